@@ -1,0 +1,90 @@
+"""gcodec: exact, documented bit formats for compressed gradients.
+
+>>> import gcodec, numpy as np
+>>> frame = gcodec.encode(np.array([0.3, -0.9], np.float32), "mxnet-2bit:threshold=0.25")
+>>> gcodec.decode(frame)
+array([ 0.25, -0.25], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gcodec.errors import (
+    Corrupt,
+    FormatError,
+    GcodecError,
+    LimitExceeded,
+    ParameterError,
+    Truncated,
+    Unsafe,
+    Unsupported,
+)
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("gcodec runs on little-endian hosts only")
+
+if TYPE_CHECKING:
+    from gcodec import codecs as codecs
+    from gcodec.codec import Codec, Payload, register
+    from gcodec.codecs import parse
+    from gcodec.coding import decode, decode_add, encode, iter_frames
+    from gcodec.feedback import Feedback
+    from gcodec.frame import Frame
+    from gcodec.limits import Limits
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Codec",
+    "Corrupt",
+    "Feedback",
+    "FormatError",
+    "Frame",
+    "GcodecError",
+    "LimitExceeded",
+    "Limits",
+    "ParameterError",
+    "Payload",
+    "Truncated",
+    "Unsafe",
+    "Unsupported",
+    "codecs",
+    "decode",
+    "decode_add",
+    "encode",
+    "iter_frames",
+    "parse",
+    "register",
+]
+
+# Where each public name lives; loaded when it is first asked for, so that importing stays light.
+_HOMES = {
+    "Codec": "codec",
+    "Payload": "codec",
+    "register": "codec",
+    "parse": "codecs",
+    "Feedback": "feedback",
+    "Frame": "frame",
+    "decode": "coding",
+    "decode_add": "coding",
+    "encode": "coding",
+    "iter_frames": "coding",
+    "Limits": "limits",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "codecs":
+        return importlib.import_module("gcodec.codecs")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gcodec.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,84 @@
+"""The codecs, one file each; importing this package registers all of them.
+
+``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
+registered names and classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from gcodec.codec import Codec, registered
+from gcodec.errors import ParameterError, Unsupported
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
+    """Make a codec from its spec.
+
+    Parameters
+    ----------
+    spec : str, mapping or Codec
+        ``"name:key=value,key=value"`` with keys in any order, a mapping such as
+        ``{"name": "mxnet-2bit", "threshold": 0.25}``, or a codec, which is returned as it is.
+
+    Returns
+    -------
+    Codec
+
+    Raises
+    ------
+    ParameterError
+        If the name, a key or a value is unknown.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> gcodec.parse("mxnet-2bit:server=yes,threshold=0.25")
+    MXNet2Bit(threshold=0.25, server='yes')
+    >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
+    'mxnet-2bit'
+    """
+    if isinstance(spec, Codec):
+        return spec
+    if isinstance(spec, str):
+        name, colon, text = spec.partition(":")
+        cls = _by_name(name)
+        codec: Codec = cls.from_text(text) if colon else cls()
+        return codec
+    if isinstance(spec, Mapping):
+        values = dict(spec)
+        made: Codec = _by_name(values.pop("name", None)).from_mapping(values)
+        return made
+    raise ParameterError.of("codec", spec, "a spec, a mapping or a Codec")
+
+
+def by_id(number: int) -> type[Codec]:
+    """Return the codec class that frames call `number`, or raise `Unsupported`."""
+    for cls in registered().values():
+        if cls.id == number:
+            return cls
+    raise Unsupported(f"codec id {number} is not known to this release")
+
+
+def _by_name(name: object) -> type[Codec]:
+    known = registered()
+    if not isinstance(name, str) or name not in known:
+        raise ParameterError.of("codec", name, "one of " + ", ".join(known))
+    return known[name]
+
+
+class _Callable(types.ModuleType):
+    def __call__(self) -> dict[str, type[Codec]]:
+        """Return the registered codec classes by name, in the order of their ids."""
+        return registered()
+
+
+sys.modules[__name__].__class__ = _Callable

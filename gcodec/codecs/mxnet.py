@@ -1,0 +1,221 @@
+"""mxnet-2bit and mxnet-1bit: the gradient compression of Apache MXNet, byte for byte.
+
+2-bit, per element v = x (+ residual): code 11 and x̂ = t where v ≥ t; 10 and x̂ = −t where
+v ≤ −t; 00 and x̂ = 0 else. 1-bit: 1 and x̂ = 1 where v > t, 0 and x̂ = −1 else; t only moves the
+cut. The first element is in the most significant bits of the first byte; zero bits fill the last
+4-byte word. A message carries neither n nor t. Bits per element: 2 and 1.
+
+NaN reaches no threshold (code 00, or 0) and stays in the residual; ±Inf is sent as ±t at every
+step and stays in the residual; −0 is 0. So did the original, and no step here casts a NaN.
+
+Example: t = 0.5, x = (0.5, −0.5, 0.49, −0.7, 1.2) is ``e2 c0 00 00``.
+
+Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, releases 1.9.1 (2-bit) and 2.0.0b1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.arrays import Tensor
+from gcodec.codec import Codec, Payload, register
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels import arithmetic, convert, quantize
+from gcodec.kernels.pack import FieldLayout, check_length, check_padding
+from gcodec.kernels.reduce import sum_squares
+from gcodec.params import Choice, Float32, binary32, param
+
+_SMALLEST, _LARGEST = 2.0**-126, 3.4028234663852886e38  # normal float32
+_AUTO_RMS = 2.0  # threshold=auto, as a multiple of the tensor's root mean square
+
+
+class TwoBitSymbols(NamedTuple):
+    """Packed codes and the threshold.
+
+    Attributes
+    ----------
+    codes : (4·ceil(n / 16),) uint8 array
+    threshold : float
+    """
+
+    codes: np.ndarray
+    threshold: float
+
+
+class OneBitSymbols(NamedTuple):
+    """Packed codes.
+
+    Attributes
+    ----------
+    codes : (4·ceil(n / 32),) uint8 array
+    """
+
+    codes: np.ndarray
+
+
+@register(id=3, name="mxnet-2bit")
+class MXNet2Bit(Codec):
+    """MXNet's 2-bit threshold quantiser.
+
+    Parameters
+    ----------
+    threshold : float or "auto"
+        Above zero, and normal as float32 or inf. ``auto`` takes twice the root mean square of each
+        tensor: a fixed one sends nothing where gradients are means over the minibatch.
+    server : {"no", "yes"}
+        Whether the decoder uses the threshold itself, or what an MXNet server reads from the
+        text of six decimals that it is sent.
+    """
+
+    threshold: float | str = param(
+        Float32(
+            "a number above zero, normal as float32 or inf",
+            lambda t: _SMALLEST <= t <= _LARGEST or t == math.inf,
+            words=("auto",),
+        ),
+        0.5,
+        "what is sent, and from where on; auto: twice the tensor's rms",
+        in_message=True,
+    )
+    server: str = param(
+        Choice("no", "yes"), "no", "decode with the six-decimal threshold of an MXNet server"
+    )
+
+    def check(self) -> None:
+        """Refuse a threshold that a server would read as zero."""
+        if isinstance(self.threshold, float) and self._level == 0:
+            raise ParameterError.of("threshold", self.threshold, "at least 5e-7 with server=yes")
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of n codes in whole words."""
+        return 8 * quantize.TWO_BIT.nbytes(n)
+
+    @property
+    def _level(self) -> np.float32:
+        """The value that code 11 decodes to."""
+        assert isinstance(self.threshold, float)
+        if self.server == "yes" and math.isfinite(self.threshold):
+            return np.float32(f"{np.float32(self.threshold):f}")
+        return np.float32(self.threshold)
+
+    def _resolved(self, values: np.ndarray) -> MXNet2Bit:
+        """Return the codec for this tensor, its threshold a number."""
+        if isinstance(self.threshold, float):
+            return self
+        rms = math.sqrt(sum_squares(values) / max(values.size, 1))
+        if not math.isfinite(rms):
+            raise ParameterError("x: threshold=auto needs finite values, and x holds NaN or Inf")
+        threshold = min(max(_AUTO_RMS * rms, _SMALLEST), _LARGEST)
+        return self.replaced(threshold=binary32(threshold))
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
+    ) -> TwoBitSymbols:
+        threshold = self._resolved(values).threshold
+        codes = quantize.quantize_2bit(values, np.float32(threshold))
+        return TwoBitSymbols(codes, float(threshold))
+
+    def _quantize_residual(
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+    ) -> TwoBitSymbols:
+        values = tensor.values
+        if self.threshold == "auto":
+            values = arithmetic.corrected(values, residual, decay)
+        codec = self._resolved(values)
+        level = convert.round_to(np.full(1, codec._level), tensor.dtype)[0]
+        codes = quantize.quantize_2bit_residual(
+            tensor.values, residual, decay, np.float32(codec.threshold), level
+        )
+        return TwoBitSymbols(codes, float(codec.threshold))
+
+    def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
+        self._require(symbols.codes.size == quantize.TWO_BIT.nbytes(out.size), out.size)
+        level = self._of(symbols)._level
+        quantize.dequantize_2bit(symbols.codes, level, out, add=False)
+
+    def _dequantize_add(
+        self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        self._require(symbols.codes.size == quantize.TWO_BIT.nbytes(out.size), out.size)
+        level = scale * convert.round_to(np.full(1, self._of(symbols)._level), dtype)
+        quantize.dequantize_2bit(symbols.codes, level[0], out, add=True)
+
+    def _pack(self, symbols: TwoBitSymbols) -> tuple[Codec, np.ndarray, int]:
+        return self._of(symbols), symbols.codes, 8 * symbols.codes.size
+
+    def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:
+        _check_words(payload, n, quantize.TWO_BIT)
+        if quantize.has_code_01(payload.data):
+            raise Corrupt("the code 01 stands for nothing")
+        return TwoBitSymbols(payload.data, float(self.threshold))
+
+    def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
+        return self.replaced(threshold=symbols.threshold)
+
+
+@register(id=4, name="mxnet-1bit")
+class MXNet1Bit(Codec):
+    """MXNet's 1-bit quantiser: the sign of x − t, decoded to ±1.
+
+    Parameters
+    ----------
+    threshold : float
+        Any number. It only moves the cut: decoding needs no threshold.
+    """
+
+    threshold: float = param(
+        Float32("a number", lambda t: True), 0.0, "values above it are sent as 1, others as -1"
+    )
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of n codes in whole words."""
+        return 8 * quantize.ONE_BIT.nbytes(n)
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
+    ) -> OneBitSymbols:
+        return OneBitSymbols(quantize.quantize_1bit(values, np.float32(self.threshold)))
+
+    def _quantize_residual(
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+    ) -> OneBitSymbols:
+        return OneBitSymbols(
+            quantize.quantize_1bit_residual(
+                tensor.values, residual, decay, np.float32(self.threshold)
+            )
+        )
+
+    def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
+        self._require(symbols.codes.size == quantize.ONE_BIT.nbytes(out.size), out.size)
+        quantize.dequantize_1bit(symbols.codes, np.float32(1), out, add=False)
+
+    def _dequantize_add(
+        self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        self._require(symbols.codes.size == quantize.ONE_BIT.nbytes(out.size), out.size)
+        quantize.dequantize_1bit(symbols.codes, scale, out, add=True)
+
+    def _pack(self, symbols: OneBitSymbols) -> tuple[Codec, np.ndarray, int]:
+        return self, symbols.codes, 8 * symbols.codes.size
+
+    def _unpack(self, payload: Payload, n: int) -> OneBitSymbols:
+        _check_words(payload, n, quantize.ONE_BIT)
+        return OneBitSymbols(payload.data)
+
+
+def _check_words(payload: Payload, n: int, layout: FieldLayout) -> None:
+    check_length(payload.data.size, layout.nbytes(n))
+    check_padding(payload.data, n * layout.width, layout.order)

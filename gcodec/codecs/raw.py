@@ -1,0 +1,85 @@
+"""raw: the values themselves, as little-endian float32, float16 or bfloat16.
+
+The baseline, and the file to copy for a codec of one's own.
+
+Symbols: the bit patterns. Layout: element after element, 32 or 16 bits each, little-endian.
+Lossless for values of the payload's dtype, −0, NaN and their payloads included; others are rounded
+to nearest, ties to even, beyond the range to infinity. Bits per element: 32 or 16.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.codec import Codec, Payload, register
+from gcodec.kernels import convert
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.pack import check_length
+from gcodec.params import Choice, param
+from gcodec.wire import ITEMSIZE
+
+
+class RawSymbols(NamedTuple):
+    """Bit patterns of the values.
+
+    Attributes
+    ----------
+    bits : (n,) uint32 or uint16 array
+    """
+
+    bits: np.ndarray
+
+
+@register(id=1, name="raw")
+class Raw(Codec):
+    """The values themselves.
+
+    Parameters
+    ----------
+    dtype : {"float32", "float16", "bfloat16"}
+        Of the payload; the frame keeps the tensor's own besides.
+    """
+
+    dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
+
+    @property
+    def unbiased(self) -> bool:
+        """True where nothing is rounded."""
+        return self.dtype == "float32"
+
+    def contraction(self, n: int) -> float | None:
+        """Return 1 (no error) for float32, None else: what underflows is lost."""
+        return 1.0 if self.dtype == "float32" else None
+
+    def variance(self, n: int) -> float | None:
+        """Return 0 for float32, None else."""
+        return 0.0 if self.dtype == "float32" else None
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of n values."""
+        return 8 * ITEMSIZE[self.dtype] * n
+
+    def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
+        if self.dtype == "float32":
+            bits = aligned_empty(values.size, np.uint32)
+            bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
+            return RawSymbols(bits)
+        return RawSymbols(convert.to_16_bits(values, self.dtype))
+
+    def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
+        self._require(symbols.bits.size == out.size, out.size)
+        if self.dtype == "float32":
+            out.view(np.uint32)[:] = symbols.bits
+        else:
+            out[:] = convert.from_16_bits(symbols.bits, self.dtype)
+
+    def _pack(self, symbols: RawSymbols) -> tuple[Codec, np.ndarray, int]:
+        return self, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes
+
+    def _unpack(self, payload: Payload, n: int) -> RawSymbols:
+        check_length(payload.data.size, n * ITEMSIZE[self.dtype])
+        bits = aligned_empty(n, np.uint32 if self.dtype == "float32" else np.uint16)
+        bits.view(np.uint8)[:] = payload.data  # bytes from a frame are not aligned
+        return RawSymbols(bits)

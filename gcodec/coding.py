@@ -1,0 +1,195 @@
+"""The calls on whole frames: `encode`, `decode`, `decode_add` and `iter_frames`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gcodec.arrays import NonFinite, intake, with_policy
+from gcodec.codecs import parse
+from gcodec.errors import ParameterError
+from gcodec.frame import Frame, check_key
+from gcodec.limits import Limits
+
+
+def encode(
+    x: Any,
+    codec: Any,
+    *,
+    seed: int = 0,
+    name: str | None = None,
+    nonfinite: NonFinite = "raise",
+    out: Any = None,
+    key: bytes | None = None,
+) -> Any:
+    """Compress one tensor to a frame.
+
+    Parameters
+    ----------
+    x : array
+        NumPy, buffer, DLPack, torch or JAX on the host; float32, float16, bfloat16 or float64.
+    codec : str, mapping or Codec
+        See `gcodec.parse`.
+    seed : int
+        From 0 to 2**64 - 1; codecs that round at random take their bits from it.
+    name : str, optional
+        Of the tensor, kept in the frame.
+    nonfinite : {"raise", "zero", "propagate"}
+        NaN and Inf are refused, replaced by 0, or left to the codec.
+    out : writable buffer, optional
+        Of at least ``codec.max_encoded_nbytes(n, name)`` bytes; the frame is written to its start.
+    key : bytes, optional
+        1 to 64 bytes; the frame then bears a BLAKE2b tag that only this key can make.
+
+    Returns
+    -------
+    bytes, or int
+        The frame; the number of bytes used where `out` is given.
+
+    Raises
+    ------
+    ParameterError
+        A bad argument, or NaN or Inf under ``"raise"``.
+    TypeError
+        No array, or a dtype that is not taken.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = gcodec.encode(np.array([0.5, -0.5, 0.49, -0.7, 1.2], np.float32), "mxnet-2bit")
+    >>> gcodec.decode(frame)
+    array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
+    """
+    codec = parse(codec)
+    tensor = intake(x)
+    tensor = with_policy(tensor, nonfinite)
+    payload = codec.encode(tensor.values, seed=seed)
+    frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, _name(name), check_key(key))
+    if out is None:
+        return frame.to_bytes()
+    return _write(frame, out)
+
+
+def decode(
+    frame: bytes | bytearray | memoryview,
+    *,
+    like: Any = None,
+    out: Any = None,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> Any:
+    """Decode a frame.
+
+    Parameters
+    ----------
+    frame : bytes-like
+    like : array, optional
+        The result takes its library, device and dtype. Its shape must be the frame's.
+    out : array, optional
+        Where to write the result: of the frame's shape and dtype.
+    limits : Limits, optional
+        What the frame may make this call allocate. Default ``Limits()``, but where `like` or `out`
+        fixes the shape.
+    key : bytes, optional
+        The frame must then bear the tag of this key.
+
+    Returns
+    -------
+    array
+        Of the frame's shape and dtype, or `out`.
+
+    Raises
+    ------
+    FormatError
+        The bytes are wrong.
+    ParameterError
+        An argument is wrong, or its shape or dtype differs from the frame's.
+    """
+    return _receive(frame, limits, key, like is not None or out is not None).decode(
+        like=like, out=out
+    )
+
+
+def decode_add(
+    frame: bytes | bytearray | memoryview,
+    acc: Any,
+    scale: float = 1.0,
+    *,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> None:
+    """Add ``scale`` times the decoded frame to `acc`, without an array in between where possible.
+
+    Parameters
+    ----------
+    frame : bytes-like
+    acc : float32 array
+        Of the frame's shape.
+    scale : float
+        Rounded to float32, as is its product with a decoded value.
+    limits, key
+        As for `decode`.
+
+    Raises
+    ------
+    FormatError, ParameterError
+    """
+    _receive(frame, limits, key, True).decode_add(acc, scale)
+
+
+def iter_frames(
+    data: bytes | bytearray | memoryview,
+    *,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> Iterator[Frame]:
+    """Read frames that lie end to end, as in a ``.gcf`` file.
+
+    Parameters
+    ----------
+    data : bytes-like
+    limits, key
+        As for `decode`.
+
+    Yields
+    ------
+    Frame
+
+    Raises
+    ------
+    FormatError
+        At the first frame that is wrong.
+    """
+    at, end = 0, len(memoryview(data).cast("B"))
+    while at < end:
+        frame, at = Frame.read(data, at, limits or Limits(), key)
+        yield frame
+
+
+def _receive(data: Any, limits: Limits | None, key: bytes | None, shape_is_known: bool) -> Frame:
+    if limits is None:
+        # The caller's own array bounds what can be asked for.
+        limits = Limits(1 << 62, 1 << 62) if shape_is_known else Limits()
+    return Frame.from_bytes(data, limits=limits, key=key)
+
+
+def _write(frame: Frame, out: Any) -> int:
+    try:
+        target = memoryview(out).cast("B")
+    except TypeError as error:
+        raise TypeError(f"out: {error}") from error
+    if target.readonly:
+        raise ParameterError("out is read-only: must be writable")
+    if len(target) < frame.nbytes:
+        raise ParameterError.of("out", f"{len(target)} bytes", f"at least {frame.nbytes} bytes")
+    at = 0
+    for part in frame.parts():
+        target[at : at + len(part)] = part
+        at += len(part)
+    return at
+
+
+def _name(name: str | None) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise ParameterError.of("name", name, "a string")
+    return name

@@ -1,0 +1,183 @@
+"""Error feedback: what a codec left out of one step's gradient is added to the next one's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gcodec.arrays import NonFinite, intake, with_policy
+from gcodec.codecs import parse
+from gcodec.errors import ParameterError
+from gcodec.frame import Frame
+from gcodec.kernels import arithmetic
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.philox import check_seed
+from gcodec.kernels.reduce import all_finite
+from gcodec.seeds import derive_seed
+
+_RESIDUAL, _STEP = "residual:", "step:"  # prefixes in a state_dict
+
+
+class Feedback:
+    """Residual memory around a codec, per tensor name.
+
+    Each call of `compress` sends C(g + decay·e) for the gradient g and the residual e, and keeps
+    what was left: e ← g + decay·e − decoded. So with decay 1 the sum of what was sent and the
+    residual is the sum of the gradients. Source: Seide et al. 2014; Karimireddy et al. 2019.
+
+    Parameters
+    ----------
+    codec : str, mapping or Codec
+        See `gcodec.parse`.
+    decay : float
+        From 0 (no memory) to 1.
+    seed : int
+        Of the run, 0 to 2**64 - 1; each message's own is derived from it, step, rank and name.
+    rank : int
+        Of this worker.
+    nonfinite : {"raise", "zero", "propagate"}
+        NaN and Inf are refused before anything changes, replaced by 0, or left to the codec.
+
+    Raises
+    ------
+    ParameterError
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> feedback = gcodec.Feedback("mxnet-2bit:threshold=0.5")
+    >>> gradient = np.array([0.2, -0.3], np.float32)
+    >>> [gcodec.decode(feedback.compress("w", gradient)).tolist() for _ in range(3)]
+    [[0.0, 0.0], [0.0, -0.5], [0.5, 0.0]]
+    """
+
+    def __init__(
+        self,
+        codec: Any,
+        *,
+        decay: float = 1.0,
+        seed: int = 0,
+        rank: int = 0,
+        nonfinite: NonFinite = "raise",
+    ) -> None:
+        self.codec = parse(codec)
+        if isinstance(decay, bool) or not isinstance(decay, (int, float, np.number)):
+            raise ParameterError.of("decay", decay, "a number from 0 to 1")
+        if not 0 <= decay <= 1:  # NaN fails as well
+            raise ParameterError.of("decay", decay, "a number from 0 to 1")
+        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 0:
+            raise ParameterError.of("rank", rank, "a non-negative integer")
+        if nonfinite not in ("raise", "zero", "propagate"):
+            raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
+        self.decay = float(decay)
+        self.seed = check_seed(seed)
+        self.rank = int(rank)
+        self.nonfinite: NonFinite = nonfinite
+        self._residuals: dict[str, np.ndarray] = {}  # in the shape of the tensor
+        self._steps: dict[str, int] = {}
+        self._priors: dict[str, Any] = {}
+
+    def compress(self, name: str, grad: Any) -> bytes:
+        """Compress one step's gradient of one tensor.
+
+        Parameters
+        ----------
+        name : str
+            Of the tensor; its residual and step count are kept under it.
+        grad : array
+            See `gcodec.encode`; of the same shape at every step.
+
+        Returns
+        -------
+        bytes
+            A frame that bears the name.
+
+        Raises
+        ------
+        ParameterError, TypeError
+            The residual and the step count are then as they were.
+        """
+        if not isinstance(name, str):
+            raise ParameterError.of("name", name, "a string")
+        tensor = with_policy(intake(grad, "grad"), self.nonfinite)
+        residual = self._residuals.get(name)
+        if residual is None:
+            residual = _flat_zeros(tensor.values.size).reshape(tensor.shape)
+        if residual.shape != tensor.shape:
+            raise ParameterError.of("grad.shape", tensor.shape, f"{residual.shape} for {name!r}")
+        flat = residual.reshape(-1)
+        decay = np.float32(self.decay)
+        # Finite gradients can still add up to infinity, which would stay in the residual.
+        if self.nonfinite != "propagate" and not all_finite(
+            arithmetic.corrected(tensor.values, flat, decay)
+        ):
+            raise ParameterError(f"grad of {name!r}: with its residual it passes float32")
+        step = self._steps.get(name, 0)
+        seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
+        prior = self._priors.get(name)
+        symbols = self.codec._quantize_residual(tensor, flat, decay, seed, prior)
+        payload = self.codec.pack(symbols)
+        self._residuals[name] = residual
+        self._steps[name] = step + 1
+        self._priors[name] = symbols
+        return Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
+
+    def residual(self, name: str) -> np.ndarray:
+        """Return what is still unsent of a tensor: a read-only float32 view in its shape.
+
+        Raises
+        ------
+        ParameterError
+            If no gradient of that name was compressed yet.
+        """
+        if name not in self._residuals:
+            raise ParameterError.of("name", name, "one that was compressed before")
+        view = self._residuals[name].view()
+        view.flags.writeable = False
+        return view
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return residuals and step counts as plain arrays, copied.
+
+        Returns
+        -------
+        dict
+            ``"residual:NAME"``: float32 array in the tensor's shape; ``"step:NAME"``: int64 scalar
+            array.
+        """
+        state = {_RESIDUAL + name: array.copy() for name, array in self._residuals.items()}
+        for name, step in self._steps.items():
+            state[_STEP + name] = np.array(step, np.int64)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace residuals and step counts by those of `state_dict`.
+
+        Raises
+        ------
+        ParameterError
+            If `state` is not such a dict; nothing is then replaced.
+        """
+        residuals: dict[str, np.ndarray] = {}
+        steps: dict[str, int] = {}
+        for key, value in state.items():
+            array = np.asarray(value)
+            if key.startswith(_RESIDUAL) and array.dtype == np.float32:
+                kept = _flat_zeros(array.size).reshape(array.shape)
+                kept[...] = array
+                residuals[key.removeprefix(_RESIDUAL)] = kept
+            elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
+                steps[key.removeprefix(_STEP)] = int(array)
+            else:
+                raise ParameterError.of("state", key, "residual:NAME or step:NAME of a state_dict")
+        if residuals.keys() != steps.keys() or any(step < 0 for step in steps.values()):
+            raise ParameterError("state: each name must have a residual and a step count")
+        self._residuals, self._steps, self._priors = residuals, steps, {}
+
+
+def _flat_zeros(size: int) -> np.ndarray:
+    array = aligned_empty(size, np.float32)
+    array[:] = 0
+    return array

@@ -1,0 +1,279 @@
+"""The frame: one compressed tensor as bytes that say what they are, and stand alone.
+
+    magic "GCF" · version · flags · codec · dtype · ndim · shape · [name] · parameters · scalars ·
+    payload bits · header CRC-32C · payload · payload CRC-32C · [tag]
+
+`Frame.from_bytes` checks in this order: structure, limits, header checksum, payload checksum, tag,
+then what the fields mean. So damage is called damage, and nothing is allocated on its word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from gcodec import wire
+from gcodec.arrays import (
+    as_library_of,
+    dtype_like,
+    empty_like_shape,
+    intake,
+    outlet,
+    writable,
+)
+from gcodec.codec import Codec, Payload
+from gcodec.codecs import by_id
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.limits import Limits
+from gcodec.wire import Reader, leb128
+
+_DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One compressed tensor.
+
+    Attributes
+    ----------
+    codec : Codec
+        With every ``auto`` resolved.
+    dtype : str
+        Of the tensor: "float32", "float16", "bfloat16" or "float64".
+    shape : tuple of int
+        In elements.
+    payload : Payload
+    name : str or None
+        Of the tensor.
+    key : bytes or None
+        Of the tag that the frame bears.
+    """
+
+    codec: Codec
+    dtype: str
+    shape: tuple[int, ...]
+    payload: Payload
+    name: str | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Elements of the tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frame."""
+        tag = wire.TAG_NBYTES if self.key is not None else 0
+        return len(self.header()) + self.payload.data.size + 4 + tag
+
+    def header(self) -> bytes:
+        """Return the bytes before the payload, their checksum included."""
+        flags = 0
+        name = b""
+        if self.name is not None:
+            flags |= wire.HAS_NAME
+            encoded = self.name.encode()
+            name = leb128(len(encoded)) + encoded
+        if self.key is not None:
+            flags |= wire.HAS_TAG
+        parameters, scalars = self.codec.write_parameters(), self.codec.write_scalars()
+        header = b"".join(
+            (
+                wire.MAGIC,
+                bytes([wire.VERSION, flags, self.codec.id, wire.DTYPE_CODES[self.dtype]]),
+                bytes([len(self.shape)]),
+                *map(leb128, self.shape),
+                name,
+                bytes([len(parameters)]),
+                parameters,
+                bytes([len(scalars)]),
+                scalars,
+                leb128(self.payload.nbits),
+            )
+        )
+        return header + _crc32c(header)
+
+    def to_bytes(self) -> bytes:
+        """Return the frame's bytes."""
+        return b"".join(self.parts())
+
+    def parts(self) -> list[Any]:
+        """Return the frame's bytes in pieces: header, payload, checksum and tag."""
+        data = np.ascontiguousarray(self.payload.data).data
+        parts = [self.header(), data, _crc32c(self.payload.data)]
+        if self.key is not None:
+            parts.append(_tag(self.key, parts))
+        return parts
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        *,
+        limits: Limits | None = None,
+        key: bytes | None = None,
+    ) -> Frame:
+        """Read a frame; nothing may follow it.
+
+        Parameters
+        ----------
+        data : bytes-like
+            The payload of the frame stays a view of it.
+        limits : Limits, optional
+            What a stranger's frame may make decoding allocate; default ``Limits()``.
+        key : bytes, optional
+            The frame must then bear the tag of this key.
+
+        Raises
+        ------
+        FormatError
+        """
+        frame, end = cls.read(data, 0, limits or Limits(), key)
+        if end != len(memoryview(data).cast("B")):
+            raise Corrupt("bytes follow the frame", offset=end)
+        return frame
+
+    @classmethod
+    def read(
+        cls, data: bytes | bytearray | memoryview, start: int, limits: Limits, key: bytes | None
+    ) -> tuple[Frame, int]:
+        """Read the frame that begins at byte `start`; return it and the byte behind it.
+
+        See `from_bytes`.
+        """
+        reader = Reader(data, start)
+        _read_magic(reader)
+        flags = reader.uint(1)
+        codec_id = reader.uint(1)
+        dtype_code = reader.uint(1)
+        ndim = reader.uint(1)
+        if flags & ~(wire.HAS_NAME | wire.HAS_TAG):
+            raise Unsupported(f"flags {flags:#04x} are not known to this release", start + 4)
+        if ndim > wire.MAX_NDIM:
+            raise Corrupt(f"ndim {ndim} is above {wire.MAX_NDIM}", start + 7)
+        shape = tuple(reader.leb128() for _ in range(ndim))
+        raw_name = reader.take(reader.leb128()) if flags & wire.HAS_NAME else None
+        parameters = reader.take(reader.uint(1))
+        scalars = reader.take(reader.uint(1))
+        nbits = reader.leb128()
+        header = reader.data[start : reader.at]
+        if bytes(reader.take(4)) != _crc32c(header):
+            raise Corrupt("the header's checksum is wrong", offset=reader.at - 4)
+        codec_class = by_id(codec_id)
+        if dtype_code not in _DTYPE_NAMES:
+            raise Unsupported(f"dtype {dtype_code} is not known to this release", start + 6)
+        dtype = _DTYPE_NAMES[dtype_code]
+        n = math.prod(shape)
+        payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
+        if bytes(reader.take(4)) != _crc32c(payload_data):
+            raise Corrupt("the payload's checksum is wrong", offset=reader.at - 4)
+        signed = reader.data[start : reader.at]
+        tag = bytes(reader.take(wire.TAG_NBYTES)) if flags & wire.HAS_TAG else None
+        key = check_key(key)
+        _check_tag(tag, key, signed)
+        limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
+        name = _read_name(raw_name)
+        codec = _read_codec(codec_class, parameters, scalars)
+        values = {field.name: getattr(codec, field.name) for field in codec.message_fields()}
+        payload = Payload(codec, values, payload_data, nbits)
+        return cls(codec, dtype, shape, payload, name, key), reader.at
+
+    def decode(self, *, like: Any = None, out: Any = None) -> Any:
+        """Decode the tensor; see `gcodec.decode`."""
+        if like is not None and out is not None:
+            raise ParameterError("like and out: give one of them")
+        target = None
+        dtype = self.dtype
+        if out is not None:
+            target = writable(out, "out", self.dtype, self.shape)
+        if like is not None:
+            dtype = dtype_like(like, self.shape)
+        symbols = self.codec._unpack(self.payload, self.size)
+        if target is not None and dtype == "float32" and target.flags.c_contiguous:
+            self.codec._dequantize(symbols, target.reshape(-1))
+            return out
+        values = empty_like_shape(self.size)
+        self.codec._dequantize(symbols, values)
+        array = outlet(values, self.dtype).reshape(self.shape)
+        if target is not None:
+            target[...] = array
+            return out
+        if dtype != self.dtype:
+            array = outlet(intake(array).values, dtype).reshape(self.shape)
+        return array if like is None else as_library_of(array, like)
+
+    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
+        """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        target = writable(acc, "acc", "float32", self.shape)
+        symbols = self.codec._unpack(self.payload, self.size)
+        if target.flags.c_contiguous and target.flags.aligned:
+            flat = target.reshape(-1)
+            self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
+        else:
+            flat = np.ascontiguousarray(target).reshape(-1)
+            self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
+            target[...] = flat.reshape(self.shape)
+
+
+def _read_magic(reader: Reader) -> None:
+    start = reader.at
+    found = bytes(reader.data[start : start + len(wire.MAGIC)])
+    if not wire.MAGIC.startswith(found):
+        raise Corrupt("this is no frame: it does not begin with GCF", offset=start)
+    reader.take(len(wire.MAGIC))
+    version = reader.uint(1)
+    if version != wire.VERSION:
+        raise Unsupported(f"frame version {version}; this release reads {wire.VERSION}", start + 3)
+
+
+def _read_name(raw: memoryview | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise Corrupt("the name is not UTF-8") from error
+
+
+def _read_codec(cls: type[Codec], parameters: memoryview, scalars: memoryview) -> Codec:
+    values = {**cls.read_parameters(parameters), **cls.read_scalars(scalars)}
+    try:
+        return cls(**values)
+    except ParameterError as error:
+        raise Corrupt(f"the parameters do not fit together: {error}") from None
+
+
+def _check_tag(tag: bytes | None, key: bytes | None, signed: memoryview) -> None:
+    if key is None:
+        if tag is not None:
+            raise Unsupported("the frame is authenticated: its key is needed to check it")
+        return
+    if tag is None or not hmac.compare_digest(tag, _tag(key, [signed])):
+        raise Corrupt("the frame does not bear the tag of this key")
+
+
+def _tag(key: bytes, parts: list[Any]) -> bytes:
+    digest = hashlib.blake2b(key=key, digest_size=wire.TAG_NBYTES)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _crc32c(data: Any) -> bytes:
+    # The library takes bytes and NumPy arrays, but no memoryview.
+    array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data
+    return int(google_crc32c.value(array)).to_bytes(4, "little")
+
+
+def check_key(key: bytes | None) -> bytes | None:
+    """Return `key` if it can be that of a tag, else raise `ParameterError`."""
+    if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
+        raise ParameterError.of("key", "…", "1 to 64 bytes")
+    return key

@@ -1,0 +1,47 @@
+"""Element-wise sums that feedback and aggregation need, each in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.memory import aligned_empty
+
+
+def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
+    """Return x + decay·residual of (n,) float32 arrays, each step rounded once."""
+    out = aligned_empty(x.size, np.float32)
+    pool.run(lambda i, j: _corrected(x[i:j], residual[i:j], decay, out[i:j]), x.size)
+    return out
+
+
+def subtract(x: np.ndarray, decoded: np.ndarray, out: np.ndarray) -> None:
+    """Write x − decoded to `out`, all (n,) float32."""
+    pool.run(lambda i, j: _subtract(x[i:j], decoded[i:j], out[i:j]), x.size)
+
+
+def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
+    """Add scale·decoded to `out`, both (n,) float32, each step rounded once."""
+    pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size)
+
+
+# All arrays of a call have the same size.
+
+
+@kernel("in float32[], in float32[], float32, out float32[]")
+def _corrected(x, residual, decay, out):
+    for i in range(out.size):
+        out[i] = x[i] + decay * residual[i]
+
+
+@kernel("in float32[], in float32[], out float32[]")
+def _subtract(x, decoded, out):
+    for i in range(out.size):
+        out[i] = x[i] - decoded[i]
+
+
+@kernel("in float32[], float32, out float32[]")
+def _add_scaled(decoded, scale, out):
+    for i in range(out.size):
+        out[i] += scale * decoded[i]

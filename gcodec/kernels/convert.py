@@ -1,0 +1,100 @@
+"""float32 to and from float16, bfloat16 and float64, by bit patterns.
+
+To nearest, ties to even, overflow to infinity. A NaN keeps its sign and the bits of its payload
+that fit (at least one), so every 16-bit pattern survives the way to float32 and back. No float32
+subnormal takes part in the arithmetic, so a process that flushes them gets the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.memory import aligned_empty, bits_float, float_bits
+
+_U13, _U16, _U31 = np.uint32(13), np.uint32(16), np.uint32(31)
+_ONE = np.uint32(1)
+_ABS = np.uint32(0x7FFFFFFF)
+_INFINITY = np.uint32(0x7F800000)
+
+
+def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
+    out = aligned_empty(bits.size, np.float32)
+    convert = {"float16": _from_float16, "bfloat16": _from_bfloat16}[dtype]
+    return _segments(convert, bits, out)
+
+
+def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
+    """(n,) float32 as the (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
+    out = aligned_empty(x.size, np.uint16)
+    convert = {"float16": _to_float16, "bfloat16": _to_bfloat16}[dtype]
+    return _segments(convert, x, out)
+
+
+def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Round (n,) float32 values to those of `dtype`; the very array where nothing changes."""
+    if dtype in ("float32", "float64"):
+        return x
+    return from_16_bits(to_16_bits(x, dtype), dtype)
+
+
+def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+    pool.run(lambda start, stop: convert(source[start:stop], out[start:stop]), out.size)
+    return out
+
+
+@kernel("in uint16[], out float32[]")
+def _from_bfloat16(bits, out):
+    for i in range(out.size):  # bits.size == out.size
+        out[i] = bits_float(np.uint32(np.uint32(bits[i]) << _U16))
+
+
+@kernel("in float32[], out uint16[]")
+def _to_bfloat16(x, out):
+    for i in range(out.size):  # x.size == out.size
+        bits = float_bits(x[i])
+        odd = np.uint32((bits >> _U16) & _ONE)
+        rounded = np.uint32(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> _U16)
+        top = np.uint32(bits >> _U16)
+        nan = top if top & np.uint32(0x7F) else np.uint32(top | np.uint32(0x40))
+        is_nan = np.uint32(bits & _ABS) > _INFINITY
+        out[i] = np.uint16(nan if is_nan else rounded)
+
+
+@kernel("in uint16[], out float32[]")
+def _from_float16(bits, out):
+    for i in range(out.size):  # bits.size == out.size
+        half = np.uint32(bits[i])
+        sign = np.uint32(np.uint32(half & np.uint32(0x8000)) << _U16)
+        exponent = np.uint32(half & np.uint32(0x7C00))
+        mantissa = np.uint32(half & np.uint32(0x03FF))
+        body = np.uint32(np.uint32(half & np.uint32(0x7FFF)) << _U13)
+        # Rebias by 112; infinity and NaN get the top exponent, which is 112 further.
+        normal = np.uint32(body + np.uint32(0x38000000))
+        special = np.uint32(body + np.uint32(0x70000000))
+        tiny = float_bits(np.float32(mantissa) * np.float32(2.0**-24))
+        value = special if exponent == np.uint32(0x7C00) else normal
+        value = tiny if exponent == np.uint32(0) else value
+        out[i] = bits_float(np.uint32(value | sign))
+
+
+@kernel("in float32[], out uint16[]")
+def _to_float16(x, out):
+    for i in range(out.size):  # x.size == out.size
+        bits = float_bits(x[i])
+        magnitude = np.uint32(bits & _ABS)
+        sign = np.uint32(np.uint32(bits >> _U16) & np.uint32(0x8000))
+        odd = np.uint32((magnitude >> _U13) & _ONE)
+        rounded = np.uint32(np.uint32(magnitude + np.uint32(np.uint32(0xFFF) + odd)) >> _U13)
+        normal = np.uint32(rounded - np.uint32(0x1C000))
+        # Below 2^-14 one unit is 2^-24, which is what adding 1/2 rounds to.
+        sum_ = float_bits(bits_float(magnitude) + np.float32(0.5))
+        tiny = np.uint32(sum_ - np.uint32(0x3F000000))
+        payload = np.uint32(np.uint32(magnitude >> _U13) & np.uint32(0x3FF))
+        payload = payload if payload else np.uint32(0x200)
+        value = tiny if magnitude < np.uint32(0x38800000) else normal
+        value = np.uint32(0x7C00) if magnitude >= np.uint32(0x47800000) else value
+        value = np.uint32(np.uint32(0x7C00) | payload) if magnitude > _INFINITY else value
+        out[i] = np.uint16(value | sign)

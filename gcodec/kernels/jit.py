@@ -1,0 +1,218 @@
+"""The one place that compiles: ``@kernel`` and ``@inline`` for loops, ``@intrinsic`` for LLVM.
+
+Nothing is imported or compiled before the first call. Every kernel has one explicit signature,
+runs without the GIL, never with fastmath, and is cached on disk under a *build id*: the hash of
+all kernel sources, of Numba's version and of the checked flag. Numba's own key does not see a
+change in a helper function of another file or in the bounds-check setting, and would run stale
+code.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_SCALARS = ("float32", "float64", "uint8", "uint16", "uint32", "uint64", "int64", "boolean")
+_LOCK = threading.RLock()
+
+
+def checked() -> bool:
+    """Whether kernels are built with bounds checks (``GCODEC_CHECKED=1``)."""
+    return os.environ.get("GCODEC_CHECKED", "") not in ("", "0")
+
+
+@functools.lru_cache(maxsize=1)
+def build_id() -> str:
+    """Hash of everything that decides the machine code of any kernel, as 32 hex digits."""
+    import numba
+
+    digest = hashlib.blake2b(f"{numba.__version__} {checked()}".encode(), digest_size=16)
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()
+
+
+def cache_directory() -> Path | None:
+    """Directory of the compiled kernels, made if need be; None where caching is not safe.
+
+    ``GCODEC_CACHE_DIR`` overrides the user's cache directory. The files are pickles, so a
+    directory that others can write to is not used.
+    """
+    try:
+        if override := os.environ.get("GCODEC_CACHE_DIR"):
+            root = Path(override)
+        elif sys.platform == "win32":
+            root = Path(os.environ["LOCALAPPDATA"]) / "gcodec" / "Cache"
+        elif sys.platform == "darwin":
+            root = Path.home() / "Library" / "Caches" / "gcodec"
+        else:
+            root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gcodec"
+        path = root / f"kernels-{build_id()}"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if sys.platform != "win32":
+            status = path.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+        return path if os.access(path, os.W_OK) else None
+    except (OSError, KeyError, RuntimeError):  # no home, no permission, no such drive
+        return None
+
+
+class _Lazy:
+    """Something that becomes a Numba object when it is first needed."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    @functools.cached_property
+    def built(self) -> Any:
+        with _LOCK:
+            return self._build()
+
+    def _build(self) -> Any:
+        raise NotImplementedError
+
+    def _bound(self) -> types.FunctionType:
+        """Copy the function with the lazy names that it uses replaced by what they build."""
+        function = self.function
+        assert isinstance(function, types.FunctionType)
+        names = dict(function.__globals__)
+        for name in function.__code__.co_names:
+            if isinstance(names.get(name), _Lazy):
+                names[name] = names[name].built
+        bound = types.FunctionType(
+            function.__code__, names, function.__name__, function.__defaults__
+        )
+        bound.__qualname__ = function.__qualname__
+        bound.__module__ = function.__module__
+        return bound
+
+
+class Intrinsic(_Lazy):
+    """A function ``(typing context, *argument types) -> (signature, code generator)``."""
+
+    def _build(self) -> Any:
+        from numba.extending import intrinsic as numba_intrinsic
+
+        return numba_intrinsic(self._bound())
+
+
+class Inline(_Lazy):
+    """A helper that is compiled into the kernels that call it."""
+
+    def _build(self) -> Any:
+        import numba
+
+        return numba.njit(boundscheck=checked(), error_model="numpy")(self._bound())
+
+
+class Kernel(_Lazy):
+    """A loop compiled for one signature on its first call."""
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        super().__init__(function)
+        self.signature = signature
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the compiled loop; `args` must have exactly the declared types."""
+        return self.built(*args)
+
+    def _build(self) -> Any:
+        import numba
+
+        dispatcher = numba.njit(nogil=True, boundscheck=checked(), error_model="numpy")(
+            self._bound()
+        )
+        directory = cache_directory()
+        if directory is not None:
+            _attach_cache(dispatcher, directory)
+        dispatcher.compile(tuple(_numba_type(word) for word in self.signature.split(", ")))
+        dispatcher.disable_compile()
+        return dispatcher
+
+
+def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a kernel.
+
+    Parameters
+    ----------
+    signature : str
+        One word per argument, separated by ``", "``: a scalar type such as ``float32``, or
+        ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written).
+    """
+    return lambda function: Kernel(function, signature)
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """Declare a helper that kernels and other helpers call; it is compiled into them."""
+    return Inline(function)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Declare LLVM code that kernels call; see `numba.extending.intrinsic`."""
+    return Intrinsic(function)
+
+
+def _numba_type(word: str) -> Any:
+    from numba.core import types as numba_types
+
+    if word in _SCALARS:
+        return getattr(numba_types, word)
+    direction, _, array = word.partition(" ")
+    assert direction in ("in", "out") and array.endswith("[]") and array[:-2] in _SCALARS, word
+    element = getattr(numba_types, array[:-2])
+    return numba_types.Array(element, 1, "C", readonly=direction == "in")
+
+
+def _attach_cache(dispatcher: Any, directory: Path) -> None:
+    """Let `dispatcher` load and save its code in `directory`, keyed by the build id."""
+    from numba.core import caching
+
+    class Locator(caching._CacheLocator):
+        def get_cache_path(self) -> str:
+            return str(directory)
+
+        def get_source_stamp(self) -> str:
+            return build_id()
+
+        def get_disambiguator(self) -> str:
+            return "gcodec"
+
+        @classmethod
+        def from_function(cls, py_func: Any, py_file: Any) -> Any:
+            return cls()
+
+    class Files(caching.CompileResultCacheImpl):
+        _locator_classes = [Locator]  # type: ignore[list-item]  # noqa: RUF012
+
+    class Cache(caching.FunctionCache):
+        _impl_class = Files
+
+        def _index_key(self, sig: Any, codegen: Any) -> Any:
+            return (build_id(), *super()._index_key(sig, codegen))
+
+        # A cache is a convenience: a full disk or a damaged file means compiling, not failing.
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            try:
+                return super().load_overload(sig, target_context)
+            except Exception:
+                return None
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            try:
+                super().save_overload(sig, data)
+            except OSError:
+                self.disable()
+
+    try:
+        dispatcher._cache = Cache(dispatcher.py_func)
+    except (OSError, RuntimeError):
+        return

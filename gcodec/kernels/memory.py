@@ -1,0 +1,71 @@
+"""Memory: aligned arrays, prefetching, and the bits of a float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.jit import intrinsic
+
+_LINE = 64  # bytes in a cache line
+
+
+def aligned_empty(size: int, dtype: Any) -> np.ndarray:
+    """Uninitialised (size,) array that starts on a cache line, which vector stores prefer."""
+    nbytes = size * np.dtype(dtype).itemsize
+    block = np.empty(nbytes + _LINE, np.uint8)
+    start = -block.ctypes.data % _LINE
+    return block[start : start + nbytes].view(dtype)
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of ``array[index]``; never faults, also past the end."""
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        emit_prefetch(builder, builder.gep(data, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+def emit_prefetch(builder: Any, pointer: Any) -> None:
+    """Emit a prefetch of the cache line at `pointer`: for reading, into every cache level."""
+    from llvmlite import ir
+    from numba.core import cgutils
+
+    line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [line, flag, flag, flag]),
+        "llvm.prefetch.p0",
+    )
+    read, everywhere, data_cache = flag(0), flag(3), flag(1)
+    builder.call(function, [builder.bitcast(pointer, line), read, everywhere, data_cache])
+
+
+@intrinsic
+def float_bits(typing_context: Any, value: Any) -> Any:
+    """Return the bit pattern of a float32 as uint32."""
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def bits_float(typing_context: Any, bits: Any) -> Any:
+    """Return the float32 whose bit pattern is `bits`."""
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate

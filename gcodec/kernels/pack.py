@@ -1,0 +1,299 @@
+"""Fixed-width fields of 1 to 8 bits: the one packer, for every bit order that is in use.
+
+A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fields` move codes
+(one per byte) there and back. Codecs that fuse packing with their arithmetic call the same two
+steps, `join` and `split`, on a few codes in a register.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels import pool
+from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.memory import aligned_empty
+
+
+class FieldLayout(NamedTuple):
+    """Where the bits of a field lie.
+
+    Attributes
+    ----------
+    width : int
+        Bits of a field, 1 to 8.
+    order : "msb" or "lsb"
+        Whether the first field takes the most or the least significant bits of its unit.
+    word : int
+        Bytes of a unit, 1 or 4; words are stored little-endian and padded to whole words.
+    strided : bool
+        Contiguous (field i follows field i - 1), or strided: with Q bytes in all, byte i holds
+        fields i, i + Q, i + 2Q, …; `width` must then divide 8 and `word` must be 1.
+    pad : "zero" or "count"
+        What fills the last byte: zero bits as few as needed, or (TernGrad) always one to 8/width
+        codes 0, 1, 2, …
+    align : int
+        The result is padded with zero bytes to a multiple of this many bytes: 1, 4 or 8.
+    """
+
+    width: int
+    order: Literal["msb", "lsb"] = "msb"
+    word: Literal[1, 4] = 1
+    strided: bool = False
+    pad: Literal["zero", "count"] = "zero"
+    align: Literal[1, 4, 8] = 1
+
+    def nbytes(self, n: int) -> int:
+        """Bytes that n fields take, padding included."""
+        size = self._field_bytes(n)
+        unit = max(self.word, self.align)
+        return -(-size // unit) * unit
+
+    def _codes(self, n: int) -> int:
+        """Fields of n codes and the pad codes behind them."""
+        if self.pad == "zero":
+            return n
+        per_byte = 8 // self.width
+        return n + per_byte - n % per_byte
+
+    def _field_bytes(self, n: int) -> int:
+        return -(-self._codes(n) * self.width // 8)
+
+    def _check(self) -> None:
+        if not 1 <= self.width <= 8:
+            raise ParameterError.of("width", self.width, "from 1 to 8")
+        if self.word not in (1, 4) or (self.strided and self.word != 1):
+            raise ParameterError.of("word", self.word, "1, or 4 where fields are contiguous")
+        if (self.strided or self.pad == "count") and 8 % self.width:
+            raise ParameterError.of("width", self.width, "1, 2, 4 or 8 for this layout")
+
+    def _shift(self, field: int) -> int:
+        """Lowest bit in its byte of the field-th field, where fields do not straddle bytes."""
+        return field * self.width if self.order == "lsb" else 8 - self.width * (field + 1)
+
+
+def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
+    """Pack codes into bytes.
+
+    Parameters
+    ----------
+    codes : (n,) uint8 array
+        Each below ``2**layout.width``.
+    layout : FieldLayout
+
+    Returns
+    -------
+    (layout.nbytes(n),) uint8 array
+    """
+    layout._check()
+    n = codes.size
+    codes = np.require(codes, np.uint8, ["C", "A"])
+    out = aligned_empty(layout.nbytes(n), np.uint8)
+    size = layout._field_bytes(n)
+    out[size:] = 0
+    count = layout.pad == "count"
+    if layout.strided:
+        for field in range(8 // layout.width):
+            _pack_stride(codes, out[:size], field * size, layout._shift(field), count)
+    else:
+        msb = layout.order == "msb"
+        width = layout.width
+
+        def task(start: int, stop: int) -> None:
+            total = layout._codes(n) if stop == n else stop
+            # Segments are multiples of eight codes, so each begins at a whole byte.
+            part = out[start * width // 8 : -(-total * width // 8)]
+            _pack_groups(codes[start:stop], part, width, msb, count)
+
+        pool.run(task, n)
+        if layout.word == 4 and msb:
+            out.view("<u4").byteswap(inplace=True)
+    return out
+
+
+def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
+    """Unpack n codes from the bytes that `pack_fields` made of them.
+
+    Parameters
+    ----------
+    data : (layout.nbytes(n),) uint8 array
+    n : int
+        Fields.
+    layout : FieldLayout
+
+    Returns
+    -------
+    (n,) uint8 array
+
+    Raises
+    ------
+    Truncated, Corrupt
+        `data` is too short, too long, or padded with anything but what the layout says.
+    """
+    layout._check()
+    check_length(data.size, layout.nbytes(n))
+    size = layout._field_bytes(n)
+    codes = aligned_empty(n, np.uint8)
+    if layout.strided:
+        data = np.ascontiguousarray(data)
+        _check_zero(data, size)
+        for field in range(8 // layout.width):
+            part = codes[field * size : (field + 1) * size]
+            _unpack_stride(data, part, layout._shift(field), layout.width)
+        for index in range(n, size * (8 // layout.width)):
+            field, at = divmod(index, size)
+            code = (int(data[at]) >> layout._shift(field)) & ((1 << layout.width) - 1)
+            if code != (index - n if layout.pad == "count" else 0):
+                raise Corrupt("a pad code differs from what the format fills in", at)
+        return codes
+    msb = layout.order == "msb"
+    width = layout.width
+    data = np.ascontiguousarray(data)
+    if layout.word == 4 and msb:
+        data = np.frombuffer(data.tobytes(), "<u4").byteswap().view(np.uint8)
+    if layout.pad == "count":
+        last = data[n // 8 * width :]
+        tail = codes[n // 8 * 8 :]
+        _unpack_groups(last, tail, width, msb)
+        expected = pack_fields(tail, layout._replace(align=1))
+        if not np.array_equal(expected, last[: expected.size]):
+            raise Corrupt("a pad code differs from what the format fills in", size - 1)
+        _check_zero(data, size)
+    else:
+        check_padding(data, n * width, layout.order)
+
+    def task(start: int, stop: int) -> None:
+        part = data[start * width // 8 : -(-stop * width // 8)]
+        _unpack_groups(part, codes[start:stop], width, msb)
+
+    pool.run(task, n)
+    return codes
+
+
+def check_length(size: int, expected: int) -> None:
+    """Refuse a payload that is not exactly as long as its elements need, in bytes."""
+    if size < expected:
+        raise Truncated(f"the payload has {size} of the {expected} bytes that its elements take")
+    if size > expected:
+        raise Corrupt(f"the payload has {size} bytes where its elements take {expected}")
+
+
+def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
+    """Raise `Corrupt` unless all bits of `data` behind the first `nbits` are zero."""
+    at, used = divmod(nbits, 8)
+    if used:
+        spare = 0xFF >> used if order == "msb" else 0xFF << used & 0xFF
+        if int(data[at]) & spare:
+            raise Corrupt("a padding bit is not zero", at)
+        at += 1
+    _check_zero(data, at)
+
+
+def _check_zero(data: np.ndarray, start: int) -> None:
+    wrong = np.flatnonzero(data[start:])
+    if wrong.size:
+        raise Corrupt("a padding byte is not zero", start + int(wrong[0]))
+
+
+@inline
+def ones(bits, lane):
+    """`bits` ones at the bottom of every `lane` bits of 64; both are constants to LLVM."""
+    run = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
+    mask = np.uint64(0)
+    for at in range(0, 64, lane):
+        mask |= run << np.uint64(at)
+    return mask
+
+
+@inline
+def join(x, width, lane, msb):
+    """Fields of `width` bits, one per `lane` bits: put each two into one of twice the width."""
+    first = ones(width, 2 * lane)
+    second = first << np.uint64(width)
+    if msb:
+        return ((x << np.uint64(width)) & second) | ((x >> np.uint64(lane)) & first)
+    return (x & first) | ((x >> np.uint64(lane - width)) & second)
+
+
+@inline
+def split(x, width, lane, msb):
+    """Inverse of `join`: each field of twice the width into two of `width` bits."""
+    first = ones(width, 2 * lane)
+    second = first << np.uint64(lane)
+    if msb:
+        return ((x >> np.uint64(width)) & first) | ((x << np.uint64(lane)) & second)
+    return (x & first) | ((x << np.uint64(lane - width)) & second)
+
+
+@kernel("in uint8[], out uint8[], int64, boolean, boolean")
+def _pack_groups(codes, out, width, msb, count):
+    # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
+    groups = codes.size // 8
+    lanes = codes[: groups * 8].view(np.uint64)
+    for g in range(groups):  # (g + 1) * width <= out.size
+        x = join(join(join(lanes[g], width, 8, msb), 2 * width, 16, msb), 4 * width, 32, msb)
+        for b in range(width):
+            shift = 8 * (width - 1 - b) if msb else 8 * b
+            out[g * width + b] = np.uint8(x >> np.uint64(shift))
+    # The bytes left: bit by bit, from the codes left and the pad codes.
+    for at in range(groups * width, out.size):
+        byte = 0
+        for bit in range(8):
+            index, within = divmod(at * 8 + bit, width)
+            if index < codes.size:
+                code = np.int64(codes[index])
+            else:
+                code = index - codes.size if count else 0
+            if msb:
+                byte |= ((code >> (width - 1 - within)) & 1) << (7 - bit)
+            else:
+                byte |= ((code >> within) & 1) << bit
+        out[at] = np.uint8(byte)
+
+
+@kernel("in uint8[], out uint8[], int64, boolean")
+def _unpack_groups(data, codes, width, msb):
+    # data.size >= ceil(codes.size * width / 8)
+    groups = codes.size // 8
+    lanes = codes[: groups * 8].view(np.uint64)
+    for g in range(groups):  # (g + 1) * width <= data.size
+        x = np.uint64(0)
+        for b in range(width):
+            shift = 8 * (width - 1 - b) if msb else 8 * b
+            x |= np.uint64(data[g * width + b]) << np.uint64(shift)
+        lanes[g] = split(split(split(x, 4 * width, 32, msb), 2 * width, 16, msb), width, 8, msb)
+    for i in range(groups * 8, codes.size):  # at most seven codes, bit by bit
+        code = 0
+        for within in range(width):
+            at, bit = divmod(i * width + within, 8)
+            if msb:
+                code |= ((np.int64(data[at]) >> (7 - bit)) & 1) << (width - 1 - within)
+            else:
+                code |= ((np.int64(data[at]) >> bit) & 1) << within
+        codes[i] = np.uint8(code)
+
+
+@kernel("in uint8[], out uint8[], int64, int64, boolean")
+def _pack_stride(codes, out, first, shift, count):
+    # Field `first + i` goes to byte i; fields behind the codes are pad codes. The first call,
+    # with first == 0, overwrites what was there.
+    here = codes[min(first, codes.size) :][: out.size]
+    scale = np.uint8(1 << shift)
+    if first == 0:
+        for i in range(out.size):
+            out[i] = np.uint8(0)
+    for i in range(here.size):  # here.size <= out.size
+        out[i] |= np.uint8(here[i] * scale)
+    if count:
+        for i in range(here.size, out.size):
+            out[i] |= np.uint8((first + i - codes.size) << shift)
+
+
+@kernel("in uint8[], out uint8[], int64, int64")
+def _unpack_stride(data, codes, shift, width):
+    # codes.size <= data.size
+    mask = np.uint8((1 << width) - 1)
+    for i in range(codes.size):
+        codes[i] = np.uint8(data[i] >> np.uint8(shift)) & mask

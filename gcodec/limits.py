@@ -1,0 +1,88 @@
+"""Bounds on what untrusted bytes may make a reader allocate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gcodec.errors import LimitExceeded, ParameterError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that a decoder or file reader checks before it allocates.
+
+    Parameters
+    ----------
+    max_elements : int
+        Most elements of one tensor.
+    max_bytes : int
+        Most bytes of one decoded tensor.
+    max_ratio : float, optional
+        Most decoded bytes per encoded byte. None sets no such bound.
+
+    Raises
+    ------
+    ParameterError
+        If a bound is not a positive number.
+    """
+
+    max_elements: int = 2**28
+    max_bytes: int = 2**31
+    max_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        """Reject bounds that could not bound anything."""
+        for name in ("max_elements", "max_bytes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ParameterError.of(name, value, "an integer of at least 1")
+        ratio: object = self.max_ratio
+        if ratio is not None and (
+            not isinstance(ratio, (int, float))
+            or isinstance(ratio, bool)
+            or not ratio > 0
+            or not math.isfinite(ratio)
+        ):
+            raise ParameterError.of("max_ratio", ratio, "a positive finite number or None")
+
+    def check(
+        self, what: str, elements: int, nbytes: int, source_nbytes: int | None = None
+    ) -> None:
+        """Raise unless a tensor stays within the bounds.
+
+        Parameters
+        ----------
+        what : str
+            What is about to be decoded, for the message.
+        elements : int
+            Its number of elements.
+        nbytes : int
+            The bytes that it needs once decoded.
+        source_nbytes : int, optional
+            The encoded bytes that it comes from, for `max_ratio`.
+
+        Raises
+        ------
+        LimitExceeded
+            If a bound is passed; the message names it, both numbers and how to raise it.
+        """
+        if elements > self.max_elements:
+            raise LimitExceeded(
+                f"{what} has {elements} elements, more than max_elements={self.max_elements}; "
+                f"to allow it, pass limits=gcodec.Limits(max_elements={elements})"
+            )
+        if nbytes > self.max_bytes:
+            raise LimitExceeded(
+                f"{what} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
+                f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
+            )
+        if self.max_ratio is None or source_nbytes is None:
+            return
+        source = max(source_nbytes, 1)
+        if nbytes > self.max_ratio * source:
+            raise LimitExceeded(
+                f"{what} decodes {source_nbytes} bytes to {nbytes}, more than "
+                f"max_ratio={self.max_ratio} times as many; to allow it, "
+                f"pass limits=gcodec.Limits(max_ratio={math.ceil(nbytes / source)})"
+            )

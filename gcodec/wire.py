@@ -1,0 +1,94 @@
+"""Primitives of the frame's bytes: LEB128 numbers, a reader that knows where it stands, codes.
+
+Everything is little-endian. Source: docs/wire-format.md, part A.
+"""
+
+from __future__ import annotations
+
+from gcodec.errors import Corrupt, ParameterError, Truncated
+
+MAGIC = b"GCF"
+VERSION = 1
+HAS_NAME, HAS_SEEK, HAS_TAG = 1, 2, 4  # bits of the flags byte
+MAX_NDIM = 32
+TAG_NBYTES = 16
+
+DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
+
+_LEB128_NBYTES = 10
+
+
+def leb128(value: int) -> bytes:
+    """Unsigned LEB128 of an integer below 2**64, shortest form."""
+    if not 0 <= value < 1 << 64:
+        raise ParameterError.of("value", value, "from 0 to 2**64 - 1")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def max_header_nbytes(n: int, name_nbytes: int, fields_nbytes: int) -> int:
+    """Most bytes of a frame of n elements outside its payload, for any shape.
+
+    Parameters
+    ----------
+    n : int
+        Elements.
+    name_nbytes : int
+        Bytes of the UTF-8 name.
+    fields_nbytes : int
+        Bytes of parameters and scalars.
+    """
+    fixed = len(MAGIC) + 1 + 4  # version, flags, codec, dtype, ndim
+    # A dimension of 1 takes a byte; those that are larger multiply to n. An empty array may
+    # have any other dimensions.
+    shape = MAX_NDIM + _LEB128_NBYTES if n else MAX_NDIM * _LEB128_NBYTES
+    name = _LEB128_NBYTES + name_nbytes if name_nbytes else 1
+    checksums = 4 + 4
+    return fixed + shape + name + 2 + fields_nbytes + _LEB128_NBYTES + checksums + TAG_NBYTES
+
+
+class Reader:
+    """Reads fields one after the other and says where the bytes end too early.
+
+    Parameters
+    ----------
+    data : bytes-like
+    start : int
+        Byte to begin at.
+    """
+
+    def __init__(self, data: bytes | bytearray | memoryview, start: int = 0) -> None:
+        self.data = memoryview(data).cast("B")
+        self.at = start
+
+    def take(self, nbytes: int) -> memoryview:
+        """Return the next `nbytes` bytes."""
+        if nbytes > len(self.data) - self.at:
+            raise Truncated(
+                f"{nbytes} bytes wanted, {len(self.data) - self.at} left", offset=self.at
+            )
+        part = self.data[self.at : self.at + nbytes]
+        self.at += nbytes
+        return part
+
+    def uint(self, nbytes: int) -> int:
+        """Return the next `nbytes` bytes as an unsigned integer."""
+        return int.from_bytes(self.take(nbytes), "little")
+
+    def leb128(self) -> int:
+        """Return the next LEB128 number, which must be in shortest form and below 2**64."""
+        start = self.at
+        value = 0
+        for position in range(_LEB128_NBYTES):
+            byte = self.uint(1)
+            value |= (byte & 0x7F) << 7 * position
+            if byte < 0x80:
+                if (byte == 0 and position) or value >= 1 << 64:
+                    raise Corrupt("a LEB128 number is not in its shortest form", offset=start)
+                return value
+        raise Corrupt("a LEB128 number is longer than 10 bytes", offset=start)
