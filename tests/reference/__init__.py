@@ -1,0 +1,1 @@
+"""Slow, obvious oracles written from the specification alone; they import nothing of gcodec."""

@@ -1,0 +1,177 @@
+"""Fields of a fixed width, in the bit orders of the existing systems.
+
+One stream of codes has many byte forms (``docs/wire-format.md``, fixed-width fields). They differ
+in the order of bits, the size of the words that these fill, the layout and the padding.
+
+==============================  ==========================================================
+system                          arguments
+==============================  ==========================================================
+MXNet 2-bit, 1-bit              ``width=2`` or ``1``, ``align=4``
+BytePS onebit                   ``width=1, word=4``
+torch_cgx                       ``order="lsb", align=8``
+TernGrad                        ``width=2, order="lsb", strided=True, pad="count"``
+Caffe2 fused rows               ``order="lsb", strided=True``
+DeepSpeed 1-bit, 4-bit          ``width=1`` or ``4``
+==============================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from bitarray import bitarray
+from bitarray.util import ba2int, int2ba
+
+Order = Literal["msb", "lsb"]
+Pad = Literal["zero", "count"]
+
+
+def _check(width: int, order: str, word: int, strided: bool, pad: str, align: int) -> None:
+    """Refuse combinations that no format defines."""
+    if not 1 <= width <= 8:
+        raise ValueError(f"width {width}")
+    if order not in ("msb", "lsb") or word not in (1, 4) or align not in (1, 4, 8):
+        raise ValueError(f"order {order!r}, word {word}, align {align}")
+    if pad not in ("zero", "count") or (pad == "count" and width != 2):
+        raise ValueError(f"pad {pad!r} with width {width}")
+    if strided and (8 % width != 0 or word != 1):
+        raise ValueError(f"strided fields with width {width}, word {word}")
+
+
+def _pack_msb(codes: Sequence[int], width: int, word: int) -> bytes:
+    """Fill words from their top bit, first field first; words are stored little-endian."""
+    bits = bitarray(endian="big")
+    for code in codes:
+        bits += int2ba(code, length=width, endian="big")
+    while len(bits) % (8 * word) != 0:
+        bits.append(0)
+    out = b""
+    for start in range(0, len(bits), 8 * word):
+        out += ba2int(bits[start : start + 8 * word]).to_bytes(word, "little")
+    return out
+
+
+def _pack_lsb(codes: Sequence[int], width: int, word: int) -> bytes:
+    """Put field j at bits [j * width, (j + 1) * width) of one little-endian integer."""
+    digits = "".join(format(code, f"0{width}b") for code in reversed(codes))
+    whole = int(digits or "0", 2)
+    nbytes = (len(codes) * width + 7) // 8
+    while nbytes % word != 0:
+        nbytes += 1
+    return whole.to_bytes(nbytes, "little")
+
+
+def _pack_strided(codes: Sequence[int], width: int, order: Order) -> bytes:
+    """Put fields i, i + Q, i + 2Q, ... into byte i of Q."""
+    per_byte = 8 // width
+    count = (len(codes) + per_byte - 1) // per_byte
+    out = bytearray()
+    for i in range(count):
+        byte = 0
+        for j in range(per_byte):
+            at = i + j * count
+            code = codes[at] if at < len(codes) else 0
+            byte |= code << (j * width if order == "lsb" else 8 - (j + 1) * width)
+        out.append(byte)
+    return bytes(out)
+
+
+def pack(
+    codes: Sequence[int],
+    width: int,
+    order: Order = "msb",
+    word: int = 1,
+    strided: bool = False,
+    pad: Pad = "zero",
+    align: int = 1,
+) -> bytes:
+    """Return the bytes of ``codes``, each of ``width`` bits (1 to 8).
+
+    Parameters
+    ----------
+    codes
+        Integers from 0 to ``2**width - 1``.
+    order
+        ``"msb"``: the first field takes the highest bits; ``"lsb"``: the lowest.
+    word
+        1 fills bytes; 4 fills 32-bit words, stored little-endian, and pads to whole words.
+    strided
+        Byte i of Q holds fields i, i + Q, i + 2Q, ...; ``width`` must divide 8.
+    pad
+        ``"zero"``: as many zeros as fill the last byte. ``"count"`` (width 2): always 4 - (n mod
+        4) codes valued 0, 1, 2, 3 in this order follow the n codes.
+    align
+        Zero bytes follow up to a multiple of 1, 4 or 8 bytes.
+    """
+    _check(width, order, word, strided, pad, align)
+    codes = [int(code) for code in codes]
+    for code in codes:
+        if not 0 <= code < 1 << width:
+            raise ValueError(f"code {code} does not fit {width} bits")
+    if pad == "count":
+        codes = codes + [0, 1, 2, 3][: 4 - len(codes) % 4]
+    if strided:
+        out = _pack_strided(codes, width, order)
+    elif order == "msb":
+        out = _pack_msb(codes, width, word)
+    else:
+        out = _pack_lsb(codes, width, word)
+    while len(out) % align != 0:
+        out += b"\0"
+    return out
+
+
+def _read_field(data: bytes, j: int, width: int, order: Order, word: int) -> int:
+    """Return contiguous field j, gathered bit by bit from the first to the last."""
+    value = 0
+    for b in range(width):
+        at = j * width + b  # the bit's place in the stream
+        if order == "lsb":
+            bit = data[at // 8] >> (at % 8) & 1
+            value |= bit << b
+        else:
+            start = at // (8 * word) * word
+            whole = int.from_bytes(data[start : start + word], "little")
+            bit = whole >> (8 * word - 1 - at % (8 * word)) & 1
+            value |= bit << (width - 1 - b)
+    return value
+
+
+def _read_strided(data: bytes, count: int, j: int, width: int, order: Order) -> int:
+    """Return field j of ``count`` strided bytes."""
+    place = j // count
+    shift = place * width if order == "lsb" else 8 - (place + 1) * width
+    return data[j % count] >> shift & ((1 << width) - 1)
+
+
+def unpack(
+    data: bytes,
+    n: int,
+    width: int,
+    order: Order = "msb",
+    word: int = 1,
+    strided: bool = False,
+    pad: Pad = "zero",
+    align: int = 1,
+) -> list[int]:
+    """Return the ``n`` codes of ``data``; the other arguments are those of `pack`.
+
+    Raises
+    ------
+    ValueError
+        If ``data`` is not exactly what `pack` makes: wrong length, or wrong padding.
+    """
+    expected = len(pack([0] * n, width, order, word, strided, pad, align))
+    if len(data) != expected:
+        raise ValueError(f"{len(data)} bytes where {n} codes take {expected}")
+    if strided:
+        fields = n + 4 - n % 4 if pad == "count" else n
+        per_byte = 8 // width
+        count = (fields + per_byte - 1) // per_byte
+        codes = [_read_strided(data, count, j, width, order) for j in range(n)]
+    else:
+        codes = [_read_field(data, j, width, order, word) for j in range(n)]
+    if pack(codes, width, order, word, strided, pad, align) != data:
+        raise ValueError("wrong padding")
+    return codes

@@ -1,0 +1,193 @@
+"""Frame v1 (``docs/wire-format.md``), without seek tables.
+
+::
+
+    47 43 46 01  flags u8  codec u8  dtype u8  ndim u8  shape LEB128 ...
+    [name: LEB128 length, UTF-8]  params: u8 length, bytes  scalars: u8 length, bytes
+    payload bit count LEB128  header CRC-32C u32
+    payload  payload CRC-32C u32  [tag: 16 bytes]
+
+CRCs are little-endian. The tag is a keyed BLAKE2b over all bytes of the frame before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+from . import leb128
+from .crc32c import crc32c
+
+MAGIC = bytes([0x47, 0x43, 0x46, 0x01])
+FLAG_NAME = 1
+FLAG_SEEK = 2
+FLAG_TAG = 4
+MAX_NDIM = 32
+TAG_NBYTES = 16
+
+
+def _tag(data: bytes, key: bytes) -> bytes:
+    """Return the authentication tag of ``data``."""
+    return hashlib.blake2b(data, digest_size=TAG_NBYTES, key=key).digest()
+
+
+def _short(data: bytes) -> bytes:
+    """Return ``data`` after its length in one byte."""
+    if len(data) > 255:
+        raise ValueError(f"{len(data)} bytes do not fit a one-byte length")
+    return bytes([len(data)]) + data
+
+
+def _check_payload(payload: bytes, nbits: int) -> None:
+    """Check that ``payload`` is ``nbits`` bits, filled up to whole bytes with zeros."""
+    if len(payload) != (nbits + 7) // 8:
+        raise ValueError(f"{len(payload)} payload bytes for {nbits} bits")
+    spare = 8 * len(payload) - nbits
+    if spare and payload[-1] % (1 << spare) != 0:
+        raise ValueError("the padding of the payload is not zero")
+
+
+def build(
+    codec_id: int,
+    dtype_code: int,
+    shape: Sequence[int],
+    params: bytes,
+    scalars: bytes,
+    payload: bytes,
+    nbits: int,
+    name: str | None = None,
+    key: bytes | None = None,
+) -> bytes:
+    """Return the bytes of a frame; a ``key`` adds the tag."""
+    if len(shape) > MAX_NDIM:
+        raise ValueError(f"{len(shape)} dimensions")
+    _check_payload(payload, nbits)
+    flags = 0
+    if name is not None:
+        flags |= FLAG_NAME
+    if key is not None:
+        flags |= FLAG_TAG
+
+    out = MAGIC + bytes([flags, codec_id, dtype_code, len(shape)])
+    for size in shape:
+        out += leb128.encode(size)
+    if name is not None:
+        text = name.encode("utf-8")
+        out += leb128.encode(len(text)) + text
+    out += _short(params)
+    out += _short(scalars)
+    out += leb128.encode(nbits)
+    out += crc32c(out).to_bytes(4, "little")
+    out += payload
+    out += crc32c(payload).to_bytes(4, "little")
+    if key is not None:
+        out += _tag(out, key)
+    return out
+
+
+class _Reader:
+    """A position in bytes that refuses to pass their end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        """Return the next ``count`` bytes."""
+        piece = self.data[self.at : self.at + count]
+        if len(piece) != count:
+            raise ValueError("the frame is truncated")
+        self.at += count
+        return piece
+
+    def byte(self) -> int:
+        """Return the next byte."""
+        return self.take(1)[0]
+
+    def number(self) -> int:
+        """Return the next LEB128 number."""
+        value, self.at = leb128.decode(self.data, self.at)
+        return value
+
+    def crc(self) -> int:
+        """Return the next CRC."""
+        return int.from_bytes(self.take(4), "little")
+
+
+def parse(data: bytes, key: bytes | None = None) -> dict[str, Any]:
+    """Read the frame at the start of ``data``; what follows it is left alone.
+
+    Parameters
+    ----------
+    data
+        One frame, or several end to end: the next one is at ``data[result["end"]:]``.
+    key
+        If given, the frame must carry a tag made with it; without it a tag is not checked.
+
+    Returns
+    -------
+    dict
+        ``flags``, ``codec_id``, ``dtype``, ``shape``, ``name`` (or None), ``params``,
+        ``scalars``, ``nbits``, ``payload``, ``tag`` (or None) and ``end``.
+
+    Raises
+    ------
+    ValueError
+        For anything that is not a correct frame without a seek table.
+    """
+    read = _Reader(data)
+    if read.take(4) != MAGIC:
+        raise ValueError("not a frame of version 1")
+    flags = read.byte()
+    if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
+        raise ValueError(f"unknown flags {flags:#04x}")
+    if flags & FLAG_SEEK:
+        raise ValueError("this reference does not read seek tables")
+    codec_id = read.byte()
+    if not (1 <= codec_id <= 13 or 192 <= codec_id <= 255):
+        raise ValueError(f"unknown codec id {codec_id}")
+    dtype = read.byte()
+    if not 1 <= dtype <= 4:
+        raise ValueError(f"unknown dtype code {dtype}")
+    ndim = read.byte()
+    if ndim > MAX_NDIM:
+        raise ValueError(f"{ndim} dimensions")
+    shape = tuple(read.number() for _ in range(ndim))
+    name = None
+    if flags & FLAG_NAME:
+        name = read.take(read.number()).decode("utf-8")  # UnicodeDecodeError is a ValueError
+    params = read.take(read.byte())
+    scalars = read.take(read.byte())
+    nbits = read.number()
+    header_crc = crc32c(data[: read.at])
+    if read.crc() != header_crc:
+        raise ValueError("wrong CRC of the header")
+
+    payload = read.take((nbits + 7) // 8)
+    if read.crc() != crc32c(payload):
+        raise ValueError("wrong CRC of the payload")
+    _check_payload(payload, nbits)
+
+    tag = None
+    if flags & FLAG_TAG:
+        tagged = data[: read.at]
+        tag = read.take(TAG_NBYTES)
+        if key is not None and not hmac.compare_digest(tag, _tag(tagged, key)):
+            raise ValueError("wrong tag")
+    elif key is not None:
+        raise ValueError("the frame has no tag")
+    return {
+        "flags": flags,
+        "codec_id": codec_id,
+        "dtype": dtype,
+        "shape": shape,
+        "name": name,
+        "params": params,
+        "scalars": scalars,
+        "nbits": nbits,
+        "payload": payload,
+        "tag": tag,
+        "end": read.at,
+    }
