@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import NonFinite, intake, with_policy
+from gcodec.arrays import NonFinite, Tensor, intake, with_policy
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
-from gcodec.kernels import arithmetic
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.seeds import derive_seed
 
 _RESIDUAL, _STEP = "residual:", "step:"  # prefixes in a state_dict
@@ -101,7 +100,7 @@ class Feedback:
         """
         if not isinstance(name, str):
             raise ParameterError.of("name", name, "a string")
-        tensor = with_policy(intake(grad, "grad"), self.nonfinite)
+        tensor = intake(grad, "grad")
         residual = self._residuals.get(name)
         if residual is None:
             residual = _flat_zeros(tensor.values.size).reshape(tensor.shape)
@@ -109,11 +108,8 @@ class Feedback:
             raise ParameterError.of("grad.shape", tensor.shape, f"{residual.shape} for {name!r}")
         flat = residual.reshape(-1)
         decay = np.float32(self.decay)
-        # Finite gradients can still add up to infinity, which would stay in the residual.
-        if self.nonfinite != "propagate" and not all_finite(
-            arithmetic.corrected(tensor.values, flat, decay)
-        ):
-            raise ParameterError(f"grad of {name!r}: with its residual it passes float32")
+        if self.nonfinite != "propagate":
+            tensor = self._finite(tensor, flat, decay)
         step = self._steps.get(name, 0)
         seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
         prior = self._priors.get(name)
@@ -123,6 +119,15 @@ class Feedback:
         self._steps[name] = step + 1
         self._priors[name] = symbols
         return Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
+
+    def _finite(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> Tensor:
+        """Apply the policy, and refuse a gradient that makes the residual infinite for good."""
+        if all_finite_corrected(tensor.values, residual, decay):
+            return tensor
+        tensor = with_policy(tensor, self.nonfinite)
+        if not all_finite_corrected(tensor.values, residual, decay):
+            raise ParameterError("grad: must not pass float32 when its residual is added")
+        return tensor
 
     def residual(self, name: str) -> np.ndarray:
         """Return what is still unsent of a tensor: a read-only float32 view in its shape.

@@ -73,13 +73,13 @@ class Raw(Codec):
         if self.dtype == "float32":
             out.view(np.uint32)[:] = symbols.bits
         else:
-            out[:] = convert.from_16_bits(symbols.bits, self.dtype)
+            # Bytes from a frame lie anywhere; kernels want them aligned.
+            bits = np.require(symbols.bits, requirements="A")
+            out[:] = convert.from_16_bits(bits, self.dtype)
 
     def _pack(self, symbols: RawSymbols) -> tuple[Codec, np.ndarray, int]:
         return self, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes
 
     def _unpack(self, payload: Payload, n: int) -> RawSymbols:
         check_length(payload.data.size, n * ITEMSIZE[self.dtype])
-        bits = aligned_empty(n, np.uint32 if self.dtype == "float32" else np.uint16)
-        bits.view(np.uint8)[:] = payload.data  # bytes from a frame are not aligned
-        return RawSymbols(bits)
+        return RawSymbols(payload.data.view(np.uint32 if self.dtype == "float32" else np.uint16))

@@ -102,7 +102,7 @@ class Intrinsic(_Lazy):
     def _build(self) -> Any:
         from numba.extending import intrinsic as numba_intrinsic
 
-        return numba_intrinsic(self._bound())
+        return numba_intrinsic(self.function)
 
 
 class Inline(_Lazy):
@@ -111,7 +111,9 @@ class Inline(_Lazy):
     def _build(self) -> Any:
         import numba
 
-        return numba.njit(boundscheck=checked(), error_model="numpy")(self._bound())
+        return numba.njit(inline="always", boundscheck=checked(), error_model="numpy")(
+            self._bound()
+        )
 
 
 class Kernel(_Lazy):

@@ -1,10 +1,7 @@
 """Quantisers that write packed codes directly, and their inverses: MXNet's 2-bit and 1-bit.
 
-One pass over memory. The arithmetic is MXNet's: v = x + decay·residual, compare, residual = v −
-what will be decoded, each step rounded once to float32. Quantising goes by blocks of 32 elements
-in vector IR (`kernels/threshold.py`), dequantising by tiles of 128 through a scratch of codes that
-stays in the first-level cache. The lines that later tiles need are already on their way: what the
-processor prefetches by itself costs a quarter of the speed.
+One pass over memory, by the blocks of `kernels/blocks.py`. The arithmetic is MXNet's: v = x +
+decay·residual, compare, residual = v − what will be decoded, each step rounded once to float32.
 """
 
 from __future__ import annotations
@@ -14,19 +11,29 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.jit import Kernel, inline, kernel
-from gcodec.kernels.memory import aligned_empty, prefetch
-from gcodec.kernels.pack import FieldLayout, split
-from gcodec.kernels.threshold import BLOCK, threshold_block_1bit, threshold_block_2bit
+from gcodec.kernels.blocks import (
+    BLOCK,
+    add_1bit_block,
+    add_2bit_block,
+    fence,
+    quantize_1bit_block,
+    quantize_2bit_block,
+    stream_1bit_block,
+    stream_2bit_block,
+    write_1bit_block,
+    write_2bit_block,
+)
+from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.pack import FieldLayout
 
 TWO_BIT = FieldLayout(width=2, align=4)
 ONE_BIT = FieldLayout(width=1, align=4)
 
-_TILE = 128  # elements; a multiple of BLOCK, and whole words in both layouts
-_AHEAD = 512  # elements between a tile and what is prefetched for a later one
-_LINE = 16  # float32 elements in a cache line
+_LINE = 64  # bytes in a cache line
+_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
+_WRITE, _STREAM, _ADD = 0, 1, 2
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_POSITIVE, _NEGATIVE = np.uint8(3), np.uint8(2)
 
 
 def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
@@ -83,6 +90,7 @@ def _quantize(
     n = x.size
     width = layout.width
     out = aligned_empty(layout.nbytes(n), np.uint8)
+    out[-(-n * width // 8) :] = 0
 
     def blocks(start: int, stop: int) -> None:
         part = out[start * width // 8 : stop * width // 8]
@@ -95,20 +103,20 @@ def _quantize(
 
     def padded(start: int, stop: int) -> None:
         # NaN reaches no threshold, so the bits of the padding are zero.
-        some = np.full(_TILE, np.nan, np.float32)
+        some = np.full(BLOCK, np.nan, np.float32)
         some[: stop - start] = x[start:stop]
-        error = np.zeros(_TILE, np.float32)
+        error = np.zeros(BLOCK, np.float32)
         if residual is not None:
             error[: stop - start] = residual[start:stop]
-        packed = np.empty(_TILE * width // 8, np.uint8)
+        packed = np.empty(BLOCK * width // 8, np.uint8)
         loop(some, error, error, 1, *scalars, packed)
         if residual is not None:
             residual[start:stop] = error[: stop - start]
-        at = start * width // 8
-        size = out.size - at if stop == n else (stop - start) * width // 8
+        at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
-    _cover(blocks, padded, x if residual is None else residual, 8 // width)
+    head = _to_cache_line(x if residual is None else residual, 8 // width)
+    _cover(blocks, padded, head, n)
     return out
 
 
@@ -122,115 +130,104 @@ def _dequantize(
 ) -> None:
     """Run a dequantising kernel over `out`."""
     width = layout.width
+    head = _to_cache_line(out, 8 // width)
+    store = _ADD if add else _WRITE
+    if not add and out.size >= _STREAMING and out[head:].ctypes.data % _LINE == 0:
+        store = _STREAM
 
-    def tiles(start: int, stop: int) -> None:
+    def blocks(start: int, stop: int) -> None:
         part = data[start * width // 8 : stop * width // 8]
-        loop(part, level, add, aligned_empty(_TILE, np.uint8), out[start:stop])
+        loop(part, level, store, out[start:stop])
 
     def padded(start: int, stop: int) -> None:
-        packed = np.zeros(_TILE * width // 8, np.uint8)
+        packed = np.zeros(BLOCK * width // 8, np.uint8)
         part = data[start * width // 8 : -(-stop * width // 8)]
         packed[: part.size] = part
-        some = np.zeros(_TILE, np.float32)
+        some = np.zeros(BLOCK, np.float32)
         some[: stop - start] = out[start:stop]
-        loop(packed, level, add, aligned_empty(_TILE, np.uint8), some)
+        loop(packed, level, _ADD if add else _WRITE, some)
         out[start:stop] = some[: stop - start]
 
-    _cover(tiles, padded, out, 8 // width)
+    _cover(blocks, padded, head, out.size)
 
 
 def _cover(
-    tiles: Callable[[int, int], None],
+    blocks: Callable[[int, int], None],
     padded: Callable[[int, int], None],
-    stream: np.ndarray,
-    step: int,
+    head: int,
+    n: int,
 ) -> None:
-    """Cover a float32 stream: whole tiles on the pool, the two ends in a padded tile each.
-
-    The first whole tile starts on a cache line of `stream` where a multiple of `step` elements
-    reaches one: stores across two lines cost a tenth of the speed.
-    """
-    head = -(stream.ctypes.data // stream.itemsize) % _LINE
-    if head % step or head > stream.size:
-        head = 0
-    stop = stream.size - (stream.size - head) % _TILE
+    """Cover n elements: whole blocks from `head` on the pool, each end in a padded block."""
+    stop = n - (n - head) % BLOCK
     if head:
         padded(0, head)
-    pool.run(lambda start, end: tiles(head + start, head + end), stop - head)
-    if stop < stream.size:
-        padded(stop, stream.size)
+    pool.run(lambda start, end: blocks(head + start, head + end), stop - head)
+    if stop < n:
+        padded(stop, n)
 
 
-@inline
-def _fetch(array, start):
-    for i in range(start + _AHEAD, start + _AHEAD + _TILE, _LINE):
-        prefetch(array, i)
+def _to_cache_line(stream: np.ndarray, step: int) -> int:
+    """Elements before the first cache line of a float32 stream, if a multiple of `step`, else 0.
+
+    Stores across two lines cost a tenth of the speed. Packed bytes hold `step` elements each.
+    """
+    head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
+    return 0 if head % step or head > stream.size else head
 
 
-@inline
-def _value_2bit(code, level):
-    return level if code == _POSITIVE else (-level if code == _NEGATIVE else _ZERO)
-
-
-# In the kernels below x and out are whole tiles (a multiple of _TILE elements and the packed
-# bytes of as many codes), and codes.size == _TILE. So every slice has its full length, and the
-# loops over a block, over _TILE and over the lanes of a tile stay inside it. before and after are
-# as long as x where stride is 1, and BLOCK long where it is 0.
+# In the kernels below x and out are whole blocks: a multiple of BLOCK elements, and the packed
+# bytes of as many codes. before and after are as long as x where stride is 1, and BLOCK long where
+# it is 0. So each block lies inside its arrays.
 
 
 @kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
 def _quantize_2bit(x, before, after, stride, decay, threshold, level, out):
     for i in range(0, x.size, BLOCK):
         j = i * stride
-        threshold_block_2bit(x, i, before, after, j, decay, threshold, level, out, i // 4)
+        quantize_2bit_block(x, i, before, after, j, decay, threshold, level, out, i // 4)
 
 
 @kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
 def _quantize_1bit(x, before, after, stride, decay, threshold, level, out):
     for i in range(0, x.size, BLOCK):
         j = i * stride
-        threshold_block_1bit(x, i, before, after, j, decay, threshold, level, out, i // 8)
+        quantize_1bit_block(x, i, before, after, j, decay, threshold, level, out, i // 8)
 
 
-@kernel("in uint8[], float32, boolean, out uint8[], out float32[]")
-def _dequantize_2bit(data, level, add, codes, out):
-    lanes = codes.view(np.uint32)
-    for start in range(0, out.size, _TILE):
-        _fetch(out, start)
-        packed = data[start // 4 : start // 4 + _TILE // 4]
-        for i in range(_TILE // 4):
-            lanes[i] = np.uint32(split(split(np.uint64(packed[i]), 4, 16, True), 2, 8, True))
-        values = out[start : start + _TILE]
-        if add:
-            for i in range(_TILE):
-                values[i] += _value_2bit(codes[i], level)
-        else:
-            for i in range(_TILE):
-                values[i] = _value_2bit(codes[i], level)
+@kernel("in uint8[], float32, int64, out float32[]")
+def _dequantize_2bit(data, level, store, out):
+    if store == _STREAM:
+        for i in range(0, out.size, BLOCK):
+            stream_2bit_block(data, i // 4, level, out, i)
+        fence()
+    elif store == _ADD:
+        for i in range(0, out.size, BLOCK):
+            add_2bit_block(data, i // 4, level, out, i)
+    else:
+        for i in range(0, out.size, BLOCK):
+            write_2bit_block(data, i // 4, level, out, i)
 
 
-@kernel("in uint8[], float32, boolean, out uint8[], out float32[]")
-def _dequantize_1bit(data, level, add, codes, out):
-    lanes = codes.view(np.uint64)
-    for start in range(0, out.size, _TILE):
-        _fetch(out, start)
-        packed = data[start // 8 : start // 8 + _TILE // 8]
-        for i in range(_TILE // 8):
-            x8 = split(split(np.uint64(packed[i]), 4, 32, True), 2, 16, True)
-            lanes[i] = split(x8, 1, 8, True)
-        values = out[start : start + _TILE]
-        if add:
-            for i in range(_TILE):
-                values[i] += level if codes[i] else -level
-        else:
-            for i in range(_TILE):
-                values[i] = level if codes[i] else -level
+@kernel("in uint8[], float32, int64, out float32[]")
+def _dequantize_1bit(data, level, store, out):
+    if store == _STREAM:
+        for i in range(0, out.size, BLOCK):
+            stream_1bit_block(data, i // 8, level, out, i)
+        fence()
+    elif store == _ADD:
+        for i in range(0, out.size, BLOCK):
+            add_1bit_block(data, i // 8, level, out, i)
+    else:
+        for i in range(0, out.size, BLOCK):
+            write_1bit_block(data, i // 8, level, out, i)
 
 
 @kernel("in uint8[]")
 def _code_01_bits(data):
-    # The low bit of a field set without its high bit, gathered over all bytes.
+    # The low bit of a field set without its high bit, gathered over all bytes. Masked at the end,
+    # and every step cut to 8 bits, so that the loop runs on byte lanes.
     found = np.uint8(0)
     for i in range(data.size):
-        found |= np.uint8(data[i] & np.uint8(~np.uint8(data[i] >> np.uint8(1))) & np.uint8(0x55))
-    return found
+        high = np.uint8(data[i] >> np.uint8(1))
+        found = np.uint8(found | np.uint8(data[i] & np.uint8(~high)))
+    return found & np.uint8(0x55)

@@ -12,6 +12,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.memory import float_bits
 
 TILE = 4096
 LANES = 256
@@ -52,6 +53,18 @@ def all_finite(x: np.ndarray) -> bool:
     return max_abs_bits(x) < _INFINITY_BITS
 
 
+def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> bool:
+    """Whether x + decay·residual of (n,) float32 arrays holds neither NaN nor infinity."""
+    largest = np.zeros(-(-x.size // pool.SEGMENT) + 1, np.uint32)
+
+    def task(start: int, stop: int) -> None:
+        part = largest[start // pool.SEGMENT :]
+        _max_abs_bits_corrected(x[start:stop], residual[start:stop], decay, part)
+
+    pool.run(task, x.size)
+    return int(largest.max()) < _INFINITY_BITS
+
+
 @inline
 def _add_lanes(lanes):
     width = LANES // 2
@@ -90,6 +103,16 @@ def _tile_sums(x, lanes, sums):
         for i in range(values.size):  # i % LANES < LANES
             lanes[i % LANES] += values[i]
         sums[tile] = _add_lanes(lanes)
+
+
+@kernel("in float32[], in float32[], float32, out uint32[]")
+def _max_abs_bits_corrected(x, residual, decay, largest):
+    # x.size == residual.size; largest.size >= 1
+    top = np.uint32(0)
+    for i in range(x.size):
+        value = np.uint32(float_bits(x[i] + decay * residual[i]) & np.uint32(0x7FFFFFFF))
+        top = max(top, value)
+    largest[0] = top
 
 
 @kernel("in uint32[], out uint32[]")

@@ -1,0 +1,5 @@
+"""``python -m gcodec``: the command line."""
+
+from gcodec.cli.main import main
+
+main()

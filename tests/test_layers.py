@@ -1,0 +1,87 @@
+"""A module imports only from layers below its own, and codecs never each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "gcodec"
+# From the bottom to the top; a name stands for a module or for a whole package.
+LAYERS = [
+    {"errors"},
+    {"limits", "wire"},
+    {"kernels"},
+    {"params", "seeds"},
+    {"arrays"},
+    {"codec"},
+    {"codecs"},
+    {"frame"},
+    {"coding", "feedback"},
+    {"gradients"},
+    {"cli"},
+]
+ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
+PACKAGES = ("kernels", "gradients", "cli")  # whose modules may import each other
+FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
+
+MODULES = sorted(
+    path for path in PACKAGE.rglob("*.py") if path.name not in ("__main__.py", "__init__.py")
+)
+
+
+def imported(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            assert node.module is not None
+            names.append(node.module)
+            if node.module == "gcodec":
+                names += [f"gcodec.{alias.name}" for alias in node.names]
+    return names
+
+
+def part(module: str) -> str:
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_below(path: Path) -> None:
+    relative = path.relative_to(PACKAGE)
+    own = relative.parts[0].removesuffix(".py")
+    assert own in ROW, f"{relative} belongs to no layer"
+    for name in imported(path):
+        if not name.startswith("gcodec."):
+            continue
+        other = part(name)
+        if other not in ROW:  # a public name of the top package: only the command may use it
+            assert own == "cli", f"{relative} imports {name} through the top"
+            continue
+        same = own == other and own in PACKAGES
+        assert same or ROW[other] < ROW[own], f"{relative} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_module_imports_a_framework(path: Path) -> None:
+    assert not FRAMEWORKS & {name.split(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_kernels_know_numba(path: Path) -> None:
+    if path.parent.name != "kernels":
+        assert not {"numba", "llvmlite"} & {name.split(".")[0] for name in imported(path)}
+    if path.name not in ("jit.py", "memory.py", "blocks.py"):
+        assert "numba" not in {name.split(".")[0] for name in imported(path)}
+
+
+def test_modules_stay_small() -> None:
+    long = {
+        str(path.relative_to(PACKAGE)): lines
+        for path in MODULES
+        if (lines := len(path.read_text().splitlines())) > 350
+    }
+    assert not long
