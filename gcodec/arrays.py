@@ -76,7 +76,7 @@ def intake(x: Any, name: str = "x") -> Tensor:
     if dtype == "float32":
         return Tensor(native, dtype, shape)
     if dtype == "float64":
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(all="ignore"):
             return Tensor(native.astype(np.float32), dtype, shape)
     return Tensor(convert.from_16_bits(native.view(np.uint16), dtype), dtype, shape)
 
@@ -101,7 +101,8 @@ def outlet(values: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "float32":
         return values
     if dtype == "float64":
-        return values.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            return values.astype(np.float64)
     return convert.to_16_bits(values, dtype).view(NUMPY_DTYPES[dtype])
 
 
@@ -141,6 +142,8 @@ def writable(array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nd
     TypeError
         If it is no array.
     """
+    if isinstance(array, np.generic):
+        raise ParameterError(f"{name} is a scalar: must be an array, which can be written to")
     view = _host(array, name)
     if _NAMES.get(view.dtype) != dtype:
         raise ParameterError.of(f"{name}.dtype", str(view.dtype), dtype)
@@ -149,6 +152,11 @@ def writable(array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nd
     if not view.flags.writeable:
         raise ParameterError(f"{name} is read-only: must be writable")
     return view
+
+
+def is_flat(array: np.ndarray) -> bool:
+    """Whether kernels can work on the array where it lies."""
+    return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
 def size_of(shape: Any) -> int:

@@ -15,12 +15,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays import Tensor, empty_like_shape, intake, size_of, writable
+from gcodec.arrays import Tensor, empty_like_shape, intake, is_flat, size_of, writable
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.philox import check_seed
+from gcodec.kernels.reduce import all_finite
 from gcodec.params import Parameters
-from gcodec.wire import max_header_nbytes
+from gcodec.wire import encode_name, max_header_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
 
@@ -92,7 +93,10 @@ class Codec(Parameters):
         symbols = self._quantize(values, seed, prior)
         decoded = empty_like_shape(values.size)
         self._dequantize(symbols, decoded)
-        arithmetic.subtract(values, convert.round_to(decoded, tensor.dtype), residual)
+        decoded = convert.round_to(decoded, tensor.dtype)
+        if not all_finite(decoded) and all_finite(values):
+            raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+        arithmetic.subtract(values, decoded, residual)
         return symbols
 
     def _dequantize_add(
@@ -180,7 +184,7 @@ class Codec(Parameters):
         kept = writable(residual, "residual", "float32", shape)
         if kept.size != tensor.values.size:
             raise ParameterError.of("residual.shape", shape, f"of {tensor.values.size} elements")
-        if not (kept.flags.c_contiguous and kept.flags.aligned):
+        if not is_flat(kept):
             raise ParameterError("residual is strided: must be C-contiguous")
         if np.may_share_memory(kept, tensor.values):
             raise ParameterError("residual shares memory with x: must be an array of its own")
@@ -265,7 +269,7 @@ class Codec(Parameters):
     def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:
         """Return the most bytes of a frame of n elements, of any shape, with this name."""
         payload = -(-self.max_payload_nbits(size_of(n)) // 8)
-        name_nbytes = len(name.encode()) if name else 0
+        name_nbytes = 0 if name is None else len(encode_name(name))
         return payload + max_header_nbytes(n, name_nbytes, self.fields_nbytes())
 
     def _bare_payload(self, data: Any, nbits: int | None, scalars: Mapping[str, Any]) -> Payload:

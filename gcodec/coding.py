@@ -10,6 +10,7 @@ from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
 from gcodec.limits import Limits
+from gcodec.wire import encode_name
 
 
 def encode(
@@ -61,10 +62,12 @@ def encode(
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
     codec = parse(codec)
+    if name is not None:
+        encode_name(name)  # refuses what a frame cannot bear before any work is done
     tensor = intake(x)
     tensor = with_policy(tensor, nonfinite)
     payload = codec.encode(tensor.values, seed=seed)
-    frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, _name(name), check_key(key))
+    frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
     if out is None:
         return frame.to_bytes()
     return _write(frame, out)
@@ -187,9 +190,3 @@ def _write(frame: Frame, out: Any) -> int:
         target[at : at + len(part)] = part
         at += len(part)
     return at
-
-
-def _name(name: str | None) -> str | None:
-    if name is not None and not isinstance(name, str):
-        raise ParameterError.of("name", name, "a string")
-    return name

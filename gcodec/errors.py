@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def brief(text: str) -> str:
+    """Shorten text that a caller or a file brought along, for use in a message."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 class GcodecError(Exception):
     """Root of every error that gcodec raises on purpose."""
 
@@ -13,10 +18,7 @@ class ParameterError(GcodecError, ValueError):
     @classmethod
     def of(cls, name: str, value: object, allowed: str) -> ParameterError:
         """Build the one form of message that a bad argument gets."""
-        text = repr(value)
-        if len(text) > 80:
-            text = text[:77] + "..."
-        return cls(f"{name}={text}: must be {allowed}")
+        return cls(f"{brief(name)}={brief(repr(value))}: must be {allowed}")
 
 
 class FormatError(GcodecError, ValueError):

@@ -15,6 +15,7 @@ from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.seeds import derive_seed
+from gcodec.wire import encode_name
 
 _RESIDUAL, _STEP = "residual:", "step:"  # prefixes in a state_dict
 
@@ -66,13 +67,11 @@ class Feedback:
             raise ParameterError.of("decay", decay, "a number from 0 to 1")
         if not 0 <= decay <= 1:  # NaN fails as well
             raise ParameterError.of("decay", decay, "a number from 0 to 1")
-        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 0:
-            raise ParameterError.of("rank", rank, "a non-negative integer")
         if nonfinite not in ("raise", "zero", "propagate"):
             raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
         self.decay = float(decay)
         self.seed = check_seed(seed)
-        self.rank = int(rank)
+        self.rank = check_seed(rank, "rank")
         self.nonfinite: NonFinite = nonfinite
         self._residuals: dict[str, np.ndarray] = {}  # in the shape of the tensor
         self._steps: dict[str, int] = {}
@@ -98,8 +97,7 @@ class Feedback:
         ParameterError, TypeError
             The residual and the step count are then as they were.
         """
-        if not isinstance(name, str):
-            raise ParameterError.of("name", name, "a string")
+        encode_name(name)  # refuses what a frame cannot bear before anything changes
         tensor = intake(grad, "grad")
         residual = self._residuals.get(name)
         if residual is None:

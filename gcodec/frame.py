@@ -3,8 +3,9 @@
     magic "GCF" · version · flags · codec · dtype · ndim · shape · [name] · parameters · scalars ·
     payload bits · header CRC-32C · payload · payload CRC-32C · [tag]
 
-`Frame.from_bytes` checks in this order: structure, limits, header checksum, payload checksum, tag,
-then what the fields mean. So damage is called damage, and nothing is allocated on its word.
+`Frame.from_bytes` checks structure and header checksum first, then codec and dtype, the payload's
+checksum, the tag, the limits, and last what name and parameters mean. So damage is called damage,
+and nothing is allocated on its word.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gcodec.arrays import (
     dtype_like,
     empty_like_shape,
     intake,
+    is_flat,
     outlet,
     writable,
 )
@@ -33,6 +35,7 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.limits import Limits
 from gcodec.wire import Reader, leb128
 
+_ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
 _DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
 
 
@@ -79,7 +82,7 @@ class Frame:
         name = b""
         if self.name is not None:
             flags |= wire.HAS_NAME
-            encoded = self.name.encode()
+            encoded = wire.encode_name(self.name)
             name = leb128(len(encoded)) + encoded
         if self.key is not None:
             flags |= wire.HAS_TAG
@@ -179,6 +182,8 @@ class Frame:
         key = check_key(key)
         _check_tag(tag, key, signed)
         limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
+        if n == 0 and math.prod(filter(None, shape)) >= _ADDRESSABLE:
+            raise Corrupt("no array has such a shape", start + 8)
         name = _read_name(raw_name)
         codec = _read_codec(codec_class, parameters, scalars)
         values = {field.name: getattr(codec, field.name) for field in codec.message_fields()}
@@ -196,7 +201,7 @@ class Frame:
         if like is not None:
             dtype = dtype_like(like, self.shape)
         symbols = self.codec._unpack(self.payload, self.size)
-        if target is not None and dtype == "float32" and target.flags.c_contiguous:
+        if target is not None and dtype == "float32" and is_flat(target):
             self.codec._dequantize(symbols, target.reshape(-1))
             return out
         values = empty_like_shape(self.size)
@@ -211,14 +216,14 @@ class Frame:
 
     def decode_add(self, acc: Any, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        if isinstance(scale, bool) or not isinstance(scale, (int, float, np.number)):
+            raise ParameterError.of("scale", scale, "a number")
         target = writable(acc, "acc", "float32", self.shape)
         symbols = self.codec._unpack(self.payload, self.size)
-        if target.flags.c_contiguous and target.flags.aligned:
-            flat = target.reshape(-1)
+        flat = np.require(target, requirements=["C", "A"]).reshape(-1)
+        with np.errstate(all="ignore"):
             self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
-        else:
-            flat = np.ascontiguousarray(target).reshape(-1)
-            self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
+        if not is_flat(target):
             target[...] = flat.reshape(self.shape)
 
 

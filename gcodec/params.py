@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
 from gcodec.wire import Reader
 
 _P = TypeVar("_P", bound="Parameters")
@@ -117,8 +117,11 @@ class Float32:
         if isinstance(value, str):
             if value in self.words:
                 return value
-        elif not isinstance(value, bool) and isinstance(value, (numbers.Real, np.number)):
-            number = float(value)
+        elif not isinstance(value, bool) and isinstance(value, numbers.Real):
+            try:
+                number = float(value)
+            except OverflowError:
+                raise ParameterError.of(name, value, self.allowed) from None
             rounded = binary32(number)
             if self.test(number) and self.test(rounded):
                 return rounded
@@ -240,7 +243,7 @@ class Parameters:
         for key in values:
             if key not in known:
                 raise ParameterError(
-                    f"{key}={values[key]!r}: {cls.name} has "
+                    f"{brief(str(key))}={brief(repr(values[key]))}: {cls.name} has "
                     + (f"the parameters {', '.join(known)}" if known else "no parameters")
                 )
 

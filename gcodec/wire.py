@@ -31,6 +31,14 @@ def leb128(value: int) -> bytes:
     return bytes(out)
 
 
+def encode_name(name: str) -> bytes:
+    """Return the UTF-8 of a tensor's name, or raise `ParameterError`."""
+    try:
+        return name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ParameterError.of("name", name, "a string that UTF-8 can write") from None
+
+
 def max_header_nbytes(n: int, name_nbytes: int, fields_nbytes: int) -> int:
     """Most bytes of a frame of n elements outside its payload, for any shape.
 

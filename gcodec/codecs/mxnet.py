@@ -28,7 +28,8 @@ from gcodec.kernels.pack import FieldLayout, check_length, check_padding
 from gcodec.kernels.reduce import sum_squares
 from gcodec.params import Choice, Float32, binary32, param
 
-_SMALLEST, _LARGEST = 2.0**-126, 3.4028234663852886e38  # normal float32
+_SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
+_SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can tell
 # threshold=auto, as a multiple of the tensor's root mean square: on gradients of real training it
 # leaves the least error under feedback, and within 5 % of the least without.
 _AUTO_RMS = 1.25
@@ -89,7 +90,7 @@ class MXNet2Bit(Codec):
     def check(self) -> None:
         """Refuse a threshold that a server would read as zero."""
         if isinstance(self.threshold, float) and self._level == 0:
-            raise ParameterError.of("threshold", self.threshold, "at least 5e-7 with server=yes")
+            raise ParameterError.of("threshold", self.threshold, "above 5e-7 with server=yes")
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n codes in whole words."""
@@ -103,6 +104,11 @@ class MXNet2Bit(Codec):
             return np.float32(f"{np.float32(self.threshold):f}")
         return np.float32(self.threshold)
 
+    def _level_in(self, dtype: str) -> np.float32:
+        """The same, rounded to the dtype of the tensor."""
+        rounded: np.float32 = convert.round_to(np.full(1, self._level), dtype)[0]
+        return rounded
+
     def _resolved(self, values: np.ndarray) -> MXNet2Bit:
         """Return the codec for this tensor, its threshold a number."""
         if isinstance(self.threshold, float):
@@ -110,7 +116,8 @@ class MXNet2Bit(Codec):
         rms = math.sqrt(sum_squares(values) / max(values.size, 1))
         if not math.isfinite(rms):
             raise ParameterError("x: threshold=auto needs finite values, and x holds NaN or Inf")
-        threshold = min(max(_AUTO_RMS * rms, _SMALLEST), _LARGEST)
+        smallest = _SMALLEST_TEXT if self.server == "yes" else _SMALLEST
+        threshold = min(max(_AUTO_RMS * rms, smallest), _LARGEST)
         return self.replaced(threshold=binary32(threshold))
 
     def _quantize(
@@ -132,7 +139,11 @@ class MXNet2Bit(Codec):
         if self.threshold == "auto":
             values = arithmetic.corrected(values, residual, decay)
         codec = self._resolved(values)
-        level = convert.round_to(np.full(1, codec._level), tensor.dtype)[0]
+        level = codec._level_in(tensor.dtype)
+        if not np.isfinite(level) and math.isfinite(codec._level):
+            raise ParameterError.of(
+                "threshold", codec.threshold, f"in the range of {tensor.dtype}"
+            )
         codes = quantize.quantize_2bit_residual(
             tensor.values, residual, decay, np.float32(codec.threshold), level
         )
@@ -146,9 +157,12 @@ class MXNet2Bit(Codec):
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
+        if not 0 < scale < math.inf:  # then scale * 0 is not the 0 that the kernel adds
+            super()._dequantize_add(symbols, dtype, scale, out)
+            return
         self._require(symbols.codes.size == quantize.TWO_BIT.nbytes(out.size), out.size)
-        level = scale * convert.round_to(np.full(1, self._of(symbols)._level), dtype)
-        quantize.dequantize_2bit(symbols.codes, level[0], out, add=True)
+        level = scale * self._of(symbols)._level_in(dtype)
+        quantize.dequantize_2bit(symbols.codes, level, out, add=True)
 
     def _pack(self, symbols: TwoBitSymbols) -> tuple[Codec, np.ndarray, int]:
         return self._of(symbols), symbols.codes, 8 * symbols.codes.size
@@ -219,5 +233,5 @@ class MXNet1Bit(Codec):
 
 
 def _check_words(payload: Payload, n: int, layout: FieldLayout) -> None:
-    check_length(payload.data.size, layout.nbytes(n))
+    check_length(payload.nbits, 8 * layout.nbytes(n))
     check_padding(payload.data, n * layout.width, layout.order)

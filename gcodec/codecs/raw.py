@@ -81,5 +81,5 @@ class Raw(Codec):
         return self, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes
 
     def _unpack(self, payload: Payload, n: int) -> RawSymbols:
-        check_length(payload.data.size, n * ITEMSIZE[self.dtype])
+        check_length(payload.nbits, self.max_payload_nbits(n))
         return RawSymbols(payload.data.view(np.uint32 if self.dtype == "float32" else np.uint16))

@@ -9,6 +9,7 @@ code.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -205,14 +206,14 @@ def _attach_cache(dispatcher: Any, directory: Path) -> None:
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             try:
                 return super().load_overload(sig, target_context)
-            except Exception:
+            except Exception:  # whatever unpickling damaged bytes may raise
+                with contextlib.suppress(OSError):
+                    self.flush()
                 return None
 
         def save_overload(self, sig: Any, data: Any) -> None:
-            try:
+            with contextlib.suppress(OSError):
                 super().save_overload(sig, data)
-            except OSError:
-                self.disable()
 
     try:
         dispatcher._cache = Cache(dispatcher.py_func)

@@ -133,7 +133,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
         `data` is too short, too long, or padded with anything but what the layout says.
     """
     layout._check()
-    check_length(data.size, layout.nbytes(n))
+    check_length(8 * data.size, 8 * layout.nbytes(n))
     size = layout._field_bytes(n)
     codes = aligned_empty(n, np.uint8)
     if layout.strided:
@@ -172,12 +172,12 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     return codes
 
 
-def check_length(size: int, expected: int) -> None:
-    """Refuse a payload that is not exactly as long as its elements need, in bytes."""
-    if size < expected:
-        raise Truncated(f"the payload has {size} of the {expected} bytes that its elements take")
-    if size > expected:
-        raise Corrupt(f"the payload has {size} bytes where its elements take {expected}")
+def check_length(nbits: int, expected: int) -> None:
+    """Refuse a payload that has not exactly the bits that its elements take."""
+    if -(-nbits // 8) < -(-expected // 8):
+        raise Truncated(f"the payload has {nbits} of the {expected} bits that its elements take")
+    if nbits != expected:
+        raise Corrupt(f"the payload has {nbits} bits where its elements take {expected}")
 
 
 def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:

@@ -21,12 +21,11 @@ _MULTIPLY_0, _MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: int, name: str = "seed") -> int:
     """Return `seed` if it is an integer of 64 bits, else raise `ParameterError`."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise ParameterError.of("seed", seed, "an integer from 0 to 2**64 - 1")
-    if not 0 <= seed < 1 << 64:
-        raise ParameterError.of("seed", seed, "an integer from 0 to 2**64 - 1")
+    integer = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
+    if not integer or not 0 <= seed < 1 << 64:
+        raise ParameterError.of(name, seed, "an integer from 0 to 2**64 - 1")
     return int(seed)
 
 

@@ -1,0 +1,1 @@
+"""The command line: one file per verb, and what the verbs share."""

@@ -1,0 +1,187 @@
+"""``gcodec encode``: a file of tensors to a .gcf file, frame after frame."""
+
+from __future__ import annotations
+
+import glob
+import math
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gcodec.cli.options import (
+    force_option,
+    json_option,
+    layers_option,
+    limit_options,
+    quiet_option,
+    seed_option,
+)
+
+if TYPE_CHECKING:
+    from gcodec.arrays import NonFinite
+    from gcodec.codec import Codec
+    from gcodec.gradients.entries import Array, Dump, Entry
+
+
+@click.command(name="encode")
+@click.argument("files", nargs=-1, required=True, metavar="IN...")
+@click.option(
+    "-c",
+    "--codec",
+    "spec",
+    required=True,
+    metavar="SPEC",
+    help="Such as mxnet-2bit:threshold=auto; see gcodec codecs.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="A file for one IN, or a directory; default: beside IN, with the suffix .gcf.",
+)
+@layers_option
+@seed_option
+@click.option(
+    "--nonfinite",
+    type=click.Choice(["raise", "zero", "propagate"]),
+    default="raise",
+    show_default=True,
+    help="Refuse NaN and Inf, replace them by 0, or leave them to the codec.",
+)
+@force_option
+@limit_options
+@quiet_option
+@json_option
+def command(
+    files: tuple[str, ...],
+    spec: str,
+    output: str | None,
+    layers: tuple[str, ...],
+    seed: int,
+    nonfinite: NonFinite,
+    force: bool,
+    max_elems: int,
+    max_bytes: int,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Encode the tensors of files to .gcf files.
+
+    IN is a .safetensors, .npz, .npy or .pt file, a directory of them, or a glob. Every tensor
+    becomes a frame that keeps its name, shape and dtype.
+    """
+    from gcodec.cli import inputs, outputs, text
+    from gcodec.cli.document import print_document
+    from gcodec.cli.outcome import Outcome
+    from gcodec.codecs import parse
+    from gcodec.gradients.dumps import open_dump
+    from gcodec.limits import Limits
+
+    codec = parse(spec)
+    sources = inputs.files(files, "dump", lambda path: not inputs.is_frames(path))
+    targets = outputs.plan(sources, output, ".gcf")
+    outputs.refuse_existing(targets, force)
+    limits = Limits(max_elems, max_bytes)
+    outcome = Outcome()
+    written: list[dict[str, Any]] = []
+    for source, target in zip(sources, targets, strict=True):
+        with outcome.of(source), open_dump(source, limits=limits) as dump:
+            chosen = _chosen(dump, layers)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            done = _write(dump, chosen, target, codec, seed, nonfinite, quiet or as_json)
+            written.append(done)
+            if not as_json and not quiet:
+                tensors = text.count(len(chosen), "tensor")
+                values = text.count(done["values"], "value")
+                line = f"{source} -> {target}   {tensors}   {values}   {text.size(done['bytes'])}"
+                if done["values"]:
+                    line += f"   {done['bits_per_value']:.2f} bits/value   {done['ratio']:.1f}x"
+                click.echo(text.printable(line))
+    if as_json:
+        print_document("encode", {"codec": str(codec), "seed": seed, "files": written}, outcome)
+    return outcome.code
+
+
+def _chosen(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
+    """Return the tensors to encode, or say why there are none."""
+    from gcodec import wire
+    from gcodec.cli.options import selects
+    from gcodec.errors import ParameterError, Unsupported
+
+    chosen = [entry for entry in dump.entries if selects(layers, entry.name)]
+    if not dump.entries:
+        raise Unsupported("it holds no tensors")
+    if not chosen:
+        raise ParameterError(f"no tensor matches --layers {' '.join(layers)}")
+    for entry in chosen:
+        if entry.dtype not in wire.DTYPE_CODES:
+            raise Unsupported(
+                f"tensor {entry.name!r} is {entry.dtype}, and codecs take "
+                f"{', '.join(wire.DTYPE_CODES)}; leave it out with -L "
+                + shlex.quote(f"!{glob.escape(entry.name)}")
+            )
+    return chosen
+
+
+def _write(
+    dump: Dump,
+    chosen: list[Entry],
+    target: Path,
+    codec: Codec,
+    seed: int,
+    nonfinite: NonFinite,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Write one .gcf file, a tensor at a time, and say what is in it."""
+    from gcodec import encode
+    from gcodec.cli.progress import progress
+    from gcodec.cli.text import ratio
+    from gcodec.errors import ParameterError
+    from gcodec.gradients.atomic import atomic_write
+    from gcodec.seeds import derive_seed
+
+    values = nbytes = raw_nbytes = 0
+    total = sum(math.prod(entry.shape) for entry in chosen)
+    with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
+        for entry in chosen:
+            array = dump.load(entry)
+            tensor_seed = derive_seed(seed, name=entry.name)
+            try:
+                frame = encode(
+                    array, codec, seed=tensor_seed, name=entry.name, nonfinite=nonfinite
+                )
+            except ParameterError as error:
+                raise _refusal(entry, array, error) from None
+            file.write(frame)
+            values += array.size
+            nbytes += len(frame)
+            raw_nbytes += array.nbytes
+            advance(array.size)
+    return {
+        "input": str(dump.path),
+        "output": str(target),
+        "tensors": len(chosen),
+        "values": values,
+        "bytes": nbytes,
+        "bits_per_value": ratio(8 * nbytes, values),
+        "ratio": ratio(raw_nbytes, nbytes),
+    }
+
+
+def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
+    """Say what an encoder did not like about a tensor."""
+    from gcodec.arrays import intake
+    from gcodec.cli.outcome import CheckFailed
+    from gcodec.errors import ParameterError
+    from gcodec.gradients.stats import find_nonfinite
+
+    # As the codec sees it: a float64 beyond the range of float32 is infinite there.
+    count, places = find_nonfinite(intake(array).values)
+    if not count:
+        return ParameterError(f"tensor {entry.name!r}: {error}")
+    return CheckFailed(
+        f"tensor {entry.name!r} holds {count} NaN or Inf, the first at flat index {places[0]}; "
+        "--nonfinite zero replaces them by 0"
+    )

@@ -1,0 +1,1 @@
+"""Files of gradients: reading, writing and measuring them."""

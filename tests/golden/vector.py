@@ -1,0 +1,148 @@
+"""One vector: lines ``key   value`` about one tensor, checked in both directions.
+
+``#`` begins a remark; ``|`` and blanks between hexadecimal digits only show fields. Values of
+arrays are decimal numbers, hexadecimal floats (``0x1.8p-3``), ``nan``, ``inf``, or ``bits:`` and
+the bit pattern in the array's own dtype (``bits:7fc00001``). A key that comes again continues.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from reference import frame as reference_frame
+from reference import halves
+
+import gcodec
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float64": np.dtype(np.float64),
+}
+DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+REQUIRED = {"grad", "dtype", "payload", "frame", "decoded"}
+OPTIONAL = {"shape", "seed", "name", "key", "nonfinite", "scalars", "residual", "after", "bits"}
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Parse the lines of a vector."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        line = line.split("#", 1)[0].strip()
+        if line:
+            key, _, value = line.partition(" ")
+            fields[key] = f"{fields[key]} {value.strip()}" if key in fields else value.strip()
+    return fields
+
+
+def read(path: Path) -> dict[str, str]:
+    """Return the fields of a golden vector."""
+    return fields_of(path.read_text("utf-8"))
+
+
+def data(text: str) -> bytes:
+    """Return the bytes that hexadecimal digits spell."""
+    return bytes.fromhex(text.replace("|", " "))
+
+
+def floats(text: str, dtype: str) -> np.ndarray:
+    """Return a flat array of the values in `text`."""
+    kind = DTYPES[dtype]
+    out = np.empty(len(text.split()), kind)
+    patterns = out.view(f"u{kind.itemsize}")
+    for i, word in enumerate(text.split()):
+        if word.startswith("bits:"):
+            patterns[i] = int(word.removeprefix("bits:"), 16)
+        elif "0x" in word:
+            out[i] = float.fromhex(word)
+        else:
+            out[i] = float(word)
+    return out
+
+
+def bits(array: np.ndarray) -> list[str]:
+    """Return the bit patterns of an array, so that NaN and −0 compare."""
+    digits = 2 * array.dtype.itemsize
+    unsigned = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
+    return [f"{int(pattern):0{digits}x}" for pattern in unsigned]
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Round flat float32 values to `dtype` by the reference."""
+    if dtype in halves.NARROW:
+        return halves.narrow(values, dtype).view(DTYPES[dtype])
+    return values.astype(DTYPES[dtype])
+
+
+def shape_of(fields: dict[str, str]) -> tuple[int, ...]:
+    """Return the shape: ``()`` for 0-d; flat where it is not given."""
+    text = fields.get("shape")
+    if text is None:
+        return (len(fields["grad"].split()),)
+    return () if text == "()" else tuple(int(size) for size in text.split())
+
+
+def check(spec: str, fields: dict[str, str]) -> None:
+    """Encode and decode one vector."""
+    assert fields.keys() >= REQUIRED, f"missing: {sorted(REQUIRED - fields.keys())}"
+    unknown = fields.keys() - REQUIRED - OPTIONAL
+    assert not unknown, f"unknown keys: {sorted(unknown)}"
+    dtype, shape = fields["dtype"], shape_of(fields)
+    x = floats(fields["grad"], dtype).reshape(shape)
+    payload, frame = data(fields["payload"]), data(fields["frame"])
+    decoded = floats(fields["decoded"], dtype)
+    scalars = {k: float(v) for k, v in (p.split("=") for p in fields.get("scalars", "").split())}
+    nbits = int(fields.get("bits", 8 * len(payload)))
+    seed = int(fields.get("seed", "0"))
+    name = fields.get("name")
+    key = fields["key"].encode() if "key" in fields else None
+    codec = gcodec.parse(spec)
+
+    # Encoding gives exactly these bytes.
+    if "residual" in fields:
+        residual = floats(fields["residual"], "float32").reshape(shape)
+        made = codec.pack(codec.quantize_residual(x, residual, seed=seed))
+        assert bits(residual) == bits(floats(fields["after"], "float32"))
+        written = gcodec.Frame(made.codec, dtype, shape, made, name, key).to_bytes()
+    else:
+        made = codec.encode(x, seed=seed)
+        options: dict[str, Any] = {"nonfinite": fields.get("nonfinite", "raise")}
+        written = gcodec.encode(x, spec, seed=seed, name=name, key=key, **options)
+    assert made.tobytes().hex(" ") == payload.hex(" ")
+    assert made.nbits == nbits
+    assert written.hex(" ") == frame.hex(" ")
+    if scalars:
+        for scalar, value in scalars.items():
+            assert np.float32(made.scalars[scalar]) == np.float32(value)
+
+    # The bytes decode to exactly these values, also without the frame.
+    got = gcodec.decode(frame, key=key)
+    assert got.shape == shape and got.dtype == DTYPES[dtype]
+    assert bits(got) == bits(decoded)
+    bare = codec.decode(payload, shape, nbits=nbits, **(scalars or made.scalars))
+    assert bits(rounded(bare.reshape(-1), dtype)) == bits(decoded)
+
+    # The reference parser finds the same in the frame, and builds the same frame from it.
+    parsed = reference_frame.parse(frame, key)
+    assert parsed["end"] == len(frame)
+    assert parsed["payload"] == payload and parsed["nbits"] == nbits
+    assert parsed["codec_id"] == codec.id and parsed["dtype"] == DTYPE_CODES[dtype]
+    assert parsed["shape"] == shape and parsed["name"] == name
+    assert math.prod(shape) == x.size
+    rebuilt = reference_frame.build(
+        parsed["codec_id"],
+        parsed["dtype"],
+        shape,
+        parsed["params"],
+        parsed["scalars"],
+        payload,
+        nbits,
+        name,
+        key,
+    )
+    assert rebuilt == frame

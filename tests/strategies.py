@@ -1,0 +1,257 @@
+"""What the law tests draw from: gradients, shapes, codecs in all their settings, bytes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec.codec import Codec
+from gcodec.params import Param
+
+DTYPES: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float64": np.dtype(np.float64),
+}
+SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 255, 256, 257)
+LARGE_SIZES = (4095, 4096, 4097)
+
+# Numbers that some parameter of some codec may take; each parameter keeps those that it allows.
+_PROBES = (0.5, 0.25, 0.1, 1, 2, 3, 4, 7, 8, 15, 16, 64, 255, 4096, 0.0, 0.01, 1e-3, 1e-6)
+_ODD_PROBES = (-1.5, 2.0**-126, 1e-45, 3e38, math.inf, math.nan)
+_MOST_SETTINGS = 48
+
+
+def values_of(declared: Param) -> list[Any]:
+    """Values that a declared parameter allows: all words, several numbers."""
+    words = getattr(declared.kind, "words", ())
+    candidates = [declared.default, *words, *_PROBES, *_ODD_PROBES]
+    found: list[Any] = []
+    for candidate in candidates:
+        try:
+            value = declared.kind.check(declared.name, candidate)
+        except gcodec.ParameterError:
+            continue
+        if repr(value) not in map(repr, found):
+            found.append(value)
+    return found
+
+
+@functools.cache
+def settings_of(cls: type[Codec]) -> tuple[Codec, ...]:
+    """Codecs of one class that cover the values of each parameter, and many combinations."""
+    declared = cls.declared()
+    values = [values_of(one) for one in declared]
+    rows: list[dict[str, Any]] = [{}]
+    for one, allowed in zip(declared, values, strict=True):
+        rows += [{one.name: value} for value in allowed]
+    for row in itertools.islice(itertools.product(*values), 4096):
+        rows.append({one.name: value for one, value in zip(declared, row, strict=True)})
+    made: dict[str, Codec] = {}
+    for row in rows:
+        try:
+            codec = cls(**row)
+        except gcodec.ParameterError:
+            continue
+        made.setdefault(str(codec), codec)
+    found = tuple(made.values())
+    step = max(1, len(found) // _MOST_SETTINGS)
+    return found[:: step if len(found) > _MOST_SETTINGS else 1]
+
+
+def all_settings() -> list[Codec]:
+    """Every registered codec in its settings."""
+    return [codec for cls in gcodec.codecs().values() for codec in settings_of(cls)]
+
+
+def encodable(codec: Codec) -> bool:
+    """Whether any finite gradient can be encoded: a server reads a tiny ``auto`` as zero."""
+    return not (getattr(codec, "server", "no") == "yes" and codec.threshold == "auto")
+
+
+CODECS = [codec for codec in all_settings() if encodable(codec)]
+
+
+def _few() -> list[Codec]:
+    """Every word of every parameter, some numbers: where each codec costs a whole test."""
+    seen: dict[object, int] = {}
+    found = []
+    for codec in CODECS:
+        values = [getattr(codec, declared.name) for declared in codec.declared()]
+        kind = (type(codec), *(v if isinstance(v, str) else "number" for v in values))
+        seen[kind] = seen.get(kind, 0) + 1
+        if seen[kind] <= 2 or not all(isinstance(v, str) or math.isfinite(v) for v in values):
+            found.append(codec)
+    return found
+
+
+FEW = _few()
+
+
+def codecs() -> st.SearchStrategy[Codec]:
+    """Any codec in any setting, each class as often as the others."""
+    of_class = [[c for c in CODECS if type(c) is cls] for cls in gcodec.codecs().values()]
+    return st.one_of([st.sampled_from(found) for found in of_class])
+
+
+def sizes(large: bool = False) -> st.SearchStrategy[int]:
+    """Numbers of elements around the edges of words, tiles and blocks."""
+    return st.sampled_from(SIZES + (LARGE_SIZES if large else ()))
+
+
+def seeds() -> st.SearchStrategy[int]:
+    """Seeds of 64 bits."""
+    return st.sampled_from([0, 1, 7, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
+
+
+def threshold_of(codec: Codec | None) -> float:
+    """A number that decides something in the codec, for ties."""
+    threshold = getattr(codec, "threshold", 0.5)
+    if isinstance(threshold, float) and math.isfinite(threshold) and threshold != 0:
+        return threshold
+    return 0.5
+
+
+SPECIALS = np.array([np.nan, np.inf, -np.inf], np.float32)
+
+
+@st.composite
+def gradients(
+    draw: st.DrawFn,
+    codec: Codec | None = None,
+    *,
+    size: int | None = None,
+    large: bool = False,
+    finite: bool = True,
+    modest: bool = False,
+) -> np.ndarray:
+    """Draw a flat float32 gradient.
+
+    Parameters
+    ----------
+    codec : Codec, optional
+        Whose threshold some elements lie on, just below and just above.
+    size : int, optional
+        Of elements.
+    large : bool
+        Whether sizes around 4096 are drawn too.
+    finite : bool
+        Whether NaN and Inf are left out.
+    modest : bool
+        Whether magnitudes stay within 2**±10, where float16 loses nothing to its range.
+    """
+    n = draw(sizes(large)) if size is None else size
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kinds = ["zeros", "normal", "tails", "ties", "integers", "mixed"]
+    kind = draw(st.sampled_from(kinds if modest else [*kinds, "tiny", "huge", "patterns"]))
+    with np.errstate(all="ignore"):
+        x = _gradient(kind, n, rng, np.float32(threshold_of(codec)))
+        if modest:
+            x = np.clip(x, -1024, 1024).astype(np.float32)
+            x[np.abs(x) < 2.0**-10] = 0
+    x[~np.isfinite(x)] = 0
+    if not finite and n:
+        for at in draw(st.lists(st.integers(0, n - 1), max_size=4)):
+            x[at] = draw(st.sampled_from(list(SPECIALS)))
+    return placed(x, draw(st.sampled_from([0, 1, 4, 8, 12, 15])))
+
+
+def placed(x: np.ndarray, offset: int) -> np.ndarray:
+    """Copy a flat float32 array to `offset` elements behind the start of a cache line."""
+    memory = np.zeros(x.size + 48, np.float32)
+    start = -(memory.ctypes.data // 4) % 16 + offset
+    memory[start : start + x.size] = x
+    return memory[start : start + x.size]
+
+
+def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.ndarray:
+    if kind == "zeros":
+        return np.where(rng.random(n) < 0.5, np.float32(0), np.float32(-0.0)).astype(np.float32)
+    if kind == "normal":
+        return rng.standard_normal(n, np.float32)
+    if kind == "tails":
+        return (rng.standard_t(1.5, n) * 0.1).astype(np.float32)
+    if kind == "integers":
+        return rng.integers(-64, 65, n).astype(np.float32) / np.float32(16)
+    if kind == "tiny":
+        bits = rng.integers(0, 1 << 24, n, np.uint32) | rng.integers(0, 2, n, np.uint32) << 31
+        return bits.astype(np.uint32).view(np.float32)
+    if kind == "huge":
+        return (rng.standard_normal(n) * 1e38).astype(np.float32)
+    if kind == "patterns":
+        return rng.integers(0, 1 << 32, n, np.uint32).view(np.float32)
+    edges = np.array(
+        [
+            *(t, -t, np.nextafter(t, np.float32(0)), np.nextafter(-t, np.float32(0))),
+            *(np.nextafter(t, np.float32(np.inf)), np.float32(2) * t, t / np.float32(2)),
+            *(0.0, -0.0, 1.0, -1.0, 2.0**-126, -(2.0**-149)),
+        ],
+        np.float32,
+    )
+    ties = rng.choice(edges, n) if n else np.zeros(0, np.float32)
+    if kind == "ties":
+        return ties
+    return np.where(rng.random(n) < 0.5, ties, rng.standard_normal(n)).astype(np.float32)
+
+
+def dtypes() -> st.SearchStrategy[str]:
+    """Names of the dtypes of frames."""
+    return st.sampled_from(list(DTYPES))
+
+
+def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert a float32 array; values that overflow become zero, so that finite stays finite."""
+    if dtype == "float32":
+        return x
+    with np.errstate(all="ignore"):
+        out = x.astype(DTYPES[dtype])
+    lost = np.isinf(out.astype(np.float32)) & np.isfinite(x)
+    out[lost] = 0
+    return out
+
+
+@st.composite
+def shapes(draw: st.DrawFn, n: int) -> tuple[int, ...]:
+    """Draw a shape of n elements, of 0 to 32 dimensions."""
+    if n == 0:
+        others = draw(st.lists(st.sampled_from([0, 1, 3, 2**20]), max_size=3))
+        return (*others, 0)
+    dims: list[int] = []
+    rest = n
+    for factor in (2, 3, 5, 17):
+        while rest % factor == 0 and draw(st.booleans()):
+            dims.append(factor)
+            rest //= factor
+    if rest != 1 or draw(st.booleans()):
+        dims.insert(draw(st.integers(0, len(dims))), rest)
+    ones = draw(st.sampled_from([0, 0, 1, 2, 32 - len(dims)]))
+    return (*dims[:1], *[1] * ones, *dims[1:])
+
+
+def names() -> st.SearchStrategy[str | None]:
+    """Names of tensors, or none."""
+    text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    return st.one_of(st.none(), text, st.just("w" * 300))
+
+
+def keys() -> st.SearchStrategy[bytes | None]:
+    """Keys of tags, or none."""
+    return st.one_of(st.none(), st.binary(min_size=1, max_size=64))
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays have the same dtype, shape and bits, all NaN being one."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    unsigned = np.dtype(f"u{a.dtype.itemsize}")
+    equal = a.reshape(-1).view(unsigned) == b.reshape(-1).view(unsigned)
+    return bool(np.all(equal | (np.isnan(a) & np.isnan(b)).reshape(-1)))

@@ -1,0 +1,97 @@
+"""How the command spells names and numbers, and its progress bar."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+
+import pytest
+
+from gcodec.cli import progress as progress_module
+from gcodec.cli import text
+from gcodec.cli.options import selects
+from gcodec.cli.progress import progress
+
+
+def test_printable_escapes_what_a_terminal_obeys():
+    assert text.printable("a\x1b[31m\n\t\x9b\u202e\u200b\ud800") == (
+        r"a\x1b[31m\n\t\x9b\u202e\u200b\ud800"
+    )
+    assert text.printable("h.0 ü 漢 [b]") == "h.0 ü 漢 [b]"
+
+
+def test_shorten_keeps_both_ends():
+    assert text.shorten("abcdefghij", 10) == "abcdefghij"
+    assert text.shorten("abcdefghijk", 10) == "abcd…ghijk"
+    assert len(text.shorten("x" * 99, 16)) == 16
+
+
+def test_sparkline_is_logarithmic():
+    assert text.sparkline((0, 1, 10, 100, 1000)) == " ▁▃▆█"
+    assert text.sparkline((0, 0)) == "  "
+    assert text.sparkline((1, 1)) == "▁▁"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "spelled"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (3 << 29, "1.5 GiB"),
+        (1 << 50, "1024.0 TiB"),
+    ],
+)
+def test_size(nbytes, spelled):
+    assert text.size(nbytes) == spelled
+
+
+def test_numbers():
+    assert [text.small(v) for v in (None, math.nan, 0, 1e-7, math.inf)] == [
+        *("-", "-", "0", "1.0e-07", "inf")
+    ]
+    assert [
+        text.percent(*v) for v in ((0, 0), (0, 9), (9, 9), (1, 10**6), (10**6 - 1, 10**6))
+    ] == [*("-", "0", "100", "<0.1", ">99.9")]
+    assert text.percent(1, 8) == "12.5"
+    assert (text.count(1, "frame"), text.count(1234, "frame")) == ("1 frame", "1,234 frames")
+    assert (text.shape(()), text.shape((2, 3))) == ("scalar", "2x3")
+    assert text.fixed(None) == "-"
+
+
+def test_layers():
+    assert selects((), "a")
+    assert selects(("*.weight",), "fc.weight") and not selects(("*.weight",), "fc.bias")
+    assert not selects(("!fc*",), "fc.bias") and selects(("!fc*",), "conv.bias")
+    assert not selects(("*.bias", "!fc*"), "fc.bias") and selects(("a", "b"), "b")
+    assert not selects(("A",), "a")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "quiet", "patience", "shown"),
+    [
+        (Terminal, False, -1.0, True),
+        (Terminal, False, 60.0, False),
+        (Terminal, True, -1.0, False),
+        (io.StringIO, False, -1.0, False),
+    ],
+)
+def test_progress_is_for_long_work_that_somebody_watches(
+    monkeypatch, stream, quiet, patience, shown
+):
+    stderr = stream()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress_module, "_PATIENCE", patience)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("[red]\x1b]0;evil", 10, quiet=quiet) as advance:
+        advance(4)
+        advance(6)
+    assert bool(stderr.getvalue()) == shown
+    assert "\x1b]0" not in stderr.getvalue()
+    assert ("[red]" in stderr.getvalue()) == shown

@@ -1,0 +1,355 @@
+"""Error feedback: what is sent and what is kept add up; nothing refused leaves a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec import Feedback, ParameterError
+from gcodec.seeds import derive_seed
+
+G = np.linspace(-1, 1, 60, dtype=np.float32).reshape(3, 20)
+
+
+def state_of(feedback: Feedback) -> dict[str, bytes]:
+    return {key: value.tobytes() for key, value in feedback.state_dict().items()}
+
+
+# --- conservation -------------------------------------------------------------------------------
+
+EXACT = ["raw", "mxnet-2bit:threshold=0.25", "mxnet-2bit", "mxnet-2bit:threshold=4", "mxnet-1bit"]
+
+
+@pytest.mark.parametrize("spec", EXACT)
+@given(data=st.data())
+def test_sent_and_kept_add_up_exactly(spec: str, data: st.DataObject) -> None:
+    """Small multiples of 1/16 need no rounding, so the sums are equal as numbers."""
+    n = data.draw(st.sampled_from([1, 17, 129, 300]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    feedback = Feedback(spec)
+    total, sent = np.zeros(n), np.zeros(n)
+    for _ in range(8):
+        grad = (rng.integers(-40, 41, n) / 16).astype(np.float32)
+        total += grad
+        sent += gcodec.decode(feedback.compress("w", grad))
+        assert np.array_equal(sent + feedback.residual("w"), total)
+
+
+@given(gs.codecs(), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 0.9, 0.5]))
+def test_sent_and_kept_add_up(codec: gcodec.Codec, seed: int, decay: float) -> None:
+    rng = np.random.default_rng(seed)
+    feedback = Feedback(codec, decay=decay)
+    kept = np.zeros(130, np.float32)
+    for _ in range(5):
+        grad = rng.standard_normal(130, np.float32)
+        grad[::9] = 0
+        decoded = gcodec.decode(feedback.compress("w", grad)).astype(np.float64)
+        corrected = (grad + np.float32(decay) * kept).astype(np.float64)
+        residual = feedback.residual("w")
+        # One rounding, of the subtraction.
+        assert np.all(np.abs(corrected - decoded - residual) <= np.spacing(np.abs(residual)))
+        kept = residual.copy()
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("spec", ["raw", "raw:dtype=bfloat16", "mxnet-2bit:threshold=0.3"])
+def test_the_residual_is_what_the_receiver_lacks(dtype: str, spec: str) -> None:
+    """Also where the frame's dtype rounds what is decoded."""
+    feedback = Feedback(spec)
+    kept = np.zeros(G.shape, np.float32)
+    for step in range(5):
+        grad = (G * (step + 1)).astype(gs.DTYPES[dtype])
+        decoded = gcodec.decode(feedback.compress("w", grad))
+        assert decoded.dtype == grad.dtype
+        kept = (grad.astype(np.float32) + kept) - decoded.astype(np.float32)
+        assert gs.same_bits(feedback.residual("w"), kept)
+
+
+def test_without_memory() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=4", decay=0)
+    for _ in range(20):
+        assert not gcodec.decode(feedback.compress("w", G)).any()
+        assert np.array_equal(feedback.residual("w"), G)
+
+
+def test_small_gradients_arrive_in_the_end() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=1")
+    grad = np.full(100, 0.125, np.float32)
+    sent = sum(gcodec.decode(feedback.compress("w", grad)) for _ in range(80))
+    assert np.all(sent == 10)
+
+
+# --- frames -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_the_first_frame_is_that_of_encode(codec: gcodec.Codec) -> None:
+    seed = derive_seed(5, name="layer/w", step=0, rank=2)
+    expected = gcodec.encode(G, codec, seed=seed, name="layer/w")
+    assert Feedback(codec, seed=5, rank=2).compress("layer/w", G) == expected
+    frame = gcodec.Frame.from_bytes(expected)
+    assert (frame.name, frame.shape, frame.dtype) == ("layer/w", G.shape, "float32")
+
+
+def test_names_are_independent() -> None:
+    both, one = Feedback("mxnet-2bit"), Feedback("mxnet-2bit")
+    for step in range(4):
+        grad = G * (step + 1)
+        frame = one.compress("a", grad)
+        both.compress("b", grad * 3)
+        assert both.compress("a", grad) == frame
+    assert both.residual("b").shape == G.shape
+    assert not np.array_equal(both.residual("a"), both.residual("b"))
+
+
+def test_seeds_differ_by_rank_step_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    raw = gcodec.codecs()["raw"]
+    original = raw._quantize_residual
+
+    def spy(self: Any, tensor: Any, residual: Any, decay: Any, seed: int, prior: Any) -> Any:
+        seen.append(seed)
+        return original(self, tensor, residual, decay, seed, prior)
+
+    monkeypatch.setattr(raw, "_quantize_residual", spy)
+    for seed in (0, 1):
+        for rank in (0, 1):
+            feedback = Feedback("raw", seed=seed, rank=rank)
+            for name in ("a", "b", ""):
+                for _ in range(3):
+                    feedback.compress(name, G)
+    assert len(set(seen)) == len(seen) == 36
+    assert seen[0] == derive_seed(0, name="a", step=0, rank=0)
+    assert seen[1] == derive_seed(0, name="a", step=1, rank=0)
+    assert all(0 <= seed < 2**64 for seed in seen)
+
+
+def test_the_prior_is_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    raw = gcodec.codecs()["raw"]
+    original = raw._quantize_residual
+
+    def spy(self: Any, tensor: Any, residual: Any, decay: Any, seed: int, prior: Any) -> Any:
+        symbols = original(self, tensor, residual, decay, seed, prior)
+        seen.append((prior, symbols))
+        return symbols
+
+    monkeypatch.setattr(raw, "_quantize_residual", spy)
+    feedback = Feedback("raw")
+    for _ in range(3):
+        feedback.compress("a", G)
+    assert seen[0][0] is None
+    assert seen[1][0] is seen[0][1]
+    assert seen[2][0] is seen[1][1]
+
+
+def test_derived_seeds_are_pinned() -> None:
+    import hashlib
+
+    numbers = (3).to_bytes(8, "little") + (2**40).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    digest = hashlib.blake2b(numbers + "größe".encode(), digest_size=8).digest()
+    assert derive_seed(3, name="größe", step=2**40, rank=1) == int.from_bytes(digest, "little")
+    for wrong in (-1, 2**64, 0.5):
+        with pytest.raises(ParameterError, match="seed"):
+            derive_seed(wrong, name="w")  # type: ignore[arg-type]
+
+
+# --- state --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_the_frame_after_a_restart_is_the_same(codec: gcodec.Codec, tmp_path: Any) -> None:
+    feedback = Feedback(codec, seed=9, rank=1)
+    scalar = np.float32(0.3)
+    for step in range(3):
+        feedback.compress("w", G * (step + 1))
+    feedback.compress("b", scalar)
+    feedback.compress("e", np.empty((0, 3), np.float32))
+    state = feedback.state_dict()
+    assert all(type(value) is np.ndarray for value in state.values())
+    np.savez(tmp_path / "state.npz", **state)
+    restored = Feedback(codec, seed=9, rank=1)
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as saved:
+        restored.load_state_dict(dict(saved))
+    assert state_of(restored) == state_of(feedback)
+    for name, grad in (("w", G * 7), ("b", scalar), ("e", np.empty((0, 3), np.float32))):
+        assert restored.compress(name, grad) == feedback.compress(name, grad)
+        assert restored.compress(name, grad) == feedback.compress(name, grad)
+    assert state_of(restored) == state_of(feedback)
+
+
+def test_state_is_a_copy() -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    before = state_of(feedback)
+    state = feedback.state_dict()
+    assert set(state) == {"residual:w", "step:w"}
+    assert state["residual:w"].dtype == np.float32
+    assert state["residual:w"].shape == G.shape
+    assert state["step:w"].shape == ()
+    assert int(state["step:w"]) == 1
+    state["residual:w"][...] = 5
+    assert state_of(feedback) == before
+    other = Feedback("mxnet-2bit")
+    other.load_state_dict(state)
+    state["residual:w"][...] = 6
+    assert np.all(other.residual("w") == 5)
+    view = feedback.residual("w")
+    with pytest.raises(ValueError, match="read-only"):
+        view[...] = 0
+    assert Feedback("raw").state_dict() == {}
+
+
+def test_names_with_colons() -> None:
+    feedback, other = Feedback("mxnet-2bit"), Feedback("mxnet-2bit")
+    for name in ("a:b", "residual:x", "step:", ""):
+        feedback.compress(name, G)
+    other.load_state_dict(feedback.state_dict())
+    assert state_of(other) == state_of(feedback)
+    assert np.array_equal(other.residual("residual:x"), feedback.residual("residual:x"))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"residual:w": np.zeros(3, np.float32)},
+        {"step:w": np.array(1)},
+        {"residual:w": np.zeros(3, np.float32), "step:v": np.array(1)},
+        {"residual:w": np.zeros(3), "step:w": np.array(1)},
+        {"residual:w": np.zeros(3, np.float32), "step:w": np.array(-1)},
+        {"residual:w": np.zeros(3, np.float32), "step:w": np.array(1.0)},
+        {"residual:w": np.zeros(3, np.float32), "step:w": np.array([1])},
+        {"residual:w": "text", "step:w": np.array(1)},
+        {"other:w": np.array(1)},
+        {"w": np.zeros(3, np.float32)},
+    ],
+)
+def test_states_that_are_refused_replace_nothing(state: dict[str, Any]) -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    before = state_of(feedback)
+    with pytest.raises(ParameterError, match="state"):
+        feedback.load_state_dict(state)
+    assert state_of(feedback) == before
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def refused_step(feedback: Feedback, name: str, grad: Any, kind: Any, match: str) -> None:
+    before = state_of(feedback)
+    with pytest.raises(kind, match=match):
+        feedback.compress(name, grad)
+    assert state_of(feedback) == before
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_refused_steps_leave_no_trace(codec: gcodec.Codec) -> None:
+    feedback, twin = Feedback(codec), Feedback(codec)
+    for one in (feedback, twin):
+        one.compress("w", G)
+    bad = G.copy()
+    bad[1, 3] = np.nan
+    refused_step(feedback, "w", bad, ParameterError, "NaN or Inf")
+    refused_step(feedback, "new", bad, ParameterError, "NaN or Inf")
+    refused_step(feedback, "w", G.reshape(-1), ParameterError, "shape")
+    refused_step(feedback, "w", G[:2], ParameterError, "shape")
+    refused_step(feedback, "w", G.astype(np.int32), TypeError, "grad has dtype")
+    refused_step(feedback, "w", None, TypeError, "grad is a NoneType")
+    refused_step(feedback, 3, G, ParameterError, "name")  # type: ignore[arg-type]
+    assert feedback.compress("w", G * 2) == twin.compress("w", G * 2)
+    with pytest.raises(ParameterError, match="name"):
+        feedback.residual("new")
+
+
+def test_names_without_utf8_leave_no_trace() -> None:
+    refused_step(Feedback("mxnet-2bit"), "\ud800", G, ParameterError, "name")
+
+
+def test_residuals_that_pass_float32() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=1")
+    grad = np.full(10, 3e38, np.float32)
+    feedback.compress("w", grad)
+    refused_step(feedback, "w", grad, ParameterError, "float32")
+    feedback.compress("w", -grad)
+    zero = Feedback("mxnet-2bit:threshold=1", nonfinite="zero")
+    zero.compress("w", grad)
+    refused_step(zero, "w", grad, ParameterError, "float32")
+    free = Feedback("mxnet-2bit:threshold=1", nonfinite="propagate")
+    free.compress("w", grad)
+    free.compress("w", grad)
+    assert np.isinf(free.residual("w")).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype", "value"),
+    [
+        ("raw:dtype=float16", np.float32, 1e5),
+        ("mxnet-2bit:threshold=70000", np.float16, 6e4),
+    ],
+)
+def test_no_finite_gradient_poisons_the_residual(spec: str, dtype: Any, value: float) -> None:
+    """What is decoded may overflow the payload's or the frame's dtype."""
+    feedback = Feedback(spec)
+    grad = np.full(4, value, dtype)
+    for _ in range(3):
+        try:
+            feedback.compress("w", grad)
+        except ParameterError:
+            continue
+        assert np.isfinite(feedback.residual("w")).all()
+
+
+def test_policies() -> None:
+    bad = G.copy()
+    bad[0, :3] = [np.nan, np.inf, -np.inf]
+    zeroed = np.where(np.isfinite(bad), bad, np.float32(0))
+    zero, clean = Feedback("mxnet-2bit", nonfinite="zero"), Feedback("mxnet-2bit")
+    assert zero.compress("w", bad) == clean.compress("w", zeroed)
+    assert state_of(zero) == state_of(clean)
+    free = Feedback("mxnet-2bit", nonfinite="propagate")
+    decoded = gcodec.decode(free.compress("w", bad))
+    assert decoded[0, :3].tolist() == [0, 0.5, -0.5]
+    kept = free.residual("w")[0, :3]
+    assert np.isnan(kept[0])
+    assert kept[1:].tolist() == [np.inf, -np.inf]
+    decoded = gcodec.decode(free.compress("w", np.zeros_like(G)))
+    assert decoded[0, :3].tolist() == [0, 0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"decay": -0.1},
+        {"decay": 1.1},
+        {"decay": float("nan")},
+        {"decay": "1"},
+        {"decay": True},
+        {"decay": None},
+        {"rank": -1},
+        {"rank": 1.0},
+        {"rank": True},
+        {"rank": 2**64},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"nonfinite": "skip"},
+    ],
+    ids=str,
+)
+def test_arguments(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(arguments))):
+        Feedback("raw", **arguments)
+
+
+def test_the_gradient_is_not_kept() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=8", decay=1)
+    grad = G.copy()
+    feedback.compress("w", grad)
+    grad[...] = 99
+    assert np.array_equal(feedback.residual("w"), G)

@@ -1,0 +1,695 @@
+"""Frames: the bytes, every refusal by its name, limits, and frames end to end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import time
+import tracemalloc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import strategies as gs
+from reference import crc32c, leb128
+from reference import frame as reference
+
+import gcodec
+from gcodec import Corrupt, FormatError, LimitExceeded, Limits, Truncated, Unsupported
+from gcodec.errors import GcodecError, ParameterError
+
+RAW, TWO_BIT, ONE_BIT = 1, 3, 4
+X = np.array([0.5, -0.5, 0.49, -0.7, 1.2], np.float32)
+HALF = struct.pack("<f", 0.5)
+
+
+def build(**changes: Any) -> bytes:
+    """Build the 2-bit frame of the specification's example with the reference, or nearly."""
+    fields: dict[str, Any] = {
+        "codec_id": TWO_BIT,
+        "dtype_code": 1,
+        "shape": (5,),
+        "params": b"",
+        "scalars": HALF,
+        "payload": bytes.fromhex("e2c00000"),
+        "nbits": 32,
+    }
+    return reference.build(**(fields | changes))
+
+
+def with_header(header: bytes, payload: bytes = b"") -> bytes:
+    """Put right checksums behind a header's bytes and a payload."""
+    return b"".join(
+        (
+            header,
+            crc32c.crc32c(header).to_bytes(4, "little"),
+            payload,
+            crc32c.crc32c(payload).to_bytes(4, "little"),
+        )
+    )
+
+
+def refused(
+    data: bytes, kind: type[FormatError], match: str | None = None, **kwargs: Any
+) -> FormatError:
+    with pytest.raises(FormatError, match=match) as caught:
+        gcodec.decode(data, **kwargs)
+    assert caught.type is kind, f"{caught.type.__name__}: {caught.value}"
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 3000
+    return caught.value
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def test_worked_example() -> None:
+    frame = gcodec.encode(X, "mxnet-2bit")
+    assert frame == build()
+    assert frame.hex() == "47434601000301010500040000003f2043a25aaee2c000008f1d6195"
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("key", [None, b"k", b"k" * 64], ids=["open", "short-key", "long-key"])
+@pytest.mark.parametrize("name", [None, "", "layer.0/weight", "größe 名", "n" * 200])
+def test_bytes_are_those_of_the_reference(
+    dtype: str, key: bytes | None, name: str | None
+) -> None:
+    x = np.arange(-6, 6).astype(gs.DTYPES[dtype]).reshape(3, 1, 4)
+    code = 1 + list(gs.DTYPES).index(dtype)
+    common = {"dtype_code": code, "shape": (3, 1, 4), "name": name, "key": key}
+    raw = x.astype("<f4").tobytes()
+    assert gcodec.encode(x, "raw", name=name, key=key) == build(
+        codec_id=RAW, scalars=b"", payload=raw, nbits=384, **common
+    )
+    half = x.astype(np.float16).astype("<f2").tobytes()
+    assert gcodec.encode(x, "raw:dtype=float16", name=name, key=key) == build(
+        codec_id=RAW, params=b"\1", scalars=b"", payload=half, nbits=192, **common
+    )
+    assert gcodec.encode(x, "mxnet-2bit:threshold=3,server=yes", name=name, key=key) == build(
+        params=b"\1",
+        scalars=struct.pack("<f", 3),
+        payload=bytes.fromhex("aa003f00"),
+        nbits=32,
+        **common,
+    )
+    assert gcodec.encode(x, "mxnet-1bit:threshold=-2", name=name, key=key) == build(
+        codec_id=ONE_BIT,
+        params=struct.pack("<f", -2),
+        scalars=b"",
+        payload=bytes.fromhex("07f00000"),
+        nbits=32,
+        **common,
+    )
+
+
+def test_frame_is_a_record() -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(X, "mxnet-2bit", name="w", key=b"s3cret"), key=b"s3cret")
+    assert (frame.codec, frame.dtype, frame.shape, frame.name, frame.size) == (
+        gcodec.parse("mxnet-2bit"),
+        "float32",
+        (5,),
+        "w",
+        5,
+    )
+    assert frame.payload.nbits == 32
+    assert frame.payload.scalars == {"threshold": 0.5}
+    assert b"s3cret" not in repr(frame).encode()
+    assert frame.decode().tolist() == [0.5, -0.5, 0, -0.5, 0.5]
+    with pytest.raises(AttributeError):
+        frame.shape = (1,)  # type: ignore[misc]
+
+
+def test_automatic_threshold_is_resolved_in_the_frame() -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(X, "mxnet-2bit:threshold=auto"))
+    assert isinstance(frame.codec.threshold, float)  # type: ignore[attr-defined]
+    assert frame.payload.scalars == {"threshold": frame.codec.threshold}  # type: ignore[attr-defined]
+
+
+def test_payload_is_a_view_of_what_was_read() -> None:
+    data = np.frombuffer(gcodec.encode(np.ones(1000, np.float32), "raw"), np.uint8)
+    assert np.shares_memory(gcodec.Frame.from_bytes(data).payload.data, data)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, "numpy"])
+def test_bytes_likes(kind: Any) -> None:
+    data = gcodec.encode(X, "mxnet-2bit")
+    given = np.frombuffer(data, np.uint8) if kind == "numpy" else kind(data)
+    assert gcodec.decode(given).tolist() == [0.5, -0.5, 0, -0.5, 0.5]
+    assert [frame.name for frame in gcodec.iter_frames(given)] == [None]
+
+
+@pytest.mark.parametrize("data", ["GCF", None, 3, [1, 2]])
+def test_what_is_not_bytes(data: Any) -> None:
+    with pytest.raises(TypeError):
+        gcodec.decode(data)
+
+
+# --- refusals: structure ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"G", b"GC", b"GCF", b"GCF\1", b"GCF\1\0\1\1"])
+def test_too_short(data: bytes) -> None:
+    refused(data, Truncated)
+
+
+@pytest.mark.parametrize("data", [b"\0", b"GCG\1", b"gcf\1", b"PK\3\4", b"\x93NUMPY", b"XCF"])
+def test_magic(data: bytes) -> None:
+    assert refused(data, Corrupt, "GCF").offset == 0
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_version(version: int) -> None:
+    assert refused(b"GCF" + bytes([version]) + bytes(40), Unsupported, "version").offset == 3
+
+
+@pytest.mark.parametrize("flag", [2, 8, 16, 32, 64, 128])
+def test_flags(flag: int) -> None:
+    header = bytearray(build()[:16])
+    header[4] |= flag
+    refused(with_header(bytes(header), bytes.fromhex("e2c00000")), Unsupported, "flags")
+
+
+@pytest.mark.parametrize("codec_id", [0, 14, 100, 191, 254, 255])
+def test_codec_id(codec_id: int) -> None:
+    refused(build(codec_id=codec_id), Unsupported, f"codec id {codec_id}")
+
+
+@pytest.mark.parametrize("code", [0, 5, 255])
+def test_dtype(code: int) -> None:
+    refused(build(dtype_code=code), Unsupported, f"dtype {code}")
+
+
+@pytest.mark.parametrize("ndim", [33, 64, 255])
+def test_ndim(ndim: int) -> None:
+    header = b"GCF\1\0" + bytes([RAW, 1, ndim]) + b"\1" * ndim + b"\0\0\x20"
+    refused(with_header(header, bytes(4)), Corrupt, "ndim")
+
+
+def test_32_dimensions() -> None:
+    frame = build(codec_id=RAW, shape=(1,) * 32, scalars=b"", payload=bytes(4))
+    assert gcodec.decode(frame).shape == (1,) * 32
+
+
+@pytest.mark.parametrize(
+    ("number", "match"),
+    [
+        ("8500", "shortest"),
+        ("8080808000", "shortest"),
+        ("80808080808080808080" "01", "longer than 10"),
+        ("ffffffffffffffffff" "02", "shortest"),
+        ("ffffffffffffffffff" "7f", "shortest"),
+        ("ff" * 40, "longer than 10"),
+    ],
+)
+def test_leb128(number: str, match: str) -> None:
+    header = b"GCF\1\0" + bytes([RAW, 1, 1]) + bytes.fromhex(number) + b"\0\0\x20"
+    assert refused(with_header(header, bytes(4)), Corrupt, match).offset == 8
+    bits = b"GCF\1\0" + bytes([RAW, 1, 0]) + b"\0\0" + bytes.fromhex(number)
+    assert refused(with_header(bits, bytes(4)), Corrupt, match).offset == 10
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
+def test_name_is_utf8(raw: bytes) -> None:
+    header = b"GCF\1\1" + bytes([RAW, 1, 0, len(raw)]) + raw + b"\0\0\x20"
+    refused(with_header(header, bytes(4)), Corrupt, "UTF-8")
+
+
+def test_name_longer_than_the_frame() -> None:
+    header = b"GCF\1\1" + bytes([RAW, 1, 0]) + leb128.encode(2**63) + b"\0\0\x20"
+    refused(with_header(header, bytes(4)), Truncated)
+
+
+def test_names_with_control_characters_are_kept() -> None:
+    frame = build(name="\x1b[31m\0\n")
+    assert gcodec.Frame.from_bytes(frame).name == "\x1b[31m\0\n"
+    assert gcodec.Frame.from_bytes(frame).to_bytes() == frame
+
+
+# --- refusals: checksums and tags ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(16, 20))
+def test_header_checksum(at: int) -> None:
+    data = bytearray(build())
+    data[at] ^= 1
+    refused(bytes(data), Corrupt, "header's checksum")
+
+
+def test_every_header_field_is_under_the_checksum() -> None:
+    for at in range(4, 16):
+        data = bytearray(build())
+        data[at] ^= 0x10
+        refused_kinds = (Corrupt, Unsupported, Truncated)
+        with pytest.raises(refused_kinds):
+            gcodec.decode(bytes(data))
+
+
+@pytest.mark.parametrize("at", range(20, 28))
+def test_payload_checksum(at: int) -> None:
+    data = bytearray(build())
+    data[at] ^= 0x80
+    refused(bytes(data), Corrupt, "payload's checksum")
+
+
+def test_checksum_comes_before_meaning() -> None:
+    data = bytearray(build(codec_id=99))
+    data[-1] ^= 1
+    refused(bytes(data), Unsupported, "codec id")
+    data[5] = 98
+    refused(bytes(data), Corrupt, "header's checksum")
+
+
+def test_tags() -> None:
+    tagged, plain = build(key=b"right"), build()
+    assert gcodec.decode(tagged, key=b"right").size == 5
+    refused(tagged, Corrupt, "tag", key=b"wrong")
+    refused(tagged, Unsupported, "key", key=None)
+    refused(plain, Corrupt, "tag", key=b"right")
+    for bit in range(8 * 16):
+        data = bytearray(tagged)
+        data[-1 - bit // 8] ^= 1 << bit % 8
+        refused(bytes(data), Corrupt, "tag", key=b"right")
+    refused(tagged[:-1], Truncated, key=b"right")
+    # A forged frame of the same key holder's other tensor does not borrow its tag.
+    other = build(key=b"right", name="other")
+    refused(tagged[:-16] + other[-16:], Corrupt, "tag", key=b"right")
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 65, "text", 3, bytearray(b"k")])
+def test_keys_of_the_wrong_kind(key: Any) -> None:
+    with pytest.raises(ParameterError, match="key"):
+        gcodec.encode(X, "raw", key=key)
+    with pytest.raises(ParameterError, match="key"):
+        gcodec.decode(build(), key=key)
+    if key:
+        with pytest.raises(ParameterError) as caught:
+            gcodec.encode(X, "raw", key=key)
+        assert "kkk" not in str(caught.value)
+
+
+# --- refusals: parameters and scalars -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"params": b"\2"}, Unsupported),  # a choice that does not exist
+        ({"params": b"\xff"}, Unsupported),
+        ({"params": b"\1\0"}, Unsupported),  # a parameter more than there are
+        ({"params": b"\0" * 255}, Unsupported),
+        ({"scalars": HALF + b"\0"}, Unsupported),
+        ({"scalars": HALF * 60}, Unsupported),
+        ({"codec_id": RAW, "params": b"\3", "scalars": b""}, Unsupported),
+        ({"codec_id": RAW, "params": b"\0\0", "scalars": b""}, Unsupported),
+        ({"codec_id": RAW, "scalars": b"\0"}, Unsupported),
+        ({"codec_id": ONE_BIT, "params": HALF + b"\0", "scalars": b""}, Unsupported),
+    ],
+)
+def test_fields_of_a_later_release(changes: dict[str, Any], kind: type[FormatError]) -> None:
+    refused(build(**changes), kind)
+
+
+@pytest.mark.parametrize("scalars", [b"", HALF[:1], HALF[:3]], ids=bytes.hex)
+def test_missing_scalars(scalars: bytes) -> None:
+    with pytest.raises((Truncated, Corrupt)):
+        gcodec.decode(build(scalars=scalars))
+
+
+@pytest.mark.parametrize("params", [HALF[:1], HALF[:3]], ids=bytes.hex)
+def test_parameters_cut_short(params: bytes) -> None:
+    with pytest.raises((Truncated, Corrupt)):
+        gcodec.decode(build(codec_id=ONE_BIT, params=params, scalars=b""))
+
+
+@pytest.mark.parametrize(
+    "threshold", [0.0, -0.0, -0.5, np.nan, -np.inf, 1e-45, -1e-45, 2.0**-127], ids=str
+)
+def test_thresholds_that_cannot_be(threshold: float) -> None:
+    refused(build(scalars=struct.pack("<f", threshold)), Corrupt, "threshold")
+
+
+def test_parameters_that_do_not_fit_together() -> None:
+    scalars = struct.pack("<f", 1e-7)
+    assert gcodec.decode(build(scalars=scalars)).size == 5
+    refused(build(params=b"\1", scalars=scalars), Corrupt, "fit together")
+
+
+@pytest.mark.parametrize("bits", [0x7F800000, 0xFF800000, 0x7FC00000, 0x80000000, 1, 0x7F7FFFFF])
+def test_any_one_bit_threshold(bits: int) -> None:
+    frame = build(
+        codec_id=ONE_BIT, params=struct.pack("<I", bits), scalars=b"", payload=b"\xa8\0\0\0"
+    )
+    assert gcodec.decode(frame).tolist() == [1, -1, 1, -1, 1]
+    assert gcodec.Frame.from_bytes(frame).to_bytes() == frame
+
+
+# --- refusals: payloads -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec_id", [RAW, TWO_BIT, ONE_BIT])
+@pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 16, 24])
+def test_payload_of_another_length(codec_id: int, size: int) -> None:
+    scalars = HALF if codec_id == TWO_BIT else b""
+    expected = 20 if codec_id == RAW else 4
+    frame = build(codec_id=codec_id, scalars=scalars, payload=bytes(size), nbits=8 * size)
+    refused(frame, Truncated if size < expected else Corrupt, "payload has")
+
+
+@pytest.mark.parametrize(
+    ("codec_id", "size", "nbits"),
+    [(RAW, 20, 153), (RAW, 20, 159), (TWO_BIT, 4, 25), (TWO_BIT, 4, 31), (ONE_BIT, 4, 25)],
+)
+def test_payload_bits_that_are_not_whole_bytes(codec_id: int, size: int, nbits: int) -> None:
+    """The bit count of these codecs is fixed, so a second way to write it is no frame."""
+    scalars = HALF if codec_id == TWO_BIT else b""
+    frame = build(codec_id=codec_id, scalars=scalars, payload=bytes(size), nbits=nbits)
+    with pytest.raises((Corrupt, Truncated)):
+        gcodec.decode(frame)
+
+
+@pytest.mark.parametrize("element", range(5))
+def test_code_01(element: int) -> None:
+    word = bytearray(4)
+    word[element // 4] = 1 << (6 - 2 * (element % 4))
+    frame = build(payload=bytes(word))
+    refused(frame, Corrupt, "01")
+    with pytest.raises(Corrupt, match="01"):
+        gcodec.decode_add(frame, np.zeros(5, np.float32))
+    with pytest.raises(Corrupt, match="01"):
+        gcodec.parse("mxnet-2bit").decode(bytes(word), 5)
+
+
+@pytest.mark.parametrize(("codec_id", "used"), [(TWO_BIT, 10), (ONE_BIT, 5)])
+def test_padding(codec_id: int, used: int) -> None:
+    scalars = HALF if codec_id == TWO_BIT else b""
+    for bit in range(used, 32):
+        word = (1 << (31 - bit)).to_bytes(4, "big")
+        refused(build(codec_id=codec_id, scalars=scalars, payload=word), Corrupt)
+    for bit in range(used):
+        word = (3 << 30 >> bit // 2 * 2).to_bytes(4, "big") if codec_id == TWO_BIT else bytes(4)
+        assert gcodec.decode(build(codec_id=codec_id, scalars=scalars, payload=word)).size == 5
+
+
+def test_refused_payloads_leave_out_and_acc_alone() -> None:
+    frame = build(payload=b"\x40\0\0\0")
+    out = np.full(5, 7, np.float32)
+    for call in (
+        lambda: gcodec.decode(frame, out=out),
+        lambda: gcodec.decode_add(frame, out),
+    ):
+        with pytest.raises(Corrupt):
+            call()
+    assert np.all(out == 7)
+
+
+@pytest.mark.parametrize("suffix", [b"\0", b"GCF", bytes(100)], ids=len)
+def test_trailing_bytes(suffix: bytes) -> None:
+    assert refused(build() + suffix, Corrupt, "follow").offset == len(build())
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+BOMBS = [(2**29,), (2**20, 2**20), (2**60,), (2**30, 2**30), (2**64 - 1,) * 32]
+
+
+@pytest.mark.parametrize("shape", BOMBS, ids=range(len(BOMBS)))
+@pytest.mark.parametrize("codec_id", [RAW, TWO_BIT, ONE_BIT])
+def test_bombs(shape: tuple[int, ...], codec_id: int) -> None:
+    scalars = HALF if codec_id == TWO_BIT else b""
+    frame = build(codec_id=codec_id, shape=shape, scalars=scalars, payload=b"", nbits=0)
+    out = np.zeros(5, np.float32)
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        if math.prod(shape) < 2**60:
+            refused(frame, LimitExceeded, "max_elements")
+        with pytest.raises(FormatError):
+            gcodec.decode(frame)
+        with pytest.raises(FormatError):
+            gcodec.decode(frame, limits=Limits(1 << 62, 1 << 62))
+        for call in (
+            lambda: gcodec.decode(frame, out=out),
+            lambda: gcodec.decode(frame, like=out),
+            lambda: gcodec.decode_add(frame, out),
+        ):
+            with pytest.raises((ParameterError, FormatError), match=r"shape|max_elements"):
+                call()
+        with pytest.raises(FormatError):
+            gcodec.parse(next(n for n, c in gcodec.codecs().items() if c.id == codec_id)).decode(
+                b"", shape
+            )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert time.perf_counter() - start < 2
+
+
+def test_payload_longer_than_the_frame() -> None:
+    header = b"GCF\1\0" + bytes([RAW, 1, 1, 1]) + b"\0\0" + leb128.encode(2**63)
+    tracemalloc.start()
+    try:
+        refused(with_header(header, bytes(4)), Truncated)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_each_limit() -> None:
+    x = np.ones((10, 10), np.float64)
+    frame = gcodec.encode(x, "mxnet-1bit")
+    ratio = 800 / len(frame)
+    for allowed in (Limits(100), Limits(100, 800), Limits(100, 800, ratio + 0.01)):
+        assert gcodec.decode(frame, limits=allowed).shape == (10, 10)
+        assert [f.shape for f in gcodec.iter_frames(frame, limits=allowed)] == [(10, 10)]
+    for small, match in (
+        (Limits(99), r"limits=gcodec\.Limits\(max_elements=100\)"),
+        (Limits(100, 799), r"limits=gcodec\.Limits\(max_bytes=800\)"),
+        (Limits(max_ratio=ratio - 0.01), r"limits=gcodec\.Limits\(max_ratio="),
+    ):
+        refused(frame, LimitExceeded, match, limits=small)
+        with pytest.raises(LimitExceeded, match=match):
+            gcodec.Frame.from_bytes(frame, limits=small)
+        with pytest.raises(LimitExceeded, match=match):
+            next(gcodec.iter_frames(frame, limits=small))
+        # Limits that the caller gives hold everywhere.
+        with pytest.raises(LimitExceeded, match=match):
+            gcodec.decode(frame, out=np.empty_like(x), limits=small)
+        with pytest.raises(LimitExceeded, match=match):
+            gcodec.decode_add(frame, np.zeros((10, 10), np.float32), limits=small)
+
+
+def test_the_advice_of_a_limit_works() -> None:
+    frame = gcodec.encode(np.ones(1000, np.float32), "mxnet-1bit")
+    text = str(refused(frame, LimitExceeded, limits=Limits(max_ratio=2.5)))
+    limits = eval(text[text.index("gcodec.Limits") :], {"gcodec": gcodec})
+    assert gcodec.decode(frame, limits=limits).size == 1000
+
+
+def test_default_limits_do_not_apply_where_an_array_fixes_the_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.ones(64, np.float32)
+    frame = gcodec.encode(x, "raw")
+    monkeypatch.setattr(Limits.__init__, "__defaults__", (16, 2**31, None))
+    refused(frame, LimitExceeded)
+    assert gcodec.decode(frame, like=x).sum() == 64
+    assert gcodec.decode(frame, out=np.empty_like(x)).sum() == 64
+    acc = np.zeros(64, np.float32)
+    gcodec.decode_add(frame, acc)
+    assert acc.sum() == 64
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_elements": 0},
+        {"max_elements": 1.5},
+        {"max_elements": True},
+        {"max_bytes": -1},
+        {"max_ratio": 0},
+        {"max_ratio": float("nan")},
+        {"max_ratio": float("inf")},
+        {"max_ratio": "1"},
+    ],
+)
+def test_limits_that_bound_nothing(values: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(values))):
+        Limits(**values)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0), (0, 2**64 - 1), (2**33, 0, 2**33)])
+@pytest.mark.parametrize("codec_id", [RAW, TWO_BIT, ONE_BIT])
+def test_empty_with_dimensions_that_no_array_has(shape: tuple[int, ...], codec_id: int) -> None:
+    scalars = HALF if codec_id == TWO_BIT else b""
+    frame = build(codec_id=codec_id, shape=shape, scalars=scalars, payload=b"", nbits=0)
+    with pytest.raises(FormatError):
+        gcodec.decode(frame)
+
+
+def test_empty_with_one_great_dimension() -> None:
+    x = np.empty((0, 2**40), np.float32)
+    for codec in gs.FEW:
+        assert gcodec.decode(gcodec.encode(x, codec)).shape == (0, 2**40)
+
+
+# --- frames end to end --------------------------------------------------------------------------
+
+
+def test_iteration_stops_at_the_first_wrong_frame() -> None:
+    one, two = build(name="one"), build(name="two")
+    frames = gcodec.iter_frames(one + two + b"GCF\2")
+    assert [next(frames).name, next(frames).name] == ["one", "two"]
+    with pytest.raises(Unsupported, match="version") as caught:
+        next(frames)
+    assert caught.value.offset == len(one) + len(two) + 3
+    for cut in range(1, len(two)):
+        frames = gcodec.iter_frames(one + two[:-cut])
+        assert next(frames).name == "one"
+        with pytest.raises(FormatError) as damaged:
+            next(frames)
+        assert damaged.type is Truncated
+
+
+def test_iteration_with_a_key() -> None:
+    frames = [build(name=str(k), key=b"k") for k in range(3)]
+    assert [f.name for f in gcodec.iter_frames(b"".join(frames), key=b"k")] == ["0", "1", "2"]
+    with pytest.raises(Unsupported, match="key"):
+        list(gcodec.iter_frames(b"".join(frames)))
+    with pytest.raises(Corrupt, match="tag"):
+        list(gcodec.iter_frames(frames[0] + build(), key=b"k"))
+
+
+def test_iteration_makes_limits_of_each_frame() -> None:
+    frames = [gcodec.encode(np.ones(n, np.float32), "raw") for n in (4, 400, 4)]
+    found = gcodec.iter_frames(b"".join(frames), limits=Limits(40))
+    assert next(found).size == 4
+    with pytest.raises(LimitExceeded):
+        next(found)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def test_like_and_out_must_fit() -> None:
+    frame = build()
+    good = np.empty(5, np.float32)
+    with pytest.raises(ParameterError, match="one of them"):
+        gcodec.decode(frame, like=good, out=good)
+    for wrong in (np.empty(4, np.float32), np.empty((5, 1), np.float32)):
+        for name in ("like", "out"):
+            with pytest.raises(ParameterError, match=rf"{name}\.shape"):
+                gcodec.decode(frame, **{name: wrong})
+        with pytest.raises(ParameterError, match=r"acc\.shape"):
+            gcodec.decode_add(frame, wrong)
+    for dtype in ("float64", "float16", ">f4", "int32"):
+        with pytest.raises(ParameterError, match=r"out\.dtype"):
+            gcodec.decode(frame, out=np.empty(5, dtype))
+        with pytest.raises(ParameterError, match=r"acc\.dtype"):
+            gcodec.decode_add(frame, np.zeros(5, dtype))
+    with pytest.raises(ParameterError, match=r"like\.dtype"):
+        gcodec.decode(frame, like=np.empty(5, np.int32))
+    frozen = np.empty(5, np.float32)
+    frozen.flags.writeable = False
+    assert gcodec.decode(frame, like=frozen).flags.writeable
+    with pytest.raises(ParameterError, match="read-only"):
+        gcodec.decode(frame, out=frozen)
+    with pytest.raises(ParameterError, match="read-only"):
+        gcodec.decode_add(frame, frozen)
+    for wrong in ([0.0] * 5, "text", None, 3):
+        with pytest.raises(TypeError):
+            gcodec.decode_add(frame, wrong)
+    for wrong in ([0.0] * 5, "text", 3):
+        with pytest.raises(TypeError):
+            gcodec.decode(frame, like=wrong)
+        with pytest.raises(TypeError):
+            gcodec.decode(frame, out=wrong)
+
+
+@pytest.mark.parametrize("name", ["like", "out"])
+def test_odd_layouts_of_out(name: str) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    frame = gcodec.encode(x, "raw")
+    misaligned = np.frombuffer(bytearray(97), np.uint8)[1:].view(np.float32).reshape(2, 3, 4)
+    backwards = np.empty((2, 3, 8), np.float32)[::-1, ::-1, ::-2]
+    for target in (np.empty((2, 3, 4), np.float32, order="F"), backwards, misaligned):
+        assert np.array_equal(gcodec.decode(frame, **{name: target}), x)
+        if name == "out":
+            assert np.array_equal(target, x)
+            target[...] = 1
+            gcodec.decode_add(frame, target)
+            assert np.array_equal(target, x + 1)
+
+
+@pytest.mark.parametrize("spec", gcodec.codecs())
+@pytest.mark.parametrize("n", [1, 31, 1000])
+def test_misaligned_targets(spec: str, n: int) -> None:
+    frame = gcodec.encode(np.linspace(-2, 2, n, dtype=np.float32), spec)
+    for shift in (1, 2, 3):
+        memory = bytearray(4 * n + shift)
+        target = np.frombuffer(memory, np.uint8)[shift:].view(np.float32)
+        assert not target.flags.aligned
+        gcodec.decode(frame, out=target)
+        assert np.array_equal(target, gcodec.decode(frame))
+        gcodec.decode_add(frame, target, 1.0)
+        assert np.array_equal(target, 2 * gcodec.decode(frame))
+
+
+def test_out_that_is_a_scalar_cannot_be_written_to() -> None:
+    frame = gcodec.encode(np.float32(3), "raw")
+    assert gcodec.decode(frame).shape == ()
+    with pytest.raises((ParameterError, TypeError)):
+        gcodec.decode(frame, out=np.float32(0))
+    with pytest.raises((ParameterError, TypeError)):
+        gcodec.decode_add(frame, np.float32(0))
+
+
+def test_encode_out() -> None:
+    frame = build()
+    for target in (bytearray(40), memoryview(bytearray(40)), np.zeros(10, np.float32)):
+        assert gcodec.encode(X, "mxnet-2bit", out=target) == 28
+        assert bytes(memoryview(target).cast("B")[:28]) == frame
+    with pytest.raises(ParameterError, match="read-only"):
+        gcodec.encode(X, "mxnet-2bit", out=bytes(40))
+    with pytest.raises(ParameterError, match="at least 28 bytes"):
+        gcodec.encode(X, "mxnet-2bit", out=bytearray(27))
+    for wrong in ("text", 3, [0], np.zeros(80, np.uint8)[::2]):
+        with pytest.raises(TypeError, match="out"):
+            gcodec.encode(X, "mxnet-2bit", out=wrong)
+
+
+@pytest.mark.parametrize("name", [3, b"w", ["w"]])
+def test_names_that_are_not_text(name: Any) -> None:
+    with pytest.raises(ParameterError, match="name"):
+        gcodec.encode(X, "raw", name=name)
+
+
+def test_names_without_utf8() -> None:
+    with pytest.raises(ParameterError, match="name"):
+        gcodec.encode(X, "raw", name="\ud800")
+    with pytest.raises(ParameterError, match="name"):
+        gcodec.parse("raw").max_encoded_nbytes(1, "\ud800")
+
+
+def test_errors_have_two_roots() -> None:
+    kinds = (Truncated, Corrupt, Unsupported, LimitExceeded, gcodec.Unsafe)
+    assert all(issubclass(kind, FormatError) for kind in kinds)
+    assert issubclass(FormatError, GcodecError) and issubclass(FormatError, ValueError)
+    assert issubclass(ParameterError, GcodecError) and issubclass(ParameterError, ValueError)
+    assert not issubclass(ParameterError, FormatError)
+
+
+def test_dtypes_of_results() -> None:
+    for dtype, other in itertools.product(gs.DTYPES, repeat=2):
+        x = np.arange(-3, 4).astype(gs.DTYPES[dtype])
+        frame = gcodec.encode(x, "raw")
+        like = np.empty(7, gs.DTYPES[other])
+        assert gcodec.decode(frame).dtype == x.dtype
+        decoded = gcodec.decode(frame, like=like)
+        assert decoded.dtype == like.dtype
+        assert decoded.astype(np.float32).tolist() == [-3, -2, -1, 0, 1, 2, 3]
+    assert gcodec.decode(gcodec.encode(x, "raw")).dtype != ml_dtypes.bfloat16

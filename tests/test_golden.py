@@ -1,0 +1,50 @@
+"""Golden vectors: bytes that every later release must write and read.
+
+The expected bytes come from the oracles in tests/reference, not from gcodec; the files are only
+read here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from golden import vector
+
+import gcodec
+
+FOLDER = Path(__file__).parent / "golden" / "v1"
+PATHS = sorted(FOLDER.glob("*.txt"))
+OWN_IDS = range(192, 256)  # of codecs that are not gcodec's
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    fields = vector.read(path)
+    spec = fields.pop("spec")
+    vector.check(spec, fields)
+
+
+def test_every_codec_has_vectors() -> None:
+    specs = [vector.read(path)["spec"] for path in PATHS]
+    covered = {gcodec.parse(spec).name for spec in specs}
+    registered = {name for name, cls in gcodec.codecs().items() if cls.id not in OWN_IDS}
+    assert covered == registered
+
+
+@pytest.mark.parametrize("key", ["dtype", "name", "key", "nonfinite"])
+def test_vectors_differ_in(key: str) -> None:
+    values = {vector.read(path).get(key) for path in PATHS}
+    assert len(values) > 1
+    assert key != "dtype" or values == set(vector.DTYPES)
+
+
+def test_a_wrong_vector_fails() -> None:
+    fields = vector.read(FOLDER / "mxnet-2bit_ordinary.txt")
+    spec = fields.pop("spec")
+    with pytest.raises(AssertionError):
+        vector.check(spec, {**fields, "decoded": fields["decoded"].replace("0x", "-0x", 1)})
+    with pytest.raises(AssertionError):
+        vector.check(spec, {**fields, "payload": fields["payload"].replace("c", "b", 1)})
+    with pytest.raises(AssertionError, match="unknown"):
+        vector.check(spec, {**fields, "color": "blue"})

@@ -1,0 +1,697 @@
+"""What holds for every codec, in every setting, on any gradient; and what each one promises."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from reference import frame as reference_frame
+from reference import halves
+
+import gcodec
+from gcodec import arrays
+from gcodec.codec import Codec, Payload
+from gcodec.wire import MAX_NDIM
+
+each_codec = pytest.mark.parametrize("codec", gs.FEW, ids=str)
+each_class = pytest.mark.parametrize(
+    "codec", [cls() for cls in gcodec.codecs().values()], ids=lambda codec: codec.name
+)
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def symbols_equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b) or len(a) != len(b):
+        return False
+    for one, other in zip(a, b, strict=True):
+        if isinstance(one, np.ndarray):
+            if one.dtype != other.dtype or not np.array_equal(one, other):
+                return False
+        elif repr(one) != repr(other):
+            return False
+    return True
+
+
+def narrowed(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Float32 values as an array of `dtype`, by the reference."""
+    flat = x.reshape(-1)
+    if dtype in ("float16", "bfloat16"):
+        return halves.narrow(flat, dtype).view(gs.DTYPES[dtype]).reshape(x.shape)
+    return x.astype(gs.DTYPES[dtype])
+
+
+def widened(x: np.ndarray) -> np.ndarray:
+    """Values of a frame's dtype as float32, by the reference."""
+    if x.dtype.itemsize == 2:
+        name = "float16" if x.dtype == np.float16 else "bfloat16"
+        return halves.widen(x.reshape(-1).view(np.uint16), name).reshape(x.shape)
+    return x.astype(np.float32)
+
+
+# --- symbols, payloads, frames ------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_unpack_inverts_pack(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    x = data.draw(gs.gradients(codec, large=True))
+    symbols = codec.quantize(x, seed=data.draw(gs.seeds()))
+    payload = codec.pack(symbols)
+    assert payload.data.dtype == np.uint8
+    assert payload.data.size == -(-payload.nbits // 8) <= -(-codec.max_payload_nbits(x.size) // 8)
+    again = codec.unpack(payload, x.shape)
+    assert symbols_equal(again, symbols)
+    repacked = payload.codec.pack(again)
+    assert repacked.tobytes() == payload.tobytes()
+    assert repacked.codec == payload.codec
+    assert (repacked.scalars, repacked.nbits) == (payload.scalars, payload.nbits)
+
+
+@given(st.data())
+def test_the_bits_that_decode_decide(data: st.DataObject) -> None:
+    """Bytes that unpack at all are the bytes that packing makes of the result."""
+    codec = data.draw(gs.codecs())
+    n = data.draw(gs.sizes())
+    payload = codec.encode(data.draw(gs.gradients(codec, size=n)))
+    noise = data.draw(st.binary(min_size=payload.data.size, max_size=payload.data.size))
+    strange = payload._replace(data=np.frombuffer(noise, np.uint8))
+    try:
+        symbols = payload.codec.unpack(strange, n)
+    except gcodec.FormatError:
+        return
+    assert payload.codec.pack(symbols).tobytes() == noise
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_frame_round_trip(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    dtype = data.draw(gs.dtypes())
+    flat = gs.as_dtype(data.draw(gs.gradients(codec)), dtype)
+    x = flat.reshape(data.draw(gs.shapes(flat.size)))
+    name, key, seed = data.draw(gs.names()), data.draw(gs.keys()), data.draw(gs.seeds())
+    before = x.copy()
+    frame = gcodec.encode(x, codec, seed=seed, name=name, key=key)
+    assert gs.same_bits(x, before)
+    assert frame == gcodec.encode(x, codec, seed=seed, name=name, key=key)
+    assert frame == gcodec.encode(x, str(codec), seed=seed, name=name, key=key)
+    assert len(frame) <= codec.max_encoded_nbytes(x.size, name)
+
+    read = gcodec.Frame.from_bytes(frame, key=key)
+    assert (read.shape, read.dtype, read.name, read.size) == (x.shape, dtype, name, x.size)
+    assert read.to_bytes() == frame
+    assert read.nbytes == len(frame)
+    decoded = gcodec.decode(frame, key=key)
+    assert decoded.shape == x.shape
+    assert decoded.dtype == x.dtype
+    assert decoded.flags.writeable
+
+    # The frame's meaning is that of its payload, and its bytes are those of the specification.
+    with np.errstate(all="ignore"):
+        values = widened(x)
+    payload = codec.encode(values, seed=seed)
+    assert payload.tobytes() == read.payload.tobytes()
+    assert gs.same_bits(decoded, narrowed(codec.decode(payload, x.shape), dtype))
+    fields = reference_frame.parse(frame, key)
+    assert fields["payload"] == payload.tobytes()
+    assert fields["nbits"] == payload.nbits
+    assert frame == reference_frame.build(
+        codec.id,
+        1 + list(gs.DTYPES).index(dtype),
+        x.shape,
+        read.codec.write_parameters(),
+        read.codec.write_scalars(),
+        payload.tobytes(),
+        payload.nbits,
+        name,
+        key,
+    )
+
+
+@given(st.data())
+def test_bare_payload(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    x = data.draw(gs.gradients(codec))
+    payload = codec.encode(x)
+    expected = codec.decode(payload, x.shape)
+    raw = payload.tobytes()
+    for bytes_like in (raw, bytearray(raw), memoryview(raw), payload.data):
+        decoded = codec.decode(bytes_like, x.shape, nbits=payload.nbits, **payload.scalars)
+        assert gs.same_bits(decoded, expected)
+    # What lies behind it in memory is never looked at.
+    for suffix in (bytes(256), b"\xff" * 256):
+        longer = memoryview(raw + suffix)[: len(raw)]
+        decoded = codec.decode(longer, x.shape, nbits=payload.nbits, **payload.scalars)
+        assert gs.same_bits(decoded, expected)
+
+
+@each_codec
+def test_bare_payload_asks_for_what_it_lacks(codec: Codec) -> None:
+    payload = codec.encode(f32(0.5, -1.0, 2.0))
+    for field in codec.message_fields():
+        if not isinstance(getattr(codec, field.name), str):
+            continue
+        rest = {key: value for key, value in payload.scalars.items() if key != field.name}
+        with pytest.raises(gcodec.ParameterError, match=field.name):
+            codec.decode(payload.tobytes(), 3, nbits=payload.nbits, **rest)
+    with pytest.raises(gcodec.ParameterError, match="no_such_scalar"):
+        codec.decode(payload.tobytes(), 3, no_such_scalar=1.0)
+    with pytest.raises(gcodec.ParameterError, match="Payload"):
+        codec.decode(payload, 3, nbits=payload.nbits)
+
+
+@each_codec
+def test_symbols_of_another_size_are_refused(codec: Codec) -> None:
+    symbols = codec.quantize(np.ones(40, np.float32))
+    with pytest.raises(gcodec.ParameterError, match="symbols"):
+        codec.dequantize(symbols, 200)
+    with pytest.raises(gcodec.FormatError):
+        codec.unpack(codec.pack(symbols), 200)
+    with pytest.raises(gcodec.FormatError):
+        codec.unpack(codec.pack(symbols), 3)
+
+
+@each_class
+def test_payloads_of_another_codec_are_refused(codec: Codec) -> None:
+    for cls in gcodec.codecs().values():
+        if cls is type(codec):
+            continue
+        payload = cls().encode(f32(1, 2))
+        with pytest.raises(gcodec.ParameterError, match="payload"):
+            codec.decode(payload, 2)
+        with pytest.raises(gcodec.ParameterError, match="payload"):
+            codec.unpack(payload, 2)
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+DAMAGED = [
+    (str(codec), {"name": name, "key": key})
+    for codec in (*(cls() for cls in gcodec.codecs().values()), gs.CODECS[-1])
+    for name, key in ((None, None), ("layer.1/w", None), ("é", b"k"))
+]
+
+
+@pytest.mark.parametrize(("spec", "extra"), DAMAGED)
+def test_every_prefix_is_truncated(spec: str, extra: dict[str, Any]) -> None:
+    frame = gcodec.encode(np.linspace(-2, 2, 21, dtype=np.float32), spec, **extra)
+    for length in range(len(frame)):
+        with pytest.raises(gcodec.FormatError) as caught:
+            gcodec.decode(frame[:length], key=extra["key"])
+        assert caught.type is gcodec.Truncated, length
+
+
+@pytest.mark.parametrize(("spec", "extra"), DAMAGED)
+def test_every_flipped_bit_is_refused(spec: str, extra: dict[str, Any]) -> None:
+    x = np.linspace(-2, 2, 21, dtype=np.float32).astype(np.float16).reshape(3, 7, 1)
+    frame = gcodec.encode(x, spec, **extra)
+    for bit in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(gcodec.FormatError):
+            gcodec.decode(damaged, key=extra["key"])
+
+
+@given(st.data())
+def test_spliced_frames_are_refused(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    frames = [
+        gcodec.encode(data.draw(gs.gradients(codec, size=size)), codec, name=name)
+        for size, name in ((33, "a"), (40, "bcd"))
+    ]
+    at, to = data.draw(st.integers(0, len(frames[0]))), data.draw(st.integers(0, len(frames[1])))
+    spliced = frames[0][:at] + frames[1][to:]
+    assume(spliced not in frames)
+    with pytest.raises(gcodec.FormatError):
+        gcodec.decode(spliced)
+
+
+@given(st.binary(max_size=200), st.booleans())
+@settings(max_examples=300)
+def test_arbitrary_bytes(data: bytes, begin_well: bool) -> None:
+    if begin_well:
+        data = b"GCF\x01" + data
+    try:
+        decoded = gcodec.decode(data)
+    except gcodec.FormatError:
+        return
+    assert isinstance(decoded, np.ndarray)
+
+
+_dims = st.sampled_from([0, 1, 2, 3, 16, 2**31, 2**40, 2**62, 2**63, 2**64 - 1])
+
+
+@given(
+    codec_id=st.sampled_from([cls.id for cls in gcodec.codecs().values()]),
+    dtype=st.integers(1, 4),
+    shape=st.lists(_dims, max_size=4),
+    params=st.binary(max_size=6),
+    scalars=st.one_of(st.just(b"\0\0\0?"), st.binary(max_size=6)),
+    payload=st.binary(max_size=70),
+)
+@settings(max_examples=400)
+@example(1, 1, [0, 2**62], b"", b"", b"")
+@example(1, 1, [0, 2**64 - 1], b"", b"", b"")
+@example(1, 4, [1], b"", b"", b"\x01\0\x80\x7f")
+@example(1, 2, [2], b"", b"", b"\x01\0\x80\x7f\xff\xff\x7f\x7f")
+def test_arbitrary_fields_with_right_checksums(
+    codec_id: int, dtype: int, shape: list[int], params: bytes, scalars: bytes, payload: bytes
+) -> None:
+    frame = reference_frame.build(
+        codec_id, dtype, shape, params, scalars, payload, 8 * len(payload)
+    )
+    try:
+        decoded = gcodec.decode(frame)
+    except gcodec.FormatError:
+        return
+    assert decoded.shape == tuple(shape)
+    acc = np.zeros(decoded.shape, np.float32)
+    gcodec.decode_add(frame, acc)
+    with np.errstate(all="ignore"):
+        assert gs.same_bits(acc, np.float32(0) + decoded.astype(np.float32))
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_arbitrary_bare_payloads(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    n = data.draw(gs.sizes())
+    raw = data.draw(st.binary(max_size=80))
+    scalars = {
+        field.name: 0.5 for field in codec.message_fields() if getattr(codec, field.name) == "auto"
+    }
+    try:
+        decoded = codec.decode(raw, n, **scalars)
+    except gcodec.FormatError:
+        return
+    assert decoded.shape == (n,)
+    assert decoded.dtype == np.float32
+
+
+def test_frames_end_to_end() -> None:
+    tensors = [np.full(size, 0.75, np.float32) for size in (0, 1, 17, 100)]
+    pairs = list(itertools.product(gs.FEW, tensors))
+    frames = [gcodec.encode(x, codec, name=str(k)) for k, (codec, x) in enumerate(pairs)]
+    blob = b"".join(frames)
+    found = list(gcodec.iter_frames(memoryview(blob)))
+    assert [frame.to_bytes() for frame in found] == frames
+    assert [frame.name for frame in found] == [str(k) for k in range(len(pairs))]
+    for frame, alone in zip(found, frames, strict=True):
+        assert gs.same_bits(frame.decode(), gcodec.decode(alone))
+    with pytest.raises(gcodec.Corrupt, match="follow"):
+        gcodec.decode(frames[0] + frames[1])
+    assert list(gcodec.iter_frames(b"")) == []
+
+
+# --- the contract of each codec -----------------------------------------------------------------
+
+
+@given(gs.gradients(large=True, finite=False), gs.seeds())
+def test_raw_is_exact(x: np.ndarray, seed: int) -> None:
+    frame = gcodec.encode(x, "raw", seed=seed, nonfinite="propagate")
+    decoded = gcodec.decode(frame)
+    assert decoded.tobytes() == x.tobytes()
+
+
+@given(gs.gradients(finite=False), st.sampled_from(["float16", "bfloat16"]))
+def test_raw_rounds_as_the_reference(x: np.ndarray, dtype: str) -> None:
+    payload = gcodec.parse(f"raw:dtype={dtype}").encode(x)
+    patterns = halves.narrow(x, dtype)
+    assert payload.tobytes() == patterns.astype("<u2").tobytes()
+    decoded = payload.codec.decode(payload, x.shape)
+    assert decoded.tobytes() == halves.widen(patterns, dtype).tobytes()
+
+
+TWO_BIT = [codec for codec in gs.CODECS if codec.name == "mxnet-2bit"]
+
+
+@given(st.sampled_from(TWO_BIT), st.data())
+@settings(max_examples=150)
+def test_two_bit_levels_and_error(codec: Codec, data: st.DataObject) -> None:
+    x = data.draw(gs.gradients(codec, large=True))
+    payload = codec.encode(x)
+    t = np.float32(payload.scalars["threshold"])
+    decoded = codec.decode(payload, x.shape)
+    level = np.float32(f"{t:f}") if codec.server == "yes" and np.isfinite(t) else t
+    expected = np.where(x >= t, level, np.where(x <= -t, -level, np.float32(0)))
+    assert gs.same_bits(decoded, expected.astype(np.float32))
+    if codec.server == "no":
+        wide, width = x.astype(np.float64), np.float64(t)
+        error = np.abs(wide - decoded)
+        assert np.all(error <= np.maximum(width, np.abs(wide) - width))
+
+
+@given(st.sampled_from([c for c in gs.CODECS if c.name == "mxnet-1bit"]), st.data())
+def test_one_bit_levels(codec: Codec, data: st.DataObject) -> None:
+    x = data.draw(gs.gradients(codec, large=True, finite=False))
+    decoded = codec.decode(codec.encode(x), x.shape)
+    above = x > np.float32(codec.threshold)
+    assert gs.same_bits(decoded, np.where(above, np.float32(1), np.float32(-1)))
+
+
+@pytest.mark.parametrize("codec", [c for c in gs.FEW if c.name != "mxnet-1bit"], ids=str)
+def test_zeros_stay_zeros(codec: Codec) -> None:
+    x = np.zeros(300, np.float32)
+    x[::7] = -0.0
+    x[::50] = 3.0
+    decoded = codec.decode(codec.encode(x), 300)
+    assert not np.any(decoded[x == 0])
+    assert np.all(decoded[x != 0] >= 0)
+    if codec.name == "raw":
+        assert np.array_equal(np.signbit(decoded), np.signbit(x))
+
+
+def deterministic(codec: Codec, x: np.ndarray) -> bool:
+    return codec.encode(x, seed=1).tobytes() == codec.encode(x, seed=2).tobytes()
+
+
+@given(st.data())
+def test_laws_of_error(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    x = data.draw(gs.gradients(codec, modest=True))
+    wide = x.astype(np.float64)
+    energy = float(wide @ wide)
+    seeds = range(1 if deterministic(codec, x) else 300)
+    draws = np.array([codec.decode(codec.encode(x, seed=s), x.shape) for s in seeds], np.float64)
+    errors = ((draws - wide) ** 2).sum(axis=1)
+    rounding = 1 + 1e-5
+    contraction, variance = codec.contraction(x.size), codec.variance(x.size)
+    if contraction is not None:
+        assert 0 <= contraction <= 1
+        assert errors.max(initial=0) <= (1 - contraction) * energy * rounding
+    if variance is not None:
+        spread = 6 * errors.std() / math.sqrt(len(draws))
+        assert errors.mean() <= variance * energy * rounding + spread
+    if codec.unbiased:
+        bias = np.abs(draws.mean(axis=0) - wide)
+        noise = 7 * draws.std(axis=0) / math.sqrt(len(draws))
+        assert np.all(bias <= noise + 1e-5 * math.sqrt(energy))
+
+
+@given(st.data())
+def test_encoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
+    codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name != "mxnet-1bit"]))
+    assume(getattr(codec, "server", "no") == "no")
+    x = data.draw(gs.gradients(codec, modest=True))
+    assume(deterministic(codec, x))
+    payload = codec.encode(x)
+    once = codec.decode(payload, x.shape)
+    fixed = payload.codec  # an automatic setting would follow the new values
+    assert gs.same_bits(fixed.decode(fixed.encode(once), x.shape), once)
+
+
+# --- residuals ----------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=250)
+def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    dtype = data.draw(gs.dtypes())
+    finite = getattr(codec, "threshold", 0.0) == "auto"
+    n = data.draw(gs.sizes(large=True))
+    modest = finite or data.draw(st.booleans())
+    drawn = gs.gradients(codec, size=n, finite=finite, modest=modest)
+    x = gs.as_dtype(data.draw(drawn), dtype)
+    before = data.draw(drawn)
+    decay = data.draw(st.sampled_from([1.0, 0.9, 0.0]))
+    seed = data.draw(gs.seeds())
+    offset = data.draw(st.integers(0, 17))  # where the residual starts within a cache line
+    memory = gs.placed(np.zeros(n + 32, np.float32), 0)
+    fused = memory[offset : offset + n]
+    fused[:] = before
+    composed = before.copy()
+    composition = (codec, arrays.intake(x), composed, np.float32(decay), seed, None)
+    try:
+        symbols = codec.quantize_residual(x, fused, decay=decay, seed=seed)
+    except gcodec.ParameterError:
+        # What is decoded passes the dtype, so nothing finite would be left.
+        assert gs.same_bits(fused, before)
+        with pytest.raises(gcodec.ParameterError):
+            Codec._quantize_residual(*composition)
+        assert gs.same_bits(composed, before)
+        return
+    assert not memory[:offset].any()
+    assert not memory[offset + n :].any()
+    expected = Codec._quantize_residual(*composition)
+    assert symbols_equal(symbols, expected)
+    assert gs.same_bits(fused, composed)
+
+    with np.errstate(all="ignore"):
+        u = widened(x) + np.float32(decay) * before
+        payload = codec.pack(symbols)
+        sent = widened(narrowed(codec.decode(payload, n), dtype))
+        assert gs.same_bits(fused, u - sent)
+
+
+@each_class
+def test_quantize_residual_refuses_and_leaves_alone(codec: Codec) -> None:
+    x = np.linspace(-1, 1, 64, dtype=np.float32)
+    kept = np.full(64, 0.25, np.float32)
+    for residual in (kept[:63], kept.astype(np.float64), kept.astype(">f4"), np.zeros(128)[::2]):
+        with pytest.raises(gcodec.ParameterError, match="residual"):
+            codec.quantize_residual(x, residual)
+    with pytest.raises(gcodec.ParameterError, match="strided"):
+        codec.quantize_residual(x, np.zeros(128, np.float32)[::2])
+    with pytest.raises(gcodec.ParameterError, match="shares memory"):
+        codec.quantize_residual(x, x)
+    with pytest.raises(gcodec.ParameterError, match="seed"):
+        codec.quantize_residual(x, kept, seed=-1)
+    frozen = kept.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(gcodec.ParameterError, match="read-only"):
+        codec.quantize_residual(x, frozen)
+    assert np.all(kept == 0.25)
+
+
+def test_automatic_threshold_refuses_before_the_residual_changes() -> None:
+    codec = gcodec.parse("mxnet-2bit:threshold=auto")
+    x, residual = np.full(64, np.nan, np.float32), np.full(64, 0.25, np.float32)
+    with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+        codec.quantize_residual(x, residual)
+    assert np.all(residual == 0.25)
+
+
+# --- where results go ---------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_out_and_like(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    dtype = data.draw(gs.dtypes())
+    flat = gs.as_dtype(data.draw(gs.gradients(codec)), dtype)
+    x = flat.reshape(data.draw(gs.shapes(flat.size)))
+    key = data.draw(gs.keys())
+    frame = gcodec.encode(x, codec, key=key)
+
+    buffer = bytearray(b"\xa5" * (codec.max_encoded_nbytes(x.size) + 3))
+    used = gcodec.encode(x, codec, key=key, out=buffer)
+    assert bytes(buffer[:used]) == frame
+    assert set(buffer[used:]) <= {0xA5}
+    exact = np.zeros(len(frame), np.uint8)
+    assert gcodec.encode(x, codec, key=key, out=exact) == len(frame)
+    assert exact.tobytes() == frame
+    with pytest.raises(gcodec.ParameterError, match="out"):
+        gcodec.encode(x, codec, key=key, out=bytearray(len(frame) - 1))
+
+    decoded = gcodec.decode(frame, key=key)
+    out = np.full_like(x, 7)
+    assert gcodec.decode(frame, out=out, key=key) is out
+    assert gs.same_bits(out, decoded)
+    if x.size and x.ndim:
+        spread = np.full((*x.shape[:-1], 2 * x.shape[-1] + 1), 7, x.dtype)
+        gcodec.decode(frame, out=spread[..., 1::2], key=key)
+        assert gs.same_bits(spread[..., 1::2].copy(), decoded)
+        assert np.all(spread[..., ::2] == 7)
+    other = data.draw(gs.dtypes())
+    like = np.empty(x.shape, gs.DTYPES[other])
+    with np.errstate(all="ignore"):
+        expected = narrowed(widened(decoded), other)
+    assert gs.same_bits(gcodec.decode(frame, like=like, key=key), expected)
+
+
+SCALES = [1.0, 0.0, 0.5, 1 / 3, 3.0, 1e-30]
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_decode_add_is_the_composition(data: st.DataObject) -> None:
+    codec = data.draw(gs.codecs())
+    dtype = data.draw(gs.dtypes())
+    x = gs.as_dtype(data.draw(gs.gradients(codec, large=True)), dtype)
+    scale = data.draw(st.sampled_from(SCALES))
+    assert_adds(gcodec.encode(x, codec), data.draw(gs.gradients(size=x.size)), scale)
+
+
+def assert_adds(frame: bytes, acc: np.ndarray, scale: float) -> None:
+    with np.errstate(all="ignore"):
+        expected = acc + np.float32(scale) * widened(gcodec.decode(frame))
+    whole = acc.copy()
+    gcodec.decode_add(frame, whole, scale)
+    assert gs.same_bits(whole, expected)
+    spread = np.zeros(2 * acc.size, np.float32)
+    spread[::2] = acc
+    gcodec.decode_add(frame, spread[::2], scale)
+    assert gs.same_bits(spread[::2].copy(), expected)
+    assert not spread[1::2].any()
+
+
+@each_class
+@pytest.mark.parametrize("scale", [-1.0, -0.5, -0.0], ids=str)
+def test_decode_add_keeps_signed_zeros(codec: Codec, scale: float) -> None:
+    x = np.resize(f32(0, 1, -1, 0.1), 200)
+    assert_adds(gcodec.encode(x, codec), np.resize(f32(-0.0, 0.0), 200), scale)
+
+
+@each_class
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 3e38, 1e300], ids=str)
+def test_decode_add_of_odd_scales(codec: Codec, scale: float) -> None:
+    x = np.resize(f32(0, 40, -40, 0.1), 200)
+    assert_adds(gcodec.encode(x, codec), np.ones(200, np.float32), scale)
+
+
+def test_decode_add_where_the_level_times_scale_overflows() -> None:
+    x = np.resize(f32(0, 100, -100), 200)
+    frame = gcodec.encode(x, "mxnet-2bit:threshold=64")
+    assert_adds(frame, np.ones(200, np.float32), 3e38)
+
+
+# --- determinism --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(name for name in gcodec.codecs()),
+        "raw:dtype=bfloat16",
+        "raw:dtype=float16",
+        "mxnet-2bit:threshold=auto",
+    ],
+)
+def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = (1 << 21) + 37
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(n + 1, np.float32)[1:]  # off the cache line
+    before = rng.standard_normal(n, np.float32)
+    codec = gcodec.parse(spec)
+    results: list[list[np.ndarray]] = []
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        residual, acc = before.copy(), before.copy()
+        payload = codec.encode(x, seed=5)
+        symbols = codec.quantize_residual(x, residual, decay=0.9, seed=5)
+        frame = gcodec.encode(x, codec, seed=5)
+        gcodec.decode_add(frame, acc, 0.25)
+        results.append(
+            [
+                payload.data,
+                codec.pack(symbols).data,
+                residual.view(np.uint32),
+                np.frombuffer(frame, np.uint8),
+                gcodec.decode(frame).view(np.uint32),
+                acc.view(np.uint32),
+            ]
+        )
+        del payload, symbols, frame, acc, residual
+    for other in results[1:]:
+        assert all(map(np.array_equal, results[0], other))
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 128, 129, 136, 250, 1000])
+@each_codec
+def test_where_the_array_lies_changes_nothing(codec: Codec, n: int) -> None:
+    rng = np.random.default_rng(9)
+    values, before = rng.standard_normal((2, n), np.float32)
+    found = set()
+    for offset in range(18):
+        x, residual = gs.placed(values, offset), gs.placed(before, 2 * offset % 16)
+        symbols = codec.quantize_residual(x, residual)
+        found.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
+    assert len(found) == 1
+
+
+# --- specs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", gs.all_settings(), ids=str)
+def test_specs_round_trip(codec: Codec) -> None:
+    assert gcodec.parse(str(codec)) == codec
+    assert gcodec.parse(codec) is codec
+    assert hash(gcodec.parse(str(codec))) == hash(codec)
+    names = {cls.__name__: cls for cls in gcodec.codecs().values()}
+    ast.parse(repr(codec), mode="eval")
+    assert eval(repr(codec), names) == codec
+    values = {declared.name: getattr(codec, declared.name) for declared in codec.declared()}
+    mapping: Mapping[str, Any] = {"name": codec.name, **values}
+    assert gcodec.parse(mapping) == codec
+    assert gcodec.parse(dict(reversed(mapping.items()))) == codec
+    for order in itertools.permutations(values.items()):
+        text = ",".join(f"{key}={value}" for key, value in order)
+        assert gcodec.parse(f"{codec.name}:{text}" if text else codec.name) == codec
+    assert str(gcodec.parse(str(codec))) == str(codec)
+    read = type(codec).read_parameters(memoryview(codec.write_parameters()))
+    assert all(repr(values[key]) == repr(value) for key, value in read.items())
+
+
+@given(st.data())
+def test_codecs_differ_where_their_specs_do(data: st.DataObject) -> None:
+    one, other = data.draw(gs.codecs()), data.draw(gs.codecs())
+    assert (one == other) == (str(one) == str(other)) == (repr(one) == repr(other))
+    assert one != str(one)
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+SHAPES: list[tuple[int, ...]] = [
+    (),
+    (1,),
+    (0,),
+    (0, 2**40),
+    (2**50, 0),
+    (0,) * MAX_NDIM,
+    (1,) * MAX_NDIM,
+    (2,) * 5 + (1,) * 27,
+    (129,) + (1,) * 31,
+    (128, 1, 129),
+    (2, 16, 128),
+    (4097,),
+    (1, 0, 2**20, 2**20),
+]
+
+
+@each_codec
+def test_size_bound(codec: Codec) -> None:
+    for shape in SHAPES:
+        n = math.prod(shape)
+        x = np.resize(f32(3, -0.1, 0, -2, 1e-3, 700), n).reshape(shape)
+        for name, key in ((None, None), ("", b"k"), ("w", None), ("é" * 5000, b"k" * 64)):
+            frame = gcodec.encode(x, codec, name=name, key=key)
+            assert len(frame) <= codec.max_encoded_nbytes(n, name)
+            read = gcodec.Frame.from_bytes(frame, key=key)
+            assert (read.shape, read.name) == (shape, name)
+    x = np.zeros(1000, np.float32)
+    frame = gcodec.encode(x, codec)
+    assert len(frame) - gcodec.Frame.from_bytes(frame).payload.data.size <= 40
+
+
+def test_payloads_are_immutable_records() -> None:
+    payload = gcodec.parse("raw").encode(f32(1))
+    assert isinstance(payload, Payload)
+    with pytest.raises(AttributeError):
+        payload.nbits = 3  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        payload.codec.dtype = "float16"  # type: ignore[attr-defined]

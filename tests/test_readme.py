@@ -1,0 +1,148 @@
+"""What the README and the guide to new codecs show is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.gradients.dumps import open_dump
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+EXAMPLE = "examples/resnet8_digits_step0300.safetensors"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines of shell blocks, those of console blocks without their prompt."""
+    shell = [line for block in blocks(text, "sh") for line in block.splitlines()]
+    console = [line for block in blocks(text, "console") for line in block.splitlines()]
+    shell += [line[2:] for line in console if line.startswith("$ ")]
+    return [line for line in shell if line.strip() and not line.startswith("#")]
+
+
+def test_a_fresh_machine_needs_one_line() -> None:
+    """The two commands name files that exist, and the checks run the same tests."""
+    fresh = [line for line in lines(README) if "venv" in line]
+    assert fresh == [
+        f"python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/gcodec inspect {EXAMPLE}",
+        "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/python -m pytest",
+    ]
+    assert (ROOT / EXAMPLE).is_file()
+    checks = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert "python -m pytest" in checks or 'python" -m pytest' in checks
+    assert "install '.[test]'" in checks
+    assert f'gcodec inspect "$top/{EXAMPLE}"' in checks
+
+
+def test_commands(tmp_path: Path) -> None:
+    """Every call of the command in the README succeeds."""
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / EXAMPLE, tmp_path / "examples")
+    calls = []
+    for line in lines(README):
+        for part in line.split("&&"):
+            words = shlex.split(part)
+            if Path(words[0]).name == "gcodec":
+                calls.append(words[1:])
+            else:
+                assert words[1:3] in (["-m", "venv"], ["-m", "pytest"]) or words[1] == "install"
+    assert len(calls) >= 5
+    program = (
+        "import json, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from gcodec.cli.main import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    assert not main(words, standalone_mode=False), words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, json.dumps(calls)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "grads.gcf").is_file() and (tmp_path / "decoded.safetensors").is_file()
+
+
+def run_python(page: str) -> None:
+    """Run the Python blocks of a page as one program; it prints what ``# prints`` says."""
+    code = "\n".join(blocks((ROOT / page).read_text("utf-8"), "python"))
+    assert code
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == re.findall(r"# prints (.*)$", code, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/add-a-codec.md"])
+def test_python_blocks(page: str) -> None:
+    run_python(page)
+
+
+def test_table_of_codecs() -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` \| [^|]+ \| ([\d.]+) \| ([\d.e+-]+) \| (.*) \|$", README, re.MULTILINE
+    )
+    with open_dump(ROOT / EXAMPLE) as dump:
+        tensors = {entry.name: dump.load(entry) for entry in dump.entries}
+    assert len(tensors) == 29
+    size = sum(x.size for x in tensors.values())
+    total = sum(float((x.astype(np.float64) ** 2).sum()) for x in tensors.values())
+    for spec, bits, nmse, section in rows:
+        name = gcodec.parse(spec).name
+        assert section == f"[{name}](docs/wire-format.md#{name})"
+        nbytes, error = 0, 0.0
+        for key, x in tensors.items():
+            frame = gcodec.encode(x, spec, name=key)
+            nbytes += len(frame)
+            error += float(((x.astype(np.float64) - gcodec.decode(frame)) ** 2).sum())
+        assert f"{8 * nbytes / size:.2f}" == bits, spec
+        assert f"{error / total:.2g}" == nmse, spec
+    own = range(192, 256)
+    codecs = {name for name, cls in gcodec.codecs().items() if cls.id not in own}
+    assert {gcodec.parse(row[0]).name for row in rows} == codecs
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page: Path) -> None:
+    text = page.read_text("utf-8")
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        path = page.parent / file if file else page
+        assert path.is_file(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+            assert anchor in anchors, target
+
+
+def test_environment_variables_are_those_of_the_code() -> None:
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "gcodec").rglob("*.py"))
+    used = set(re.findall(r"environ(?:\.get\(|\[)\"(GCODEC_\w+)\"", source))
+    assert used == set(re.findall(r"^\| `(GCODEC_\w+)` \|", README, re.MULTILINE))
+
+
+def test_changelog_begins_with_the_wire_format() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    releases = text.split("\n## ")[1:]
+    assert releases and releases[0].startswith(gcodec.__version__)
+    for release in releases:
+        assert re.findall(r"^### (.+)$", release, re.MULTILINE)[0] == "Wire format"

@@ -1,0 +1,311 @@
+"""The specification is executed: every ``wire`` block of docs/wire-format.md, both ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden import vector
+from reference import crc32c, halves, leb128, philox, sums
+from reference import frame as reference_frame
+
+import gcodec
+from gcodec import wire
+from gcodec.kernels import convert, reduce
+from gcodec.kernels.philox import words
+from gcodec.seeds import derive_seed
+
+PAGE = Path(__file__).parent.parent / "docs" / "wire-format.md"
+FENCE = re.compile(r"^```wire ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OWN_IDS = range(192, 256)  # of codecs that are not gcodec's
+
+
+def blocks_of(text: str) -> list[tuple[str, dict[str, str], int]]:
+    """Return what stands behind ``wire``, the fields, and the line of each block."""
+    return [
+        (found[1].strip(), vector.fields_of(found[2]), text.count("\n", 0, found.start()) + 1)
+        for found in FENCE.finditer(text)
+    ]
+
+
+TEXT = PAGE.read_text("utf-8")
+BLOCKS = blocks_of(TEXT)
+
+
+def keys(fields: dict[str, str], *expected: str) -> list[str]:
+    """Return the values of exactly these keys."""
+    assert fields.keys() == set(expected)
+    return [fields[key] for key in expected]
+
+
+def check_leb128(fields: dict[str, str]) -> None:
+    values, written, refused = keys(fields, "value", "bytes", "refused")
+    pairs = zip(values.split(), written.replace(".", "").split(), strict=True)
+    for value, digits in pairs:
+        data = bytes.fromhex(digits)
+        assert wire.leb128(int(value)) == leb128.encode(int(value)) == data
+        assert wire.Reader(data).leb128() == int(value)
+        assert leb128.decode(data, 0) == (int(value), len(data))
+    for digits in refused.replace(".", "").split():
+        with pytest.raises(gcodec.Corrupt):
+            wire.Reader(bytes.fromhex(digits)).leb128()
+
+
+def check_crc(fields: dict[str, str]) -> None:
+    text, value, written = keys(fields, "ascii", "value", "bytes")
+    checksum = crc32c.crc32c(text.encode())
+    assert f"{checksum:08x}" == value
+    assert checksum.to_bytes(4, "little") == bytes.fromhex(written)
+    # And that gcodec's frames use this one: the first example ends with the payload's.
+    frame = gcodec.encode(np.array([0.5], np.float32), "raw")
+    assert frame[-4:] == crc32c.crc32c(frame[-8:-4]).to_bytes(4, "little")
+
+
+def check_refused(fields: dict[str, str]) -> None:
+    frame, error = keys(fields, "frame", "error")
+    with pytest.raises(gcodec.FormatError) as caught:
+        gcodec.decode(vector.data(frame))
+    assert type(caught.value).__name__ == error
+
+
+def check_sum_squares(fields: dict[str, str]) -> None:
+    values, total = keys(fields, "values", "sum")
+    x = vector.floats(values, "float32")
+    assert reduce.sum_squares(x).hex() == total
+    assert float(sums.sum_squares(x)).hex() == total
+    one_by_one = 0.0
+    for value in x.tolist():
+        one_by_one += value * value
+    assert one_by_one.hex() != total
+
+
+def check_philox(fields: dict[str, str]) -> None:
+    seed, stream, start, expected = keys(fields, "seed", "stream", "start", "words")
+    count = len(expected.split())
+    got = words(int(seed), int(start), count, int(stream))
+    assert [f"{word:08x}" for word in got.tolist()] == expected.split()
+    numbers = range(int(start), int(start) + count)
+    slow = [philox.word(int(seed), i, int(stream)) for i in numbers]
+    assert slow == got.tolist()
+
+
+def check_seed(fields: dict[str, str]) -> None:
+    seed, step, rank, name, derived = keys(fields, "seed", "step", "rank", "name", "derived")
+    got = derive_seed(int(seed), name=name, step=int(step), rank=int(rank))
+    assert got == int(derived)
+
+
+def check_halves(dtype: str, fields: dict[str, str]) -> None:
+    wide, narrow, back = keys(fields, "float32", "bits", "back")
+    patterns = [int(word, 16) for word in narrow.split()]
+    x = np.array([int(word, 16) for word in wide.split()], np.uint32).view(np.float32)
+    assert convert.to_16_bits(x, dtype).tolist() == patterns
+    assert halves.narrow(x, dtype).tolist() == patterns
+    again = convert.from_16_bits(np.array(patterns, np.uint16), dtype)
+    assert vector.bits(again) == back.split()
+    assert vector.bits(halves.widen(np.array(patterns, np.uint16), dtype)) == back.split()
+
+
+PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
+    "leb128": check_leb128,
+    "crc-32c": check_crc,
+    "refused": check_refused,
+    "sum-squares": check_sum_squares,
+    "philox": check_philox,
+    "seed": check_seed,
+    "float16": lambda fields: check_halves("float16", fields),
+    "bfloat16": lambda fields: check_halves("bfloat16", fields),
+}
+
+
+@pytest.mark.parametrize(
+    ("label", "fields"),
+    [block[:2] for block in BLOCKS],
+    ids=[f"line{line}-{label}" for label, _, line in BLOCKS],
+)
+def test_block(label: str, fields: dict[str, str]) -> None:
+    if label in PRIMITIVES:
+        PRIMITIVES[label](fields)
+    else:
+        vector.check(label, fields)
+
+
+def test_the_page_has_blocks_of_every_kind() -> None:
+    labels = [label for label, _, _ in BLOCKS]
+    assert set(labels) > set(PRIMITIVES)
+    assert len(labels) == len(re.findall("^```wire", TEXT, re.MULTILINE))
+    assert len(re.findall("^```", TEXT, re.MULTILINE)) == 2 * len(labels)  # nothing unexecuted
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [pair for pair in gcodec.codecs().items() if pair[1].id not in OWN_IDS],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_codec_has_a_section_with_examples(name: str, cls: type[gcodec.Codec]) -> None:
+    section = re.search(rf"^### {re.escape(name)}\n(.*?)(?=^##|\Z)", TEXT, re.M | re.S)
+    assert section, f"docs/wire-format.md has no section {name}"
+    labels = [label for label, _, _ in blocks_of(section[1])]
+    assert any(gcodec.parse(label).name == name for label in labels if label not in PRIMITIVES)
+    for declared in cls.declared():
+        assert f"`{declared.name}`" in section[1]
+    for part in (
+        "Source",
+        "Parameters",
+        "Scalars",
+        "Symbols",
+        "Layout",
+        "Decoding",
+        "Freedom of encoders",
+        "Special values",
+        "Must be refused",
+        "Size",
+    ):
+        assert f"- **{part}**:" in section[1], part
+    assert re.search(rf"^\| {cls.id} \| \[`{name}`\]", TEXT, re.MULTILINE)
+
+
+def test_numbers_of_the_page_are_those_of_the_code() -> None:
+    table = dict(re.findall(r"^\| ([1-4]) \| (b?float\d+) \|$", TEXT, re.MULTILINE))
+    assert {name: int(code) for code, name in table.items()} == wire.DTYPE_CODES
+    assert f"ndim**, 0 to {wire.MAX_NDIM}" in TEXT
+    limits = gcodec.Limits()
+    assert (limits.max_elements, limits.max_bytes) == (2**28, 2**31)
+    assert "2^28 elements and 2^31 bytes" in TEXT
+
+
+@pytest.mark.parametrize("spec", ["raw", "mxnet-2bit:server=yes", "mxnet-1bit:threshold=2"])
+def test_overhead(spec: str) -> None:
+    frame = gcodec.encode(np.zeros(1, np.float32), spec)
+    fixed = len(frame) - 4 - len(wire.leb128(1)) - len(wire.leb128(32))  # payloads of one word
+    n = 2**49 - 1
+    assert fixed + len(wire.leb128(n)) + len(wire.leb128(32 * n)) <= 40
+
+
+def test_every_prefix_of_an_example_is_truncated() -> None:
+    fields = next(fields for label, fields, _ in BLOCKS if label == "mxnet-2bit")
+    frame = vector.data(fields["frame"])
+    for size in range(len(frame)):
+        with pytest.raises(gcodec.Truncated):
+            gcodec.decode(frame[:size])
+        with pytest.raises(ValueError):
+            reference_frame.parse(frame[:size])
+
+
+def test_frames_concatenate() -> None:
+    examples = [f for label, f, _ in BLOCKS if label not in PRIMITIVES and "key" not in f]
+    together = b"".join(vector.data(fields["frame"]) for fields in examples)
+    frames = list(gcodec.iter_frames(together))
+    assert [frame.name for frame in frames] == [fields.get("name") for fields in examples]
+    assert b"".join(frame.to_bytes() for frame in frames) == together
+    assert list(gcodec.iter_frames(b"")) == []
+
+
+def test_explicit_defaults_are_accepted() -> None:
+    threshold = np.float32(0.5).tobytes()
+    payload = bytes.fromhex("e2c00000")
+    frames = [
+        reference_frame.build(3, 1, (5,), params, threshold, payload, 32)
+        for params in (b"", b"\x00")
+    ]
+    decoded = [gcodec.decode(frame).tolist() for frame in frames]
+    assert decoded[0] == decoded[1] == [0.5, -0.5, 0, -0.5, 0.5]
+
+
+def test_a_block_with_an_unknown_key_fails() -> None:
+    fields = vector.fields_of("grad 1\ndtype float32\npayload 00\nframe 00\ndecoded 1\ncolor red")
+    with pytest.raises(AssertionError, match="unknown"):
+        vector.check("raw", fields)
+    with pytest.raises(AssertionError):
+        check_crc({"ascii": "1", "value": "0", "bytes": "00", "extra": ""})
+
+
+THRESHOLD, WORD = np.float32(0.5).tobytes(), bytes.fromhex("e2c00000")
+GOOD = {
+    "codec_id": 3,
+    "dtype_code": 1,
+    "shape": (5,),
+    "params": b"",
+    "scalars": THRESHOLD,
+    "payload": WORD,
+    "nbits": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"codec_id": 0}, gcodec.Unsupported),
+        ({"codec_id": 2}, gcodec.Unsupported),
+        ({"codec_id": 14}, gcodec.Unsupported),
+        ({"dtype_code": 0}, gcodec.Unsupported),
+        ({"dtype_code": 5}, gcodec.Unsupported),
+        ({"params": b"\2"}, gcodec.Unsupported),
+        ({"params": b"\0\0"}, gcodec.Unsupported),
+        ({"scalars": THRESHOLD + b"\0"}, gcodec.Unsupported),
+        ({"scalars": b""}, gcodec.Truncated),
+        ({"scalars": THRESHOLD[:3]}, gcodec.Truncated),
+        ({"scalars": bytes(4)}, gcodec.Corrupt),
+        ({"scalars": np.float32(np.nan).tobytes()}, gcodec.Corrupt),
+        ({"scalars": bytes.fromhex("ffff7f00")}, gcodec.Corrupt),  # the largest subnormal
+        ({"params": b"\1", "scalars": np.float32(4e-7).tobytes()}, gcodec.Corrupt),
+        ({"shape": (17,)}, gcodec.Truncated),
+        ({"shape": (0,)}, gcodec.Corrupt),
+        ({"payload": WORD * 2, "nbits": 64}, gcodec.Corrupt),
+        ({"payload": bytes(5), "nbits": 33}, gcodec.Corrupt),
+        ({"nbits": 31}, gcodec.Corrupt),
+        ({"payload": b"", "nbits": 0}, gcodec.Truncated),
+        ({"shape": (2**20, 2**20), "payload": b"", "nbits": 0}, gcodec.LimitExceeded),
+        ({"shape": (0, 2**59), "payload": b"", "nbits": 0}, gcodec.Corrupt),
+        ({"shape": (2**58,), "payload": b"", "nbits": 0}, gcodec.LimitExceeded),
+        ({"codec_id": 1, "scalars": b"", "shape": (1,), "nbits": 31}, gcodec.Corrupt),
+        ({"codec_id": 4, "scalars": b"", "payload": b"\0\0\0\1"}, gcodec.Corrupt),
+        ({"codec_id": 4, "scalars": b"", "params": b"\0\0"}, gcodec.Truncated),
+    ],
+)
+def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) -> None:
+    frame = reference_frame.build(**{**GOOD, **change})
+    with pytest.raises(gcodec.FormatError) as caught:
+        gcodec.decode(frame)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("bit", [1, 3, 4, 5, 6, 7])
+def test_reserved_flags(bit: int) -> None:
+    frame = bytearray(reference_frame.build(**GOOD))
+    frame[4] |= 1 << bit
+    with pytest.raises(gcodec.Unsupported):
+        gcodec.decode(bytes(frame))
+
+
+@pytest.mark.parametrize("pattern", ["00008000", "ffff7f7f", "0000807f", "01000000"])
+def test_range_of_thresholds(pattern: str) -> None:
+    scalars = bytes.fromhex(pattern)
+    t = np.frombuffer(scalars, np.float32)[0]
+    normal = t >= np.float32(2**-126)
+    frame = reference_frame.build(**{**GOOD, "scalars": scalars})
+    if normal:
+        assert gcodec.decode(frame).tolist() == [t, -t, 0, -t, t]
+        assert gcodec.Frame.from_bytes(frame).to_bytes() == frame
+    one_bit = {**GOOD, "codec_id": 4, "params": scalars, "scalars": b"", "payload": bytes(4)}
+    frame = reference_frame.build(**one_bit)
+    assert gcodec.decode(frame).tolist() == [-1] * 5
+    assert gcodec.Frame.from_bytes(frame).to_bytes() == frame
+
+
+@pytest.mark.parametrize("values", [[3e38] * 4, [0.0] * 4, [1e-40] * 4, []])
+def test_automatic_threshold_stays_in_range(values: list[float]) -> None:
+    x = np.array(values, np.float32)
+    payload = gcodec.parse("mxnet-2bit:threshold=auto").encode(x)
+    rms = (float(sums.sum_squares(x)) / max(x.size, 1)) ** 0.5
+    largest = float(np.finfo(np.float32).max)
+    expected = np.float32(min(max(1.25 * rms, 2.0**-126), largest))
+    assert np.float32(payload.scalars["threshold"]) == expected
+
+
+def test_an_empty_array_may_have_a_large_dimension() -> None:
+    frame = reference_frame.build(**{**GOOD, "shape": (0, 2**58), "payload": b"", "nbits": 0})
+    assert gcodec.decode(frame).shape == (0, 2**58)
