@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -76,6 +77,23 @@ def test_commands(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "grads.gcf").is_file() and (tmp_path / "decoded.safetensors").is_file()
+
+
+def test_shown_output() -> None:
+    """What the README shows of the command is what it prints into a pipe."""
+    (block,) = blocks(README, "text")
+    call, *shown = block.splitlines()
+    assert call.startswith("$ gcodec ")
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(call)[1:]],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        encoding="utf-8",
+    )
+    assert done.returncode == 0
+    assert sorted(line.rstrip() for line in done.stdout.splitlines()) == sorted(shown)
 
 
 def run_python(page: str) -> None:

@@ -1,4 +1,4 @@
-"""The slow oracles against the worked examples of the specification and of the original systems."""
+"""The slow oracles against worked examples of the specification and of the original systems."""
 
 from __future__ import annotations
 
@@ -543,7 +543,7 @@ def test_halves_every_pattern(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_rounding(dtype: str) -> None:
-    """Every midpoint of two neighbours, what lies beside it, and random patterns, against NumPy."""
+    """Every midpoint of two neighbours, what lies beside it, and random patterns."""
     wide = halves.widen(ALL, dtype).view(np.uint32)
     finite = wide[np.isfinite(wide.view(np.float32))].astype(np.int64)
     middle = {"float16": 1 << 12, "bfloat16": 1 << 15}[dtype]

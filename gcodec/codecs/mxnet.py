@@ -105,7 +105,7 @@ class MXNet2Bit(Codec):
         return np.float32(self.threshold)
 
     def _level_in(self, dtype: str) -> np.float32:
-        """The same, rounded to the dtype of the tensor."""
+        """Round the level to the dtype of the tensor."""
         rounded: np.float32 = convert.round_to(np.full(1, self._level), dtype)[0]
         return rounded
 

@@ -36,7 +36,7 @@ class TwoBit:
         self.residual: Floats = np.zeros(n, np.float32)
 
     def codes(self, grad: Floats) -> list[int]:
-        """Quantise ``grad``, update the residual and return the codes: 3 is +t, 2 is -t, else 0."""
+        """Quantise ``grad``, update the residual and return the codes: 3 is +t, 2 is -t."""
         t, level = self.threshold, self.level
         codes = []
         with np.errstate(all="ignore"):
@@ -95,7 +95,7 @@ class OneBit:
 
 
 def decode_two_bit(data: bytes, n: int, threshold: float) -> Floats:
-    """Return the ``n`` values of a 2-bit payload, as the original: 01 is +0, padding is ignored."""
+    """Return the ``n`` values of a 2-bit payload: 01 is +0, padding is ignored, as in MXNet."""
     with np.errstate(all="ignore"):
         t = np.float32(threshold)
     values = {0b11: t, 0b10: -t, 0b00: np.float32(0), 0b01: np.float32(0)}
