@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
+from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief
 from gcodec.wire import Reader
 
 _P = TypeVar("_P", bound="Parameters")
@@ -82,10 +82,9 @@ class Choice:
 
     def read(self, reader: Reader) -> str:
         """Read the place of a word."""
-        start = reader.at
         place = reader.uint(1)
         if place >= len(self.words):
-            raise Unsupported(f"choice {place}, known are 0 to {len(self.words) - 1}", start)
+            raise Unsupported(f"choice {place}, known are 0 to {len(self.words) - 1}")
         return self.words[place]
 
 
@@ -147,10 +146,9 @@ class Float32:
 
     def read(self, reader: Reader) -> float:
         """Read four bytes."""
-        start = reader.at
         value = binary32(struct.unpack("<f", reader.take(4))[0])
         if not self.test(value):
-            raise Corrupt(f"{value!r} must be {self.allowed}", start)
+            raise Corrupt(f"{value!r} must be {self.allowed}")
         return value
 
 
@@ -328,10 +326,10 @@ class Parameters:
 def _read(declared: Param, reader: Reader) -> Any:
     try:
         return declared.kind.read(reader)
-    except Unsupported as error:
-        raise Unsupported(f"{declared.name}: {error}") from None
-    except Corrupt as error:
-        raise Corrupt(f"{declared.name}: {error}") from None
+    except Truncated:
+        raise Corrupt(f"{declared.name}: the header has too few bytes for it") from None
+    except (Corrupt, Unsupported) as error:
+        raise type(error)(f"{declared.name}: {error}") from None
 
 
 def _nothing_left(values: dict[str, Any], reader: Reader) -> dict[str, Any]:

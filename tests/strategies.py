@@ -72,12 +72,7 @@ def all_settings() -> list[Codec]:
     return [codec for cls in gcodec.codecs().values() for codec in settings_of(cls)]
 
 
-def encodable(codec: Codec) -> bool:
-    """Whether any finite gradient can be encoded: a server reads a tiny ``auto`` as zero."""
-    return not (getattr(codec, "server", "no") == "yes" and codec.threshold == "auto")
-
-
-CODECS = [codec for codec in all_settings() if encodable(codec)]
+CODECS = all_settings()
 
 
 def _few() -> list[Codec]:

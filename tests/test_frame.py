@@ -74,9 +74,7 @@ def test_worked_example() -> None:
 @pytest.mark.parametrize("dtype", gs.DTYPES)
 @pytest.mark.parametrize("key", [None, b"k", b"k" * 64], ids=["open", "short-key", "long-key"])
 @pytest.mark.parametrize("name", [None, "", "layer.0/weight", "größe 名", "n" * 200])
-def test_bytes_are_those_of_the_reference(
-    dtype: str, key: bytes | None, name: str | None
-) -> None:
+def test_bytes_are_those_of_the_reference(dtype: str, key: bytes | None, name: str | None) -> None:
     x = np.arange(-6, 6).astype(gs.DTYPES[dtype]).reshape(3, 1, 4)
     code = 1 + list(gs.DTYPES).index(dtype)
     common = {"dtype_code": code, "shape": (3, 1, 4), "name": name, "key": key}
@@ -106,7 +104,9 @@ def test_bytes_are_those_of_the_reference(
 
 
 def test_frame_is_a_record() -> None:
-    frame = gcodec.Frame.from_bytes(gcodec.encode(X, "mxnet-2bit", name="w", key=b"s3cret"), key=b"s3cret")
+    frame = gcodec.Frame.from_bytes(
+        gcodec.encode(X, "mxnet-2bit", name="w", key=b"s3cret"), key=b"s3cret"
+    )
     assert (frame.codec, frame.dtype, frame.shape, frame.name, frame.size) == (
         gcodec.parse("mxnet-2bit"),
         "float32",
@@ -198,9 +198,9 @@ def test_32_dimensions() -> None:
     [
         ("8500", "shortest"),
         ("8080808000", "shortest"),
-        ("80808080808080808080" "01", "longer than 10"),
-        ("ffffffffffffffffff" "02", "shortest"),
-        ("ffffffffffffffffff" "7f", "shortest"),
+        ("8080808080808080808001", "longer than 10"),
+        ("ffffffffffffffffff02", "shortest"),
+        ("ffffffffffffffffff7f", "shortest"),
         ("ff" * 40, "longer than 10"),
     ],
 )

@@ -25,12 +25,13 @@ def test_corpus(target: str) -> None:
 @pytest.mark.parametrize("target", targets.TARGETS)
 def test_mutants(target: str) -> None:
     rng = random.Random(1)
-    for data in itertools.islice(fuzzer.mutants(fuzzer.corpus(target), rng), MUTANTS):
-        try:
+    data = b""
+    try:
+        for data in itertools.islice(fuzzer.mutants(fuzzer.corpus(target), rng), MUTANTS):
             targets.run(target, data)
-        except Exception as error:
-            replay = f"python -m fuzz --target {target} --replay '{data.hex()}'"
-            raise AssertionError(replay) from error
+    except Exception as error:
+        replay = f"python -m fuzz --target {target} --replay '{data.hex()}'"
+        raise AssertionError(replay) from error
 
 
 @pytest.mark.parametrize("target", ["frame", "repaired", "stream"])

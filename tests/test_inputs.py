@@ -166,7 +166,8 @@ def test_dtypes_that_are_not_taken(x: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "x", [[1.0, 2.0], (1.0,), 1.5, None, "text", b"bytes", bytearray(4), {}, object(), [[1], [2, 3]]]
+    "x",
+    [[1.0, 2.0], (1.0,), 1.5, None, "text", b"bytes", bytearray(4), {}, object(), [[1], [2, 3]]],
 )
 def test_what_is_no_array(x: Any) -> None:
     with pytest.raises(TypeError, match=r"^x is a .*: must be an array"):
@@ -180,7 +181,9 @@ def test_masked_arrays() -> None:
 
 def test_device_arrays_are_not_copied_silently() -> None:
     class Device:
-        __cuda_array_interface__: dict[str, Any] = {}
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            return {}
 
     with pytest.raises(TypeError, match="CUDA"):
         frame_of(Device())

@@ -73,7 +73,9 @@ def test_one_bit_steps(threshold: float) -> None:
         assert decoded.tobytes() == mxnet.decode_one_bit(payload.tobytes(), N).tobytes()
 
 
-@pytest.mark.parametrize("threshold", [1e-45, 5e-42, 1.1e-38, 0.0, -0.25, np.nan, -np.inf], ids=str)
+@pytest.mark.parametrize(
+    "threshold", [1e-45, 5e-42, 1.1e-38, 0.0, -0.25, np.nan, -np.inf], ids=str
+)
 def test_kernels_take_any_threshold(threshold: float) -> None:
     """The original's kernels were run with thresholds that its interface refuses."""
     t = np.float32(threshold)

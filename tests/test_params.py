@@ -284,7 +284,7 @@ def test_a_codec_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         assert Mine.read_parameters(memoryview(data)) == values
     with pytest.raises(Unsupported, match="mode: choice 2"):
         Mine.read_parameters(memoryview(b"\2"))
-    with pytest.raises(Corrupt, match="level: .*above 1"):
+    with pytest.raises(Corrupt, match=r"level: .*above 1"):
         Mine.read_parameters(memoryview(b"\0" + struct.pack("<f", 1)))
     with pytest.raises(Truncated):
         Mine.read_parameters(memoryview(b"\0\0\0"))

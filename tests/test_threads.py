@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_segments_cover_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
             parts.sort()
             assert parts[0][0] == 0
             assert parts[-1][1] == n
-            assert all(a[1] == b[0] for a, b in zip(parts, parts[1:], strict=False))
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
             assert all(start % pool.SEGMENT == 0 for start, _ in parts)
 
 

@@ -1,8 +1,8 @@
 """Float32 to float16 and bfloat16 and back, by integer arithmetic on bit patterns.
 
 Source: ``docs/wire-format.md``, dtypes of frames. Round to nearest, ties to even; overflow gives
-infinity, -0 and subnormals are kept. A NaN keeps its sign and the top bits of its mantissa, and where these
-are all zero the quiet bit is set. Widening is exact.
+infinity, -0 and subnormals are kept. A NaN keeps its sign and the top bits of its mantissa, and
+where these are all zero the quiet bit is set. Widening is exact.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""A seeded fuzzer without dependencies: ``python -m fuzz``."""

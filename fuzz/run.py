@@ -1,0 +1,130 @@
+"""The mutation loop: from the corpus, seeded, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fuzz.targets import TARGETS, run
+
+CORPUS = Path(__file__).parent / "corpus"
+LONGEST = 8192  # bytes of a mutant
+SLOWEST = 5.0  # seconds that one input may take
+INTERESTING = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 128, 192, 254, 255)
+INTEGERS = (0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1)
+TOKENS = (b"GCF\x01", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", b"\x00\x00\x00\x3f", b"=", b",")
+
+
+def corpus(target: str) -> list[bytes]:
+    """Return the seeds of a target, the empty input among them."""
+    files = sorted((CORPUS / target).glob("*"))
+    return [b"", *(file.read_bytes() for file in files)]
+
+
+def mutants(seeds: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
+    """Yield mutated inputs for ever."""
+    while True:
+        data = bytearray(rng.choice(seeds))
+        for _ in range(1 << rng.randrange(5)):
+            _mutate(data, seeds, rng)
+        yield bytes(data[:LONGEST])
+
+
+def _mutate(data: bytearray, seeds: Sequence[bytes], rng: random.Random) -> None:
+    at = rng.randrange(len(data) + 1)
+    choice = rng.randrange(10)
+    if choice <= 2 and data:
+        data[at % len(data)] ^= 1 << rng.randrange(8)
+    elif choice == 3 and data:
+        data[at % len(data)] = rng.choice(INTERESTING)
+    elif choice == 4:
+        width = rng.choice((1, 2, 4, 8))
+        value = rng.choice(INTEGERS) % (1 << 8 * width)
+        data[at : at + width] = value.to_bytes(width, rng.choice(("little", "big")))
+    elif choice == 5:
+        del data[at:]
+    elif choice == 6:
+        del data[at : at + rng.choice((1, 1, 2, 4, 16))]
+    elif choice == 7:
+        data[at:at] = rng.randbytes(rng.choice((1, 1, 2, 4, 16)))
+    elif choice == 8:
+        data[at:at] = rng.choice(TOKENS)
+    else:
+        other = rng.choice(seeds)
+        start = rng.randrange(len(other) + 1)
+        piece = other[start : start + rng.randrange(1, 65)]
+        data[at : at + (len(piece) if rng.random() < 0.5 else 0)] = piece
+
+
+def fuzz(
+    target: str, *, seed: int, runs: int | None = None, seconds: float | None = None
+) -> tuple[int, bytes | None]:
+    """Run a target on its corpus and then on mutants of it.
+
+    Returns
+    -------
+    int
+        Inputs that were run.
+    bytes or None
+        The input that failed, after its traceback was printed.
+    """
+    seeds = corpus(target)
+    rng = random.Random(f"{target} {seed}")
+    start = time.perf_counter()
+    count = 0
+    for data in _inputs(seeds, rng):
+        if runs is not None and count >= max(runs, len(seeds)):
+            break
+        began = time.perf_counter()
+        if seconds is not None and began - start >= seconds and count >= len(seeds):
+            break
+        count += 1
+        try:
+            run(target, data)
+        except Exception:
+            traceback.print_exc()
+            return count, data
+        if time.perf_counter() - began > SLOWEST:
+            print(f"{target}: an input took more than {SLOWEST} s")
+            return count, data
+    return count, None
+
+
+def _inputs(seeds: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
+    yield from seeds
+    yield from mutants(seeds, rng)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and fuzz; return 1 if something failed."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--target", choices=[*TARGETS, "all"], default="all")
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--runs", type=int, help="inputs per target")
+    amount.add_argument("--seconds", type=float, help="time per target (default 10)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
+    options = parser.parse_args(arguments)
+    if options.replay is not None:
+        if options.target == "all":
+            parser.error("--replay needs --target")
+        run(options.target, bytes.fromhex(options.replay))
+        print(f"{options.target}: the input passes")
+        return 0
+    seconds = 10.0 if options.runs is None and options.seconds is None else options.seconds
+    failures = 0
+    for name in TARGETS if options.target == "all" else [options.target]:
+        began = time.perf_counter()
+        count, failed = fuzz(name, seed=options.seed, runs=options.runs, seconds=seconds)
+        spent = time.perf_counter() - began
+        print(
+            f"{name}: {count} inputs in {spent:.1f} s, {'FAILED' if failed is not None else 'ok'}"
+        )
+        if failed is not None:
+            failures += 1
+            print(f"replay: python -m fuzz --target {name} --replay '{failed.hex()}'")
+    return 1 if failures else 0
