@@ -246,8 +246,8 @@ GOOD = {
         ({"params": b"\2"}, gcodec.Unsupported),
         ({"params": b"\0\0"}, gcodec.Unsupported),
         ({"scalars": THRESHOLD + b"\0"}, gcodec.Unsupported),
-        ({"scalars": b""}, gcodec.Truncated),
-        ({"scalars": THRESHOLD[:3]}, gcodec.Truncated),
+        ({"scalars": b""}, gcodec.Corrupt),
+        ({"scalars": THRESHOLD[:3]}, gcodec.Corrupt),
         ({"scalars": bytes(4)}, gcodec.Corrupt),
         ({"scalars": np.float32(np.nan).tobytes()}, gcodec.Corrupt),
         ({"scalars": bytes.fromhex("ffff7f00")}, gcodec.Corrupt),  # the largest subnormal
@@ -263,7 +263,7 @@ GOOD = {
         ({"shape": (2**58,), "payload": b"", "nbits": 0}, gcodec.LimitExceeded),
         ({"codec_id": 1, "scalars": b"", "shape": (1,), "nbits": 31}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "payload": b"\0\0\0\1"}, gcodec.Corrupt),
-        ({"codec_id": 4, "scalars": b"", "params": b"\0\0"}, gcodec.Truncated),
+        ({"codec_id": 4, "scalars": b"", "params": b"\0\0"}, gcodec.Corrupt),
     ],
 )
 def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) -> None:

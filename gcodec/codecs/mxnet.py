@@ -141,9 +141,11 @@ class MXNet2Bit(Codec):
         codec = self._resolved(values)
         level = codec._level_in(tensor.dtype)
         if not np.isfinite(level) and math.isfinite(codec._level):
-            raise ParameterError.of(
-                "threshold", codec.threshold, f"in the range of {tensor.dtype}"
+            # Only the composition sees whether a value is sent that the dtype cannot hold.
+            symbols: TwoBitSymbols = super()._quantize_residual(
+                tensor, residual, decay, seed, prior
             )
+            return symbols
         codes = quantize.quantize_2bit_residual(
             tensor.values, residual, decay, np.float32(codec.threshold), level
         )
