@@ -33,37 +33,57 @@ def rows(n: int) -> tuple[Callable[[], object], list[Row]]:
     """Return the memcpy, and all rows over n float32 elements."""
     import gcodec
     from bench import twins
-    from gcodec.kernels import convert, pack, philox, quantize, reduce
+    from gcodec.kernels import arithmetic, convert, pack, philox, quantize, reduce
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal(n, dtype=np.float32)
     # Buffers as a user has them: plain NumPy, and every page touched.
     copy, residual, acc = (np.ones(n, np.float32) for _ in range(3))
     half = convert.to_16_bits(x, "bfloat16")
-    lanes = np.zeros(128, np.float32)
     codes = rng.integers(0, 4, n).astype(np.uint8)
 
     def memcpy() -> None:
         np.copyto(copy, x)
 
+    def twin(read_bits: int, write_bits: int) -> Callable[[], None]:
+        return twins.stream(n, read_bits, write_bits)
+
+    widen = twin(16, 32)
     table = [
-        Row("reduce: sum of squares", lambda: reduce.sum_squares(x), lambda: twins.read(x, lanes)),
-        Row("reduce: all finite", lambda: reduce.all_finite(x), lambda: twins.read(x, lanes)),
-        Row("philox: words", lambda: philox.words(1, 0, n)),
-        Row("convert: to bfloat16", lambda: convert.to_16_bits(x, "bfloat16")),
-        Row("convert: from bfloat16", lambda: convert.from_16_bits(half, "bfloat16")),
-        Row("convert: to float16", lambda: convert.to_16_bits(x, "float16")),
-        Row("convert: from float16", lambda: convert.from_16_bits(half, "float16")),
+        Row("reduce: sum of squares", lambda: reduce.sum_squares(x), twin(32, 0)),
+        Row("reduce: all finite", lambda: reduce.all_finite(x), twin(32, 0)),
+        Row(
+            "reduce: all finite, with residual",
+            lambda: reduce.all_finite_corrected(x, residual, np.float32(1)),
+            twin(64, 0),
+        ),
+        Row("philox: words", lambda: philox.words(1, 0, n), twin(0, 32)),
+        Row(
+            "arithmetic: corrected",
+            lambda: arithmetic.corrected(x, residual, np.float32(1)),
+            twin(64, 32),
+        ),
+        Row("convert: to bfloat16", lambda: convert.to_16_bits(x, "bfloat16"), twin(32, 16)),
+        Row(
+            "convert: from bfloat16", lambda: convert.from_16_bits(half, "bfloat16"), twin(16, 32)
+        ),
+        Row("convert: to float16", lambda: convert.to_16_bits(x, "float16"), twin(32, 16)),
+        Row("convert: from float16", lambda: convert.from_16_bits(half, "float16"), widen),
     ]
     for width, order in ((1, "msb"), (2, "msb"), (2, "lsb"), (3, "msb"), (4, "lsb"), (7, "lsb")):
         layout = pack.FieldLayout(width, order)
         small = codes & (1 << width) - 1 if width < 2 else codes
         packed = pack.pack_fields(small, layout)
         table += [
-            Row(f"pack: {width} bits, {order}", lambda c=small, s=layout: pack.pack_fields(c, s)),
+            Row(
+                f"pack: {width} bits, {order}",
+                lambda c=small, s=layout: pack.pack_fields(c, s),
+                twin(8, width),
+            ),
             Row(
                 f"unpack: {width} bits, {order}",
                 lambda p=packed, s=layout: pack.unpack_fields(p, n, s),
+                twin(width, 8),
             ),
         ]
     goals = {"mxnet-2bit": (1.1, 1.8, 1.8), "mxnet-1bit": (None, None, None)}
@@ -82,7 +102,7 @@ def rows(n: int) -> tuple[Callable[[], object], list[Row]]:
                 lambda o=out, r=other, w=width: twins.quantize_residual(x, r, o, w),
                 goal_encode,
             ),
-            Row(f"{spec}: quantize", lambda c=codec: c.quantize(x)),
+            Row(f"{spec}: quantize", lambda c=codec: c.quantize(x), twin(32, width)),
             Row(f"{spec}: encode", lambda c=codec: gcodec.encode(x, c)),
             Row(f"{spec}: Feedback.compress", lambda f=feedback: f.compress("x", x)),
             Row(

@@ -5,6 +5,8 @@ They tell what the memory of this host allows, where a memcpy tells what its lib
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gcodec.kernels.jit import inline, kernel
@@ -49,11 +51,21 @@ def dequantize(data, out, width, add):
                 values[i] = value
 
 
-@kernel("in float32[], out float32[]")
-def read(x, lanes):
-    """Read x."""
-    for start in range(0, x.size - _TILE + 1, _TILE):
-        _fetch(x, start)
-        values = x[start : start + _TILE]
-        for i in range(_TILE):
-            lanes[i] += values[i]
+def stream(n: int, read_bits: int, write_bits: int) -> Callable[[], None]:
+    """Make a twin that reads and writes so many bits for each of n elements."""
+    source = np.ones(max(n * read_bits // 64, 1), np.uint64)
+    target = np.ones(max(n * write_bits // 64, 1), np.uint64)
+    # Words per 64 elements, and as many lanes to add them up in.
+    lanes = np.zeros(64, np.uint64)
+    return lambda: _stream(source, target, read_bits, write_bits, n // 64, lanes)
+
+
+@kernel("in uint64[], out uint64[], int64, int64, int64, out uint64[]")
+def _stream(source, target, reads, writes, blocks, lanes):
+    for b in range(blocks):
+        words = source[b * reads : b * reads + reads]
+        for i in range(words.size):
+            lanes[i] ^= words[i]
+        words = target[b * writes : b * writes + writes]
+        for i in range(words.size):
+            words[i] = np.uint64(b)

@@ -66,6 +66,11 @@ class Frame:
     key: bytes | None = field(default=None, repr=False)
 
     @property
+    def seek(self) -> None:
+        """Seek table of the payload; None, as no codec of this release needs one."""
+        return None
+
+    @property
     def size(self) -> int:
         """Elements of the tensor."""
         return math.prod(self.shape)

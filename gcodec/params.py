@@ -12,6 +12,7 @@ fraction are binary32 on the wire and kept as the Python float of their shortest
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 import struct
@@ -207,6 +208,7 @@ class Parameters:
         """Raise `ParameterError` where parameters do not fit together."""
 
     @classmethod
+    @functools.cache
     def declared(cls) -> tuple[Param, ...]:
         """Return the declared parameters, in order."""
         fields = dataclasses.fields(cls)

@@ -176,6 +176,8 @@ class MXNet2Bit(Codec):
         return TwoBitSymbols(payload.data, float(self.threshold))
 
     def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
+        if symbols.threshold == self.threshold:
+            return self
         return self.replaced(threshold=symbols.threshold)
 
 
