@@ -78,7 +78,8 @@ class Reader:
         """Return the next `nbytes` bytes."""
         if nbytes > len(self.data) - self.at:
             raise Truncated(
-                f"{nbytes} bytes wanted, {len(self.data) - self.at} left", offset=self.at
+                f"the bytes end too early: {nbytes} wanted, {len(self.data) - self.at} left",
+                offset=self.at,
             )
         part = self.data[self.at : self.at + nbytes]
         self.at += nbytes

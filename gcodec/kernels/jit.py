@@ -90,7 +90,11 @@ class _Lazy:
             if isinstance(names.get(name), _Lazy):
                 names[name] = names[name].built
         bound = types.FunctionType(
-            function.__code__, names, function.__name__, function.__defaults__
+            function.__code__,
+            names,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
         )
         bound.__qualname__ = function.__qualname__
         bound.__module__ = function.__module__

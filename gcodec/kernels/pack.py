@@ -1,19 +1,20 @@
 """Fixed-width fields of 1 to 8 bits: the one packer, for every bit order that is in use.
 
 A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fields` move codes
-(one per byte) there and back. Codecs that fuse packing with their arithmetic call the same two
-steps, `join` and `split`, on a few codes in a register.
+(one per byte) there and back. Quantisers whose codes never reach memory, but are packed as vectors
+(`kernels/blocks.py`), name the layout that they write, and the tests hold them to it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
-from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.memory import aligned_empty
 
 
@@ -105,7 +106,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
             total = layout._codes(n) if stop == n else stop
             # Segments are multiples of eight codes, so each begins at a whole byte.
             part = out[start * width // 8 : -(-total * width // 8)]
-            _pack_groups(codes[start:stop], part, width, msb, count)
+            _packer(width, msb)(codes[start:stop], part, count)
 
         pool.run(task, n)
         if layout.word == 4 and msb:
@@ -156,7 +157,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     if layout.pad == "count":
         last = data[n // 8 * width :]
         tail = codes[n // 8 * 8 :]
-        _unpack_groups(last, tail, width, msb)
+        _unpacker(width, msb)(last, tail)
         expected = pack_fields(tail, layout._replace(align=1))
         if not np.array_equal(expected, last[: expected.size]):
             raise Corrupt("a pad code differs from what the format fills in", size - 1)
@@ -166,7 +167,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
 
     def task(start: int, stop: int) -> None:
         part = data[start * width // 8 : -(-stop * width // 8)]
-        _unpack_groups(part, codes[start:stop], width, msb)
+        _unpacker(width, msb)(part, codes[start:stop])
 
     pool.run(task, n)
     return codes
@@ -227,52 +228,65 @@ def split(x, width, lane, msb):
     return (x & first) | ((x << np.uint64(lane - width)) & second)
 
 
-@kernel("in uint8[], out uint8[], int64, boolean, boolean")
-def _pack_groups(codes, out, width, msb, count):
-    # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
-    groups = codes.size // 8
-    lanes = codes[: groups * 8].view(np.uint64)
-    for g in range(groups):  # (g + 1) * width <= out.size
-        x = join(join(join(lanes[g], width, 8, msb), 2 * width, 16, msb), 4 * width, 32, msb)
-        for b in range(width):
-            shift = 8 * (width - 1 - b) if msb else 8 * b
-            out[g * width + b] = np.uint8(x >> np.uint64(shift))
-    # The bytes left: bit by bit, from the codes left and the pad codes.
-    for at in range(groups * width, out.size):
-        byte = 0
-        for bit in range(8):
-            index, within = divmod(at * 8 + bit, width)
-            if index < codes.size:
-                code = np.int64(codes[index])
-            else:
-                code = index - codes.size if count else 0
-            if msb:
-                byte |= ((code >> (width - 1 - within)) & 1) << (7 - bit)
-            else:
-                byte |= ((code >> within) & 1) << bit
-        out[at] = np.uint8(byte)
+@functools.cache
+def _packer(width: int, msb: bool) -> Kernel:
+    """Make the packing kernel of one layout: LLVM vectorises what it knows to be constant."""
+
+    @kernel("in uint8[], out uint8[], boolean")
+    def pack_groups(codes, out, count):
+        # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
+        groups = codes.size // 8
+        lanes = codes[: groups * 8].view(np.uint64)
+        for g in range(groups):  # (g + 1) * width <= out.size
+            x = join(join(join(lanes[g], width, 8, msb), 2 * width, 16, msb), 4 * width, 32, msb)
+            for b in range(width):
+                shift = 8 * (width - 1 - b) if msb else 8 * b
+                out[g * width + b] = np.uint8(x >> np.uint64(shift))
+        # The bytes left: bit by bit, from the codes left and the pad codes.
+        for at in range(groups * width, out.size):
+            byte = 0
+            for bit in range(8):
+                index, within = divmod(at * 8 + bit, width)
+                if index < codes.size:
+                    code = np.int64(codes[index])
+                else:
+                    code = index - codes.size if count else 0
+                if msb:
+                    byte |= ((code >> (width - 1 - within)) & 1) << (7 - bit)
+                else:
+                    byte |= ((code >> within) & 1) << bit
+            out[at] = np.uint8(byte)
+
+    return pack_groups
 
 
-@kernel("in uint8[], out uint8[], int64, boolean")
-def _unpack_groups(data, codes, width, msb):
-    # data.size >= ceil(codes.size * width / 8)
-    groups = codes.size // 8
-    lanes = codes[: groups * 8].view(np.uint64)
-    for g in range(groups):  # (g + 1) * width <= data.size
-        x = np.uint64(0)
-        for b in range(width):
-            shift = 8 * (width - 1 - b) if msb else 8 * b
-            x |= np.uint64(data[g * width + b]) << np.uint64(shift)
-        lanes[g] = split(split(split(x, 4 * width, 32, msb), 2 * width, 16, msb), width, 8, msb)
-    for i in range(groups * 8, codes.size):  # at most seven codes, bit by bit
-        code = 0
-        for within in range(width):
-            at, bit = divmod(i * width + within, 8)
-            if msb:
-                code |= ((np.int64(data[at]) >> (7 - bit)) & 1) << (width - 1 - within)
-            else:
-                code |= ((np.int64(data[at]) >> bit) & 1) << within
-        codes[i] = np.uint8(code)
+@functools.cache
+def _unpacker(width: int, msb: bool) -> Kernel:
+    """Make the unpacking kernel of one layout."""
+
+    @kernel("in uint8[], out uint8[]")
+    def unpack_groups(data, codes):
+        # data.size >= ceil(codes.size * width / 8)
+        groups = codes.size // 8
+        lanes = codes[: groups * 8].view(np.uint64)
+        for g in range(groups):  # (g + 1) * width <= data.size
+            x = np.uint64(0)
+            for b in range(width):
+                shift = 8 * (width - 1 - b) if msb else 8 * b
+                x |= np.uint64(data[g * width + b]) << np.uint64(shift)
+            x = split(split(x, 4 * width, 32, msb), 2 * width, 16, msb)
+            lanes[g] = split(x, width, 8, msb)
+        for i in range(groups * 8, codes.size):  # at most seven codes, bit by bit
+            code = 0
+            for within in range(width):
+                at, bit = divmod(i * width + within, 8)
+                if msb:
+                    code |= ((np.int64(data[at]) >> (7 - bit)) & 1) << (width - 1 - within)
+                else:
+                    code |= ((np.int64(data[at]) >> bit) & 1) << within
+            codes[i] = np.uint8(code)
+
+    return unpack_groups
 
 
 @kernel("in uint8[], out uint8[], int64, int64, boolean")

@@ -178,48 +178,75 @@ def _to_cache_line(stream: np.ndarray, step: int) -> int:
 # In the kernels below x and out are whole blocks: a multiple of BLOCK elements, and the packed
 # bytes of as many codes. before and after are as long as x where stride is 1, and BLOCK long where
 # it is 0. So each block lies inside its arrays.
+#
+# Blocks are taken from the two halves in turn: two streams keep more of the memory busy than one,
+# which gains a tenth. An odd block in the middle comes last.
 
 
 @kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
 def _quantize_2bit(x, before, after, stride, decay, threshold, level, out):
-    for i in range(0, x.size, BLOCK):
-        j = i * stride
-        quantize_2bit_block(x, i, before, after, j, decay, threshold, level, out, i // 4)
+    half = x.size // (2 * BLOCK) * BLOCK
+    for i in range(0, half, BLOCK):
+        for k in (i, half + i):
+            j = k * stride
+            quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
+    for k in range(2 * half, x.size, BLOCK):
+        j = k * stride
+        quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
 
 
 @kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
 def _quantize_1bit(x, before, after, stride, decay, threshold, level, out):
-    for i in range(0, x.size, BLOCK):
-        j = i * stride
-        quantize_1bit_block(x, i, before, after, j, decay, threshold, level, out, i // 8)
+    half = x.size // (2 * BLOCK) * BLOCK
+    for i in range(0, half, BLOCK):
+        for k in (i, half + i):
+            j = k * stride
+            quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
+    for k in range(2 * half, x.size, BLOCK):
+        j = k * stride
+        quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
 
 
 @kernel("in uint8[], float32, int64, out float32[]")
 def _dequantize_2bit(data, level, store, out):
+    half = out.size // (2 * BLOCK) * BLOCK
     if store == _STREAM:
-        for i in range(0, out.size, BLOCK):
-            stream_2bit_block(data, i // 4, level, out, i)
+        for k in range(0, out.size, BLOCK):
+            stream_2bit_block(data, k // 4, level, out, k)
         fence()
     elif store == _ADD:
-        for i in range(0, out.size, BLOCK):
-            add_2bit_block(data, i // 4, level, out, i)
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                add_2bit_block(data, k // 4, level, out, k)
+        for k in range(2 * half, out.size, BLOCK):
+            add_2bit_block(data, k // 4, level, out, k)
     else:
-        for i in range(0, out.size, BLOCK):
-            write_2bit_block(data, i // 4, level, out, i)
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                write_2bit_block(data, k // 4, level, out, k)
+        for k in range(2 * half, out.size, BLOCK):
+            write_2bit_block(data, k // 4, level, out, k)
 
 
 @kernel("in uint8[], float32, int64, out float32[]")
 def _dequantize_1bit(data, level, store, out):
+    half = out.size // (2 * BLOCK) * BLOCK
     if store == _STREAM:
-        for i in range(0, out.size, BLOCK):
-            stream_1bit_block(data, i // 8, level, out, i)
+        for k in range(0, out.size, BLOCK):
+            stream_1bit_block(data, k // 8, level, out, k)
         fence()
     elif store == _ADD:
-        for i in range(0, out.size, BLOCK):
-            add_1bit_block(data, i // 8, level, out, i)
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                add_1bit_block(data, k // 8, level, out, k)
+        for k in range(2 * half, out.size, BLOCK):
+            add_1bit_block(data, k // 8, level, out, k)
     else:
-        for i in range(0, out.size, BLOCK):
-            write_1bit_block(data, i // 8, level, out, i)
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                write_1bit_block(data, k // 8, level, out, k)
+        for k in range(2 * half, out.size, BLOCK):
+            write_1bit_block(data, k // 8, level, out, k)
 
 
 @kernel("in uint8[]")
