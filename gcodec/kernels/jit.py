@@ -72,11 +72,16 @@ class _Lazy:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.__doc__ = function.__doc__
+        self._built: Any = None
 
-    @functools.cached_property
+    @property
     def built(self) -> Any:
-        with _LOCK:
-            return self._build()
+        """What Numba made of it; made now if this is the first use."""
+        if self._built is None:
+            with _LOCK:
+                if self._built is None:
+                    self._built = self._build()
+        return self._built
 
     def _build(self) -> Any:
         raise NotImplementedError
