@@ -129,7 +129,7 @@ def test_listing_reads_little(tmp_path, monkeypatch):
     def counting_open(*args):
         return Counting(open(*args))
 
-    monkeypatch.setattr("gcodec.gradients.numpy_file.open", counting_open, raising=False)
+    monkeypatch.setattr("gcodec.gradients.entries.open", counting_open, raising=False)
     with open_dump(tmp_path / "big.npz") as dump:
         assert [e.shape for e in dump.entries] == [(1 << 20,), (1 << 20,)]
     assert 0 < read < 100_000

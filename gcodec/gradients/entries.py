@@ -190,3 +190,22 @@ class Dump:
     def __repr__(self) -> str:
         """Name the format, the file and the number of tensors."""
         return f"<{self.format} dump {os.fspath(self.path)!r} with {len(self.entries)} tensors>"
+
+
+class FileDump(Dump):
+    """A dump in one file, which stays open from the reading of its header on."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        super().__init__(path, limits)
+        self._file = open(path, "rb")  # noqa: SIM115
+        try:
+            self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        self._file.close()

@@ -11,7 +11,6 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -21,8 +20,8 @@ from gcodec.gradients.archive import Archive
 from gcodec.gradients.entries import (
     READABLE,
     Array,
-    Dump,
     Entry,
+    FileDump,
     element_count,
     native,
     shown,
@@ -160,27 +159,21 @@ def _load(
     return native(array.T if header.fortran else array)
 
 
-class NpyDump(Dump):
+class NpyDump(FileDump):
     """A .npy file: one array, named after the file."""
 
     format = "npy"
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        super().__init__(path, limits)
-        self._file = open(path, "rb")  # noqa: SIM115
-        try:
-            self._nbytes = os.fstat(self._file.fileno()).st_size
-            self._header = header = read_header(shown(path.name), self._read)
-            if header.stored and header.start + header.nbytes != self._nbytes:
-                kind = Truncated if header.start + header.nbytes > self._nbytes else Corrupt
-                raise kind(
-                    f"{shown(path.name)} declares {header.nbytes} bytes of data, "
-                    f"but {self._nbytes - header.start} follow its header"
-                )
-            self._set_entries([Entry(path.stem, header.dtype, header.shape)])
-        except BaseException:
-            self._file.close()
-            raise
+    def _read_header(self) -> None:
+        self._nbytes = os.fstat(self._file.fileno()).st_size
+        self._header = header = read_header(shown(self.path.name), self._read)
+        if header.stored and header.start + header.nbytes != self._nbytes:
+            kind = Truncated if header.start + header.nbytes > self._nbytes else Corrupt
+            raise kind(
+                f"{shown(self.path.name)} declares {header.nbytes} bytes of data, "
+                f"but {self._nbytes - header.start} follow its header"
+            )
+        self._set_entries([Entry(self.path.stem, header.dtype, header.shape)])
 
     def _read(self, size: int) -> bytes:
         data = self._file.read(size)
@@ -198,9 +191,6 @@ class NpyDump(Dump):
             f"array {shown(entry.name)}", self._header, self.limits, self._nbytes, self._read_into
         )
 
-    def _close(self) -> None:
-        self._file.close()
-
 
 def _fill(file: BinaryIO, view: memoryview) -> int:
     done = 0
@@ -213,27 +203,21 @@ def _fill(file: BinaryIO, view: memoryview) -> int:
     return done
 
 
-class NpzDump(Dump):
+class NpzDump(FileDump):
     """A .npz file: a zip archive of .npy files."""
 
     format = "npz"
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        super().__init__(path, limits)
-        self._file = open(path, "rb")  # noqa: SIM115
-        try:
-            self._archive = Archive(self._file)
-            self._headers: dict[str, tuple[str, Header]] = {}
-            for member_name in self._archive.members:
-                name = member_name.removesuffix(".npy")
-                header = self._read_header(member_name)
-                self._set_entries([Entry(name, header.dtype, header.shape)])
-                self._headers[name] = (member_name, header)
-        except BaseException:
-            self._file.close()
-            raise
+    def _read_header(self) -> None:
+        self._archive = Archive(self._file)
+        self._headers: dict[str, tuple[str, Header]] = {}
+        for member_name in self._archive.members:
+            name = member_name.removesuffix(".npy")
+            header = self._member_header(member_name)
+            self._set_entries([Entry(name, header.dtype, header.shape)])
+            self._headers[name] = (member_name, header)
 
-    def _read_header(self, member_name: str) -> Header:
+    def _member_header(self, member_name: str) -> Header:
         member = self._archive.members[member_name]
         reader = self._archive.open(member)
         header = read_header(reader.what, reader.read)
@@ -252,9 +236,6 @@ class NpzDump(Dump):
         reader.read(header.start)
         what = f"array {shown(entry.name)}"
         return _load(what, header, self.limits, member.compress_size, reader.read_into)
-
-    def _close(self) -> None:
-        self._file.close()
 
 
 def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Array]]) -> None:

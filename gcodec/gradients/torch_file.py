@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from zipfile import ZipInfo
 
 import numpy as np
@@ -13,8 +12,8 @@ from gcodec.gradients.archive import Archive
 from gcodec.gradients.entries import (
     READABLE,
     Array,
-    Dump,
     Entry,
+    FileDump,
     element_count,
     native,
     readable,
@@ -22,25 +21,15 @@ from gcodec.gradients.entries import (
 )
 from gcodec.gradients.torch_pickle import read_tensors
 from gcodec.gradients.torch_records import Tensor
-from gcodec.limits import Limits
 
 _MAX_PICKLE = 64 << 20
 _ADVICE = "load it with PyTorch and save its tensors again with torch.save"
 
 
-class TorchDump(Dump):
+class TorchDump(FileDump):
     """A zip archive of torch.save: a pickle that describes tensors, and a member per storage."""
 
     format = "pt"
-
-    def __init__(self, path: Path, limits: Limits) -> None:
-        super().__init__(path, limits)
-        self._file = open(path, "rb")  # noqa: SIM115
-        try:
-            self._read_header()
-        except BaseException:
-            self._file.close()
-            raise
 
     def _read_header(self) -> None:
         # What begins as a pickle is a file of PyTorch before 1.6, or of pickle.dump.
@@ -127,9 +116,6 @@ class TorchDump(Dump):
             # Elements that overlap must not be shared in what the caller gets.
             view = view.copy()
         return native(view.byteswap() if self._swapped else view)
-
-    def _close(self) -> None:
-        self._file.close()
 
 
 def _span(tensor: Tensor) -> int:
