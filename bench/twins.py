@@ -6,13 +6,27 @@ They tell what the memory of this host allows, where a memcpy tells what its lib
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.jit import inline, kernel
-from gcodec.kernels.memory import prefetch
+from gcodec.kernels.jit import inline, intrinsic, kernel
+from gcodec.kernels.memory import emit_prefetch
 
 _TILE, _AHEAD, _LINE = 128, 512, 16
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of ``array[index]``; never faults, also past the end."""
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        emit_prefetch(builder, builder.gep(data, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
 
 
 @inline

@@ -10,6 +10,7 @@ bits.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite
+from gcodec.kinds import binary32, check_number
 from gcodec.params import Parameters
 from gcodec.wire import encode_name, max_header_nbytes
 
@@ -180,6 +182,9 @@ class Codec(Parameters):
         ParameterError, TypeError
         """
         tensor = intake(x)
+        decay = check_number("decay", decay, "a number, finite as float32")
+        if not math.isfinite(binary32(decay)):
+            raise ParameterError.of("decay", decay, "a number, finite as float32")
         shape = np.shape(residual)
         kept = writable(residual, "residual", "float32", shape)
         if kept.size != tensor.values.size:
@@ -207,8 +212,7 @@ class Codec(Parameters):
     def pack(self, symbols: Symbols) -> Payload:
         """Turn symbols into the published bytes."""
         codec, data, nbits = self._pack(symbols)
-        scalars = {field.name: getattr(codec, field.name) for field in self.message_fields()}
-        return Payload(codec, scalars, data, nbits)
+        return Payload(codec, codec.message_values(), data, nbits)
 
     def unpack(self, payload: Payload, shape: Any) -> Symbols:
         """Turn the published bytes into symbols.
@@ -259,12 +263,9 @@ class Codec(Parameters):
         """
         if not isinstance(payload, Payload):
             payload = self._bare_payload(payload, nbits, scalars)
-        elif type(payload.codec) is not type(self):
-            raise ParameterError.of("payload.codec", str(payload.codec), f"a {self.name} codec")
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
-        codec = payload.codec
-        return codec.dequantize(codec.unpack(payload, shape), shape)
+        return payload.codec.dequantize(self.unpack(payload, shape), shape)
 
     def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:
         """Return the most bytes of a frame of n elements, of any shape, with this name."""
@@ -273,14 +274,15 @@ class Codec(Parameters):
         return payload + max_header_nbytes(n, name_nbytes, self.fields_nbytes())
 
     def _bare_payload(self, data: Any, nbits: int | None, scalars: Mapping[str, Any]) -> Payload:
-        fields = {field.name: field for field in self.message_fields()}
+        known = self.message_values()
         for name in scalars:
-            if name not in fields:
-                allowed = ", ".join(fields) or "none"
+            if name not in known:
+                allowed = ", ".join(known) or "none"
                 raise ParameterError(f"{name}: scalars of a {self.name} message are: {allowed}")
         codec = self.replaced(**scalars)
-        for name in fields:
-            if isinstance(getattr(codec, name), str):
+        values = codec.message_values()
+        for name, value in values.items():
+            if isinstance(value, str):
                 raise ParameterError(f"{name}: bare bytes do not tell it; pass {name}=…")
         try:
             flat = np.frombuffer(data, np.uint8)
@@ -294,7 +296,7 @@ class Codec(Parameters):
             raise Truncated(f"the payload has {8 * flat.size} of {nbits} bits")
         if -(-nbits // 8) < flat.size:
             raise Corrupt(f"the payload has {flat.size} bytes for {nbits} bits")
-        return Payload(codec, {name: getattr(codec, name) for name in fields}, flat, int(nbits))
+        return Payload(codec, values, flat, int(nbits))
 
     def _require(self, fits: bool, n: int) -> None:
         """Raise `ParameterError` unless symbols fit the shape they are decoded to."""

@@ -14,6 +14,7 @@ from gcodec.frame import Frame
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
+from gcodec.kinds import check_number
 from gcodec.seeds import derive_seed
 from gcodec.wire import encode_name
 
@@ -63,13 +64,11 @@ class Feedback:
         nonfinite: NonFinite = "raise",
     ) -> None:
         self.codec = parse(codec)
-        if isinstance(decay, bool) or not isinstance(decay, (int, float, np.number)):
-            raise ParameterError.of("decay", decay, "a number from 0 to 1")
+        self.decay = check_number("decay", decay, "a number from 0 to 1")
         if not 0 <= decay <= 1:  # NaN fails as well
             raise ParameterError.of("decay", decay, "a number from 0 to 1")
         if nonfinite not in ("raise", "zero", "propagate"):
             raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
-        self.decay = float(decay)
         self.seed = check_seed(seed)
         self.rank = check_seed(rank, "rank")
         self.nonfinite: NonFinite = nonfinite

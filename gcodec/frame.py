@@ -32,6 +32,7 @@ from gcodec.arrays import (
 from gcodec.codec import Codec, Payload
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.wire import Reader, leb128
 
@@ -191,8 +192,7 @@ class Frame:
             raise Corrupt("no array has such a shape", start + 8)
         name = _read_name(raw_name)
         codec = _read_codec(codec_class, parameters, scalars)
-        values = {field.name: getattr(codec, field.name) for field in codec.message_fields()}
-        payload = Payload(codec, values, payload_data, nbits)
+        payload = Payload(codec, codec.message_values(), payload_data, nbits)
         return cls(codec, dtype, shape, payload, name, key), reader.at
 
     def decode(self, *, like: Any = None, out: Any = None) -> Any:
@@ -221,8 +221,7 @@ class Frame:
 
     def decode_add(self, acc: Any, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
-        if isinstance(scale, bool) or not isinstance(scale, (int, float, np.number)):
-            raise ParameterError.of("scale", scale, "a number")
+        scale = check_number("scale", scale)
         target = writable(acc, "acc", "float32", self.shape)
         symbols = self.codec._unpack(self.payload, self.size)
         flat = np.require(target, requirements=["C", "A"]).reshape(-1)

@@ -9,7 +9,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 
 MAGIC = b"GCF"
 VERSION = 1
-HAS_NAME, HAS_SEEK, HAS_TAG = 1, 2, 4  # bits of the flags byte
+HAS_NAME, HAS_TAG = 1, 4  # bits of the flags byte; 2 is kept for a seek table
 MAX_NDIM = 32
 TAG_NBYTES = 16
 

@@ -450,3 +450,21 @@ def test_frameworks_are_not_imported(tmp_path: Path) -> None:
         "assert not {'torch', 'jax', 'tensorflow', 'cupy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+@pytest.mark.parametrize("decay", ["1", None, True, 1j, np.nan, -np.inf, 1e300, 10**400])
+@pytest.mark.parametrize("spec", ["raw", "mxnet-2bit", "mxnet-1bit"])
+def test_decays_that_are_no_finite_number(spec: str, decay: object) -> None:
+    residual = np.ones(3, np.float32)
+    with pytest.raises(gcodec.ParameterError, match=r"decay=.*finite as float32"):
+        gcodec.parse(spec).quantize_residual(np.ones(3, np.float32), residual, decay=decay)
+    assert (residual == 1).all()
+
+
+@pytest.mark.parametrize("scale", ["1", None, True, 1j, np.complex64(1), 10**400])
+def test_scales_that_are_no_number(scale: object) -> None:
+    acc = np.ones(3, np.float32)
+    frame = gcodec.encode(np.ones(3, np.float32), "raw")
+    with pytest.raises(gcodec.ParameterError, match=r"scale=.*a number"):
+        gcodec.decode_add(frame, acc, scale)
+    assert (acc == 1).all()

@@ -17,7 +17,8 @@ import gcodec
 from gcodec import Codec, ParameterError
 from gcodec.codec import register
 from gcodec.errors import Corrupt, Unsupported
-from gcodec.params import Choice, Float32, binary32, param
+from gcodec.kinds import Choice, Float32, binary32
+from gcodec.params import param
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import arithmetic, convert, quantize
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
 from gcodec.kernels.reduce import sum_squares
-from gcodec.params import Choice, Float32, binary32, param
+from gcodec.kinds import Choice, Float32, binary32
+from gcodec.params import param
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
 _SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can tell

@@ -17,7 +17,8 @@ from gcodec.codec import Codec, Payload, register
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
-from gcodec.params import Choice, param
+from gcodec.kinds import Choice
+from gcodec.params import param
 from gcodec.wire import ITEMSIZE
 
 

@@ -19,19 +19,6 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     return block[start : start + nbytes].view(dtype)
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of ``array[index]``; never faults, also past the end."""
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        emit_prefetch(builder, builder.gep(data, [args[1]]))
-        return context.get_dummy_value()
-
-    return types.void(array, index), generate
-
-
 def emit_prefetch(builder: Any, pointer: Any) -> None:
     """Emit a prefetch of the cache line at `pointer`: for reading, into every cache level."""
     from llvmlite import ir

@@ -14,7 +14,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels import pool
 from gcodec.kernels.jit import inline, kernel
 
-ROUNDING, SELECTION = 0, 1  # the streams
+ROUNDING = 0  # the stream of stochastic rounding
 _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MULTIPLY_0, _MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

@@ -1,0 +1,161 @@
+"""Kinds of value that a parameter can have.
+
+A kind knows one type of value: how it is checked, written as text and as bytes. Numbers with a
+fraction are binary32 on the wire and kept as the Python float of their shortest decimal, so that
+``parse("mxnet-2bit:threshold=0.1").threshold == 0.1`` and both sides still mean the same binary32.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.wire import Reader
+
+
+class Kind(Protocol):
+    """A type of parameter."""
+
+    nbytes: int  # most bytes on the wire
+
+    @property
+    def allowed(self) -> str:
+        """What values there are, in words."""
+
+    def check(self, name: str, value: object) -> Any:
+        """Return the canonical form of `value`, or raise `ParameterError`."""
+
+    def parse(self, name: str, text: str) -> Any:
+        """Return the value that `text` spells in a spec."""
+
+    def text(self, value: Any) -> str:
+        """Spell `value` as in a spec."""
+
+    def write(self, value: Any) -> bytes:
+        """Return the bytes of `value`."""
+
+    def read(self, reader: Reader) -> Any:
+        """Read a value."""
+
+
+class Choice:
+    """One of a few words; an append-only u8 on the wire, the place of the word."""
+
+    nbytes = 1
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    @property
+    def allowed(self) -> str:
+        """The words."""
+        return "one of " + ", ".join(self.words)
+
+    def check(self, name: str, value: object) -> str:
+        """Return `value` if it is one of the words."""
+        if not isinstance(value, str) or value not in self.words:
+            raise ParameterError.of(name, value, self.allowed)
+        return value
+
+    parse = check
+
+    def text(self, value: str) -> str:
+        """Return the word."""
+        return value
+
+    def write(self, value: str) -> bytes:
+        """Return the place of the word."""
+        return bytes([self.words.index(value)])
+
+    def read(self, reader: Reader) -> str:
+        """Read the place of a word."""
+        place = reader.uint(1)
+        if place >= len(self.words):
+            raise Unsupported(f"choice {place}, known are 0 to {len(self.words) - 1}")
+        return self.words[place]
+
+
+class Float32:
+    """A number, binary32 on the wire.
+
+    Parameters
+    ----------
+    allowed : str
+        What values there are, in words.
+    test : callable
+        Whether a number is one of them, asked before and after rounding to binary32.
+    words : tuple of str
+        Words that stand for a number which the message will carry, such as ``"auto"``. They
+        never reach the wire.
+    """
+
+    nbytes = 4
+
+    def __init__(
+        self, allowed: str, test: Callable[[float], bool], words: tuple[str, ...] = ()
+    ) -> None:
+        self.allowed = " or ".join((allowed, *words))
+        self.test = test
+        self.words = words
+
+    def check(self, name: str, value: object) -> float | str:
+        """Return the canonical number, or the word."""
+        if isinstance(value, str):
+            if value in self.words:
+                return value
+        else:
+            number = check_number(name, value, self.allowed)
+            rounded = binary32(number)
+            if self.test(number) and self.test(rounded):
+                return rounded
+        raise ParameterError.of(name, value, self.allowed)
+
+    def parse(self, name: str, text: str) -> float | str:
+        """Return the number that a Python literal spells, or the word."""
+        if text in self.words:
+            return text
+        try:
+            number = float(text)
+        except ValueError:
+            raise ParameterError.of(name, text, self.allowed) from None
+        return self.check(name, number)
+
+    def text(self, value: float | str) -> str:
+        """Return the shortest decimal of the binary32, or the word."""
+        return value if isinstance(value, str) else repr(value)
+
+    def write(self, value: float) -> bytes:
+        """Return the four bytes of the number."""
+        return struct.pack("<f", np.float32(value))
+
+    def read(self, reader: Reader) -> float:
+        """Read four bytes."""
+        value = binary32(struct.unpack("<f", reader.take(4))[0])
+        if not self.test(value):
+            raise Corrupt(f"{value!r} must be {self.allowed}")
+        return value
+
+
+def check_number(name: str, value: object, allowed: str = "a number") -> float:
+    """Return a real number as a float, or raise `ParameterError`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ParameterError.of(name, value, allowed)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ParameterError.of(name, value, allowed) from None
+
+
+def binary32(value: float) -> float:
+    """Round to binary32; return the float whose shortest decimal is that of the binary32."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.float32(value)
+    if math.isnan(rounded):
+        return math.nan
+    return float(str(rounded))
