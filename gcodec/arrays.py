@@ -1,18 +1,22 @@
-"""Arrays of any framework: in as flat float32, out as the caller's library and dtype.
-
-A framework is recognised by the modules that are already loaded, never imported.
-"""
+"""Arrays of any library: in as flat float32, out as the caller's library and dtype."""
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.frameworks import (
+    Library,
+    as_numpy,
+    check_no_device,
+    dtype_error,
+    library_of,
+    memory_of,
+)
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.reduce import all_finite
@@ -47,13 +51,14 @@ class Tensor(NamedTuple):
 
 
 def intake(x: Any, name: str = "x") -> Tensor:
-    """Take in an array of any framework.
+    """Take in an array of any library.
 
     Parameters
     ----------
     x : array
-        NumPy array or scalar (any order, stride, byte order), buffer, DLPack exporter, torch or
-        JAX tensor on the host; float32, float16, bfloat16 or float64.
+        On the host: NumPy array or scalar (any order, stride, byte order), torch, JAX, TensorFlow
+        or MLX array, DLPack exporter, buffer, or an object with ``__array__``; float32, float16,
+        bfloat16 or float64.
     name : str
         What messages call it.
 
@@ -62,13 +67,10 @@ def intake(x: Any, name: str = "x") -> Tensor:
     TypeError
         For other dtypes, masked arrays, device arrays and things that are no arrays.
     """
-    array = _host(x, name)
+    array = as_numpy(x, name)
     dtype = _NAMES.get(array.dtype.newbyteorder("="))
     if dtype is None:
-        raise TypeError(
-            f"{name} has dtype {array.dtype}: gcodec takes {', '.join(DTYPE_CODES)}; "
-            f"convert it first, as in {name}.astype(numpy.float32)"
-        )
+        raise dtype_error(x, name, array.dtype.name)
     if array.ndim > MAX_NDIM:
         raise ParameterError.of(f"{name}.ndim", array.ndim, f"at most {MAX_NDIM}")
     shape = array.shape
@@ -81,19 +83,29 @@ def intake(x: Any, name: str = "x") -> Tensor:
     return Tensor(convert.from_16_bits(native.view(np.uint16), dtype), dtype, shape)
 
 
-def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
-    """Apply the policy for NaN and Inf to a tensor that was taken in."""
+def check_nonfinite(nonfinite: object) -> None:
+    """Raise `ParameterError` unless this is a policy for NaN and Inf."""
     if nonfinite not in ("raise", "zero", "propagate"):
         raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
+
+
+def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
+    """Apply the policy for NaN and Inf to a tensor that was taken in."""
     if nonfinite == "propagate" or all_finite(tensor.values):
         return tensor
-    wrong = ~np.isfinite(tensor.values)
     if nonfinite == "raise":
-        raise ParameterError(
-            f"x holds {np.count_nonzero(wrong)} NaN or Inf, the first at flat index "
-            f"{np.argmax(wrong)}: must be finite under nonfinite='raise'"
-        )
+        raise nonfinite_error(tensor.values)
+    wrong = ~np.isfinite(tensor.values)
     return tensor._replace(values=np.where(wrong, np.float32(0), tensor.values))
+
+
+def nonfinite_error(values: np.ndarray) -> ParameterError:
+    """Say how many of the values are NaN or Inf, and where the first is."""
+    wrong = ~np.isfinite(values)
+    return ParameterError(
+        f"x holds {np.count_nonzero(wrong)} NaN or Inf, the first at flat index "
+        f"{np.argmax(wrong)}: must be finite"
+    )
 
 
 def outlet(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -108,28 +120,30 @@ def outlet(values: np.ndarray, dtype: str) -> np.ndarray:
 
 def dtype_like(like: Any, shape: tuple[int, ...]) -> str:
     """Return the name of the dtype of `like`, an array that a result of `shape` is to be like."""
-    if not hasattr(like, "shape") or not hasattr(like, "dtype"):
-        raise TypeError(f"like is a {type(like).__name__}: must be an array")
+    library = library_of(like)
+    if library is not None:
+        library.check(like, "like")
+    else:
+        _check_like(like)
     if tuple(like.shape) != shape:
         raise ParameterError.of("like.shape", tuple(like.shape), str(shape))
-    text = getattr(like.dtype, "name", str(like.dtype).removeprefix("torch."))
+    text = str(like.dtype.name) if library is None else library.dtype_of(like)
     if text not in DTYPE_CODES:
         raise ParameterError.of("like.dtype", text, f"one of {', '.join(DTYPE_CODES)}")
-    return str(text)
+    return text
 
 
 def as_library_of(array: np.ndarray, like: Any) -> Any:
-    """Hand a host array over as an array of the library of `like`, on its device."""
-    if _is_torch(like):
-        torch = sys.modules["torch"]
-        if _NAMES[array.dtype] == "bfloat16":
-            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        else:
-            tensor = torch.from_numpy(array)
-        return tensor.to(like.device)
-    if _is_jax(like):
-        return sys.modules["jax"].device_put(array, like.device)
-    return array
+    """Hand a host array over as an array of the library of `like`, on its device.
+
+    What is of no library known here gets a NumPy array.
+    """
+    library = library_of(like)
+    if library is not None:
+        return library.make(array, like)
+    if isinstance(like, np.generic):
+        return array[()]
+    return array.astype(like.dtype, copy=False)  # for the byte order
 
 
 def writable(array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -140,18 +154,62 @@ def writable(array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nd
     ParameterError
         Unless it has exactly this dtype and shape and can be written to.
     TypeError
-        If it is no array.
+        If it is no array, or of a library whose arrays never change.
     """
     if isinstance(array, np.generic):
         raise ParameterError(f"{name} is a scalar: must be an array, which can be written to")
-    view = _host(array, name)
+    library = _writing_library(array, name)
+    if library is not None and library.dtype_of(array) != dtype:
+        raise ParameterError.of(f"{name}.dtype", library.dtype_of(array), dtype)
+    view = memory_of(array, name)
+    if view is None:
+        raise TypeError(f"{name} is a {type(array).__name__}: must be an array to write to")
     if _NAMES.get(view.dtype) != dtype:
         raise ParameterError.of(f"{name}.dtype", str(view.dtype), dtype)
     if view.shape != shape:
         raise ParameterError.of(f"{name}.shape", view.shape, str(shape))
     if not view.flags.writeable:
         raise ParameterError(f"{name} is read-only: must be writable")
+    shared = any(step == 0 and n > 1 for step, n in zip(view.strides, shape, strict=True))
+    if shared and view.size:
+        raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
+    if library is not None:
+        library.note_write(array)
     return view
+
+
+def byte_buffer(data: Any, name: str) -> Any:
+    """Return the memory of an array that is to hold bytes; other bytes-likes as they are.
+
+    Raises
+    ------
+    TypeError
+        Where the bytes cannot be reached.
+    """
+    library = library_of(data)
+    return data if library is None else library.memory(data, name)
+
+
+def writable_bytes(out: Any, name: str) -> memoryview:
+    """View a buffer of the caller's, to which bytes are written.
+
+    Raises
+    ------
+    ParameterError
+        If it is read-only.
+    TypeError
+        If it is no contiguous buffer.
+    """
+    library = _writing_library(out, name)
+    try:
+        target = memoryview(byte_buffer(out, name)).cast("B")
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {error}") from error
+    if target.readonly:
+        raise ParameterError(f"{name} is read-only: must be writable")
+    if library is not None:
+        library.note_write(out)
+    return target
 
 
 def is_flat(array: np.ndarray) -> bool:
@@ -172,52 +230,18 @@ def empty_like_shape(shape: Any) -> np.ndarray:
     return aligned_empty(size_of(shape), np.float32)
 
 
-def _host(x: Any, name: str) -> np.ndarray:
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: fill it first, as in {name}.filled(0)")
-    if isinstance(x, (np.ndarray, np.generic)):
-        return np.asarray(x)
-    if _is_torch(x):
-        return _from_torch(x, name)
-    if _is_jax(x):
-        return np.asarray(x)
-    if hasattr(x, "__cuda_array_interface__"):
-        raise TypeError(f"{name} is on a CUDA device: copy it to the host first")
-    if isinstance(x, (str, bytes, bytearray)):
-        raise TypeError(f"{name} is a {type(x).__name__}: must be an array")
-    if hasattr(x, "__dlpack__"):
-        try:
-            return np.from_dlpack(x)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise TypeError(f"{name} cannot be read through DLPack: {error}") from error
-    try:
-        return np.asarray(memoryview(x))
-    except TypeError:
+def _check_like(like: Any) -> None:
+    check_no_device(like, "like")
+    shows = [hasattr(like, "shape"), hasattr(getattr(like, "dtype", None), "name")]
+    if not all(shows) or not hasattr(type(like), "__array__"):
+        raise TypeError(f"like is a {type(like).__name__}: must be an array")
+
+
+def _writing_library(array: Any, name: str) -> Library | None:
+    library = library_of(array)
+    if library is not None and not library.writes:
         raise TypeError(
-            f"{name} is a {type(x).__name__}: must be an array; "
-            f"make one first, as in numpy.asarray({name}, dtype=numpy.float32)"
-        ) from None
-
-
-def _from_torch(x: Any, name: str) -> np.ndarray:
-    torch = sys.modules["torch"]
-    if x.device.type != "cpu":
-        raise TypeError(f"{name} is on {x.device}: copy it to the host first, as in {name}.cpu()")
-    if x.layout is not torch.strided or x.is_conj() or x.is_neg():
-        raise TypeError(f"{name} is no plain dense tensor: make it one, as in {name}.to_dense()")
-    x = x.detach()
-    if x.dtype is torch.bfloat16:
-        bits: np.ndarray = x.view(torch.int16).numpy()
-        return bits.view(ml_dtypes.bfloat16)
-    array: np.ndarray = x.numpy()
-    return array
-
-
-def _is_torch(x: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def _is_jax(x: Any) -> bool:
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(x, jax.Array)
+            f"{name} is an array of {library.title}, which cannot be written to: "
+            "give a NumPy array"
+        )
+    return library

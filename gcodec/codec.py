@@ -11,23 +11,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import Tensor, empty_like_shape, intake, is_flat, size_of, writable
+from gcodec.arrays import (
+    Tensor,
+    empty_like_shape,
+    intake,
+    is_flat,
+    nonfinite_error,
+    size_of,
+    writable,
+)
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.kinds import binary32, check_number
 from gcodec.params import Parameters
 from gcodec.wire import encode_name, max_header_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
-
-_C = TypeVar("_C", bound="type[Codec]")
 
 
 class Payload(NamedTuple):
@@ -56,10 +62,13 @@ class Payload(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Codec(Parameters):
-    """Base of all codecs; see `register`."""
+    """Base of all codecs; see `gcodec.register`."""
 
     id: ClassVar[int]
     name: ClassVar[str]
+    # Whether `_quantize` itself raises `nonfinite_error` for NaN and Inf, so that no one else has
+    # to read the values for it, and takes all others, whose x̂ is finite as float32.
+    refuses_nonfinite: ClassVar[bool] = False
 
     # What a class writes. Arrays are flat; `values` and `out` are float32.
 
@@ -69,8 +78,8 @@ class Codec(Parameters):
     def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
         raise NotImplementedError
 
-    def _pack(self, symbols: Symbols) -> tuple[Codec, np.ndarray, int]:
-        """Return the codec with every ``auto`` resolved, the bytes, and their number of bits."""
+    def _pack(self, symbols: Symbols) -> Payload:
+        """Turn symbols into a message; its codec has every ``auto`` resolved."""
         raise NotImplementedError
 
     def _unpack(self, payload: Payload, n: int) -> Symbols:
@@ -91,14 +100,22 @@ class Codec(Parameters):
         seed: int,
         prior: Symbols | None,
     ) -> Symbols:
+        # u − x̂ is u + (−1)·x̂, bit for bit.
+        minus = np.float32(-1)
+        if self.refuses_nonfinite and tensor.dtype in ("float32", "float64"):
+            # Nothing can fail once u is finite, so the residual itself can hold u.
+            if not all_finite_corrected(tensor.values, residual, decay):
+                raise nonfinite_error(arithmetic.corrected(tensor.values, residual, decay))
+            arithmetic.correct(tensor.values, residual, decay)
+            symbols = self._quantize(residual, seed, prior)
+            self._dequantize_add(symbols, tensor.dtype, minus, residual)
+            return symbols
         values = arithmetic.corrected(tensor.values, residual, decay)
         symbols = self._quantize(values, seed, prior)
-        decoded = empty_like_shape(values.size)
-        self._dequantize(symbols, decoded)
-        decoded = convert.round_to(decoded, tensor.dtype)
-        if not all_finite(decoded) and all_finite(values):
+        self._dequantize_add(symbols, tensor.dtype, minus, values)
+        if not all_finite(values) and all_finite_corrected(tensor.values, residual, decay):
             raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
-        arithmetic.subtract(values, decoded, residual)
+        residual[:] = values
         return symbols
 
     def _dequantize_add(
@@ -211,8 +228,7 @@ class Codec(Parameters):
 
     def pack(self, symbols: Symbols) -> Payload:
         """Turn symbols into the published bytes."""
-        codec, data, nbits = self._pack(symbols)
-        return Payload(codec, codec.message_values(), data, nbits)
+        return self._pack(symbols)
 
     def unpack(self, payload: Payload, shape: Any) -> Symbols:
         """Turn the published bytes into symbols.
@@ -262,7 +278,7 @@ class Codec(Parameters):
             If the bytes are wrong.
         """
         if not isinstance(payload, Payload):
-            payload = self._bare_payload(payload, nbits, scalars)
+            payload = self._bare_payload(payload, size_of(shape), nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         return payload.codec.dequantize(self.unpack(payload, shape), shape)
@@ -273,23 +289,28 @@ class Codec(Parameters):
         name_nbytes = 0 if name is None else len(encode_name(name))
         return payload + max_header_nbytes(n, name_nbytes, self.fields_nbytes())
 
-    def _bare_payload(self, data: Any, nbits: int | None, scalars: Mapping[str, Any]) -> Payload:
-        known = self.message_values()
+    def _bare_payload(
+        self, data: Any, n: int, nbits: int | None, scalars: Mapping[str, Any]
+    ) -> Payload:
+        kinds = {field.name: field.kind for field in self.message_fields()}
         for name in scalars:
-            if name not in known:
-                allowed = ", ".join(known) or "none"
+            if name not in kinds:
+                allowed = ", ".join(kinds) or "none"
                 raise ParameterError(f"{name}: scalars of a {self.name} message are: {allowed}")
-        codec = self.replaced(**scalars)
-        values = codec.message_values()
-        for name, value in values.items():
-            if isinstance(value, str):
-                raise ParameterError(f"{name}: bare bytes do not tell it; pass {name}=…")
+        given = {name: kinds[name].check(name, value) for name, value in scalars.items()}
+        codec = self.of_message(given)
+        own = [declared for declared in codec.declared() if declared.in_message]
+        parameters = {d.name: getattr(codec, d.attribute) for d in own}
+        values = {**parameters, **given}
+        missing = [name for name in kinds if name not in values]
+        for name in (*codec.unresolved(), *missing):
+            raise ParameterError(f"{name}: bare bytes do not tell it; give it as {name}=…")
         try:
             flat = np.frombuffer(data, np.uint8)
         except (TypeError, ValueError, BufferError) as error:
             raise TypeError(f"payload is a {type(data).__name__}: must be bytes-like") from error
         if nbits is None:
-            nbits = 8 * flat.size
+            nbits = codec._bare_nbits(n, flat.size)
         if not isinstance(nbits, (int, np.integer)) or nbits < 0:
             raise ParameterError.of("nbits", nbits, "a non-negative integer")
         if nbits > 8 * flat.size:
@@ -298,45 +319,12 @@ class Codec(Parameters):
             raise Corrupt(f"the payload has {flat.size} bytes for {nbits} bits")
         return Payload(codec, values, flat, int(nbits))
 
+    def _bare_nbits(self, n: int, nbytes: int) -> int:
+        """Bits of a payload of n elements, where its bytes alone tell; else `ParameterError`."""
+        nbits = self.max_payload_nbits(n)
+        return nbits if -(-nbits // 8) == nbytes else 8 * nbytes
+
     def _require(self, fits: bool, n: int) -> None:
         """Raise `ParameterError` unless symbols fit the shape they are decoded to."""
         if not fits:
             raise ParameterError(f"symbols: they are not those of {n} elements")
-
-
-_registry: dict[str, type[Codec]] = {}
-
-
-def register(*, id: int, name: str) -> Callable[[_C], _C]:
-    """Make a class a codec: a frozen dataclass, known by `name` in specs and `id` in frames.
-
-    Parameters
-    ----------
-    id : int
-        On the wire, never reused; 192 to 255 are for codecs of one's own.
-    name : str
-        In lower case.
-
-    Raises
-    ------
-    ParameterError
-        If the id or the name is taken.
-    """
-
-    def decorate(cls: _C) -> _C:
-        if not isinstance(id, int) or not 1 <= id <= 255:
-            raise ParameterError.of("id", id, "from 1 to 255")
-        for other in _registry.values():
-            same = (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
-            if (other.id == id or other.name == name) and not same:
-                raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
-        cls.id, cls.name = id, name
-        _registry[name] = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        return cls
-
-    return decorate
-
-
-def registered() -> dict[str, type[Codec]]:
-    """Return the codecs known so far, by name, in the order of their ids."""
-    return dict(sorted(_registry.items(), key=lambda item: item[1].id))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gcodec.arrays import NonFinite, intake, with_policy
+from gcodec.arrays import (
+    NonFinite,
+    byte_buffer,
+    check_nonfinite,
+    intake,
+    with_policy,
+    writable_bytes,
+)
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
@@ -28,7 +35,8 @@ def encode(
     Parameters
     ----------
     x : array
-        NumPy, buffer, DLPack, torch or JAX on the host; float32, float16, bfloat16 or float64.
+        On the host, of NumPy, torch, JAX, TensorFlow or MLX, or with DLPack, the buffer protocol
+        or ``__array__``; float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
         See `gcodec.parse`.
     seed : int
@@ -64,8 +72,10 @@ def encode(
     codec = parse(codec)
     if name is not None:
         encode_name(name)  # refuses what a frame cannot bear before any work is done
+    check_nonfinite(nonfinite)
     tensor = intake(x)
-    tensor = with_policy(tensor, nonfinite)
+    if nonfinite != "raise" or not codec.refuses_nonfinite:
+        tensor = with_policy(tensor, nonfinite)
     payload = codec.encode(tensor.values, seed=seed)
     frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
     if out is None:
@@ -87,9 +97,11 @@ def decode(
     ----------
     frame : bytes-like
     like : array, optional
-        The result takes its library, device and dtype. Its shape must be the frame's.
+        The result takes its library, device and dtype; it is NumPy's where the library is none of
+        those of `encode`. Its shape must be the frame's.
     out : array, optional
-        Where to write the result: of the frame's shape and dtype.
+        Where to write the result: of the frame's shape and dtype. Arrays of JAX, TensorFlow and
+        MLX cannot be written to.
     limits : Limits, optional
         What the frame may make this call allocate. Default ``Limits()``, but where `like` or `out`
         fixes the shape.
@@ -173,16 +185,11 @@ def _receive(data: Any, limits: Limits | None, key: bytes | None, shape_is_known
     if limits is None:
         # The caller's own array bounds what can be asked for.
         limits = Limits(1 << 62, 1 << 62) if shape_is_known else Limits()
-    return Frame.from_bytes(data, limits=limits, key=key)
+    return Frame.from_bytes(byte_buffer(data, "frame"), limits=limits, key=key)
 
 
 def _write(frame: Frame, out: Any) -> int:
-    try:
-        target = memoryview(out).cast("B")
-    except TypeError as error:
-        raise TypeError(f"out: {error}") from error
-    if target.readonly:
-        raise ParameterError("out is read-only: must be writable")
+    target = writable_bytes(out, "out")
     if len(target) < frame.nbytes:
         raise ParameterError.of("out", f"{len(target)} bytes", f"at least {frame.nbytes} bytes")
     at = 0

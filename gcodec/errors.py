@@ -18,7 +18,11 @@ class ParameterError(GcodecError, ValueError):
     @classmethod
     def of(cls, name: str, value: object, allowed: str) -> ParameterError:
         """Build the one form of message that a bad argument gets."""
-        return cls(f"{brief(name)}={brief(repr(value))}: must be {allowed}")
+        try:
+            shown = brief(repr(value))
+        except ValueError:  # Python writes no integer of thousands of digits
+            shown = "…"
+        return cls(f"{brief(name)}={shown}: must be {allowed}")
 
 
 class FormatError(GcodecError, ValueError):

@@ -92,7 +92,8 @@ class Frame:
             name = leb128(len(encoded)) + encoded
         if self.key is not None:
             flags |= wire.HAS_TAG
-        parameters, scalars = self.codec.write_parameters(), self.codec.write_scalars()
+        parameters = self.codec.write_parameters()
+        scalars = self.codec.write_scalars(self.payload.scalars)
         header = b"".join(
             (
                 wire.MAGIC,
@@ -191,8 +192,8 @@ class Frame:
         if n == 0 and math.prod(filter(None, shape)) >= _ADDRESSABLE:
             raise Corrupt("no array has such a shape", start + 8)
         name = _read_name(raw_name)
-        codec = _read_codec(codec_class, parameters, scalars)
-        payload = Payload(codec, codec.message_values(), payload_data, nbits)
+        codec, values = _read_codec(codec_class, parameters, scalars)
+        payload = Payload(codec, values, payload_data, nbits)
         return cls(codec, dtype, shape, payload, name, key), reader.at
 
     def decode(self, *, like: Any = None, out: Any = None) -> Any:
@@ -251,12 +252,19 @@ def _read_name(raw: memoryview | None) -> str | None:
         raise Corrupt("the name is not UTF-8") from error
 
 
-def _read_codec(cls: type[Codec], parameters: memoryview, scalars: memoryview) -> Codec:
-    values = {**cls.read_parameters(parameters), **cls.read_scalars(scalars)}
+def _read_codec(
+    cls: type[Codec], parameters: memoryview, scalars: memoryview
+) -> tuple[Codec, dict[str, Any]]:
+    """Return the codec of a message, and the message's scalars."""
     try:
-        return cls(**values)
+        codec = cls.from_mapping(cls.read_parameters(parameters))
+        values = codec.read_scalars(scalars)
+        codec = codec.of_message(values)
     except ParameterError as error:
         raise Corrupt(f"the parameters do not fit together: {error}") from None
+    if unresolved := codec.unresolved():
+        raise Corrupt(f"{unresolved[0]}: the frame does not tell it")
+    return codec, values
 
 
 def _check_tag(tag: bytes | None, key: bytes | None, signed: memoryview) -> None:

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.wire import Reader
+from gcodec.wire import Reader, leb128
 
 
 class Kind(Protocol):
     """A type of parameter."""
 
     nbytes: int  # most bytes on the wire
+    unsent: tuple[str, ...]  # words that stand for what the message will say, never on the wire
 
     @property
     def allowed(self) -> str:
@@ -45,12 +46,22 @@ class Kind(Protocol):
 
 
 class Choice:
-    """One of a few words; an append-only u8 on the wire, the place of the word."""
+    """One of a few words; an append-only u8 on the wire, the place of the word.
+
+    Parameters
+    ----------
+    *sent : str
+        Words with a place on the wire.
+    unsent : tuple of str
+        Words that stand for what the message will say, such as ``"auto"``.
+    """
 
     nbytes = 1
 
-    def __init__(self, *words: str) -> None:
-        self.words = words
+    def __init__(self, *sent: str, unsent: tuple[str, ...] = ()) -> None:
+        self.sent = sent
+        self.unsent = unsent
+        self.words = (*sent, *unsent)
 
     @property
     def allowed(self) -> str:
@@ -71,14 +82,65 @@ class Choice:
 
     def write(self, value: str) -> bytes:
         """Return the place of the word."""
-        return bytes([self.words.index(value)])
+        return bytes([self.sent.index(value)])
 
     def read(self, reader: Reader) -> str:
         """Read the place of a word."""
         place = reader.uint(1)
-        if place >= len(self.words):
-            raise Unsupported(f"choice {place}, known are 0 to {len(self.words) - 1}")
-        return self.words[place]
+        if place >= len(self.sent):
+            raise Unsupported(f"choice {place}, known are 0 to {len(self.sent) - 1}")
+        return self.sent[place]
+
+
+class Integer:
+    """An integer, LEB128 on the wire.
+
+    Parameters
+    ----------
+    low, high : int
+        The least and the largest; from 0 to 2**64 - 1.
+    """
+
+    unsent: tuple[str, ...] = ()
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+        self.nbytes = len(leb128(high))
+
+    @property
+    def allowed(self) -> str:
+        """The range."""
+        return f"an integer from {self.low} to {self.high}"
+
+    def check(self, name: str, value: object) -> int:
+        """Return `value` if it is an integer of the range."""
+        integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not integer or not self.low <= value <= self.high:  # type: ignore[operator]
+            raise ParameterError.of(name, value, self.allowed)
+        return int(value)  # type: ignore[call-overload, no-any-return]
+
+    def parse(self, name: str, text: str) -> int:
+        """Return the integer that a Python literal spells."""
+        try:
+            number = int(text, 0)
+        except ValueError:
+            raise ParameterError.of(name, text, self.allowed) from None
+        return self.check(name, number)
+
+    def text(self, value: int) -> str:
+        """Return the decimal digits."""
+        return str(value)
+
+    def write(self, value: int) -> bytes:
+        """Return the LEB128 bytes."""
+        return leb128(value)
+
+    def read(self, reader: Reader) -> int:
+        """Read an integer of the range."""
+        value = reader.leb128()
+        if not self.low <= value <= self.high:
+            raise Corrupt(f"{value} must be {self.allowed}")
+        return value
 
 
 class Float32:
@@ -91,8 +153,7 @@ class Float32:
     test : callable
         Whether a number is one of them, asked before and after rounding to binary32.
     words : tuple of str
-        Words that stand for a number which the message will carry, such as ``"auto"``. They
-        never reach the wire.
+        Words that stand for a number which the message will carry, such as ``"auto"``.
     """
 
     nbytes = 4
@@ -102,7 +163,7 @@ class Float32:
     ) -> None:
         self.allowed = " or ".join((allowed, *words))
         self.test = test
-        self.words = words
+        self.words = self.unsent = words
 
     def check(self, name: str, value: object) -> float | str:
         """Return the canonical number, or the word."""
@@ -152,7 +213,7 @@ def check_number(name: str, value: object, allowed: str = "a number") -> float:
         raise ParameterError.of(name, value, allowed) from None
 
 
-def binary32(value: float) -> float:
+def binary32(value: float | np.floating[Any]) -> float:
     """Round to binary32; return the float whose shortest decimal is that of the binary32."""
     with np.errstate(over="ignore", under="ignore"):
         rounded = np.float32(value)

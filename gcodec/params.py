@@ -23,33 +23,47 @@ _P = TypeVar("_P", bound="Parameters")
 
 
 @dataclasses.dataclass(frozen=True)
-class Param:
-    """One declared parameter.
+class Field:
+    """One value on the wire.
 
     Attributes
     ----------
     name : str
     kind : Kind
-    default : Any
     doc : str
         What it means, for tables of codecs.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Param(Field):
+    """One declared parameter.
+
+    Attributes
+    ----------
+    attribute : str
+        Its name in Python, where that in specs is taken.
+    default : Any
     in_message : bool
         Whether every message carries its own value among the frame's scalars, rather than in the
         parameters: so it is for what a codec may resolve per tensor.
     """
 
-    name: str
-    kind: Kind
+    attribute: str
     default: Any
-    doc: str
     in_message: bool
 
 
-def param(kind: Kind, default: Any, doc: str, *, in_message: bool = False) -> Any:
+def param(
+    kind: Kind, default: Any, doc: str, *, name: str | None = None, in_message: bool = False
+) -> Any:
     """Declare a parameter in the body of a codec class; see `Param`."""
-    return dataclasses.field(
-        default=default, metadata={"kind": kind, "doc": doc, "in_message": in_message}
-    )
+    metadata = {"name": name, "kind": kind, "doc": doc, "in_message": in_message}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -60,8 +74,8 @@ class Parameters:
 
     def __post_init__(self) -> None:
         for declared in self.declared():
-            value = declared.kind.check(declared.name, getattr(self, declared.name))
-            object.__setattr__(self, declared.name, value)
+            value = declared.kind.check(declared.name, getattr(self, declared.attribute))
+            object.__setattr__(self, declared.attribute, value)
         self.check()
 
     def check(self) -> None:
@@ -71,8 +85,17 @@ class Parameters:
     @functools.cache
     def declared(cls) -> tuple[Param, ...]:
         """Return the declared parameters, in order."""
-        fields = dataclasses.fields(cls)
-        return tuple(Param(name=f.name, default=f.default, **f.metadata) for f in fields)
+        return tuple(
+            Param(
+                name=field.metadata["name"] or field.name,
+                kind=field.metadata["kind"],
+                doc=field.metadata["doc"],
+                attribute=field.name,
+                default=field.default,
+                in_message=field.metadata["in_message"],
+            )
+            for field in dataclasses.fields(cls)
+        )
 
     def replaced(self: _P, **values: Any) -> _P:
         """Return a copy with some parameters replaced."""
@@ -82,7 +105,8 @@ class Parameters:
     def from_mapping(cls, values: Mapping[str, object]) -> Any:
         """Build from a mapping of parameter names to values."""
         cls._check_names(values)
-        return cls(**values)
+        attributes = {declared.name: declared.attribute for declared in cls.declared()}
+        return cls(**{attributes[key]: value for key, value in values.items()})
 
     @classmethod
     def from_text(cls, text: str) -> Any:
@@ -95,7 +119,7 @@ class Parameters:
             values[key] = value
         cls._check_names(values)
         kinds = {declared.name: declared.kind for declared in cls.declared()}
-        return cls(**{key: kinds[key].parse(key, value) for key, value in values.items()})
+        return cls.from_mapping({k: kinds[k].parse(k, value) for k, value in values.items()})
 
     @classmethod
     def _check_names(cls, values: Mapping[str, object]) -> None:
@@ -107,27 +131,27 @@ class Parameters:
                     + (f"the parameters {', '.join(known)}" if known else "no parameters")
                 )
 
-    def _texts(self) -> dict[str, str]:
-        """Spell each parameter that differs from its default."""
-        texts = {}
-        for declared in self.declared():
-            text = declared.kind.text(getattr(self, declared.name))
-            if text != declared.kind.text(declared.default):
-                texts[declared.name] = text
-        return texts
+    def _set_here(self) -> dict[str, Param]:
+        """Return each parameter that differs from its default, by name."""
+        return {
+            d.name: d
+            for d in self.declared()
+            if d.kind.text(getattr(self, d.attribute)) != d.kind.text(d.default)
+        }
 
     def __str__(self) -> str:
         """Return the canonical spec: defaults left out; ``parse(str(codec)) == codec``."""
-        texts = self._texts()
-        return ":".join(
-            filter(None, (self.name, ",".join(f"{key}={text}" for key, text in texts.items())))
+        texts = (
+            f"{name}={declared.kind.text(getattr(self, declared.attribute))}"
+            for name, declared in self._set_here().items()
         )
+        return ":".join(filter(None, (self.name, ",".join(texts))))
 
     def __repr__(self) -> str:
         """Return the Python expression that builds this codec."""
         parts = []
-        for key in self._texts():
-            value = getattr(self, key)
+        for declared in self._set_here().values():
+            key, value = declared.attribute, getattr(self, declared.attribute)
             odd = isinstance(value, float) and not math.isfinite(value)
             parts.append(f"{key}=float({str(value)!r})" if odd else f"{key}={value!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -143,11 +167,11 @@ class Parameters:
     def write_parameters(self) -> bytes:
         """Return the header bytes of the parameters, trailing defaults left out."""
         parts = [
-            (declared.name, declared.kind.write(getattr(self, declared.name)))
+            (declared.name, declared.kind.write(getattr(self, declared.attribute)))
             for declared in self.declared()
             if not declared.in_message
         ]
-        set_here = self._texts()
+        set_here = self._set_here()
         while parts and parts[-1][0] not in set_here:
             parts.pop()
         return b"".join(written for _, written in parts)
@@ -163,33 +187,40 @@ class Parameters:
             values[declared.name] = _read(declared, reader)
         return _nothing_left(values, reader)
 
-    @classmethod
-    def message_fields(cls) -> tuple[Param, ...]:
-        """Return the parameters whose value each message carries."""
-        return tuple(declared for declared in cls.declared() if declared.in_message)
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return what each message carries that is no parameter, such as a scale."""
+        return ()
 
-    def message_values(self) -> dict[str, Any]:
-        """Return the values that a message of this codec carries, by name."""
-        return {declared.name: getattr(self, declared.name) for declared in self.message_fields()}
+    def message_fields(self) -> tuple[Field, ...]:
+        """Return what each message carries, in the order of the frame's scalars."""
+        resolved = tuple(declared for declared in self.declared() if declared.in_message)
+        return (*resolved, *self.scalar_fields())
 
-    def write_scalars(self) -> bytes:
-        """Return the header bytes of the values that the message carries."""
-        return b"".join(f.kind.write(getattr(self, f.name)) for f in self.message_fields())
+    def unresolved(self) -> list[str]:
+        """Return the names of parameters that stand for what the message will say."""
+        return [d.name for d in self.declared() if getattr(self, d.attribute) in d.kind.unsent]
 
-    @classmethod
-    def read_scalars(cls, data: memoryview) -> dict[str, Any]:
+    def of_message(self: _P, scalars: Mapping[str, Any]) -> _P:
+        """Return a copy whose parameters are those of a message with these scalars."""
+        own = [declared for declared in self.declared() if declared.in_message]
+        return self.replaced(**{d.attribute: scalars[d.name] for d in own if d.name in scalars})
+
+    def write_scalars(self, scalars: Mapping[str, Any]) -> bytes:
+        """Return the header bytes of what a message carries."""
+        return b"".join(f.kind.write(scalars[f.name]) for f in self.message_fields())
+
+    def read_scalars(self, data: memoryview) -> dict[str, Any]:
         """Read what `write_scalars` wrote."""
         reader = Reader(data)
-        values = {declared.name: _read(declared, reader) for declared in cls.message_fields()}
+        values = {field.name: _read(field, reader) for field in self.message_fields()}
         return _nothing_left(values, reader)
 
-    @classmethod
-    def fields_nbytes(cls) -> int:
+    def fields_nbytes(self) -> int:
         """Return the most bytes that parameters and scalars take together."""
-        return sum(declared.kind.nbytes for declared in cls.declared())
+        return sum(field.kind.nbytes for field in (*self.declared(), *self.scalar_fields()))
 
 
-def _read(declared: Param, reader: Reader) -> Any:
+def _read(declared: Field, reader: Reader) -> Any:
     try:
         return declared.kind.read(reader)
     except Truncated:

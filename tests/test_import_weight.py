@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
-HEAVY = ("numpy", "numba", "llvmlite", "scipy", "torch", "matplotlib", "rich", "ml_dtypes", "jax")
+import pytest
+
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "cupy", "pandas"}
+HEAVY = ("numpy", "numba", "llvmlite", "scipy", "matplotlib", "rich", "ml_dtypes", *FRAMEWORKS)
 
 
 def loaded(code: str) -> set[str]:
@@ -36,12 +40,58 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded(code) == set()
 
 
+EVERY_KIND_OF_ARRAY = """
+import array
+import gcodec, numpy as np
+
+class Other:
+    def __init__(self):
+        self.dtype, self.shape = x.dtype, x.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return x
+
+class Exporter:
+    def __dlpack__(self, **kwargs):
+        return x.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self):
+        return x.__dlpack_device__()
+
+x = np.ones(3, np.float32)
+for given in (x, np.float32(1), array.array("f", x), memoryview(x), Exporter(), Other()):
+    frame = gcodec.encode(given, "mxnet-2bit", out=None)
+    gcodec.Feedback("mxnet-2bit").compress("w", given)
+    gcodec.decode(frame)
+frame = gcodec.encode(x, "mxnet-2bit")
+gcodec.encode(x, "mxnet-2bit", out=bytearray(99))
+gcodec.decode(frame, like=np.zeros(3))
+gcodec.decode(frame, like=Other())
+gcodec.decode(frame, out=array.array("f", x))
+gcodec.decode_add(frame, x)
+for wrong in (np.ones(3, int), [1.0], object(), np.ma.masked_less(x, 0)):
+    try:
+        gcodec.encode(wrong, "mxnet-2bit")
+    except TypeError:
+        continue
+    raise AssertionError(wrong)
+"""
+
+
 def test_no_framework_is_imported_by_coding() -> None:
+    assert not loaded(EVERY_KIND_OF_ARRAY) & {*FRAMEWORKS, "matplotlib"}
+
+
+@pytest.mark.parametrize("module", ["torch", "jax", "tensorflow", "mlx.core"])
+def test_no_framework_brings_another(module: str) -> None:
+    top = module.partition(".")[0]
+    if importlib.util.find_spec(top) is None:
+        pytest.skip(f"{top} is not installed")
     code = (
-        "import gcodec, numpy as np; "
-        "gcodec.decode(gcodec.encode(np.ones(3, np.float32), 'mxnet-2bit'))"
+        f"import {module}\nbefore = set(sys.modules)\n{EVERY_KIND_OF_ARRAY}\n"
+        f"brought = {FRAMEWORKS!r} & (set(sys.modules) - before)\nassert not brought, brought"
     )
-    assert not loaded(code) & {"torch", "jax", "matplotlib"}
+    assert top in loaded(code)
 
 
 def test_every_public_name_is_there() -> None:

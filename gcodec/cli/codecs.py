@@ -22,8 +22,8 @@ _MANY = 1 << 20  # elements over which headers and padding of a payload no longe
 def command(name: str | None, as_json: bool) -> int:
     """List the codecs, or tell all about the one called NAME."""
     from gcodec.cli.document import print_document
-    from gcodec.codec import registered
     from gcodec.codecs import parse
+    from gcodec.registry import registered
 
     known = registered()
     if name is not None:

@@ -13,8 +13,9 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from gcodec.codec import Codec, registered
+from gcodec.codec import Codec
 from gcodec.errors import ParameterError, Unsupported
+from gcodec.registry import registered
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

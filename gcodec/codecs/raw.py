@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codec import Codec, Payload, register
+from gcodec.codec import Codec, Payload
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
 from gcodec.kinds import Choice
 from gcodec.params import param
+from gcodec.registry import register
 from gcodec.wire import ITEMSIZE
 
 
@@ -78,8 +79,8 @@ class Raw(Codec):
             bits = np.require(symbols.bits, requirements="A")
             out[:] = convert.from_16_bits(bits, self.dtype)
 
-    def _pack(self, symbols: RawSymbols) -> tuple[Codec, np.ndarray, int]:
-        return self, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes
+    def _pack(self, symbols: RawSymbols) -> Payload:
+        return Payload(self, {}, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes)
 
     def _unpack(self, payload: Payload, n: int) -> RawSymbols:
         check_length(payload.nbits, self.max_payload_nbits(n))
