@@ -28,12 +28,14 @@ if sys.byteorder != "little":  # pragma: no cover
 
 if TYPE_CHECKING:
     from gcodec import codecs as codecs
-    from gcodec.codec import Codec, Payload, register
+    from gcodec.codec import Codec, Payload
     from gcodec.codecs import parse
     from gcodec.coding import decode, decode_add, encode, iter_frames
     from gcodec.feedback import Feedback
     from gcodec.frame import Frame
     from gcodec.limits import Limits
+    from gcodec.policy import Policy
+    from gcodec.registry import register
 
 __version__ = "0.1.0"
 
@@ -48,6 +50,7 @@ __all__ = [
     "Limits",
     "ParameterError",
     "Payload",
+    "Policy",
     "Truncated",
     "Unsafe",
     "Unsupported",
@@ -64,7 +67,7 @@ __all__ = [
 _HOMES = {
     "Codec": "codec",
     "Payload": "codec",
-    "register": "codec",
+    "register": "registry",
     "parse": "codecs",
     "Feedback": "feedback",
     "Frame": "frame",
@@ -73,6 +76,7 @@ _HOMES = {
     "encode": "coding",
     "iter_frames": "coding",
     "Limits": "limits",
+    "Policy": "policy",
 }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import NonFinite, Tensor, intake, with_policy
+from gcodec.arrays import NonFinite, Tensor, check_nonfinite, intake, with_policy
+from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
@@ -15,6 +16,7 @@ from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
+from gcodec.policy import Policy
 from gcodec.seeds import derive_seed
 from gcodec.wire import encode_name
 
@@ -30,8 +32,9 @@ class Feedback:
 
     Parameters
     ----------
-    codec : str, mapping or Codec
-        See `gcodec.parse`.
+    codec : str, mapping, Codec or Policy
+        See `gcodec.parse`. A policy is asked at every step, and what it says depends on name,
+        shape and dtype only: a restart changes nothing, another dtype may change the codec.
     decay : float
         From 0 (no memory) to 1.
     seed : int
@@ -63,18 +66,17 @@ class Feedback:
         rank: int = 0,
         nonfinite: NonFinite = "raise",
     ) -> None:
-        self.codec = parse(codec)
+        self.codec: Codec | Policy = codec if isinstance(codec, Policy) else parse(codec)
         self.decay = check_number("decay", decay, "a number from 0 to 1")
         if not 0 <= decay <= 1:  # NaN fails as well
             raise ParameterError.of("decay", decay, "a number from 0 to 1")
-        if nonfinite not in ("raise", "zero", "propagate"):
-            raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
+        check_nonfinite(nonfinite)
         self.seed = check_seed(seed)
         self.rank = check_seed(rank, "rank")
         self.nonfinite: NonFinite = nonfinite
         self._residuals: dict[str, np.ndarray] = {}  # in the shape of the tensor
         self._steps: dict[str, int] = {}
-        self._priors: dict[str, Any] = {}
+        self._priors: dict[str, tuple[Codec, Any]] = {}  # last symbols, and whose they are
 
     def compress(self, name: str, grad: Any) -> bytes:
         """Compress one step's gradient of one tensor.
@@ -103,23 +105,35 @@ class Feedback:
             residual = _flat_zeros(tensor.values.size).reshape(tensor.shape)
         if residual.shape != tensor.shape:
             raise ParameterError.of("grad.shape", tensor.shape, f"{residual.shape} for {name!r}")
+        codec = self._codec_for(name, tensor)
         flat = residual.reshape(-1)
         decay = np.float32(self.decay)
-        if self.nonfinite != "propagate":
+        if self.nonfinite == "zero" or not codec.refuses_nonfinite:
             tensor = self._finite(tensor, flat, decay)
         step = self._steps.get(name, 0)
         seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
-        prior = self._priors.get(name)
-        symbols = self.codec._quantize_residual(tensor, flat, decay, seed, prior)
-        payload = self.codec.pack(symbols)
+        before, prior = self._priors.get(name, (codec, None))
+        if before is not codec and before != codec:
+            prior = None
+        try:
+            symbols = codec._quantize_residual(tensor, flat, decay, seed, prior)
+        except ParameterError:
+            self._finite(tensor, flat, decay)  # says it better, if that is the reason
+            raise
+        payload = codec.pack(symbols)
         self._residuals[name] = residual
         self._steps[name] = step + 1
-        self._priors[name] = symbols
+        self._priors[name] = codec, symbols
         return Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
 
+    def _codec_for(self, name: str, tensor: Tensor) -> Codec:
+        if isinstance(self.codec, Policy):
+            return self.codec.codec(name, tensor.shape, tensor.dtype)
+        return self.codec
+
     def _finite(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> Tensor:
-        """Apply the policy, and refuse a gradient that makes the residual infinite for good."""
-        if all_finite_corrected(tensor.values, residual, decay):
+        """Apply `nonfinite`, and refuse a gradient that makes the residual infinite for good."""
+        if self.nonfinite == "propagate" or all_finite_corrected(tensor.values, residual, decay):
             return tensor
         tensor = with_policy(tensor, self.nonfinite)
         if not all_finite_corrected(tensor.values, residual, decay):

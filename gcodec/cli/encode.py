@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import math
 import shlex
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from gcodec.arrays import NonFinite
     from gcodec.codec import Codec
     from gcodec.gradients.entries import Array, Dump, Entry
+    from gcodec.policy import Policy
+
+_MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
 
 
 @click.command(name="encode")
@@ -31,9 +35,17 @@ if TYPE_CHECKING:
     "-c",
     "--codec",
     "spec",
-    required=True,
     metavar="SPEC",
     help="Such as mxnet-2bit:threshold=auto; see gcodec codecs.",
+)
+@click.option(
+    "-p",
+    "--policy",
+    "policy_file",
+    type=click.File("rb"),
+    metavar="FILE.json",
+    help="Instead of --codec: rules for which codec each tensor gets, the first match wins, as in "
+    '{"*.bias": "raw", "*": "mxnet-2bit"}.',
 )
 @click.option(
     "-o",
@@ -56,7 +68,8 @@ if TYPE_CHECKING:
 @json_option
 def command(
     files: tuple[str, ...],
-    spec: str,
+    spec: str | None,
+    policy_file: BinaryIO | None,
     output: str | None,
     layers: tuple[str, ...],
     seed: int,
@@ -70,16 +83,16 @@ def command(
     """Encode the tensors of files to .gcf files.
 
     IN is a .safetensors, .npz, .npy or .pt file, a directory of them, or a glob. Every tensor
-    becomes a frame that keeps its name, shape and dtype.
+    becomes a frame that keeps its name, shape and dtype. The codec is that of --codec, or for
+    each tensor that of --policy.
     """
     from gcodec.cli import inputs, outputs, text
     from gcodec.cli.document import print_document
     from gcodec.cli.outcome import Outcome
-    from gcodec.codecs import parse
     from gcodec.gradients.dumps import open_dump
     from gcodec.limits import Limits
 
-    codec = parse(spec)
+    policy = _policy(spec, policy_file)
     sources = inputs.files(files, "dump", lambda path: not inputs.is_frames(path))
     targets = outputs.plan(sources, output, ".gcf")
     outputs.refuse_existing(targets, force)
@@ -88,9 +101,12 @@ def command(
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source), open_dump(source, limits=limits) as dump:
-            chosen = _chosen(dump, layers)
+            chosen = [
+                (entry, policy.codec(entry.name, entry.shape, entry.dtype))
+                for entry in _chosen(dump, layers)
+            ]
             target.parent.mkdir(parents=True, exist_ok=True)
-            done = _write(dump, chosen, target, codec, seed, nonfinite, quiet or as_json)
+            done = _write(dump, chosen, target, seed, nonfinite, quiet or as_json)
             written.append(done)
             if not as_json and not quiet:
                 tensors = text.count(len(chosen), "tensor")
@@ -98,10 +114,38 @@ def command(
                 line = f"{source} -> {target}   {tensors}   {values}   {text.size(done['bytes'])}"
                 if done["values"]:
                     line += f"   {done['bits_per_value']:.2f} bits/value   {done['ratio']:.1f}x"
+                if spec is None:
+                    counts = (f"{number} {name}" for name, number in done["codecs"].items())
+                    line += f"   {', '.join(counts)}"
                 click.echo(text.printable(line))
     if as_json:
-        print_document("encode", {"codec": str(codec), "seed": seed, "files": written}, outcome)
+        document = {
+            "codec": None if spec is None else str(policy.rules[0].codec),
+            "policy": policy.to_dict() if spec is None else None,
+            "seed": seed,
+            "files": written,
+        }
+        print_document("encode", document, outcome)
     return outcome.code
+
+
+def _policy(spec: str | None, file: BinaryIO | None) -> Policy:
+    """Read ``--policy``, or make a policy of one rule of ``--codec``."""
+    from gcodec.codecs import parse
+    from gcodec.errors import ParameterError
+    from gcodec.policy import Policy
+
+    if spec is not None and file is None:
+        return Policy([{"codec": parse(spec)}])
+    if spec is not None or file is None:
+        raise click.UsageError("Pass either --codec SPEC or --policy FILE.json.")
+    data = file.read(_MOST_POLICY_BYTES + 1)
+    try:
+        if len(data) > _MOST_POLICY_BYTES:
+            raise ParameterError(f"policy: must be at most {_MOST_POLICY_BYTES} bytes of JSON")
+        return Policy.from_json(data)
+    except ParameterError as error:
+        raise ParameterError(f"{file.name}: {error}") from None
 
 
 def _chosen(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
@@ -127,9 +171,8 @@ def _chosen(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
 
 def _write(
     dump: Dump,
-    chosen: list[Entry],
+    chosen: list[tuple[Entry, Codec]],
     target: Path,
-    codec: Codec,
     seed: int,
     nonfinite: NonFinite,
     quiet: bool,
@@ -143,9 +186,9 @@ def _write(
     from gcodec.seeds import derive_seed
 
     values = nbytes = raw_nbytes = 0
-    total = sum(math.prod(entry.shape) for entry in chosen)
+    total = sum(math.prod(entry.shape) for entry, _ in chosen)
     with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
-        for entry in chosen:
+        for entry, codec in chosen:
             array = dump.load(entry)
             tensor_seed = derive_seed(seed, name=entry.name)
             try:
@@ -163,6 +206,7 @@ def _write(
         "input": str(dump.path),
         "output": str(target),
         "tensors": len(chosen),
+        "codecs": dict(Counter(str(codec) for _, codec in chosen)),
         "values": values,
         "bytes": nbytes,
         "bits_per_value": ratio(8 * nbytes, values),
