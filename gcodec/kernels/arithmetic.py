@@ -16,9 +16,9 @@ def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndar
     return out
 
 
-def subtract(x: np.ndarray, decoded: np.ndarray, out: np.ndarray) -> None:
-    """Write x − decoded to `out`, all (n,) float32."""
-    pool.run(lambda i, j: _subtract(x[i:j], decoded[i:j], out[i:j]), x.size)
+def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> None:
+    """Replace `residual` by x + decay·residual; see `corrected`."""
+    pool.run(lambda i, j: _correct(x[i:j], residual[i:j], decay), x.size)
 
 
 def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
@@ -35,10 +35,10 @@ def _corrected(x, residual, decay, out):
         out[i] = x[i] + decay * residual[i]
 
 
-@kernel("in float32[], in float32[], out float32[]")
-def _subtract(x, decoded, out):
-    for i in range(out.size):
-        out[i] = x[i] - decoded[i]
+@kernel("in float32[], out float32[], float32")
+def _correct(x, residual, decay):
+    for i in range(residual.size):
+        residual[i] = x[i] + decay * residual[i]
 
 
 @kernel("in float32[], float32, out float32[]")

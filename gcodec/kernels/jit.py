@@ -20,7 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_SCALARS = ("float32", "float64", "uint8", "uint16", "uint32", "uint64", "int64", "boolean")
+_SCALARS = (
+    *("float32", "float64", "boolean"),
+    *("uint8", "uint16", "uint32", "uint64", "int32", "int64"),
+)
 _LOCK = threading.RLock()
 
 
@@ -92,18 +95,22 @@ class _Lazy:
         assert isinstance(function, types.FunctionType)
         names = dict(function.__globals__)
         for name in function.__code__.co_names:
-            if isinstance(names.get(name), _Lazy):
-                names[name] = names[name].built
+            if name in names:
+                names[name] = _built(names[name])
         bound = types.FunctionType(
             function.__code__,
             names,
             function.__name__,
             function.__defaults__,
-            function.__closure__,
+            tuple(types.CellType(_built(c.cell_contents)) for c in function.__closure__ or ()),
         )
         bound.__qualname__ = function.__qualname__
         bound.__module__ = function.__module__
         return bound
+
+
+def _built(value: Any) -> Any:
+    return value.built if isinstance(value, _Lazy) else value
 
 
 class Intrinsic(_Lazy):
@@ -129,9 +136,11 @@ class Inline(_Lazy):
 class Kernel(_Lazy):
     """A loop compiled for one signature on its first call."""
 
-    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+    def __init__(self, function: Callable[..., Any], signature: str, variant: str) -> None:
         super().__init__(function)
+        assert variant or not function.__closure__, "kernels of a factory need a variant"
         self.signature = signature
+        self.variant = variant
 
     def __call__(self, *args: Any) -> Any:
         """Run the compiled loop; `args` must have exactly the declared types."""
@@ -145,13 +154,13 @@ class Kernel(_Lazy):
         )
         directory = cache_directory()
         if directory is not None:
-            _attach_cache(dispatcher, directory)
+            _attach_cache(dispatcher, directory, self.variant)
         dispatcher.compile(tuple(_numba_type(word) for word in self.signature.split(", ")))
         dispatcher.disable_compile()
         return dispatcher
 
 
-def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel.
 
     Parameters
@@ -159,8 +168,10 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
     signature : str
         One word per argument, separated by ``", "``: a scalar type such as ``float32``, or
         ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written).
+    variant : str
+        Tells the kernels apart that one function makes for several constants.
     """
-    return lambda function: Kernel(function, signature)
+    return lambda function: Kernel(function, signature, variant)
 
 
 def inline(function: Callable[..., Any]) -> Any:
@@ -184,8 +195,8 @@ def _numba_type(word: str) -> Any:
     return numba_types.Array(element, 1, "C", readonly=direction == "in")
 
 
-def _attach_cache(dispatcher: Any, directory: Path) -> None:
-    """Let `dispatcher` load and save its code in `directory`, keyed by the build id."""
+def _attach_cache(dispatcher: Any, directory: Path, variant: str) -> None:
+    """Let `dispatcher` load and save its code in `directory`, keyed by build id and variant."""
     from numba.core import caching
 
     class Locator(caching._CacheLocator):
@@ -209,7 +220,8 @@ def _attach_cache(dispatcher: Any, directory: Path) -> None:
         _impl_class = Files
 
         def _index_key(self, sig: Any, codegen: Any) -> Any:
-            return (build_id(), *super()._index_key(sig, codegen))
+            # Numba would add a hash of the closure, which holds objects new in each process.
+            return (build_id(), variant, sig, codegen.magic_tuple())
 
         # A cache is a convenience: a full disk or a damaged file means compiling, not failing.
         def load_overload(self, sig: Any, target_context: Any) -> Any:

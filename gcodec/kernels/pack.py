@@ -8,7 +8,7 @@ A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fi
 from __future__ import annotations
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.memory import aligned_empty
+
+_GROUP = 8  # codes that end on a whole byte, whatever their width
 
 
 class FieldLayout(NamedTuple):
@@ -104,11 +106,10 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
 
         def task(start: int, stop: int) -> None:
             total = layout._codes(n) if stop == n else stop
-            # Segments are multiples of eight codes, so each begins at a whole byte.
             part = out[start * width // 8 : -(-total * width // 8)]
             _packer(width, msb)(codes[start:stop], part, count)
 
-        pool.run(task, n)
+        pool.run(task, n, _GROUP)
         if layout.word == 4 and msb:
             out.view("<u4").byteswap(inplace=True)
     return out
@@ -169,7 +170,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
         part = data[start * width // 8 : -(-stop * width // 8)]
         _unpacker(width, msb)(part, codes[start:stop])
 
-    pool.run(task, n)
+    pool.run(task, n, _GROUP)
     return codes
 
 
@@ -229,10 +230,10 @@ def split(x, width, lane, msb):
 
 
 @functools.cache
-def _packer(width: int, msb: bool) -> Kernel:
-    """Make the packing kernel of one layout: LLVM vectorises what it knows to be constant."""
+def packing(width: int, msb: bool) -> Any:
+    """Make the packing loop of one layout: LLVM vectorises what it knows to be constant."""
 
-    @kernel("in uint8[], out uint8[], boolean")
+    @inline
     def pack_groups(codes, out, count):
         # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
         groups = codes.size // 8
@@ -261,10 +262,21 @@ def _packer(width: int, msb: bool) -> Kernel:
 
 
 @functools.cache
-def _unpacker(width: int, msb: bool) -> Kernel:
-    """Make the unpacking kernel of one layout."""
+def _packer(width: int, msb: bool) -> Kernel:
+    loop = packing(width, msb)
 
-    @kernel("in uint8[], out uint8[]")
+    @kernel("in uint8[], out uint8[], boolean", variant=f"{width} {msb}")
+    def pack(codes, out, count):
+        loop(codes, out, count)
+
+    return pack
+
+
+@functools.cache
+def unpacking(width: int, msb: bool) -> Any:
+    """Make the unpacking loop of one layout."""
+
+    @inline
     def unpack_groups(data, codes):
         # data.size >= ceil(codes.size * width / 8)
         groups = codes.size // 8
@@ -287,6 +299,17 @@ def _unpacker(width: int, msb: bool) -> Kernel:
             codes[i] = np.uint8(code)
 
     return unpack_groups
+
+
+@functools.cache
+def _unpacker(width: int, msb: bool) -> Kernel:
+    loop = unpacking(width, msb)
+
+    @kernel("in uint8[], out uint8[]", variant=f"{width} {msb}")
+    def unpack(data, codes):
+        loop(data, codes)
+
+    return unpack
 
 
 @kernel("in uint8[], out uint8[], int64, int64, boolean")

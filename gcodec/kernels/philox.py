@@ -8,17 +8,20 @@ as easy as 1, 2, 3", SC 2011.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import pool
-from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
+from gcodec.kernels.memory import aligned_empty
 
 ROUNDING = 0  # the stream of stochastic rounding
-_MASK = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_MULTIPLY_0, _MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_MULTIPLY = 0xD2511F53, 0xCD9E8D57
+_WEYL = 0x9E3779B9, 0xBB67AE85
 
 
 def check_seed(seed: int, name: str = "seed") -> int:
@@ -43,48 +46,84 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
     -------
     (count,) uint32 array
     """
-    out = np.empty(count, np.uint32)
+    lead = start % BLOCK
+    out = aligned_empty(-(-(lead + count) // BLOCK) * BLOCK, np.uint32)
 
     def task(begin: int, end: int) -> None:
-        first = np.uint64(start + begin)
+        first = np.uint64(start - lead + begin)
         _words(np.uint64(check_seed(seed)), first, np.uint64(stream), out[begin:end])
 
-    pool.run(task, count)
-    return out
+    pool.run(task, out.size, BLOCK)
+    return out[lead : lead + count]
 
 
-@inline
-def philox_block(seed, block, stream):
-    """Four words of 32 bits, held in uint64 so that the lanes vectorise."""
-    c0, c1 = block & _MASK, block >> _HALF
-    c2, c3 = stream & _MASK, stream >> _HALF
-    k0, k1 = seed & _MASK, seed >> _HALF
+def emit_words(e: Emitter, seed: Any, start: Any, stream: Any) -> Any:
+    """Emit the words of 32 elements from `start` on, a multiple of 32, as lanes of 32 bits."""
+    from llvmlite import ir
+
+    builder = e.builder
+    counter = builder.lshr(start, start.type(2))
+    # Eight blocks side by side, each word in the lower half of 64 bits; the upper half is noise,
+    # which the multiplication does not see. This order of the blocks makes the words fall into
+    # place below without a shuffle across 128 bits.
+    c0 = builder.add(e.splat(counter, 8), lanes(64, 8)([0, 2, 1, 3, 4, 6, 5, 7]))
+    # The upper half of the counter is the same for all eight, as counter is a multiple of 8; so
+    # the first two rounds are half done in scalars.
+    c1 = builder.lshr(counter, counter.type(32))
+    c2, c3 = builder.and_(stream, stream.type(_MASK)), builder.lshr(stream, stream.type(32))
+    k0, k1 = builder.and_(seed, seed.type(_MASK)), builder.lshr(seed, seed.type(32))
     for _ in range(10):
-        p0, p1 = c0 * _MULTIPLY_0, c2 * _MULTIPLY_1
-        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _MASK, (p0 >> _HALF) ^ c3 ^ k1, p0 & _MASK
-        k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
-    return c0, c1, c2, c3
+        p0, p1 = _product(e, c0, _MULTIPLY[0]), _product(e, c2, _MULTIPLY[1])
+        c0, c2 = (
+            _xor(e, _upper(e, p1), _xor(e, c1, k0)),
+            _xor(e, _upper(e, p0), _xor(e, c3, k1)),
+        )
+        c1, c3 = p1, p0
+        k0 = builder.and_(builder.add(k0, k0.type(_WEYL[0])), k0.type(_MASK))
+        k1 = builder.and_(builder.add(k1, k1.type(_WEYL[1])), k1.type(_MASK))
+    c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in (c0, c1, c2, c3))
+    upper, lower = _interleaved(builder, c0, c1, 0), _interleaved(builder, c2, c3, 0)
+    even, odd = _interleaved(builder, upper, lower, 0), _interleaved(builder, upper, lower, 1)
+    order = [at + k for half in (0, 8) for at in (half, 16 + half) for k in range(8)]
+    return builder.shuffle_vector(even, odd, ir.VectorType(ir.IntType(32), BLOCK)(order))
+
+
+def _product(e: Emitter, word: Any, factor: int) -> Any:
+    """Emit the 64 bits of the lower half of `word` times a constant."""
+    low, constant = (_constant(word.type, value) for value in (_MASK, factor))
+    return e.builder.mul(e.builder.and_(word, low), constant)
+
+
+def _upper(e: Emitter, product: Any) -> Any:
+    return e.builder.lshr(product, _constant(product.type, 32))
+
+
+def _xor(e: Emitter, a: Any, b: Any) -> Any:
+    """Emit a xor b; a scalar is spread over the lanes of a vector."""
+    if a.type != b.type:
+        scalar, vector = (a, b) if hasattr(b.type, "count") else (b, a)
+        a, b = e.splat(scalar, 8), vector
+    return e.builder.xor(a, b)
+
+
+def _constant(kind: Any, value: int) -> Any:
+    return kind([value] * kind.count) if hasattr(kind, "count") else kind(value)
+
+
+def _interleaved(builder: Any, a: Any, b: Any, first: int) -> Any:
+    """Emit, for each 128 bits, words `first` and `first` + 2 of a, then of b."""
+    picked = (0, 2) if first == 0 else (1, 3)
+    order = [at + 4 * q + k for q in range(4) for at in (0, 16) for k in picked]
+    return builder.shuffle_vector(a, b, lanes(32, 16)(order))
+
+
+@block("seed", "start", "stream", "out", "at")
+def _words_block(e: Emitter) -> None:
+    found = emit_words(e, e.args["seed"], e.args["start"], e.args["stream"])
+    e.store(found, e.address("out", "at"))
 
 
 @kernel("uint64, uint64, uint64, out uint32[]")
 def _words(seed, start, stream, out):
-    two, low = np.uint64(2), np.uint64(3)
-    # Elements before the first whole block, then whole blocks, then the rest: i < out.size.
-    head = min(np.int64((np.uint64(4) - (start & low)) & low), out.size)
-    for i in range(head):
-        index = start + np.uint64(i)
-        block = philox_block(seed, index >> two, stream)
-        out[i] = np.uint32(block[np.int64(index & low)])
-    body = out[head:]
-    first = (start + np.uint64(head)) >> two
-    blocks = body.size // 4
-    for b in range(blocks):  # 4 * b + 3 < body.size
-        w0, w1, w2, w3 = philox_block(seed, first + np.uint64(b), stream)
-        body[4 * b] = np.uint32(w0)
-        body[4 * b + 1] = np.uint32(w1)
-        body[4 * b + 2] = np.uint32(w2)
-        body[4 * b + 3] = np.uint32(w3)
-    rest = body[4 * blocks :]
-    last = philox_block(seed, first + np.uint64(blocks), stream)
-    for i in range(rest.size):  # rest.size < 4
-        rest[i] = np.uint32(last[i])
+    for i in range(0, out.size, BLOCK):  # out.size and start are multiples of BLOCK
+        _words_block(seed, start + np.uint64(i), stream, out, i)

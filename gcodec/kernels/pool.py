@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from gcodec.errors import ParameterError
 
-SEGMENT = 1 << 19  # elements; a multiple of every tile and of every packed word
+SEGMENT = 1 << 19  # elements
 _THRESHOLD = 1 << 20  # elements from which threads pay for their start
 
+_T = TypeVar("_T")
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
@@ -26,18 +28,19 @@ def thread_count() -> int:
     return int(text)
 
 
-def run(task: Callable[[int, int], None], n: int) -> None:
+def run(task: Callable[[int, int], _T], n: int, unit: int = 1) -> list[_T]:
     """Call ``task(start, stop)`` for segments that cover ``range(n)``, and wait for all of them.
 
-    Segments start at multiples of `SEGMENT`. With one thread, or below about a million elements,
-    there is one call in the calling thread.
+    Segments start at multiples of `SEGMENT`, or of its largest part that is a multiple of `unit`
+    elements. With one thread, or below about a million elements, there is one call in the calling
+    thread. Returned is what the calls returned, in the order of the segments.
     """
     if n < _THRESHOLD or thread_count() == 1:
-        task(0, n)
-        return
-    starts = range(0, n, SEGMENT)
+        return [task(0, n)]
+    length = max(SEGMENT // unit, 1) * unit
+    starts = range(0, n, length)
     # list() waits, and raises what a task raised.
-    list(_executor().map(lambda start: task(start, min(start + SEGMENT, n)), starts))
+    return list(_executor().map(lambda start: task(start, min(start + length, n)), starts))
 
 
 def _executor() -> ThreadPoolExecutor:

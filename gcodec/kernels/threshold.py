@@ -1,38 +1,25 @@
-"""Quantisers that write packed codes directly, and their inverses: MXNet's 2-bit and 1-bit.
+"""Quantisers of MXNet, by a threshold, that write packed codes of 2 bits or 1 in one pass.
 
-One pass over memory, by the blocks of `kernels/blocks.py`. The arithmetic is MXNet's: v = x +
-decay·residual, compare, residual = v − what will be decoded, each step rounded once to float32.
+The arithmetic is MXNet's: v = x + decay·residual, compare, residual = v − what will be decoded,
+each step rounded once to float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from gcodec.kernels import pool
-from gcodec.kernels.blocks import (
-    BLOCK,
-    add_1bit_block,
-    add_2bit_block,
-    fence,
-    quantize_1bit_block,
-    quantize_2bit_block,
-    stream_1bit_block,
-    stream_2bit_block,
-    write_1bit_block,
-    write_2bit_block,
-)
+from gcodec.kernels.cover import cover, to_cache_line
 from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, floats, lanes
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout
 
 TWO_BIT = FieldLayout(width=2, align=4)
 ONE_BIT = FieldLayout(width=1, align=4)
 
-_LINE = 64  # bytes in a cache line
-_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
-_WRITE, _STREAM, _ADD = 0, 1, 2
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
@@ -62,16 +49,6 @@ def quantize_1bit_residual(
 ) -> np.ndarray:
     """Quantise v = x + decay·residual by `threshold`; residual becomes v − (±1)."""
     return _quantize(_quantize_1bit, ONE_BIT, x, residual, decay, threshold, _ONE)
-
-
-def dequantize_2bit(data: np.ndarray, level: np.float32, out: np.ndarray, add: bool) -> None:
-    """Write, or add, level for 11, −level for 10 and 0 for the others to (n,) float32 `out`."""
-    _dequantize(_dequantize_2bit, TWO_BIT, data, level, out, add)
-
-
-def dequantize_1bit(data: np.ndarray, level: np.float32, out: np.ndarray, add: bool) -> None:
-    """Write, or add, level for 1 and −level for 0 to (n,) float32 `out`."""
-    _dequantize(_dequantize_1bit, ONE_BIT, data, level, out, add)
 
 
 def has_code_01(data: np.ndarray) -> bool:
@@ -115,69 +92,67 @@ def _quantize(
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
-    head = _to_cache_line(x if residual is None else residual, 8 // width)
-    _cover(blocks, padded, head, n)
+    head = to_cache_line(x if residual is None else residual, 8 // width)
+    cover(blocks, padded, head, n)
     return out
 
 
-def _dequantize(
-    loop: Kernel,
-    layout: FieldLayout,
-    data: np.ndarray,
-    level: np.float32,
-    out: np.ndarray,
-    add: bool,
-) -> None:
-    """Run a dequantising kernel over `out`."""
-    width = layout.width
-    head = _to_cache_line(out, 8 // width)
-    store = _ADD if add else _WRITE
-    if not add and out.size >= _STREAMING and out[head:].ctypes.data % _LINE == 0:
-        store = _STREAM
+def _quantize_block(rule: Callable[..., tuple[Any, Any]]) -> Any:
+    """Make a block quantiser from `rule`, which emits the comparison and the packing.
 
-    def blocks(start: int, stop: int) -> None:
-        part = data[start * width // 8 : stop * width // 8]
-        loop(part, level, store, out[start:stop])
-
-    def padded(start: int, stop: int) -> None:
-        packed = np.zeros(BLOCK * width // 8, np.uint8)
-        part = data[start * width // 8 : -(-stop * width // 8)]
-        packed[: part.size] = part
-        some = np.zeros(BLOCK, np.float32)
-        some[: stop - start] = out[start:stop]
-        loop(packed, level, _ADD if add else _WRITE, some)
-        out[start:stop] = some[: stop - start]
-
-    _cover(blocks, padded, head, out.size)
-
-
-def _cover(
-    blocks: Callable[[int, int], None],
-    padded: Callable[[int, int], None],
-    head: int,
-    n: int,
-) -> None:
-    """Cover n elements: whole blocks from `head` on the pool, each end in a padded block."""
-    stop = n - (n - head) % BLOCK
-    if head:
-        padded(0, head)
-    pool.run(lambda start, end: blocks(head + start, head + end), stop - head)
-    if stop < n:
-        padded(stop, n)
-
-
-def _to_cache_line(stream: np.ndarray, step: int) -> int:
-    """Elements before the first cache line of a float32 stream, if a multiple of `step`, else 0.
-
-    Stores across two lines cost a tenth of the speed. Packed bytes hold `step` elements each.
+    For 32 elements of x from i and of before and after from j: v = x + decay·before,
+    after = v − the step of the rule; its codes go to the bytes of `out` from `at`.
     """
-    head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
-    return 0 if head % step or head > stream.size else head
+
+    @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at")
+    def quantize(e: Emitter) -> None:
+        source, kept = e.address("x", "i"), e.address("before", "j")
+        decay, threshold, level = (
+            e.splat(e.args[name]) for name in ("decay", "threshold", "level")
+        )
+        e.fetch(source)
+        e.fetch(kept)
+        memory = e.builder.fmul(decay, e.load(kept, floats()))
+        v = e.builder.fadd(e.load(source, floats()), memory)
+        step, codes = rule(e.builder, v, threshold, level)
+        e.store(e.builder.fsub(v, step), e.address("after", "j"))
+        e.store(codes, e.address("out", "at"), align=1)
+
+    return quantize
 
 
-# In the kernels below x and out are whole blocks: a multiple of BLOCK elements, and the packed
-# bytes of as many codes. before and after are as long as x where stride is 1, and BLOCK long where
-# it is 0. So each block lies inside its arrays.
+def _rule_2bit(builder: Any, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+    """Code 3, step = level where v ≥ threshold; 2, −level where v ≤ −threshold; else 0, 0."""
+    code = lanes(8)
+    up = builder.fcmp_ordered(">=", v, threshold)
+    down = builder.fcmp_ordered("<=", v, builder.fneg(threshold))
+    zero = v.type([0.0] * BLOCK)
+    step = builder.select(up, level, builder.select(down, builder.fneg(level), zero))
+    negative = builder.select(down, code([2] * BLOCK), code([0] * BLOCK))
+    codes = builder.select(up, code([3] * BLOCK), negative)
+    # Four codes in the bytes of a word: one multiplication collects them in its top byte.
+    four = builder.bitcast(codes, lanes(32, BLOCK // 4))
+    collect = four.type([1 | 1 << 10 | 1 << 20 | 1 << 30] * (BLOCK // 4))
+    top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
+    return step, builder.trunc(top, lanes(8, BLOCK // 4))
+
+
+def _rule_1bit(builder: Any, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+    """Code 1, step = level where v > threshold; else 0, −level."""
+    from llvmlite import ir
+
+    up = builder.fcmp_ordered(">", v, threshold)
+    # The first lane is the lowest bit; it has to be the highest of the first byte.
+    bits = builder.bswap(builder.bitreverse(builder.bitcast(up, ir.IntType(BLOCK))))
+    return builder.select(up, level, builder.fneg(level)), bits
+
+
+_quantize_2bit_block = _quantize_block(_rule_2bit)
+_quantize_1bit_block = _quantize_block(_rule_1bit)
+
+# In the kernels below x is whole blocks: a multiple of BLOCK elements, and out the packed bytes of
+# as many codes. before and after are as long as x where stride is 1, and BLOCK long where it is 0.
+# So each block lies inside its arrays.
 #
 # Blocks are taken from the two halves in turn: two streams keep more of the memory busy than one,
 # which gains a tenth. An odd block in the middle comes last.
@@ -189,10 +164,10 @@ def _quantize_2bit(x, before, after, stride, decay, threshold, level, out):
     for i in range(0, half, BLOCK):
         for k in (i, half + i):
             j = k * stride
-            quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
+            _quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
     for k in range(2 * half, x.size, BLOCK):
         j = k * stride
-        quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
+        _quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
 
 
 @kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
@@ -201,52 +176,10 @@ def _quantize_1bit(x, before, after, stride, decay, threshold, level, out):
     for i in range(0, half, BLOCK):
         for k in (i, half + i):
             j = k * stride
-            quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
+            _quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
     for k in range(2 * half, x.size, BLOCK):
         j = k * stride
-        quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
-
-
-@kernel("in uint8[], float32, int64, out float32[]")
-def _dequantize_2bit(data, level, store, out):
-    half = out.size // (2 * BLOCK) * BLOCK
-    if store == _STREAM:
-        for k in range(0, out.size, BLOCK):
-            stream_2bit_block(data, k // 4, level, out, k)
-        fence()
-    elif store == _ADD:
-        for i in range(0, half, BLOCK):
-            for k in (i, half + i):
-                add_2bit_block(data, k // 4, level, out, k)
-        for k in range(2 * half, out.size, BLOCK):
-            add_2bit_block(data, k // 4, level, out, k)
-    else:
-        for i in range(0, half, BLOCK):
-            for k in (i, half + i):
-                write_2bit_block(data, k // 4, level, out, k)
-        for k in range(2 * half, out.size, BLOCK):
-            write_2bit_block(data, k // 4, level, out, k)
-
-
-@kernel("in uint8[], float32, int64, out float32[]")
-def _dequantize_1bit(data, level, store, out):
-    half = out.size // (2 * BLOCK) * BLOCK
-    if store == _STREAM:
-        for k in range(0, out.size, BLOCK):
-            stream_1bit_block(data, k // 8, level, out, k)
-        fence()
-    elif store == _ADD:
-        for i in range(0, half, BLOCK):
-            for k in (i, half + i):
-                add_1bit_block(data, k // 8, level, out, k)
-        for k in range(2 * half, out.size, BLOCK):
-            add_1bit_block(data, k // 8, level, out, k)
-    else:
-        for i in range(0, half, BLOCK):
-            for k in (i, half + i):
-                write_1bit_block(data, k // 8, level, out, k)
-        for k in range(2 * half, out.size, BLOCK):
-            write_1bit_block(data, k // 8, level, out, k)
+        _quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
 
 
 @kernel("in uint8[]")

@@ -1,0 +1,160 @@
+"""minmax: 2^b levels at equal distances from the least to the largest value, b bits each.
+
+Payload, one MSB-first string: for each bucket of elements its least and largest value as binary32,
+then b bits for each element, q from 0 to L = 2^b − 1. r = (x − low)·(L/(high − low)); q is r
+rounded to nearest, ties to even, or at random with E q = r. x̂ = low + q·((high − low)/L). Bits
+per element: b, and 64 for each bucket.
+
+All of this is float64, rounded once to the float32 of x̂: so no range is too small or too large.
+A bucket of one value is exact, as are two neighbouring float32 numbers. −0 is +0; NaN and Inf are
+refused. In a bucket of one value all q are 0.
+
+Example: x = (−1, 0.2, 1, 0.6), bits=2 is ``bf 80 00 00 3f 80 00 00 2e`` and decodes to (−1, 1/3,
+1, 1/3).
+
+Source: min-max (affine) quantisation, as in Banner et al., NeurIPS 2018; this layout is gcodec's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.arrays import nonfinite_error
+from gcodec.codec import Codec, Payload
+from gcodec.errors import Corrupt
+from gcodec.kernels import uniform
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.pack import check_length, check_padding
+from gcodec.kinds import Choice, Integer
+from gcodec.params import param
+from gcodec.registry import register
+
+_RANGE_NBYTES = 8  # of a bucket
+
+
+class MinMaxSymbols(NamedTuple):
+    """Ranges and packed codes, as in the payload.
+
+    Attributes
+    ----------
+    data : uint8 array
+        The payload: ranges, then codes. They are kept together, as codes may be large.
+    n : int
+        Elements.
+    """
+
+    data: np.ndarray
+    n: int
+
+
+@register(id=6, name="minmax")
+class MinMax(Codec):
+    """Levels at equal distances between the least and the largest value.
+
+    Parameters
+    ----------
+    bits : int
+        Of a code, 1 to 8.
+    bucket : int
+        Elements that share a range; 0: all.
+    rounding : {"nearest", "stochastic"}
+        To the nearest level, or at random to one of the two around a value, unbiased.
+    """
+
+    refuses_nonfinite = True
+
+    bits: int = param(Integer(1, 8), 8, "bits of a code")
+    bucket: int = param(Integer(0, 2**32 - 1), 0, "elements that share a range; 0: all")
+    rounding: str = param(
+        Choice("nearest", "stochastic"), "nearest", "to the nearest level, or at random, unbiased"
+    )
+
+    @property
+    def unbiased(self) -> bool:
+        """True where rounding is stochastic."""
+        return self.rounding == "stochastic"
+
+    def contraction(self, n: int) -> float | None:
+        """Return 1 − (m − 2)/(2·L²) for buckets of m, if above 0; None else."""
+        delta = 1 - self._error(n)
+        return delta if self.rounding == "nearest" and delta > 0 else None
+
+    def variance(self, n: int) -> float | None:
+        """Return (m − 2)/(2·L²) for buckets of m: least and largest values are exact."""
+        return self._error(n)
+
+    def _error(self, n: int) -> float:
+        """Bound the error, relative to ‖x‖²: (high − low)² ≤ 2·‖x‖², and half a step at most."""
+        return max(self._bucket(n) - 2, 0) / (2.0 * self._last_level**2)
+
+    @property
+    def _last_level(self) -> int:
+        return (1 << self.bits) - 1
+
+    def _bucket(self, n: int) -> int:
+        return max(min(self.bucket or n, n), 1)
+
+    def _ranges_nbytes(self, n: int) -> int:
+        return _RANGE_NBYTES * -(-n // self._bucket(n))
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of ranges and codes."""
+        return 8 * self._ranges_nbytes(n) + n * self.bits
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
+    ) -> MinMaxSymbols:
+        n = values.size
+        bucket = self._bucket(n)
+        ranges = uniform.ranges(values, bucket)
+        if ranges is None:
+            raise nonfinite_error(values)
+        data = aligned_empty(-(-self.max_payload_nbits(n) // 8), np.uint8)
+        start = self._ranges_nbytes(n)
+        data[:start] = ranges.astype(">f4").reshape(-1).view(np.uint8)
+        key = seed if self.rounding == "stochastic" else None
+        uniform.quantize(values, ranges, bucket, self.bits, key, data[start:])
+        return MinMaxSymbols(data, n)
+
+    def _dequantize(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
+        self._check_size(symbols, out)
+        codes, ranges = self._parts(symbols)
+        uniform.dequantize(codes, ranges, self._bucket(out.size), self.bits, out)
+
+    def _dequantize_add(
+        self, symbols: MinMaxSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        if dtype not in ("float32", "float64"):  # x̂ is rounded to it first
+            super()._dequantize_add(symbols, dtype, scale, out)
+            return
+        self._check_size(symbols, out)
+        codes, ranges = self._parts(symbols)
+        uniform.dequantize_add(codes, ranges, self._bucket(out.size), self.bits, scale, out)
+
+    def _check_size(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
+        nbytes = -(-self.max_payload_nbits(out.size) // 8)
+        self._require(symbols.n == out.size and symbols.data.size == nbytes, out.size)
+
+    def _parts(self, symbols: MinMaxSymbols) -> tuple[np.ndarray, np.ndarray]:
+        start = self._ranges_nbytes(symbols.n)
+        ranges = symbols.data[:start].view(">f4").astype(np.float32)
+        return symbols.data[start:], ranges.reshape(-1, 2)
+
+    def _pack(self, symbols: MinMaxSymbols) -> Payload:
+        return Payload(self, {}, symbols.data, self.max_payload_nbits(symbols.n))
+
+    def _unpack(self, payload: Payload, n: int) -> MinMaxSymbols:
+        nbits = self.max_payload_nbits(n)
+        check_length(payload.nbits, nbits)
+        check_padding(payload.data, nbits)
+        symbols = MinMaxSymbols(np.ascontiguousarray(payload.data), n)
+        _, ranges = self._parts(symbols)
+        low, high = ranges[:, 0], ranges[:, 1]
+        wrong = ~(np.isfinite(ranges).all(axis=1) & (low <= high))
+        wrong |= (np.signbit(ranges) & (ranges == 0)).any(axis=1)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise Corrupt(f"a range of {low[at]} to {high[at]} is none", _RANGE_NBYTES * at)
+        return symbols

@@ -1,0 +1,113 @@
+"""sign: one bit for each element, and one number for all of them.
+
+Bit 1 where x < 0, else 0, so for both zeros; the first element is the most significant bit of the
+first byte, and zero bits fill the last one. x̂ = −s for 1 and s for 0. The scale s is the mean of
+|x| (``scale=l1``: scaled sign descent), the root mean square (``l2``: 1-bit Adam) or 1 (``none``:
+signSGD); it is a scalar of the message, and none has none. Bits per element: 1.
+
+Sums are taken in float64 in the fixed order, and s is rounded once to float32. NaN and Inf are
+refused. With l1, x̂ is the nearest of all s·sign(x), so that feedback converges.
+
+Example: x = (1, −2, 0, −0, 3), scale=l1 is ``40`` and s = 1.2.
+
+Sources: Bernstein et al., "signSGD", ICML 2018; Karimireddy et al., "Error feedback fixes
+SignSGD", ICML 2019; Tang et al., "1-bit Adam", ICML 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.arrays import nonfinite_error
+from gcodec.codec import Codec, Payload
+from gcodec.kernels import convert, signs
+from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.kernels.pack import check_length, check_padding
+from gcodec.kinds import Choice, Float32, binary32
+from gcodec.params import Field, param
+from gcodec.registry import register
+
+_SCALE = Field(
+    "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of all x̂"
+)
+_LEVELS = LevelCode(1)
+
+
+class SignSymbols(NamedTuple):
+    """Packed signs and the scale.
+
+    Attributes
+    ----------
+    bits : (ceil(n / 8),) uint8 array
+    n : int
+        Elements.
+    scale : float
+    """
+
+    bits: np.ndarray
+    n: int
+    scale: float
+
+
+@register(id=7, name="sign")
+class Sign(Codec):
+    """The sign of each element, times a scale of the tensor.
+
+    Parameters
+    ----------
+    scale : {"l1", "l2", "none"}
+        The mean of |x|, the root mean square, or 1.
+    """
+
+    refuses_nonfinite = True
+
+    scale: str = param(
+        Choice("l1", "l2", "none"), "l1", "size of x̂: the mean of |x|, the root mean square, or 1"
+    )
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return the scale, but where it is always 1."""
+        return () if self.scale == "none" else (_SCALE,)
+
+    def contraction(self, n: int) -> float | None:
+        """Return 1/n for l1: the error is ‖x‖² − ‖x‖₁²/n. None else."""
+        return 1 / max(n, 1) if self.scale == "l1" else None
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return n."""
+        return n
+
+    def _quantize(self, values: np.ndarray, seed: int, prior: SignSymbols | None) -> SignSymbols:
+        bits, total = signs.quantize(values, squares=self.scale == "l2")
+        if not math.isfinite(total):
+            raise nonfinite_error(values)
+        mean = total / max(values.size, 1)
+        scale = {"l1": mean, "l2": math.sqrt(mean), "none": 1.0}[self.scale]
+        return SignSymbols(bits, values.size, binary32(scale))
+
+    def _dequantize(self, symbols: SignSymbols, out: np.ndarray) -> None:
+        self._check_size(symbols, out)
+        dequantize(symbols.bits, _LEVELS, np.float32(-symbols.scale), out)
+
+    def _dequantize_add(
+        self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        self._check_size(symbols, out)
+        level = convert.round_to(np.full(1, -symbols.scale, np.float32), dtype)[0]
+        dequantize(symbols.bits, _LEVELS, level, out, add=scale)
+
+    def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:
+        fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)
+        self._require(fits, out.size)
+
+    def _pack(self, symbols: SignSymbols) -> Payload:
+        scalars = {field.name: symbols.scale for field in self.scalar_fields()}
+        return Payload(self, scalars, symbols.bits, symbols.n)
+
+    def _unpack(self, payload: Payload, n: int) -> SignSymbols:
+        check_length(payload.nbits, n)
+        check_padding(payload.data, n)
+        return SignSymbols(payload.data, n, payload.scalars.get("scale", 1.0))

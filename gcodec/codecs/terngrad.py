@@ -1,0 +1,220 @@
+"""terngrad: 0 or ±s for each element, at random and unbiased: 2 bits, or 1.6.
+
+s = min(max|x|, c·σ), with the deviation σ² = max(0, Σx²/n − (Σx/n)²); r = |x|/s, 1 from |x| = s
+on. An element is sent as sign(x)·s with probability r, else as 0: so E x̂ is x clipped at s. The
+scale is a scalar of the message. It may be given, as in the paper, where all workers take the
+largest of theirs: then nothing else is clipped.
+
+Packs: ``chapter``: 00 = 0, 01 = +1, 10 = −1, four in a byte, the first in the lowest bits, filled
+up with zeros. ``terngrad`` (the original program): codes 0, 1, 2 for −1, 0, +1; always one to four
+pad codes 0, 1, 2, 3 behind them; byte i of Q holds codes i, i + Q, i + 2Q, i + 3Q, the first in
+the lowest bits. ``base3``: five in a byte, c0 + 3·c1 + 9·c2 + 27·c3 + 81·c4, with 0, 1, 2 for 0,
++1, −1. Bits per element: 2, 2, 1.6.
+
+Sums are taken in float64 in the fixed order, s is rounded once to float32, and r is one float32
+division. Where σ² is below 2^-40 of Σx²/n, it is the rounding of the sums: such a tensor is not
+clipped, so that a constant one is exact. −0 is 0; NaN and Inf are refused.
+
+Example: codes (+1, 0, −1, 0, +1) are ``21 01`` in ``chapter``, ``61 39`` in ``terngrad`` and
+``64`` in ``base3``.
+
+Sources: Wen et al., "TernGrad", NIPS 2017; wenwei202/terngrad ec4f75e.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from gcodec.arrays import intake, nonfinite_error
+from gcodec.codec import Codec, Payload
+from gcodec.errors import ParameterError
+from gcodec.kernels import convert, ternary
+from gcodec.kernels.pack import check_length
+from gcodec.kernels.philox import check_seed
+from gcodec.kernels.reduce import INFINITY_BITS, Moments, max_abs_bits, moments
+from gcodec.kinds import Choice, Float32, binary32
+from gcodec.params import Field, param
+from gcodec.registry import register
+
+_SCALE = Field(
+    "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
+)
+_NO_DEVIATION = 2.0**-40  # of the mean square
+
+
+class TernarySymbols(NamedTuple):
+    """Packed codes and the scale.
+
+    Attributes
+    ----------
+    codes : uint8 array
+        Packed as the codec packs.
+    scale : float
+    """
+
+    codes: np.ndarray
+    scale: float
+
+
+@register(id=5, name="terngrad")
+class TernGrad(Codec):
+    """Ternary values at random, unbiased but for the clipping.
+
+    Parameters
+    ----------
+    clip : float
+        Values are clipped at this many standard deviations; 0 clips nothing.
+    packing : {"chapter", "terngrad", "base3"}
+        The layout of the codes; ``pack`` in specs.
+    """
+
+    refuses_nonfinite = True
+
+    clip: float = param(
+        Float32("a number from 0 on, finite", lambda c: 0 <= c < math.inf),
+        2.5,
+        "clip at so many standard deviations; 0: not at all",
+    )
+    packing: str = param(
+        Choice("chapter", "terngrad", "base3"),
+        "chapter",
+        "2 bits in order, 2 bits in strides with pad codes, or 5 codes in a byte",
+        name="pack",
+    )
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return the scale."""
+        return (_SCALE,)
+
+    @property
+    def unbiased(self) -> bool:
+        """True where nothing is clipped."""
+        return self.clip == 0
+
+    def variance(self, n: int) -> float | None:
+        """Return (√n − 1)/2 where nothing is clipped, None else: E‖x − x̂‖² = Σ|x|(s − |x|)."""
+        return (math.sqrt(max(n, 1)) - 1) / 2 if self.clip == 0 else None
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of n codes, in whole bytes."""
+        return 8 * ternary.packed_nbytes(n, self._pack_rule)
+
+    @property
+    def _pack_rule(self) -> ternary.Pack:
+        return cast(ternary.Pack, self.packing)
+
+    def scale_of(self, x: Any) -> float:
+        """Return the scale that this tensor gets when none is given.
+
+        Parameters
+        ----------
+        x : array
+            See `gcodec.encode`.
+
+        Raises
+        ------
+        ParameterError, TypeError
+        """
+        return self._scale_of(intake(x).values)
+
+    def quantize(
+        self,
+        x: Any,
+        *,
+        seed: int = 0,
+        prior: TernarySymbols | None = None,
+        scale: float | None = None,
+    ) -> TernarySymbols:
+        """Quantise with a scale of one's own, or one that workers share; see `Codec.quantize`.
+
+        Parameters
+        ----------
+        x : array of n elements
+        seed : int
+            From 0 to 2**64 - 1.
+        prior : TernarySymbols, optional
+            Not used.
+        scale : float, optional
+            Where values are clipped, such as the largest `scale_of` of all workers. Above 0,
+            unless all of x is 0.
+
+        Returns
+        -------
+        TernarySymbols
+
+        Raises
+        ------
+        ParameterError, TypeError
+        """
+        if scale is None:
+            symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
+            return symbols
+        given = _SCALE.kind.check("scale", scale)
+        values = intake(x).values
+        largest = max_abs_bits(values)
+        if largest >= INFINITY_BITS:
+            raise nonfinite_error(values)
+        if given == 0 and largest:
+            raise ParameterError.of("scale", scale, "above 0, or all of x 0")
+        return self._with_scale(values, given, check_seed(seed))
+
+    def encode(
+        self,
+        x: Any,
+        *,
+        seed: int = 0,
+        prior: TernarySymbols | None = None,
+        scale: float | None = None,
+    ) -> Payload:
+        """Quantise and pack; see `quantize`."""
+        return self.pack(self.quantize(x, seed=seed, prior=prior, scale=scale))
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: TernarySymbols | None
+    ) -> TernarySymbols:
+        return self._with_scale(values, self._scale_of(values), seed)
+
+    def _with_scale(self, values: np.ndarray, scale: float, seed: int) -> TernarySymbols:
+        codes = ternary.quantize(values, np.float32(scale), seed, self._pack_rule)
+        return TernarySymbols(codes, scale)
+
+    def _scale_of(self, values: np.ndarray) -> float:
+        found = moments(values) if self.clip else Moments(0, 0, max_abs_bits(values))
+        if found.largest >= INFINITY_BITS:
+            raise nonfinite_error(values)
+        largest = binary32(np.uint32(found.largest).view(np.float32))
+        if not self.clip or not largest:
+            return largest
+        mean, square = found.total / values.size, found.squares / values.size
+        variance = max(0.0, square - mean * mean)
+        bound = float(np.float32(self.clip)) * math.sqrt(variance)
+        scale = binary32(min(float(np.float32(largest)), bound))
+        return largest if variance < _NO_DEVIATION * square or scale == 0 else scale
+
+    def _dequantize(self, symbols: TernarySymbols, out: np.ndarray) -> None:
+        self._check_size(symbols, out)
+        scale = np.float32(symbols.scale)
+        ternary.dequantize_ternary(symbols.codes, scale, out, self._pack_rule)
+
+    def _dequantize_add(
+        self, symbols: TernarySymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        self._check_size(symbols, out)
+        level = convert.round_to(np.full(1, symbols.scale, np.float32), dtype)[0]
+        ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
+
+    def _check_size(self, symbols: TernarySymbols, out: np.ndarray) -> None:
+        nbytes = ternary.packed_nbytes(out.size, self._pack_rule)
+        self._require(symbols.codes.size == nbytes, out.size)
+
+    def _pack(self, symbols: TernarySymbols) -> Payload:
+        scalars = {"scale": symbols.scale}
+        return Payload(self, scalars, symbols.codes, 8 * symbols.codes.size)
+
+    def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
+        check_length(payload.nbits, self.max_payload_nbits(n))
+        ternary.check(payload.data, n, self._pack_rule)
+        return TernarySymbols(payload.data, payload.scalars["scale"])

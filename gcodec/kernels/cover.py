@@ -1,0 +1,36 @@
+"""Cover an array by whole blocks on the pool, with a padded block where no whole one fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.lanes import BLOCK
+
+_LINE = 64  # bytes in a cache line
+
+
+def cover(
+    blocks: Callable[[int, int], None],
+    padded: Callable[[int, int], None],
+    head: int,
+    n: int,
+) -> None:
+    """Cover n elements: whole blocks from `head` on the pool, each end in a padded block."""
+    stop = n - (n - head) % BLOCK
+    if head:
+        padded(0, head)
+    pool.run(lambda start, end: blocks(head + start, head + end), stop - head, BLOCK)
+    if stop < n:
+        padded(stop, n)
+
+
+def to_cache_line(stream: np.ndarray, step: int) -> int:
+    """Elements before the first cache line of a float32 stream, if a multiple of `step`, else 0.
+
+    Stores across two lines cost a tenth of the speed. Packed bytes hold `step` elements each.
+    """
+    head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
+    return 0 if head % step or head > stream.size else head

@@ -1,0 +1,148 @@
+"""Vector IR: what blocks of 32 elements are written with.
+
+LLVM's loop vectoriser narrows the masks of eight float32 lanes at a time, which on hosts without
+AVX-512 costs more than the arithmetic; it also never prefetches and never streams. So the hot
+loops call blocks: each is one vector of 32 lanes, whose masks become codes in one go. A block
+checks no index; the loop around it keeps every block inside its arrays.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gcodec.kernels.jit import intrinsic
+from gcodec.kernels.memory import emit_prefetch
+
+BLOCK = 32  # elements
+SIGN = 0x80000000  # of a float32
+_AHEAD = 256  # elements between a block and what is prefetched for a later one
+_LINE = 16  # float32 elements in a cache line
+
+
+def block(*names: str) -> Callable[[Callable[[Emitter], None]], Any]:
+    """Declare a block: a function of the named arguments that kernels call.
+
+    What is decorated emits its code, and may call the arguments by name; see `Emitter`.
+    """
+
+    def decorate(generate: Callable[[Emitter], None]) -> Any:
+        def typed(typing_context: Any, *arguments: Any) -> Any:
+            from numba.core import types
+
+            def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                types_of = dict(zip(names, signature.args, strict=True))
+                generate(Emitter(context, builder, types_of, dict(zip(names, args, strict=True))))
+                return context.get_dummy_value()
+
+            return types.void(*arguments), code
+
+        # Numba asks for the names, which a starred argument hides.
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(name, kind) for name in ("typing_context", *names)]
+        typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        typed.__name__ = generate.__name__
+        typed.__doc__ = generate.__doc__
+        return intrinsic(typed)
+
+    return decorate
+
+
+class Emitter:
+    """Emits the IR of one block.
+
+    Attributes
+    ----------
+    builder : llvmlite.ir.IRBuilder
+    args : dict
+        Values of the call's arguments, by name.
+    """
+
+    def __init__(
+        self, context: Any, builder: Any, types_of: dict[str, Any], args: dict[str, Any]
+    ) -> None:
+        self.builder = builder
+        self.args = args
+        self._context = context
+        self._types = types_of
+
+    def address(self, array: str, index: str) -> Any:
+        """Address of the element of an array argument at an index argument."""
+        made = self._context.make_array(self._types[array])
+        data = made(self._context, self.builder, self.args[array]).data
+        return self.builder.gep(data, [self.args[index]])
+
+    def splat(self, value: Any, count: int = BLOCK) -> Any:
+        """All lanes of this value."""
+        from llvmlite import ir
+
+        kind = ir.VectorType(value.type, count)
+        first = self.builder.insert_element(kind(ir.Undefined), value, ir.IntType(32)(0))
+        return self.builder.shuffle_vector(first, first, lanes(32, count)([0] * count))
+
+    def load(self, pointer: Any, kind: Any, align: int = 4) -> Any:
+        """Load a vector."""
+        return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)
+
+    def store(self, value: Any, pointer: Any, align: int = 4, streaming: bool = False) -> None:
+        """Store a vector, or write it around the cache."""
+        from llvmlite import ir
+
+        builder = self.builder
+        target = builder.bitcast(pointer, value.type.as_pointer())
+        written = builder.store(value, target, align=align)
+        if streaming:
+            one = builder.module.add_metadata([ir.IntType(32)(1)])
+            written.set_metadata("nontemporal", one)
+
+    def fetch(self, pointer: Any) -> None:
+        """Ask for the cache lines of the float32 elements of a later block."""
+        from llvmlite import ir
+
+        for ahead in range(_AHEAD, _AHEAD + BLOCK, _LINE):
+            emit_prefetch(self.builder, self.builder.gep(pointer, [ir.IntType(32)(ahead)]))
+
+    def call(self, name: str, value: Any) -> Any:
+        """Call an LLVM intrinsic of one vector of float64, such as ``llvm.rint``."""
+        from llvmlite import ir
+        from numba.core import cgutils
+
+        kind = value.type
+        function = cgutils.get_or_insert_function(
+            self.builder.module, ir.FunctionType(kind, [kind]), f"{name}.v{kind.count}f64"
+        )
+        return self.builder.call(function, [value])
+
+
+def lanes(bits: int, count: int = BLOCK) -> Any:
+    """Vector of integers."""
+    from llvmlite import ir
+
+    return ir.VectorType(ir.IntType(bits), count)
+
+
+def floats(count: int = BLOCK) -> Any:
+    """Vector of float32."""
+    from llvmlite import ir
+
+    return ir.VectorType(ir.FloatType(), count)
+
+
+def doubles(count: int = BLOCK) -> Any:
+    """Vector of float64."""
+    from llvmlite import ir
+
+    return ir.VectorType(ir.DoubleType(), count)
+
+
+@intrinsic
+def fence(typing_context: Any) -> Any:
+    """Make streamed values visible to whoever reads the result next."""
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate

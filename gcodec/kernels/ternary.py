@@ -1,0 +1,333 @@
+"""Stochastic rounding of |x|/s to 0 or 1, with the sign: TernGrad's quantiser, and three packs.
+
+r = |x|/s, rounded once to float32, and 1 from |x| = s on. The element is sent where r is 1 or
+(u >> 1) < int32(r·2^31), u being its random word. Sources: Wen et al., "TernGrad", NIPS 2017;
+wenwei202/terngrad ec4f75e for the strided pack.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels import pool
+from gcodec.kernels.cover import cover
+from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, floats, lanes
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.pack import FieldLayout, check_length, check_padding
+from gcodec.kernels.philox import ROUNDING, emit_words
+from gcodec.kernels.words import load_word, store_word
+
+Pack = Literal["chapter", "terngrad", "base3"]
+
+CHAPTER = FieldLayout(width=2, order="lsb")
+STRIDED = FieldLayout(width=2, order="lsb", strided=True, pad="count")
+TRITS = 5  # in a byte of base3
+_POWERS = tuple(3**k for k in range(TRITS))
+_LARGEST = 3**TRITS - 1  # byte of base3
+# Five codes in the bytes of a word, times this: the sum of code times power is its fifth byte, and
+# no byte below it carries, as each holds at most that sum.
+_COLLECT = sum(power << 8 * (TRITS - 1 - k) for k, power in enumerate(_POWERS))
+
+_TILE = TRITS * 512  # elements; a multiple of BLOCK and of TRITS
+_CHUNK = 128 * _TILE  # elements whose codes stay in the second cache
+_SLACK = 8  # bytes behind codes that a word may reach
+
+
+def packed_nbytes(n: int, pack: Pack) -> int:
+    """Bytes of n packed codes."""
+    if pack == "base3":
+        return -(-n // TRITS)
+    return (STRIDED if pack == "terngrad" else CHAPTER).nbytes(n)
+
+
+def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndarray:
+    """Quantise a (n,) float32 array and pack the codes.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Finite.
+    scale : float32
+        Not negative; 0 only where all of x is 0.
+    seed : int
+    pack : Pack
+
+    Returns
+    -------
+    (packed_nbytes(n, pack),) uint8 array
+    """
+    level = scale if scale > 0 else np.float32(np.inf)  # 0/0 would be no number
+    out = aligned_empty(packed_nbytes(x.size, pack), np.uint8)
+    if pack == "chapter":
+        _quantize_chapter(x, level, np.uint64(seed), out)
+    elif pack == "terngrad":
+        _quantize_strided(x, level, np.uint64(seed), out)
+    else:
+        _quantize_base3(x, level, np.uint64(seed), out)
+    return out
+
+
+def dequantize_ternary(
+    data: np.ndarray,
+    scale: np.float32,
+    out: np.ndarray,
+    pack: Pack,
+    add: np.float32 | None = None,
+) -> None:
+    """Write 0 and ±scale to the (n,) float32 `out`, or add a multiple; see `dequantize`.
+
+    The bytes must be such as `check` passes.
+    """
+    if pack == "chapter":
+        dequantize(data, _CHAPTER_LEVELS, scale, out, add)
+    elif pack == "terngrad":
+        size = data.size
+        for field in range(4):
+            part = out[field * size : (field + 1) * size]
+            dequantize(data[: part.size], _STRIDED_LEVELS[field], scale, part, add)
+    else:
+        _dequantize_base3(data, scale, out, add)
+
+
+def check(data: np.ndarray, n: int, pack: Pack) -> None:
+    """Raise `FormatError` unless the bytes are those of n packed codes."""
+    check_length(8 * data.size, 8 * packed_nbytes(n, pack))
+    if pack == "chapter":
+        check_padding(data, 2 * n, "lsb")
+        if _code_11_bits(data):
+            raise Corrupt("the code 11 stands for nothing")
+    elif pack == "terngrad":
+        _check_strided(data, n)
+    elif data.size:
+        if data.max() > _LARGEST:
+            raise Corrupt(f"a byte is above {_LARGEST}, which no five codes give")
+        if int(data[-1]) >= 3 ** (n - (data.size - 1) * TRITS):
+            raise Corrupt("a pad code is not zero", data.size - 1)
+
+
+def _check_strided(data: np.ndarray, n: int) -> None:
+    size = data.size
+    # The pad codes, up to four behind n, lie in the last four bytes.
+    plain = max(size - 4, 0)
+    if _code_11_bits(data[:plain]):
+        raise Corrupt("the code 11 stands for nothing")
+    for at in range(plain, size):
+        for field in range(4):
+            code, index = int(data[at]) >> 2 * field & 3, field * size + at
+            if index < n and code == 3:
+                raise Corrupt("the code 11 stands for nothing", at)
+            if index >= n and code != index - n:
+                raise Corrupt("a pad code differs from what the format fills in", at)
+
+
+# --- blocks: 32 elements of x from i, whose first is element `start` of the tensor ---------------
+
+
+def _ternary_block(emit_codes: Callable[[Emitter, Any, Any], Any]) -> Any:
+    """Make a block; `emit_codes` gets the lanes that are sent and that are negative."""
+
+    @block("x", "i", "scale", "seed", "start", "out", "at")
+    def ternary(e: Emitter) -> None:
+        builder = e.builder
+        source = e.address("x", "i")
+        e.fetch(source)
+        every = lanes(32)
+        bits = builder.bitcast(e.load(source, floats()), every)
+        size = builder.bitcast(builder.and_(bits, every([0x7FFFFFFF] * BLOCK)), floats())
+        scale = e.splat(e.args["scale"])
+        full = builder.fcmp_ordered(">=", size, scale)
+        r = builder.fdiv(size, scale)
+        # Where r is 1 the conversion passes the range; that lane is not looked at.
+        bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), every)
+        stream = e.args["seed"].type(ROUNDING)
+        words = emit_words(e, e.args["seed"], e.args["start"], stream)
+        below = builder.icmp_signed("<", builder.lshr(words, every([1] * BLOCK)), bound)
+        sent = builder.select(full, lanes(1)([1] * BLOCK), below)
+        negative = builder.icmp_signed("<", bits, every([0] * BLOCK))
+        e.store(emit_codes(e, sent, negative), e.address("out", "at"), align=1)
+
+    return ternary
+
+
+def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Any, Any], Any]:
+    def emit(e: Emitter, sent: Any, negative: Any) -> Any:
+        code = lanes(8)
+        signed = e.builder.select(negative, code([minus] * BLOCK), code([plus] * BLOCK))
+        return e.builder.select(sent, signed, code([zero] * BLOCK))
+
+    return emit
+
+
+def _four_per_byte(e: Emitter, sent: Any, negative: Any) -> Any:
+    builder = e.builder
+    codes = _one_per_byte(0, 1, 2)(e, sent, negative)
+    # Four codes in the bytes of a word: one multiplication collects them in its top byte.
+    four = builder.bitcast(codes, lanes(32, BLOCK // 4))
+    collect = four.type([1 << 24 | 1 << 18 | 1 << 12 | 1 << 6] * (BLOCK // 4))
+    top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
+    return builder.trunc(top, lanes(8, BLOCK // 4))
+
+
+_chapter_block = _ternary_block(_four_per_byte)
+_digits_block = _ternary_block(_one_per_byte(0, 1, 2))
+
+_CHAPTER_LEVELS = LevelCode(2, order="lsb", meaning="minus-plus")
+_DIGIT_LEVELS = LevelCode(2, spread=True, meaning="minus-plus")
+_STRIDED_LEVELS = [LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4)]
+
+
+# --- chapter: four codes in a byte, the first lowest ---------------------------------------------
+
+
+def _quantize_chapter(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
+    def blocks(start: int, stop: int) -> None:
+        part = out[start // 4 : stop // 4]
+        _chapter_blocks(x[start:stop], scale, seed, np.uint64(start), part)
+
+    def padded(start: int, stop: int) -> None:
+        some, packed = np.zeros(BLOCK, np.float32), np.empty(BLOCK // 4, np.uint8)
+        some[: stop - start] = x[start:stop]
+        _chapter_blocks(some, scale, seed, np.uint64(start), packed)
+        out[start // 4 :] = packed[: out.size - start // 4]
+
+    cover(blocks, padded, 0, x.size)
+
+
+@kernel("in float32[], float32, uint64, uint64, out uint8[]")
+def _chapter_blocks(x, scale, seed, start, out):
+    # x.size is a multiple of BLOCK, out.size == x.size // 4
+    for i in range(0, x.size, BLOCK):
+        _chapter_block(x, i, scale, seed, start + np.uint64(i), out, i // 4)
+
+
+@kernel("in uint8[]")
+def _code_11_bits(data):
+    # Both bits of a field set, gathered over all bytes.
+    found = np.uint8(0)
+    for i in range(data.size):
+        found = np.uint8(found | np.uint8(data[i] & np.uint8(data[i] >> np.uint8(1))))
+    return found & np.uint8(0x55)
+
+
+# --- terngrad: byte i holds codes i, i + Q, i + 2Q, i + 3Q of Q bytes, each plus one -------------
+
+
+def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
+    size = out.size
+
+    def task(start: int, stop: int) -> None:
+        codes = np.empty(_TILE + 2 * BLOCK, np.uint8)
+        rest = np.zeros(BLOCK, np.float32)
+        out[start:stop] = 0
+        for field in range(4):
+            part = x[: (field + 1) * size]
+            first = field * size + start
+            _stride(field)(part, scale, seed, codes, rest, first, out[start:stop])
+
+    pool.run(task, size)
+    for pad in range(4 * size - x.size):
+        field, at = divmod(x.size + pad, size)
+        out[at] |= pad << 2 * field
+
+
+@functools.cache
+def _stride(field: int) -> Kernel:
+    """Make the kernel that adds the codes of one field to the bytes."""
+    one_block = _ternary_block(_one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
+
+    @kernel(
+        "in float32[], float32, uint64, out uint8[], out float32[], int64, out uint8[]",
+        variant=f"{field}",
+    )
+    def add_stride(x, scale, seed, codes, rest, first, out):
+        # Byte i of out takes the code of element first + i, where x has it.
+        # codes.size == _TILE + 2 * BLOCK, rest.size == BLOCK
+        for tile in range(0, out.size, _TILE):
+            begin = first + tile
+            end = min(begin + min(_TILE, out.size - tile), x.size)
+            aligned = begin - begin % BLOCK  # random words come in blocks
+            for i in range(aligned, end, BLOCK):  # i - aligned < _TILE + BLOCK
+                here = i - aligned
+                if i + BLOCK <= x.size:
+                    one_block(x, i, scale, seed, np.uint64(i), codes, here)
+                else:
+                    for k in range(x.size - i):  # fewer than BLOCK
+                        rest[k] = x[i + k]
+                    one_block(rest, 0, scale, seed, np.uint64(i), codes, here)
+            mine = codes[begin - aligned :][: max(end - begin, 0)]
+            part = out[tile : tile + mine.size]
+            for i in range(part.size):  # part.size == mine.size
+                part[i] |= mine[i]
+
+    return add_stride
+
+
+# --- base3: five codes in a byte, the first with weight 1 ----------------------------------------
+
+
+def _quantize_base3(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
+    def task(start: int, stop: int) -> None:
+        codes = np.zeros(_TILE + _SLACK, np.uint8)
+        rest = np.zeros(BLOCK, np.float32)
+        part = out[start // TRITS : -(-stop // TRITS)]
+        _base3_tiles(x[start:stop], scale, seed, np.uint64(start), codes, rest, part)
+
+    pool.run(task, x.size, _TILE)
+
+
+@kernel("in float32[], float32, uint64, uint64, out uint8[], out float32[], out uint8[]")
+def _base3_tiles(x, scale, seed, start, codes, rest, out):
+    # out.size == ceil(x.size / TRITS); codes.size == _TILE + _SLACK; rest is BLOCK zeros
+    five, top = np.uint64((1 << 8 * TRITS) - 1), np.uint64(8 * (TRITS - 1))
+    for tile in range(0, x.size, _TILE):
+        values = x[tile : tile + _TILE]
+        whole = values.size - values.size % BLOCK
+        for i in range(0, whole, BLOCK):
+            _digits_block(values, i, scale, seed, start + np.uint64(tile + i), codes, i)
+        if whole < values.size:  # whole + BLOCK <= _TILE
+            for i in range(values.size - whole):
+                rest[i] = values[whole + i]
+            _digits_block(rest, 0, scale, seed, start + np.uint64(tile + whole), codes, whole)
+        for i in range(values.size, values.size + TRITS):  # pad codes; TRITS <= _SLACK
+            codes[i] = np.uint8(0)
+        part = out[tile // TRITS : (tile + _TILE) // TRITS]
+        for j in range(part.size):  # TRITS * j + 8 <= codes.size
+            word = load_word(codes, j * TRITS) & five
+            part[j] = np.uint8((word * np.uint64(_COLLECT)) >> top)
+
+
+def _dequantize_base3(
+    data: np.ndarray, scale: np.float32, out: np.ndarray, add: np.float32 | None
+) -> None:
+    def task(start: int, stop: int) -> None:
+        codes = np.empty(min(_CHUNK, stop - start) + TRITS + _SLACK, np.uint8)
+        for at in range(start, stop, _CHUNK):
+            part = out[at : min(at + _CHUNK, stop)]
+            _digits(data[at // TRITS : -(-(at + part.size) // TRITS)], _digit_table(), codes)
+            dequantize(codes[: part.size], _DIGIT_LEVELS, scale, part, add)
+
+    pool.run(task, out.size, _CHUNK)
+
+
+@functools.cache
+def _digit_table() -> np.ndarray:
+    """Return the five codes of each byte as the bytes of a word."""
+    byte = np.arange(256, dtype=np.uint64)
+    table = np.zeros(256, np.uint64)
+    for k, power in enumerate(_POWERS):
+        table |= byte // np.uint64(power) % np.uint64(3) << np.uint64(8 * k)
+    return table
+
+
+@kernel("in uint8[], in uint64[], out uint8[]")
+def _digits(data, table, codes):
+    # table.size == 256; codes.size >= TRITS * data.size + _SLACK
+    for j in range(data.size):
+        store_word(codes, j * TRITS, table[data[j]])

@@ -1,0 +1,336 @@
+"""Uniform levels between the least and the largest value of a bucket: quantise, pack, and back.
+
+All arithmetic is float64, rounded once to the float32 that is decoded, so that no range is too
+small or too large for it: q = rint((x − low)·(L/(high − low))), x̂ = low + q·((high − low)/L), with
+L = 2^bits − 1. At random, floor takes the place of rint, and 1 is added where
+(u >> 1) < int32(f·2^31), f being what floor cut off and u the random word of the element.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import Kernel, inline, kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
+from gcodec.kernels.pack import packing, unpacking
+from gcodec.kernels.philox import ROUNDING, emit_words
+from gcodec.kernels.reduce import INFINITY_BITS
+
+_TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
+_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
+
+
+def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
+    """Least and largest value of each bucket.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    bucket : int
+        Elements of a bucket, from 1; the last may be smaller.
+
+    Returns
+    -------
+    (ceil(n / bucket), 2) float32 array, or None where x holds NaN or Inf
+        A zero is +0.
+    """
+    bits = x.view(np.int32)
+    count = -(-x.size // bucket)
+    keys = np.empty((count, 2), np.int32)
+    if bucket < pool.SEGMENT:
+
+        def buckets(start: int, stop: int) -> None:
+            first, last = start // bucket, -(-stop // bucket)
+            _ranges(bits[start:stop], bucket, keys[first:last].reshape(-1))
+
+        pool.run(buckets, x.size, bucket)
+    else:
+        for b in range(count):
+            keys[b] = _range(bits[b * bucket : (b + 1) * bucket])
+    if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
+        return None
+    found = np.where(keys < 0, keys ^ 0x7FFFFFFF, keys).astype(np.int32).view(np.float32)
+    return found + np.float32(0)
+
+
+def _range(bits: np.ndarray) -> tuple[int, int]:
+    """Find the range of one large bucket, cut into segments."""
+
+    def task(start: int, stop: int) -> np.ndarray:
+        keys = np.empty(2, np.int32)
+        _ranges(bits[start:stop], stop - start, keys)
+        return keys
+
+    keys = np.array(pool.run(task, bits.size))
+    return int(keys[:, 0].min()), int(keys[:, 1].max())
+
+
+def quantize(
+    x: np.ndarray, found: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
+) -> None:
+    """Quantise a (n,) float32 array and pack the codes, most significant bit first.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    found : (ceil(n / bucket), 2) float32 array
+        What `ranges` returned.
+    bucket : int
+    bits : int
+        From 1 to 8.
+    seed : int or None
+        None rounds to nearest, ties to even.
+    out : (ceil(n * bits / 8),) uint8 array
+    """
+    flat = found.reshape(-1)
+    loop = _quantizer(bits, seed is not None)
+
+    def task(start: int, stop: int) -> None:
+        scratch = np.empty(_TILE, np.uint8), np.zeros(BLOCK, np.float32), np.empty(2 * BLOCK)
+        part = out[start * bits // 8 : -(-stop * bits // 8)]
+        key = np.uint64(seed or 0)
+        loop(x[start:stop], np.uint64(start), key, flat, bucket, *scratch, part)
+
+    pool.run(task, x.size, _TILE)
+
+
+def dequantize(
+    data: np.ndarray, found: np.ndarray, bucket: int, bits: int, out: np.ndarray
+) -> None:
+    """Write to (n,) float32 `out` what packed codes stand for; see `quantize`."""
+    streaming = out.size >= _STREAMING and out.ctypes.data % 32 == 0
+    _dequantize(data, found, bucket, bits, "stream" if streaming else "write", np.float32(1), out)
+
+
+def dequantize_add(
+    data: np.ndarray,
+    found: np.ndarray,
+    bucket: int,
+    bits: int,
+    scale: np.float32,
+    out: np.ndarray,
+) -> None:
+    """Add `scale` times what packed codes stand for to (n,) float32 `out`."""
+    _dequantize(data, found, bucket, bits, "add", scale, out)
+
+
+Store = Literal["write", "stream", "add"]
+
+
+def _dequantize(
+    data: np.ndarray,
+    found: np.ndarray,
+    bucket: int,
+    bits: int,
+    store: Store,
+    scale: np.float32,
+    out: np.ndarray,
+) -> None:
+    flat = np.ascontiguousarray(found).reshape(-1)
+    loop = _dequantizer(bits, store)
+
+    def task(start: int, stop: int) -> None:
+        codes = np.zeros(_TILE if bits < 8 else BLOCK, np.uint8)
+        scratch = codes, np.zeros(BLOCK, np.float32), np.empty(2 * BLOCK)
+        part = data[start * bits // 8 : -(-stop * bits // 8)]
+        loop(part, np.uint64(start), flat, bucket, scale, *scratch, out[start:stop])
+
+    pool.run(task, out.size, _TILE)
+
+
+# --- ranges: by integer keys, in which −0 is below 0 and NaN beyond the infinities ---------------
+
+
+@kernel("in int32[], int64, out int32[]")
+def _ranges(bits, bucket, keys):
+    # keys.size == 2 * ceil(bits.size / bucket)
+    for b in range(keys.size // 2):
+        part = bits[b * bucket : (b + 1) * bucket]
+        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+        for i in range(part.size):
+            key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & 0x7FFFFFFF))
+            low, high = min(low, key), max(high, key)
+        keys[2 * b], keys[2 * b + 1] = low, high
+
+
+# --- the numbers of each lane: low and factor of its bucket --------------------------------------
+
+
+@inline
+def _fill(numbers, found, bucket, start, factor_of):
+    """Write low and factor for the BLOCK elements from `start` on; return up to where they hold.
+
+    numbers.size == 2 * BLOCK. Lanes behind the last bucket, which are cut, have its numbers.
+    """
+    last = found.size // 2 - 1
+    b = min(start // bucket, last)
+    end = (b + 1) * bucket
+    lane = 0
+    while lane < BLOCK:
+        stop = min(end - start, BLOCK) if b < last else BLOCK
+        low, high = np.float64(found[2 * b]), np.float64(found[2 * b + 1])
+        factor = factor_of(high - low)
+        for k in range(lane, stop):  # stop <= BLOCK
+            numbers[k], numbers[BLOCK + k] = low, factor
+        if lane == 0 and stop == BLOCK:
+            return end
+        lane = stop
+        b, end = b + 1, end + bucket
+    return start
+
+
+# --- quantise ------------------------------------------------------------------------------------
+
+
+def _quantize_block(bits: int, stochastic: bool) -> Any:
+    """Make the block: 32 elements of x from i, from element `start` of the tensor, to a code each.
+
+    The lanes' low and factor are in `numbers`.
+    """
+    levels = 2**bits - 1
+
+    @block("x", "i", "numbers", "zero", "factors", "seed", "start", "codes", "at")
+    def quantize_block(e: Emitter) -> None:
+        builder = e.builder
+        every = lanes(32)
+        source = e.address("x", "i")
+        e.fetch(source)
+        wide = builder.fpext(e.load(source, floats()), doubles())
+        low = e.load(e.address("numbers", "zero"), doubles(), 8)
+        factor = e.load(e.address("numbers", "factors"), doubles(), 8)
+        r = builder.fmul(builder.fsub(wide, low), factor)
+        if stochastic:
+            whole = e.call("llvm.floor", r)
+            rest = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
+            bound = builder.fptosi(rest, every)
+            words = emit_words(e, e.args["seed"], e.args["start"], e.args["seed"].type(ROUNDING))
+            up = builder.icmp_signed("<", builder.lshr(words, every([1] * BLOCK)), bound)
+            codes = builder.sub(builder.fptosi(whole, every), builder.sext(up, every))
+            # r may pass the last level by the rounding of its factor.
+            top = every([levels] * BLOCK)
+            codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
+        else:
+            codes = builder.fptosi(e.call("llvm.rint", r), every)
+        e.store(builder.trunc(codes, lanes(8)), e.address("codes", "at"), align=1)
+
+    return quantize_block
+
+
+@functools.cache
+def _quantizer(bits: int, stochastic: bool) -> Kernel:
+    one_block = _quantize_block(bits, stochastic)
+    pack = packing(bits, True)
+    levels = np.float64(2**bits - 1)
+
+    @inline
+    def inverse(span):
+        return levels / span if span > 0 else 0.0
+
+    @kernel(
+        "in float32[], uint64, uint64, in float32[], int64, "
+        "out uint8[], out float32[], out float64[], out uint8[]",
+        variant=f"{bits} {stochastic}",
+    )
+    def quantize_tiles(x, first, seed, found, bucket, codes, rest, numbers, out):
+        # x is from element `first` on, a multiple of _TILE. codes.size == _TILE, rest.size ==
+        # BLOCK, numbers.size == 2 * BLOCK; out.size == ceil(x.size * bits / 8).
+        held = np.int64(first)
+        for tile in range(0, x.size, _TILE):
+            values = x[tile : tile + _TILE]
+            whole = values.size - values.size % BLOCK
+            for i in range(0, whole, BLOCK):
+                start = np.int64(first) + tile + i
+                if start + BLOCK > held:
+                    held = _fill(numbers, found, bucket, start, inverse)
+                one_block(values, i, numbers, 0, BLOCK, seed, np.uint64(start), codes, i)
+            if whole < values.size:
+                start = np.int64(first) + tile + whole
+                held = _fill(numbers, found, bucket, start, inverse)
+                for k in range(values.size - whole):  # fewer than BLOCK
+                    rest[k] = values[whole + k]
+                one_block(rest, 0, numbers, 0, BLOCK, seed, np.uint64(start), codes, whole)
+            part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
+            pack(codes[: values.size], part, False)
+
+    return quantize_tiles
+
+
+# --- dequantise ----------------------------------------------------------------------------------
+
+
+def _dequantize_block(store: Store) -> Any:
+    """Make the block: 32 codes from `at` to elements of `out` from i; numbers as above."""
+
+    @block("codes", "at", "numbers", "zero", "steps", "scale", "out", "i")
+    def dequantize_block(e: Emitter) -> None:
+        builder = e.builder
+        target = e.address("out", "i")
+        codes = builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
+        low = e.load(e.address("numbers", "zero"), doubles(), 8)
+        step = e.load(e.address("numbers", "steps"), doubles(), 8)
+        exact = builder.fadd(low, builder.fmul(builder.sitofp(codes, doubles()), step))
+        values = builder.fptrunc(exact, floats())
+        if store == "stream":
+            e.store(values, target, align=32, streaming=True)
+            return
+        e.fetch(target)
+        if store == "add":
+            scaled = builder.fmul(e.splat(e.args["scale"]), values)
+            values = builder.fadd(e.load(target, floats()), scaled)
+        e.store(values, target)
+
+    return dequantize_block
+
+
+@functools.cache
+def _dequantizer(bits: int, store: Store) -> Kernel:
+    one_block = _dequantize_block(store)
+    last_block = _dequantize_block("add" if store == "add" else "write")
+    unpack = unpacking(bits, True)
+    levels = np.float64(2**bits - 1)
+    packed = bits < 8
+    streaming = store == "stream"
+
+    @inline
+    def step(span):
+        return span / levels
+
+    @kernel(
+        "in uint8[], uint64, in float32[], int64, float32, "
+        "out uint8[], out float32[], out float64[], out float32[]",
+        variant=f"{bits} {store}",
+    )
+    def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, out):
+        # out is from element `first` on, a multiple of _TILE; data.size == ceil(out.size * bits /
+        # 8). codes.size == _TILE (BLOCK for 8 bits, which need no unpacking), rest.size == BLOCK,
+        # numbers.size == 2 * BLOCK.
+        held = np.int64(first)
+        for tile in range(0, out.size, _TILE):
+            values = out[tile : tile + _TILE]
+            if packed:
+                part = data[tile * bits // 8 : (tile + _TILE) * bits // 8]
+                unpack(part, codes[: values.size])
+                some = codes
+            else:
+                some = data[tile : tile + _TILE]
+            whole = values.size - values.size % BLOCK
+            for i in range(0, whole, BLOCK):
+                start = np.int64(first) + tile + i
+                if start + BLOCK > held:
+                    held = _fill(numbers, found, bucket, start, step)
+                one_block(some, i, numbers, 0, BLOCK, scale, values, i)
+            if whole < values.size:
+                held = _fill(numbers, found, bucket, np.int64(first) + tile + whole, step)
+                for k in range(values.size - whole):  # fewer than BLOCK
+                    codes[k], rest[k] = some[whole + k], values[whole + k]
+                last_block(codes, 0, numbers, 0, BLOCK, scale, rest, 0)
+                for k in range(values.size - whole):
+                    values[whole + k] = rest[k]
+        if streaming:
+            fence()
+
+    return dequantize_tiles
