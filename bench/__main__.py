@@ -33,7 +33,7 @@ def rows(n: int) -> tuple[Callable[[], object], list[Row]]:
     """Return the memcpy, and all rows over n float32 elements."""
     import gcodec
     from bench import twins
-    from gcodec.kernels import arithmetic, convert, pack, philox, quantize, reduce
+    from gcodec.kernels import arithmetic, convert, pack, philox, reduce
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal(n, dtype=np.float32)
@@ -86,45 +86,106 @@ def rows(n: int) -> tuple[Callable[[], object], list[Row]]:
                 twin(width, 8),
             ),
         ]
-    goals = {"mxnet-2bit": (1.1, 1.8, 1.8), "mxnet-1bit": (None, None, None)}
-    for spec, (goal_encode, goal_decode, goal_add) in goals.items():
-        codec = gcodec.parse(spec)
-        frame = gcodec.encode(x, codec)
-        data = codec.encode(x).data
-        width = {"mxnet-2bit": quantize.TWO_BIT, "mxnet-1bit": quantize.ONE_BIT}[spec].width
-        out = np.empty(data.size, np.uint8)
-        other = np.ones(n, np.float32)
-        feedback = gcodec.Feedback(codec)
-        table += [
-            Row(
-                f"{spec}: quantize_residual",
-                lambda c=codec: c.quantize_residual(x, residual),
-                lambda o=out, r=other, w=width: twins.quantize_residual(x, r, o, w),
-                goal_encode,
-            ),
-            Row(f"{spec}: quantize", lambda c=codec: c.quantize(x), twin(32, width)),
-            Row(f"{spec}: encode", lambda c=codec: gcodec.encode(x, c)),
-            Row(f"{spec}: Feedback.compress", lambda f=feedback: f.compress("x", x)),
-            Row(
-                f"{spec}: decode(out=)",
-                lambda f=frame: gcodec.decode(f, out=acc),
-                lambda d=data, r=other, w=width: twins.dequantize(d, r, w, False),
-                goal_decode,
-            ),
-            Row(
-                f"{spec}: decode_add",
-                lambda f=frame: gcodec.decode_add(f, acc),
-                lambda d=data, r=other, w=width: twins.dequantize(d, r, w, True),
-                goal_add,
-            ),
-            Row(f"{spec}: decode", lambda f=frame: gcodec.decode(f)),
-        ]
+    table += _passes(x)
+    for spec, goals in _GOALS.items():
+        table += _calls(spec, x, residual, acc, goals)
     raw = gcodec.encode(x, "raw")
     table += [
         Row("raw: encode", lambda: gcodec.encode(x, "raw")),
         Row("raw: decode(out=)", lambda: gcodec.decode(raw, out=acc)),
     ]
     return memcpy, table
+
+
+class Goals(NamedTuple):
+    """What the calls of a codec are meant to reach, ÷ memcpy."""
+
+    payload: float | None = None
+    residual: float | None = None
+    decode: float | None = None
+    add: float | None = None
+
+
+_GOALS = {
+    "mxnet-2bit": Goals(residual=1.1, decode=1.8, add=1.8),
+    "mxnet-2bit:threshold=3,form=auto": Goals(),
+    "mxnet-1bit": Goals(),
+    "sign": Goals(payload=1.6),
+    "sign:scale=none": Goals(payload=1.8),
+    "minmax": Goals(payload=0.9),
+    "minmax:bits=4,bucket=512": Goals(),
+    "minmax:rounding=stochastic": Goals(),
+    "terngrad": Goals(payload=0.42),
+    "terngrad:pack=terngrad": Goals(),
+    "terngrad:pack=base3": Goals(),
+}
+
+
+def _passes(x: np.ndarray) -> list[Row]:
+    """Rows for the passes that codecs are made of."""
+    from bench import twins
+    from gcodec.kernels import reduce, signs, ternary, uniform
+
+    n = x.size
+    out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
+    ranges = uniform.ranges(x, n)
+    assert ranges is not None
+    uniform.quantize(x, ranges, n, 8, None, out)
+    read, narrow, widen = (twins.stream(n, *bits) for bits in ((32, 0), (32, 8), (8, 32)))
+    scale = np.float32(2.5)
+    return [
+        Row("reduce: moments", lambda: reduce.moments(x), read, 1.8),
+        Row("sign: pass", lambda: signs.quantize(x, squares=False), twins.stream(n, 32, 1), 1.6),
+        Row("minmax: range", lambda: uniform.ranges(x, n), read, 1.8),
+        Row("minmax: pass", lambda: uniform.quantize(x, ranges, n, 8, None, out), narrow, 1.8),
+        Row("minmax: back", lambda: uniform.dequantize(out, ranges, n, 8, values), widen, 1.8),
+        Row("terngrad: pass", lambda: ternary.quantize(x, scale, 1, "chapter"), None, 0.5),
+    ]
+
+
+def _calls(
+    spec: str, x: np.ndarray, residual: np.ndarray, acc: np.ndarray, goals: Goals
+) -> list[Row]:
+    """Rows for the public calls of a codec."""
+    import gcodec
+    from bench import twins
+
+    codec = gcodec.parse(spec)
+    frame = gcodec.encode(x, codec)
+    data = codec.encode(x).data
+    width = 8 * data.size // x.size
+    out, other = np.empty(data.size, np.uint8), np.ones(x.size, np.float32)
+    feedback = gcodec.Feedback(codec)
+    packed = width in (1, 2)  # what the twins can do
+    return [
+        Row(
+            f"{spec}: quantize_residual",
+            lambda: codec.quantize_residual(x, residual),
+            (lambda: twins.quantize_residual(x, other, out, width)) if packed else None,
+            goals.residual,
+        ),
+        Row(
+            f"{spec}: payload",
+            lambda: codec.encode(x),
+            twins.stream(x.size, 32, width) if width else None,
+            goals.payload,
+        ),
+        Row(f"{spec}: encode", lambda: gcodec.encode(x, codec)),
+        Row(f"{spec}: Feedback.compress", lambda: feedback.compress("x", x)),
+        Row(
+            f"{spec}: decode(out=)",
+            lambda: gcodec.decode(frame, out=acc),
+            (lambda: twins.dequantize(data, other, width, False)) if packed else None,
+            goals.decode,
+        ),
+        Row(
+            f"{spec}: decode_add",
+            lambda: gcodec.decode_add(frame, acc),
+            (lambda: twins.dequantize(data, other, width, True)) if packed else None,
+            goals.add,
+        ),
+        Row(f"{spec}: decode", lambda: gcodec.decode(frame)),
+    ]
 
 
 def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Table:
@@ -157,7 +218,7 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
             f"{np.median(own[row.name]) * 1e3:.2f}",
             f"{np.median(against[row.name]):.2f}",
             f"{np.median(beside[row.name]):.2f}" if beside[row.name] else "",
-            "" if row.goal is None else f"{row.goal:.1f}",
+            "" if row.goal is None else f"{row.goal:g}",
         )
     return shown
 
