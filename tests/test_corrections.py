@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import fields, mxnet
+from reference import fields, mxnet, philox, ternary
 
 import gcodec
 from gcodec.gradients.dumps import open_dump
@@ -206,3 +206,389 @@ def test_no_word_behind_a_full_one(n: int) -> None:
     assert payload == mxnet.OneBit(0.0, n).step(x) == b"\xff" * (n // 8)
     with pytest.raises(gcodec.Corrupt):
         codec.decode(payload + bytes(4), n)
+
+
+# --- terngrad: the chapter's quantiser and packer, the original, BytePS -------------------------
+
+
+def spread(x: np.ndarray, decoded: np.ndarray) -> float:
+    """Squared error over the sum of squares."""
+    wide = x.astype(np.float64)
+    return float(((decoded - wide) ** 2).sum() / (wide**2).sum())
+
+
+def chapter_ternary(x: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.floating]:
+    with np.errstate(invalid="ignore"):
+        top = np.abs(x).max()
+        chance = np.abs(x) / top
+    sent = rng.random(x.shape) < chance
+    return (np.sign(np.where(sent, x, 0))).astype(np.int8), top
+
+
+def chapter_pack(codes: np.ndarray) -> np.ndarray:
+    encoded = np.where(codes > 0, 1, np.where(codes < 0, 2, 0))
+    count = (len(encoded) + 3) // 4 * 4
+    padded = np.zeros(count, np.uint8)
+    padded[: len(encoded)] = encoded.flatten()
+    fours = padded.reshape(-1, 4)
+    return fours[:, 0] | fours[:, 1] << 2 | fours[:, 2] << 4 | fours[:, 3] << 6
+
+
+def chapter_unpack(packed: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    found = (packed[:, None] >> np.array([0, 2, 4, 6])).reshape(-1) & 3
+    codes = np.where(found == 1, 1, np.where(found == 2, -1, 0))
+    return codes[: np.prod(shape)].reshape(shape)
+
+
+def test_terngrad_without_clipping() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=100_000).astype(np.float32)
+    codes, top = chapter_ternary(x, rng)
+    theirs = spread(x, top * codes)
+    assert 2.4 < theirs < 3
+    assert abs(spread(x, gcodec.decode(gcodec.encode(x, "terngrad:clip=0"))) - theirs) < 0.1
+    assert 0.97 < spread(x, gcodec.decode(gcodec.encode(x, "terngrad"))) < 1.05
+    x[0] = 100  # one outlier
+    codes, top = chapter_ternary(x, rng)
+    assert np.count_nonzero(codes) < 0.01 * x.size and spread(x, top * codes) > 50
+    assert np.count_nonzero(gcodec.decode(gcodec.encode(x, "terngrad"))) > 0.2 * x.size
+
+
+def test_scales_of_several_workers() -> None:
+    small, large = np.full(1000, 1, np.float32), np.full(1000, -10, np.float32)
+    mean = (small + large) / 2
+    rng = np.random.default_rng(5)
+    added = chapter_ternary(small, rng)[0] + chapter_ternary(large, rng)[0]
+    assert not added.any()  # the codes tell nothing about the mean
+    codec = gcodec.parse("terngrad")
+    shared = max(codec.scale_of(small), codec.scale_of(large))
+    assert shared == 10
+    total = np.zeros(1000)
+    for seed, x in enumerate((small, large)):
+        payload = codec.encode(x, seed=seed, scale=shared)
+        assert payload.scalars == {"scale": 10}
+        total += ternary.unpack(payload.tobytes(), 1000, "chapter")
+    assert abs((shared * total / 2).mean() - mean[0]) < 0.2
+
+
+def test_ternary_values_take_two_bits() -> None:
+    x = np.random.default_rng(5).normal(size=1000).astype(np.float32)
+    codes, _ = chapter_ternary(x, np.random.default_rng(5))
+    assert 4 * codes.nbytes == x.nbytes
+    assert 16 * gcodec.parse("terngrad").quantize(x).codes.nbytes == x.nbytes
+    assert 20 * gcodec.parse("terngrad:pack=base3").quantize(x).codes.nbytes == x.nbytes
+
+
+def test_ternary_pack_of_a_matrix() -> None:
+    assert chapter_pack(np.ones((4, 1), np.int8)).tolist() == [0x55]
+    for shape in ((3, 4), (1, 4)):
+        with pytest.raises(ValueError, match="broadcast"):
+            chapter_pack(np.ones(shape, np.int8))
+    with pytest.raises(TypeError, match="unsized"):
+        chapter_pack(np.ones((), np.int8))
+    codec = gcodec.parse("terngrad")
+    for shape in ((4, 1), (3, 4), (1, 4), (), (2, 0, 3), (2, 3, 2)):
+        x = np.ones(shape, np.float32)
+        assert (gcodec.decode(gcodec.encode(x, codec)) == x).all()
+        flat = chapter_pack(np.ones(x.size, np.int8))
+        assert codec.encode(x).tobytes() == flat.tobytes()
+
+
+def test_ternary_damage() -> None:
+    codec = gcodec.parse("terngrad")
+    shape = np.array([3])
+    good = [1, -1, 0]
+    packed = chapter_pack(np.array(good))
+    assert codec.decode(packed.tobytes(), 3, scale=1).tolist() == good
+    for wrong in ("0b", "49", "0900", "09ff"):  # code 3, a pad code, bytes behind
+        data = np.frombuffer(bytes.fromhex(wrong), np.uint8)
+        assert chapter_unpack(data, shape).shape == (3,)
+        with pytest.raises(gcodec.Corrupt):
+            codec.decode(data, 3, scale=1)
+    assert chapter_unpack(np.array([0x0F], np.uint8), shape).tolist() == [0, 0, 0]
+
+
+def test_ternary_shapes() -> None:
+    packed = np.array([0x55], np.uint8)
+    with pytest.raises(TypeError, match="indices"):
+        chapter_unpack(packed, np.array(()))
+    assert chapter_unpack(packed, np.array([-1])).shape == (3,)
+    assert chapter_unpack(packed, np.array([4])).dtype == np.int64
+    codec = gcodec.parse("terngrad")
+    assert codec.decode(b"\x01", (), scale=2).shape == ()
+    with pytest.raises(gcodec.ParameterError):
+        codec.decode(packed, (-1,), scale=2)
+    x = np.ones((2, 2), np.float16)
+    assert gcodec.decode(gcodec.encode(x, codec)).dtype == np.float16
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_ternary_nan_spreads(bad: float) -> None:
+    x = f32(1, bad, 0.5)
+    codes, top = chapter_ternary(x, np.random.default_rng(5))
+    with np.errstate(invalid="ignore"):
+        assert not codes[0] and np.isnan(top * codes.astype(np.float32)).all()
+    with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+        gcodec.encode(x, "terngrad")
+    kept = gcodec.decode(gcodec.encode(x, "terngrad", nonfinite="zero"))
+    assert kept[0] == 1 and kept[1] == 0
+
+
+def test_random_bits_have_a_seed() -> None:
+    x = np.random.default_rng(5).normal(size=999).astype(np.float32)
+    # A generator that is shared gives other bits at each call.
+    rng = np.random.default_rng(5)
+    first, second = (chapter_ternary(x, rng)[0] for _ in range(2))
+    assert (first != second).any()
+    for spec in ("terngrad", "minmax:bits=2,rounding=stochastic"):
+        codec = gcodec.parse(spec)
+        same = [codec.encode(x, seed=5).tobytes() for _ in range(2)]
+        assert same[0] == same[1] != codec.encode(x, seed=6).tobytes()
+    # An element's bits are those of its place, whatever is around it.
+    scale = np.float32(np.abs(x).max())
+    codes = ternary.unpack(
+        gcodec.parse("terngrad:clip=0").encode(x, seed=5).tobytes(), 999, "chapter"
+    )
+    for i in (0, 500, 998):
+        r = np.float32(abs(x[i]) / scale)
+        sent = r == 1 or philox.word(5, i) >> 1 < int(float(r) * 2**31)
+        assert codes[i] == (np.sign(x[i]) if sent else 0)
+
+
+def test_ternary_of_nothing() -> None:
+    with pytest.raises(ValueError, match="zero-size"):
+        chapter_ternary(f32(), np.random.default_rng(5))
+    for pack, nbytes in (("chapter", 0), ("terngrad", 1), ("base3", 0)):
+        payload = gcodec.parse({"name": "terngrad", "pack": pack}).encode(f32())
+        assert len(payload.data) == nbytes and payload.scalars == {"scale": 0}
+
+
+def original_decode(data: bytes, n: int, scale: float) -> list[float]:
+    """All codes of field 0, then of field 1, ...; the first n of them, less 1, times the scale."""
+    codes = [byte >> 2 * field & 3 for field in range(4) for byte in data]
+    return [scale * (code - 1) for code in codes[:n]]
+
+
+def test_original_decodes_three_to_two() -> None:
+    codec = gcodec.parse("terngrad:pack=terngrad")
+    good = fields.pack([2, 1, 0, 1], 2, "lsb", strided=True, pad="count")
+    assert original_decode(good, 4, 0.5) == [0.5, 0, -0.5, 0]
+    assert codec.decode(good, 4, scale=0.5).tolist() == [0.5, 0, -0.5, 0]
+    for at, pattern, decoded in ((0, 0x01, 1.0), (1, 0x80, 0.5)):  # an element, a pad code
+        data = bytearray(good)
+        data[at] ^= pattern
+        assert original_decode(data, 4, 0.5)[0] == decoded
+        with pytest.raises(gcodec.Corrupt):
+            codec.decode(bytes(data), 4, scale=0.5)
+
+
+def test_original_pads_always() -> None:
+    codec = gcodec.parse("terngrad:pack=terngrad")
+    for n in range(13):
+        x = np.resize(f32(1, -1), n)
+        payload = codec.encode(x).tobytes()
+        assert len(payload) == n // 4 + 1
+        codes = [2 if value > 0 else 0 for value in x]
+        assert payload == fields.pack(codes, 2, "lsb", strided=True, pad="count")
+        assert original_decode(payload, n, 3) == (3 * x).tolist()
+        assert gcodec.decode(gcodec.encode(x, codec)).tolist() == x.tolist()
+    assert codec.encode(f32()).tobytes() == b"\xe4"
+    assert codec.encode(f32(1)).tobytes() == codec.encode(f32(8)).tobytes()
+    with pytest.raises(gcodec.ParameterError, match="scale"):
+        codec.decode(b"\x92", 1)
+
+
+def test_running_maximum_forgets() -> None:
+    x = f32(5, np.nan, 1)
+    scale = np.float32(0)
+    for size in np.abs(x):
+        scale = scale if size < scale else size  # what std::max(size, scale) does
+    assert scale == 1
+    for spec in ("terngrad", "terngrad:clip=0"):
+        with pytest.raises(gcodec.ParameterError, match="NaN"):
+            gcodec.parse(spec).scale_of(x)
+
+
+# --- minmax: the chapter's quantiser, the peers' epsilons ---------------------------------------
+
+
+def naive_levels(x: np.ndarray, width: int) -> tuple[np.ndarray, np.floating, np.floating]:
+    """Levels before they are cast to int8, scale and zero point, in float32 as there."""
+    with np.errstate(all="ignore"):
+        scale = (x.max() - x.min()) / np.float32(2**width - 1)
+        zero_point = x.min() / scale
+        return np.round(x / scale - zero_point), scale, zero_point
+
+
+def naive_decode(levels: np.ndarray, scale: np.floating, zero_point: np.floating) -> np.ndarray:
+    return scale * (levels.astype(np.float32) - zero_point)
+
+
+def ours(x: np.ndarray, width: int, **settings: object) -> np.ndarray:
+    return gcodec.decode(gcodec.encode(x, {"name": "minmax", "bits": width, **settings}))
+
+
+def test_naive_decoder_shifts_everything() -> None:
+    x = np.random.default_rng(5).normal(size=500).astype(np.float32)
+    for width in (2, 4, 7):
+        levels, scale, zero_point = naive_levels(x, width)
+        assert levels.max() < 128
+        decoded = naive_decode(levels, scale, zero_point)
+        step = float(scale)
+        assert np.abs(decoded - (x - 2 * x.min())).max() <= 0.51 * step
+        assert (decoded - x).mean() > 0.98 * float(x.max() - x.min())
+        assert np.abs(ours(x, width) - x).max() <= 0.5001 * step
+
+
+def test_naive_levels_wrap() -> None:
+    x = np.arange(256, dtype=np.float32)  # every level is one value
+    levels, scale, zero_point = naive_levels(x, 8)
+    assert levels.tolist() == list(range(256)) and scale == 1 and zero_point == 0
+    cast = levels.astype(np.int64).astype(np.int8)
+    decoded = naive_decode(cast, scale, zero_point)
+    assert decoded[127] == 127 and decoded[128] == -128 and decoded[255] == -1
+    assert bits(ours(x, 8)) == bits(x)
+
+
+def test_sixteen_bits_do_not_fit() -> None:
+    x = np.arange(65536, dtype=np.float32)
+    levels, _, _ = naive_levels(x, 16)
+    assert levels.max() == 65535
+    assert len(set(levels.astype(np.int64).astype(np.int8).tolist())) == 256
+    with pytest.raises(gcodec.ParameterError, match="bits"):
+        gcodec.parse("minmax:bits=16")
+
+
+def test_naive_constant_is_lost() -> None:
+    # As there: zeros, the scale 1 and the zero point 0.
+    assert not naive_decode(np.zeros(3, np.int8), np.float32(1), np.float32(0)).any()
+    for value in (5.0, -0.1, 1e-45, 3e38):
+        x = np.full(7, value, np.float32)
+        for rounding in ("nearest", "stochastic"):
+            assert bits(ours(x, 4, rounding=rounding)) == bits(x)
+
+
+def test_naive_levels_are_not_packed() -> None:
+    x = np.random.default_rng(5).normal(size=1600).astype(np.float32)
+    for width in (2, 4):
+        levels, _, _ = naive_levels(x, width)
+        cast = levels.astype(np.int8)
+        assert cast.nbytes / x.nbytes == 1 / 4 != width / 32
+        payload = gcodec.parse({"name": "minmax", "bits": width}).encode(x)
+        assert payload.nbits == 64 + width * x.size
+
+
+def test_naive_offset_cancels() -> None:
+    x = (10_000 + np.linspace(0, 0.01, 11)).astype(np.float32)
+    levels, scale, _ = naive_levels(x, 8)
+    assert not (levels % 16).any()
+    wide = x.astype(np.float64)
+    exact = np.rint((wide - wide[0]) * (255 / (wide[-1] - wide[0])))
+    assert np.abs(levels - exact).max() > 4
+    codes = gcodec.parse("minmax").encode(x).data[8:]
+    assert codes.tolist() == exact.tolist()
+    assert np.abs(ours(x, 8) - wide).max() <= 0.5 * float(scale) + 2**-11  # and float32
+
+
+@pytest.mark.parametrize("top", [2e-44, 3e38])
+def test_naive_ranges(top: float) -> None:
+    x = f32(-top, 0, top / 4, top)
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(naive_decode(*naive_levels(x, 8))).all()
+    decoded = ours(x, 8).astype(np.float64)
+    smallest = 2.0**-149
+    assert np.abs(decoded - x).max() <= float(x[3] - np.float64(x[0])) / 510 * 1.01 + smallest
+    assert decoded[0] == x[0] and decoded[3] == x[3]
+
+
+def test_naive_nan_and_nothing() -> None:
+    assert np.isnan(naive_levels(f32(1, np.nan, 2), 4)[0]).all()
+    with pytest.raises(gcodec.ParameterError, match="NaN"):
+        gcodec.encode(f32(1, np.nan, 2), "minmax")
+    with pytest.raises(ValueError, match="zero-size"):
+        naive_levels(f32(), 4)
+    assert gcodec.parse("minmax").encode(f32()).nbits == 0
+    assert gcodec.decode(gcodec.encode(f32(), "minmax")).size == 0
+
+
+def test_zero_is_no_level() -> None:
+    x = f32(-1, 0, 0, 0, 1.5)
+    levels, scale, zero_point = naive_levels(x, 2)
+    assert zero_point != np.rint(zero_point)
+    right = scale * (levels + zero_point)  # with the sign put right
+    assert (right[1:4] != 0).all()
+    assert np.allclose(ours(x, 2), right, rtol=1e-6) and np.abs(right[1:4]).max() <= scale / 2
+    for spec in ("terngrad", "mxnet-2bit:threshold=auto"):
+        assert not gcodec.decode(gcodec.encode(x, spec))[1:4].any()
+
+
+def test_exercise_divides_by_zero() -> None:
+    x = np.full(3, 0.25, np.float32)
+    with np.errstate(invalid="ignore"):
+        step = (x.max() - x.min()) / np.float32(255)
+        restored = np.round((x - x.min()) / step) * step + x.min()
+    assert np.isnan(restored).all()
+    assert restored.nbytes == x.nbytes
+    assert bits(ours(x, 8)) == bits(x)
+
+
+def test_absolute_epsilons() -> None:
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=512).astype(np.float32)
+    x = (base * np.float32(1e-12)).astype(np.float64)
+    low, high = x.min(), x.max()
+    step = (high - low) / 15
+    cgx = np.zeros(512) if step < 1e-10 else np.floor((x - low) / step + 0.5)
+    scale = 255 / (high - low + 1e-7)
+    bagua = np.minimum(np.rint(x * scale), np.rint(high * scale))
+    caffe2 = np.floor((x - low) / (step + 1e-8) + 0.5)
+    assert [len(set(levels.tolist())) for levels in (cgx, bagua, caffe2)] == [1, 1, 1]
+    for spec in ("minmax:bits=4", "terngrad", "sign"):
+        errors = []
+        for size in (1.0, 1e-30, 1e-12, 1e30):
+            scaled = base * np.float32(size)
+            errors.append(spread(scaled, gcodec.decode(gcodec.encode(scaled, spec))))
+        assert max(errors) < 1.15 and max(errors) - min(errors) < 0.01 * max(errors)
+    assert len(set(ours(x.astype(np.float32), 4).tolist())) == 16
+
+
+# --- sign: 1-bit Adam in the chapter and in DeepSpeed -------------------------------------------
+
+
+def test_sign_has_two_symbols() -> None:
+    x = f32(1, -2, 0, -0.0)
+    theirs = np.sign(x).astype(np.int8)
+    assert theirs.tolist() == [1, -1, 0, 0] and 4 * theirs.nbytes == x.nbytes
+    payload = gcodec.parse("sign").encode(x)
+    assert payload.nbits == 4 and payload.tobytes() == b"\x40"
+    assert gcodec.parse("sign").decode(payload, 4).tolist() == [0.75, -0.75, 0.75, 0.75]
+
+
+def test_one_bit_epsilon() -> None:
+    x = f32(1e-12, -1e-12)
+    theirs = (np.mean(np.abs(x)) + 1e-8) * np.sign(x)
+    assert (np.abs(theirs) > 9_000 * np.abs(x)).all()
+    assert bits(gcodec.decode(gcodec.encode(x, "sign"))) == bits(x)
+
+
+def test_root_mean_square_can_expand() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.lognormal(0, 2, 100_000).astype(np.float32)
+    x *= rng.choice(f32(-1, 1), x.size)
+    root = np.sqrt((x.astype(np.float64) ** 2).mean())
+    theirs = spread(x, root * np.sign(x))
+    assert 1.6 < theirs < 1.8
+    assert abs(spread(x, gcodec.decode(gcodec.encode(x, "sign:scale=l2"))) - theirs) < 1e-6
+    assert spread(x, gcodec.decode(gcodec.encode(x, "sign"))) < 0.98
+
+
+def test_negative_zero_is_plus() -> None:
+    x = f32(-0.0, 0.0, 3, -3)
+    assert (x >= 0).tolist() == [True, True, True, False]
+    assert np.signbit(x).tolist() == [True, False, False, True]
+    codec = gcodec.parse("sign")
+    residual = np.zeros(4, np.float32)
+    symbols = codec.quantize_residual(x, residual)
+    decoded = codec.dequantize(symbols, 4)
+    assert decoded.tolist() == [1.5, 1.5, 1.5, -1.5]
+    assert residual.tolist() == (x - decoded).tolist()

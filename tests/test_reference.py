@@ -8,7 +8,19 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
-from reference import crc32c, fields, frame, halves, leb128, mxnet, philox, sums
+from reference import (
+    crc32c,
+    fields,
+    frame,
+    halves,
+    leb128,
+    minmax,
+    mxnet,
+    philox,
+    sign,
+    sums,
+    ternary,
+)
 
 
 def f32(*values: float | np.floating) -> np.ndarray:
@@ -431,6 +443,154 @@ def test_mxnet_server_threshold(t: float, expected: float) -> None:
     assert got == np.float32(expected)
 
 
+# --- TernGrad -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "codes", "hexadecimal"),
+    [
+        ("terngrad", [], "e4"),  # these five are what the original program writes
+        ("terngrad", [1], "92"),
+        ("terngrad", [1, 0, -1], "06"),
+        ("terngrad", [1, 0, -1, 0], "82d5"),
+        ("terngrad", [-1, 0, 1, -1, 0, 1, -1, 0], "4095ca"),
+        ("terngrad", [1, 0, -1, 0, 1], "6285"),
+        ("chapter", [], ""),
+        ("chapter", [1, 0, -1, 0, 1], "2101"),
+        ("chapter", [-1] * 4, "aa"),
+        ("base3", [], ""),
+        ("base3", [1, 0, -1, 0, 1], "64"),  # 1 + 2 * 9 + 81
+        ("base3", [-1] * 5, "f2"),
+        ("base3", [0, 0, 0, 0, 0, -1, 1], "0005"),
+    ],
+)
+def test_ternary_packs(how: str, codes: list[int], hexadecimal: str) -> None:
+    data = bytes.fromhex(hexadecimal)
+    assert ternary.pack(codes, how) == data
+    assert ternary.unpack(data, len(codes), how) == codes
+
+
+@pytest.mark.parametrize(
+    ("how", "n", "hexadecimal"),
+    [
+        ("chapter", 1, ""),
+        ("chapter", 1, "0000"),
+        ("chapter", 1, "03"),
+        ("chapter", 1, "05"),  # a pad code
+        ("terngrad", 0, "00"),
+        ("terngrad", 1, "93"),
+        ("terngrad", 1, "52"),  # a pad code
+        ("terngrad", 4, "92"),
+        ("base3", 5, "f3"),
+        ("base3", 4, "51"),  # a pad code
+        ("base3", 6, "00"),
+    ],
+)
+def test_ternary_refuses(how: str, n: int, hexadecimal: str) -> None:
+    with pytest.raises(ValueError):
+        ternary.unpack(bytes.fromhex(hexadecimal), n, how)
+
+
+def test_ternary_scale() -> None:
+    assert ternary.scale_of(f32(3, -4), 0) == 4
+    assert ternary.scale_of(f32(3, 4), 1) == 0.5  # the deviation
+    assert ternary.scale_of(f32(3, 4), 2.5) == 1.25
+    assert ternary.scale_of(f32(-3, 3), 2.5) == 3
+    assert ternary.scale_of(f32(*[0.1] * 7), 2.5) == np.float32(0.1)  # no deviation
+    assert ternary.scale_of(f32(-0.0, 0), 2.5) == ternary.scale_of(f32(), 2.5) == 0
+    assert ternary.scale_of(f32(1e-45, 0), 0.1) == np.float32(1e-45)  # the bound underflows
+    assert ternary.scale_of(f32(3e38, -3e38), 3e38) == np.float32(3e38)
+    with pytest.raises(ValueError, match="NaN"):
+        ternary.scale_of(f32(1, float("nan")), 0)
+
+
+def test_ternary_codes() -> None:
+    # The first words of seed 0 over 2^32: 0.399, 0.881, 0.736, 0.606.
+    assert ternary.codes(f32(0.3, 0.8, 0.7, 0.6), np.float32(1), 0) == [0, 0, 0, 0]
+    assert ternary.codes(f32(0.4, -0.9, -0.75, 0.61), np.float32(1), 0) == [1, -1, -1, 1]
+    assert ternary.codes(f32(4, -9, 0, -0.0), np.float32(4), 0) == [1, -1, 0, 0]
+    assert ternary.codes(f32(0, -0.0), np.float32(0), 0) == [0, 0]
+    data, scale = ternary.encode(f32(1, 0, -1, 0, 1), 0, 0, "chapter")
+    assert data == bytes.fromhex("2101") and scale == 1
+    assert ternary.decode(data, 5, 0.5, "chapter").tolist() == [0.5, 0, -0.5, 0, 0.5]
+
+
+# --- min-max ------------------------------------------------------------------------------------
+
+
+def test_minmax_examples() -> None:
+    data, nbits = minmax.encode(f32(-1, 0.2, 1, 0.6), 2)
+    assert data == bytes.fromhex("bf800000 3f800000 2e") and nbits == 72
+    third = 1 / 3
+    assert bits_of(minmax.decode(data, 4, 2)) == bits_of(f32(-1, third, 1, third))
+    # The levels of a fused row of Caffe2, to nearest.
+    row = f32(0.3, -1.4, -0.6, 0.9, 1)
+    assert minmax.codes(row, 2, 0, None) == [2, 0, 1, 3, 3]
+    decoded = minmax.decode(minmax.encode(row, 2)[0], 5, 2)
+    assert np.allclose(decoded, [0.2, -1.4, -0.6, 1, 1], rtol=1e-6)
+    assert minmax.codes(f32(0, 0.5, 1.5, 2.5, 3), 2, 0, None) == [0, 0, 2, 2, 3]  # ties to even
+
+
+def test_minmax_buckets() -> None:
+    x = f32(5, 7, -0.0, 0, 1e-45)
+    assert minmax.ranges(x, 2)[:2] == [(5, 7), (0, 0)]
+    data, nbits = minmax.encode(x, 1, 2)
+    assert nbits == 3 * 64 + 5 and data[-1] == 0b01000000
+    assert bits_of(minmax.decode(data, 5, 1, 2)) == bits_of(f32(5, 7, 0, 0, 1e-45))
+    assert minmax.encode(x, 8, 5) == minmax.encode(x, 8, 9) == minmax.encode(x, 8)
+    assert minmax.encode(f32(), 8) == (b"", 0)
+    with pytest.raises(ValueError, match="NaN"):
+        minmax.encode(f32(1, float("inf")), 8)
+
+
+def test_minmax_at_random() -> None:
+    # The first words of seed 0 over 2^32: 0.399, 0.881, 0.736, 0.606.
+    assert minmax.codes(f32(0.3, 1.8, 2.7, 0.6, 0, 3), 2, 0, 0) == [0, 1, 2, 0, 0, 3]
+    assert minmax.codes(f32(0.4, 1.9, 2.75, 0.61, 0, 3), 2, 0, 0) == [1, 2, 3, 1, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "hexadecimal",
+    [
+        "3f800000 3f000000 00",  # 1 to 0.5
+        "7fc00000 3f800000 00",
+        "3f800000 7f800000 00",
+        "80000000 3f800000 00",  # −0
+        "3f800000 3f800000 01",  # padding
+        "3f800000 3f800000",
+    ],
+)
+def test_minmax_refuses(hexadecimal: str) -> None:
+    with pytest.raises(ValueError):
+        minmax.decode(bytes.fromhex(hexadecimal), 1, 2)
+
+
+# --- sign ---------------------------------------------------------------------------------------
+
+
+def test_sign_examples() -> None:
+    x = f32(1, -2, 0, -0.0, 3)
+    assert sign.encode(x, "l1") == (b"\x40", np.float32(1.2))
+    assert sign.encode(x, "none") == (b"\x40", np.float32(1))
+    assert sign.encode(f32(3, -4, 0, 0), "l2") == (b"\x40", np.float32(2.5))
+    assert sign.decode(b"\x40", 5, 1.5).tolist() == [1.5, -1.5, 1.5, 1.5, 1.5]
+    assert bits_of(sign.decode(b"\x40", 2, 0)) == [0, 1 << 31]
+    assert sign.encode(f32(), "l1") == (b"", np.float32(0))
+    with pytest.raises(ValueError, match="NaN"):
+        sign.encode(f32(float("nan")), "none")
+    for data in (b"\x41", b"", b"\x40\0"):
+        with pytest.raises(ValueError):
+            sign.decode(data, 5, 1)
+
+
+def test_sign_is_byteps_onebit_with_bytes_in_order() -> None:
+    x = f32(1, -2, 3, -4, 0, -0.0, 5, -6, 0.5, *[-1] * 24)
+    data, scale = sign.encode(x, "l1")
+    theirs = bytes.fromhex("FFFF7F51 00000080")  # words, little-endian
+    assert data == theirs[3::-1] + theirs[:3:-1][:1]  # 33 bits: four bytes and one
+    assert struct.pack("<f", scale) == bytes.fromhex("1F7CB03F")
+
+
 # --- Philox -------------------------------------------------------------------------------------
 
 
@@ -459,6 +619,8 @@ def test_philox_words() -> None:
     far = (3 << 34) + (9 << 2) + 3
     assert philox.word(7, far, (2 << 32) + 1) == philox.block(7, (9, 3, 1, 2))[3]
     assert philox.word(2**32, 0) != philox.word(0, 0)
+    for count in (0, 1, 4, 7):
+        assert philox.words(7, count, 1) == [philox.word(7, i, 1) for i in range(count)]
 
 
 # --- sums ---------------------------------------------------------------------------------------
@@ -469,6 +631,7 @@ def test_sums_small() -> None:
     assert bits_of(f32(sums.tree_sum(np.array([-0.0])))) == [0]
     assert np.sqrt(sums.sum_squares(f32(3, 0, -4, 0))) == 5.0  # the norm of the qsgd example
     assert sums.sum_abs(f32(3, 0, -4, 0)) == 7.0
+    assert sums.sum_values(f32(3, 0, -4, 0)) == -1.0
     assert np.isnan(sums.sum_squares(f32(1, float("nan"))))
     assert sums.sum_abs(f32(1, float("-inf"))) == np.inf
 

@@ -177,12 +177,37 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert "2^28 elements and 2^31 bytes" in TEXT
 
 
-@pytest.mark.parametrize("spec", ["raw", "mxnet-2bit:server=yes", "mxnet-1bit:threshold=2"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "raw",
+        "mxnet-2bit:server=yes",
+        "mxnet-1bit:threshold=2",
+        "terngrad:pack=terngrad",
+        "terngrad:pack=base3",
+        "minmax:bucket=1,rounding=stochastic",
+        "minmax:bits=1,bucket=4294967295,rounding=stochastic",
+        "sign:scale=l2",
+    ],
+)
 def test_overhead(spec: str) -> None:
+    codec = gcodec.parse(spec)
     frame = gcodec.encode(np.zeros(1, np.float32), spec)
-    fixed = len(frame) - 4 - len(wire.leb128(1)) - len(wire.leb128(32))  # payloads of one word
-    n = 2**49 - 1
-    assert fixed + len(wire.leb128(n)) + len(wire.leb128(32 * n)) <= 40
+    nbits = codec.max_payload_nbits(1)
+    fixed = len(frame) - -(-nbits // 8) - len(wire.leb128(1)) - len(wire.leb128(nbits))
+    n = 2**42 - 1
+    assert "fewer than 2^42 elements" in TEXT
+    assert fixed + len(wire.leb128(n)) + len(wire.leb128(codec.max_payload_nbits(n))) <= 40
+
+
+def test_overhead_of_the_sparse_form() -> None:
+    """All of 2**34 - 1 elements sent: the longest count."""
+    n = 2**34 - 1
+    codec = gcodec.parse("mxnet-2bit:server=yes,form=sparse")
+    scalars = codec.write_scalars({"threshold": 0.5, "count": n, "rice": 47})
+    fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
+    assert "of fewer than 2^34" in TEXT
+    assert fixed + len(wire.leb128(n)) + len(wire.leb128(2 * n)) <= 40
 
 
 def test_every_prefix_of_an_example_is_truncated() -> None:
@@ -244,7 +269,7 @@ GOOD = {
         ({"dtype_code": 0}, gcodec.Unsupported),
         ({"dtype_code": 5}, gcodec.Unsupported),
         ({"params": b"\2"}, gcodec.Unsupported),
-        ({"params": b"\0\0"}, gcodec.Unsupported),
+        ({"params": b"\0\0\0"}, gcodec.Unsupported),
         ({"scalars": THRESHOLD + b"\0"}, gcodec.Unsupported),
         ({"scalars": b""}, gcodec.Corrupt),
         ({"scalars": THRESHOLD[:3]}, gcodec.Corrupt),
@@ -264,6 +289,7 @@ GOOD = {
         ({"codec_id": 1, "scalars": b"", "shape": (1,), "nbits": 31}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "payload": b"\0\0\0\1"}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "params": b"\0\0"}, gcodec.Corrupt),
+        ({"codec_id": 8}, gcodec.Unsupported),
     ],
 )
 def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) -> None:
@@ -271,6 +297,172 @@ def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) ->
     with pytest.raises(gcodec.FormatError) as caught:
         gcodec.decode(frame)
     assert type(caught.value) is error
+
+
+def f32(*values: float) -> bytes:
+    return np.array(values, "<f4").tobytes()
+
+
+CLIP = f32(2.5)
+TERNGRAD = {
+    "codec_id": 5,
+    "dtype_code": 1,
+    "shape": (6,),
+    "params": CLIP + b"\0",
+    "scalars": f32(1),
+    "payload": b"\x11\x02",
+    "nbits": 16,
+}
+STRIDED = {**TERNGRAD, "params": CLIP + b"\1", "payload": b"\x0a\x55"}
+BASE3 = {**TERNGRAD, "params": CLIP + b"\2", "payload": b"\xac\0"}
+RANGE = np.array([-1, 1], ">f4").tobytes()
+MINMAX = {
+    "codec_id": 6,
+    "dtype_code": 1,
+    "shape": (4,),
+    "params": b"\x02\0\0",
+    "scalars": b"",
+    "payload": RANGE + b"\x2e",
+    "nbits": 72,
+}
+SIGN = {
+    "codec_id": 7,
+    "dtype_code": 1,
+    "shape": (5,),
+    "params": b"",
+    "scalars": f32(1.2),
+    "payload": b"\x40",
+    "nbits": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("good", "decoded"),
+    [
+        (TERNGRAD, [1, 0, 1, 0, -1, 0]),
+        (STRIDED, [1, 0, 1, 0, -1, 0]),
+        (BASE3, [1, 0, 1, 0, -1, 0]),
+        ({**TERNGRAD, "params": f32(-0.0)}, [1, 0, 1, 0, -1, 0]),
+        ({**TERNGRAD, "scalars": f32(2**-149)}, [2**-149, 0, 2**-149, 0, -(2**-149), 0]),
+        (MINMAX, [-1, np.float32(1 / 3), 1, np.float32(1 / 3)]),
+        ({**MINMAX, "params": b"\x02\x04"}, [-1, np.float32(1 / 3), 1, np.float32(1 / 3)]),
+        ({**MINMAX, "params": b"\x02\x05\1"}, [-1, np.float32(1 / 3), 1, np.float32(1 / 3)]),
+        ({**MINMAX, "payload": RANGE[:4] * 2 + b"\x2e"}, [-1, -1, -1, -1]),
+        (SIGN, f32(1.2, -1.2, 1.2, 1.2, 1.2)),
+        ({**SIGN, "params": b"\2", "scalars": b""}, [1, -1, 1, 1, 1]),
+    ],
+)
+def test_frames_by_hand(good: dict[str, object], decoded: list[float] | bytes) -> None:
+    """Explicit defaults, the ends of ranges, codes that a range of one value does not need."""
+    if isinstance(decoded, bytes):
+        decoded = np.frombuffer(decoded, "<f4").tolist()
+    assert gcodec.decode(reference_frame.build(**good)).tolist() == decoded
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0])
+def test_a_scale_of_zero(scale: float) -> None:
+    """The sign bit of the scale is turned over for −1, and for the bit 1."""
+    for good in (TERNGRAD, STRIDED, BASE3, SIGN):
+        frame = reference_frame.build(**{**good, "scalars": f32(scale)})
+        got = gcodec.decode(frame)
+        minus = 1 if good is SIGN else 4
+        assert not got.any()
+        assert np.signbit(got[0]) == np.signbit(scale) != np.signbit(got[minus])
+
+
+@pytest.mark.parametrize(
+    ("good", "change", "error"),
+    [
+        (TERNGRAD, {"payload": b"\x13\x02"}, gcodec.Corrupt),
+        (TERNGRAD, {"payload": b"\x11\x12"}, gcodec.Corrupt),  # a pad code
+        (TERNGRAD, {"payload": b"\x11\x0e"}, gcodec.Corrupt),
+        (TERNGRAD, {"shape": (9,)}, gcodec.Truncated),
+        (TERNGRAD, {"shape": (4,)}, gcodec.Corrupt),
+        (TERNGRAD, {"nbits": 12, "payload": b"\x11\0"}, gcodec.Corrupt),
+        (TERNGRAD, {"scalars": f32(-1)}, gcodec.Corrupt),
+        (TERNGRAD, {"scalars": f32(np.inf)}, gcodec.Corrupt),
+        (TERNGRAD, {"scalars": f32(np.nan)}, gcodec.Corrupt),
+        (TERNGRAD, {"scalars": b""}, gcodec.Corrupt),
+        (TERNGRAD, {"params": f32(-1)}, gcodec.Corrupt),
+        (TERNGRAD, {"params": f32(np.inf)}, gcodec.Corrupt),
+        (TERNGRAD, {"params": f32(np.nan)}, gcodec.Corrupt),
+        (TERNGRAD, {"params": CLIP[:3]}, gcodec.Corrupt),
+        (TERNGRAD, {"params": CLIP + b"\3"}, gcodec.Unsupported),
+        (TERNGRAD, {"params": CLIP + b"\0\0"}, gcodec.Unsupported),
+        (STRIDED, {"payload": b"\x0b\x55"}, gcodec.Corrupt),
+        (STRIDED, {"payload": b"\x4a\x55"}, gcodec.Corrupt),  # pad codes
+        (STRIDED, {"payload": b"\x0a\x15"}, gcodec.Corrupt),
+        (STRIDED, {"payload": b"\x0a\xd5"}, gcodec.Corrupt),
+        (STRIDED, {"shape": (8,)}, gcodec.Truncated),
+        (STRIDED, {"shape": (3,)}, gcodec.Corrupt),
+        (STRIDED, {"shape": (0,), "payload": b"", "nbits": 0}, gcodec.Truncated),
+        (STRIDED, {"shape": (0,), "payload": b"\0", "nbits": 8}, gcodec.Corrupt),
+        (BASE3, {"payload": b"\xf3\0"}, gcodec.Corrupt),
+        (BASE3, {"payload": b"\xff\0"}, gcodec.Corrupt),
+        (BASE3, {"payload": b"\xac\3"}, gcodec.Corrupt),  # a pad code
+        (BASE3, {"payload": b"\xac\xf3"}, gcodec.Corrupt),
+        (BASE3, {"shape": (11,)}, gcodec.Truncated),
+        (BASE3, {"shape": (5,)}, gcodec.Corrupt),
+        (MINMAX, {"params": b"\0"}, gcodec.Corrupt),
+        (MINMAX, {"params": b"\x09"}, gcodec.Corrupt),
+        (MINMAX, {"params": b"\x82\0"}, gcodec.Corrupt),
+        (MINMAX, {"params": b"\x82"}, gcodec.Corrupt),
+        (MINMAX, {"params": b"\x02\x80\x80\x80\x80\x10"}, gcodec.Corrupt),  # 2^32
+        (MINMAX, {"params": b"\x02\0\2"}, gcodec.Unsupported),
+        (MINMAX, {"params": b"\x02\0\0\0"}, gcodec.Unsupported),
+        (MINMAX, {"scalars": f32(1)}, gcodec.Unsupported),
+        (MINMAX, {"params": b"\x02\x02"}, gcodec.Truncated),  # two ranges
+        (MINMAX, {"params": b"\x01"}, gcodec.Corrupt),
+        (MINMAX, {"shape": (5,)}, gcodec.Truncated),
+        (MINMAX, {"shape": (3,)}, gcodec.Corrupt),
+        (MINMAX, {"shape": (0,)}, gcodec.Corrupt),
+        (SIGN, {"nbits": 8}, gcodec.Corrupt),
+        (SIGN, {"nbits": 4}, gcodec.Corrupt),  # as many bytes
+        (SIGN, {"shape": (9,)}, gcodec.Truncated),
+        (SIGN, {"params": b"\2"}, gcodec.Unsupported),  # and a scale
+        (SIGN, {"params": b"\1", "scalars": b""}, gcodec.Corrupt),
+        (SIGN, {"params": b"\3"}, gcodec.Unsupported),
+        (SIGN, {"scalars": f32(-1)}, gcodec.Corrupt),
+        (SIGN, {"scalars": f32(np.inf)}, gcodec.Corrupt),
+    ],
+)
+def test_refusals_of_low_bits(
+    good: dict[str, object], change: dict[str, object], error: type[gcodec.FormatError]
+) -> None:
+    gcodec.decode(reference_frame.build(**good))
+    with pytest.raises(gcodec.FormatError) as caught:
+        gcodec.decode(reference_frame.build(**{**good, **change}))
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("low", ["bf800000", "80000000", "ff800000", "7fc00000", "ffc00000"])
+@pytest.mark.parametrize("high", ["3f800000", "80000000", "7f800000", "7f800001", "c0000000"])
+def test_ranges(low: str, high: str) -> None:
+    """In the first bucket or in the second; only -1 to 1 is one."""
+    ends = bytes.fromhex(low + high)
+    for payload in (ends + RANGE + b"\x2e", RANGE + ends + b"\x2e"):
+        change = {"params": b"\x02\x02", "payload": payload, "nbits": 136}
+        frame = reference_frame.build(**{**MINMAX, **change})
+        if (low, high) == ("bf800000", "3f800000"):
+            assert np.isfinite(gcodec.decode(frame)).all()
+        else:
+            with pytest.raises(gcodec.Corrupt):
+                gcodec.decode(frame)
+
+
+@pytest.mark.parametrize("good", [MINMAX, SIGN], ids=["minmax", "sign"])
+def test_fill_is_zero(good: dict[str, object]) -> None:
+    """Frames are built here without the reference, which does not write such bytes."""
+    codec = gcodec.parse("minmax:bits=2" if good is MINMAX else "sign")
+    payload = bytes(good["payload"])  # type: ignore[call-overload]
+    n, scalars = (3, {}) if good is MINMAX else (5, {"scale": 1})
+    for last in range(256):
+        data = payload[:-1] + bytes([last])
+        if last % (4 if good is MINMAX else 8):
+            with pytest.raises(gcodec.Corrupt):
+                codec.decode(data, n, **scalars)
+        else:
+            codec.decode(data, n, **scalars)
 
 
 @pytest.mark.parametrize("bit", [1, 3, 4, 5, 6, 7])

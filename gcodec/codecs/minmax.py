@@ -2,12 +2,12 @@
 
 Payload, one MSB-first string: for each bucket of elements its least and largest value as binary32,
 then b bits for each element, q from 0 to L = 2^b − 1. r = (x − low)·(L/(high − low)); q is r
-rounded to nearest, ties to even, or at random with E q = r. x̂ = low + q·((high − low)/L). Bits
-per element: b, and 64 for each bucket.
+rounded to nearest, ties to even, or at random with E q = r. With D = (high − low)/L, x̂ = low +
+q·D where |low| ≤ |high|, else high + (q − L)·D. Bits per element: b, and 64 for each bucket.
 
 All of this is float64, rounded once to the float32 of x̂: so no range is too small or too large.
-A bucket of one value is exact, as are two neighbouring float32 numbers. −0 is +0; NaN and Inf are
-refused. In a bucket of one value all q are 0.
+Least and largest values are exact, and so is a bucket of one value or of up to L neighbouring
+float32 numbers. −0 is +0; NaN and Inf are refused. In a bucket of one value all q are 0.
 
 Example: x = (−1, 0.2, 1, 0.6), bits=2 is ``bf 80 00 00 3f 80 00 00 2e`` and decodes to (−1, 1/3,
 1, 1/3).
@@ -82,7 +82,7 @@ class MinMax(Codec):
         return delta if self.rounding == "nearest" and delta > 0 else None
 
     def variance(self, n: int) -> float | None:
-        """Return (m − 2)/(2·L²) for buckets of m: least and largest values are exact."""
+        """Return (m − 2)/(2·L²) for buckets of m: the least and the largest are levels."""
         return self._error(n)
 
     def _error(self, n: int) -> float:

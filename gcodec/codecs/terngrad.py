@@ -15,7 +15,7 @@ Sums are taken in float64 in the fixed order, s is rounded once to float32, and 
 division. Where σ² is below 2^-40 of Σx²/n, it is the rounding of the sums: such a tensor is not
 clipped, so that a constant one is exact. −0 is 0; NaN and Inf are refused.
 
-Example: codes (+1, 0, −1, 0, +1) are ``21 01`` in ``chapter``, ``61 39`` in ``terngrad`` and
+Example: codes (+1, 0, −1, 0, +1) are ``21 01`` in ``chapter``, ``62 85`` in ``terngrad`` and
 ``64`` in ``base3``.
 
 Sources: Wen et al., "TernGrad", NIPS 2017; wenwei202/terngrad ec4f75e.

@@ -73,6 +73,12 @@ class Emitter:
         data = made(self._context, self.builder, self.args[array]).data
         return self.builder.gep(data, [self.args[index]])
 
+    def element(self, pointer: Any, ahead: int) -> Any:
+        """Address of the element so many places behind another."""
+        from llvmlite import ir
+
+        return self.builder.gep(pointer, [ir.IntType(32)(ahead)])
+
     def splat(self, value: Any, count: int = BLOCK) -> Any:
         """All lanes of this value."""
         from llvmlite import ir
@@ -98,10 +104,8 @@ class Emitter:
 
     def fetch(self, pointer: Any) -> None:
         """Ask for the cache lines of the float32 elements of a later block."""
-        from llvmlite import ir
-
         for ahead in range(_AHEAD, _AHEAD + BLOCK, _LINE):
-            emit_prefetch(self.builder, self.builder.gep(pointer, [ir.IntType(32)(ahead)]))
+            emit_prefetch(self.builder, self.element(pointer, ahead))
 
     def call(self, name: str, value: Any) -> Any:
         """Call an LLVM intrinsic of one vector of float64, such as ``llvm.rint``."""

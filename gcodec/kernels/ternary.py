@@ -17,7 +17,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.cover import cover
 from gcodec.kernels.dequantize import LevelCode, dequantize
-from gcodec.kernels.jit import kernel
+from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, floats, lanes
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding

@@ -1,9 +1,10 @@
 """Uniform levels between the least and the largest value of a bucket: quantise, pack, and back.
 
 All arithmetic is float64, rounded once to the float32 that is decoded, so that no range is too
-small or too large for it: q = rint((x − low)·(L/(high − low))), x̂ = low + q·((high − low)/L), with
-L = 2^bits − 1. At random, floor takes the place of rint, and 1 is added where
-(u >> 1) < int32(f·2^31), f being what floor cut off and u the random word of the element.
+small or too large for it. With L = 2^bits − 1, q = rint((x − low)·(L/(high − low))). At random,
+floor takes the place of rint, and 1 is added where (u >> 1) < int32(f·2^31), f being what floor
+cut off and u the random word of the element. With D = (high − low)/L, x̂ = low + q·D where |low| ≤
+|high|, else high + (q − L)·D: counted from the smaller end, both ends are exact.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def quantize(
     loop = _quantizer(bits, seed is not None)
 
     def task(start: int, stop: int) -> None:
-        scratch = np.empty(_TILE, np.uint8), np.zeros(BLOCK, np.float32), np.empty(2 * BLOCK)
+        scratch = np.empty(_TILE, np.uint8), np.zeros(BLOCK, np.float32), np.empty(3 * BLOCK)
         part = out[start * bits // 8 : -(-stop * bits // 8)]
         key = np.uint64(seed or 0)
         loop(x[start:stop], np.uint64(start), key, flat, bucket, *scratch, part)
@@ -135,7 +136,7 @@ def _dequantize(
 
     def task(start: int, stop: int) -> None:
         codes = np.zeros(_TILE if bits < 8 else BLOCK, np.uint8)
-        scratch = codes, np.zeros(BLOCK, np.float32), np.empty(2 * BLOCK)
+        scratch = codes, np.zeros(BLOCK, np.float32), np.empty(3 * BLOCK)
         part = data[start * bits // 8 : -(-stop * bits // 8)]
         loop(part, np.uint64(start), flat, bucket, scale, *scratch, out[start:stop])
 
@@ -157,14 +158,15 @@ def _ranges(bits, bucket, keys):
         keys[2 * b], keys[2 * b + 1] = low, high
 
 
-# --- the numbers of each lane: low and factor of its bucket --------------------------------------
+# --- the numbers of each lane, told by its bucket ------------------------------------------------
 
 
 @inline
-def _fill(numbers, found, bucket, start, factor_of):
-    """Write low and factor for the BLOCK elements from `start` on; return up to where they hold.
+def _fill(numbers, found, bucket, start, tell):
+    """Write three numbers for each of the BLOCK elements from `start` on.
 
-    numbers.size == 2 * BLOCK. Lanes behind the last bucket, which are cut, have its numbers.
+    numbers.size == 3 * BLOCK; the three come from ``tell(low, high)``. Lanes behind the last
+    bucket, which are cut, have its numbers. Returned is up to where they hold.
     """
     last = found.size // 2 - 1
     b = min(start // bucket, last)
@@ -172,15 +174,20 @@ def _fill(numbers, found, bucket, start, factor_of):
     lane = 0
     while lane < BLOCK:
         stop = min(end - start, BLOCK) if b < last else BLOCK
-        low, high = np.float64(found[2 * b]), np.float64(found[2 * b + 1])
-        factor = factor_of(high - low)
+        one, two, three = tell(np.float64(found[2 * b]), np.float64(found[2 * b + 1]))
         for k in range(lane, stop):  # stop <= BLOCK
-            numbers[k], numbers[BLOCK + k] = low, factor
+            numbers[k], numbers[BLOCK + k], numbers[2 * BLOCK + k] = one, two, three
         if lane == 0 and stop == BLOCK:
             return end
         lane = stop
         b, end = b + 1, end + bucket
     return start
+
+
+def _numbers(e: Emitter) -> tuple[Any, Any, Any]:
+    """Emit the loads of the three."""
+    first = e.address("numbers", "zero")
+    return tuple(e.load(e.element(first, k * BLOCK), doubles(), 8) for k in range(3))
 
 
 # --- quantise ------------------------------------------------------------------------------------
@@ -189,19 +196,18 @@ def _fill(numbers, found, bucket, start, factor_of):
 def _quantize_block(bits: int, stochastic: bool) -> Any:
     """Make the block: 32 elements of x from i, from element `start` of the tensor, to a code each.
 
-    The lanes' low and factor are in `numbers`.
+    `numbers` holds the low and the factor of each lane.
     """
     levels = 2**bits - 1
 
-    @block("x", "i", "numbers", "zero", "factors", "seed", "start", "codes", "at")
+    @block("x", "i", "numbers", "zero", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         builder = e.builder
         every = lanes(32)
         source = e.address("x", "i")
         e.fetch(source)
         wide = builder.fpext(e.load(source, floats()), doubles())
-        low = e.load(e.address("numbers", "zero"), doubles(), 8)
-        factor = e.load(e.address("numbers", "factors"), doubles(), 8)
+        low, factor, _ = _numbers(e)
         r = builder.fmul(builder.fsub(wide, low), factor)
         if stochastic:
             whole = e.call("llvm.floor", r)
@@ -227,8 +233,8 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
     levels = np.float64(2**bits - 1)
 
     @inline
-    def inverse(span):
-        return levels / span if span > 0 else 0.0
+    def factor_of(low, high):
+        return low, levels / (high - low) if high > low else 0.0, 0.0
 
     @kernel(
         "in float32[], uint64, uint64, in float32[], int64, "
@@ -237,7 +243,7 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
     )
     def quantize_tiles(x, first, seed, found, bucket, codes, rest, numbers, out):
         # x is from element `first` on, a multiple of _TILE. codes.size == _TILE, rest.size ==
-        # BLOCK, numbers.size == 2 * BLOCK; out.size == ceil(x.size * bits / 8).
+        # BLOCK, numbers.size == 3 * BLOCK; out.size == ceil(x.size * bits / 8).
         held = np.int64(first)
         for tile in range(0, x.size, _TILE):
             values = x[tile : tile + _TILE]
@@ -245,14 +251,14 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
                 if start + BLOCK > held:
-                    held = _fill(numbers, found, bucket, start, inverse)
-                one_block(values, i, numbers, 0, BLOCK, seed, np.uint64(start), codes, i)
+                    held = _fill(numbers, found, bucket, start, factor_of)
+                one_block(values, i, numbers, 0, seed, np.uint64(start), codes, i)
             if whole < values.size:
                 start = np.int64(first) + tile + whole
-                held = _fill(numbers, found, bucket, start, inverse)
+                held = _fill(numbers, found, bucket, start, factor_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     rest[k] = values[whole + k]
-                one_block(rest, 0, numbers, 0, BLOCK, seed, np.uint64(start), codes, whole)
+                one_block(rest, 0, numbers, 0, seed, np.uint64(start), codes, whole)
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
             pack(codes[: values.size], part, False)
 
@@ -263,16 +269,19 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
 
 
 def _dequantize_block(store: Store) -> Any:
-    """Make the block: 32 codes from `at` to elements of `out` from i; numbers as above."""
+    """Make the block: 32 codes from `at` to elements of `out` from i.
 
-    @block("codes", "at", "numbers", "zero", "steps", "scale", "out", "i")
+    `numbers` holds the end, the step and the code of that end for each lane.
+    """
+
+    @block("codes", "at", "numbers", "zero", "scale", "out", "i")
     def dequantize_block(e: Emitter) -> None:
         builder = e.builder
         target = e.address("out", "i")
         codes = builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
-        low = e.load(e.address("numbers", "zero"), doubles(), 8)
-        step = e.load(e.address("numbers", "steps"), doubles(), 8)
-        exact = builder.fadd(low, builder.fmul(builder.sitofp(codes, doubles()), step))
+        end, step, code = _numbers(e)
+        steps = builder.fsub(builder.sitofp(codes, doubles()), code)
+        exact = builder.fadd(end, builder.fmul(steps, step))
         values = builder.fptrunc(exact, floats())
         if store == "stream":
             e.store(values, target, align=32, streaming=True)
@@ -296,8 +305,11 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
     streaming = store == "stream"
 
     @inline
-    def step(span):
-        return span / levels
+    def end_of(low, high):
+        step = (high - low) / levels
+        if abs(low) <= abs(high):
+            return low, step, 0.0
+        return high, step, levels
 
     @kernel(
         "in uint8[], uint64, in float32[], int64, float32, "
@@ -307,7 +319,7 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
     def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, out):
         # out is from element `first` on, a multiple of _TILE; data.size == ceil(out.size * bits /
         # 8). codes.size == _TILE (BLOCK for 8 bits, which need no unpacking), rest.size == BLOCK,
-        # numbers.size == 2 * BLOCK.
+        # numbers.size == 3 * BLOCK.
         held = np.int64(first)
         for tile in range(0, out.size, _TILE):
             values = out[tile : tile + _TILE]
@@ -321,13 +333,13 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
                 if start + BLOCK > held:
-                    held = _fill(numbers, found, bucket, start, step)
-                one_block(some, i, numbers, 0, BLOCK, scale, values, i)
+                    held = _fill(numbers, found, bucket, start, end_of)
+                one_block(some, i, numbers, 0, scale, values, i)
             if whole < values.size:
-                held = _fill(numbers, found, bucket, np.int64(first) + tile + whole, step)
+                held = _fill(numbers, found, bucket, np.int64(first) + tile + whole, end_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     codes[k], rest[k] = some[whole + k], values[whole + k]
-                last_block(codes, 0, numbers, 0, BLOCK, scale, rest, 0)
+                last_block(codes, 0, numbers, 0, scale, rest, 0)
                 for k in range(values.size - whole):
                     values[whole + k] = rest[k]
         if streaming:

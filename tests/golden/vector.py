@@ -96,7 +96,10 @@ def check(spec: str, fields: dict[str, str]) -> None:
     x = floats(fields["grad"], dtype).reshape(shape)
     payload, frame = data(fields["payload"]), data(fields["frame"])
     decoded = floats(fields["decoded"], dtype)
-    scalars = {k: float(v) for k, v in (p.split("=") for p in fields.get("scalars", "").split())}
+    scalars = {
+        key: int(value) if value.isdigit() else float(value)
+        for key, value in (part.split("=") for part in fields.get("scalars", "").split())
+    }
     nbits = int(fields.get("bits", 8 * len(payload)))
     seed = int(fields.get("seed", "0"))
     name = fields.get("name")
@@ -124,7 +127,7 @@ def check(spec: str, fields: dict[str, str]) -> None:
     got = gcodec.decode(frame, key=key)
     assert got.shape == shape and got.dtype == DTYPES[dtype]
     assert bits(got) == bits(decoded)
-    bare = codec.decode(payload, shape, nbits=nbits, **(scalars or made.scalars))
+    bare = made.codec.decode(payload, shape, nbits=nbits, **(scalars or made.scalars))
     assert bits(rounded(bare.reshape(-1), dtype)) == bits(decoded)
 
     # The reference parser finds the same in the frame, and builds the same frame from it.

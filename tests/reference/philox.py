@@ -5,6 +5,8 @@ Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011
 
 from __future__ import annotations
 
+import functools
+
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
@@ -13,6 +15,7 @@ MASK = 0xFFFFFFFF
 Block = tuple[int, int, int, int]
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def block(key: int, counter: Block) -> Block:
     """Return the four 32-bit words of ``counter`` under a 64-bit ``key``."""
     k0, k1 = key & MASK, key >> 32 & MASK
@@ -36,3 +39,11 @@ def word(seed: int, index: int, stream: int = 0) -> int:
     quarter = index >> 2
     counter = (quarter & MASK, quarter >> 32 & MASK, stream & MASK, stream >> 32 & MASK)
     return block(seed, counter)[index & 3]
+
+
+def words(seed: int, count: int, stream: int = 0) -> list[int]:
+    """Return random words 0 to ``count - 1`` of a stream, each block made once."""
+    found: list[int] = []
+    for quarter in range((count + 3) // 4):
+        found += block(seed, (quarter & MASK, quarter >> 32, stream & MASK, stream >> 32))
+    return found[:count]

@@ -52,3 +52,8 @@ def sum_abs(x: NDArray[np.float32]) -> np.float64:
     """Return the sum of the magnitudes of ``x``."""
     with np.errstate(all="ignore"):
         return tree_sum(np.abs(np.asarray(x, np.float32).astype(np.float64)))
+
+
+def sum_values(x: NDArray[np.float32]) -> np.float64:
+    """Return the sum of ``x``."""
+    return tree_sum(np.asarray(x, np.float32).astype(np.float64))

@@ -1,0 +1,41 @@
+"""Signs and a scale, one element at a time.
+
+Source: ``docs/wire-format.md``, sign.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import fields, sums
+
+Floats = NDArray[np.float32]
+
+
+def scale_of(x: Floats, how: str) -> np.float32:
+    """Return the scale: ``l1``, ``l2`` or ``none``."""
+    n = max(len(x), 1)
+    if how == "l1":
+        return np.float32(float(sums.sum_abs(x)) / n)
+    if how == "l2":
+        return np.float32(math.sqrt(float(sums.sum_squares(x)) / n))
+    assert how == "none"
+    return np.float32(1)
+
+
+def encode(x: Floats, how: str) -> tuple[bytes, np.float32]:
+    """Return the payload and the scale."""
+    x = np.asarray(x, np.float32)
+    for value in x:
+        if not np.isfinite(value):
+            raise ValueError("NaN or Inf")
+    return fields.pack([1 if value < 0 else 0 for value in x], 1), scale_of(x, how)
+
+
+def decode(data: bytes, n: int, scale: float) -> Floats:
+    """Return the n values of a payload, or raise ValueError."""
+    s = np.float32(scale)
+    return np.array([-s if bit else s for bit in fields.unpack(data, n, 1)], np.float32)

@@ -1,0 +1,107 @@
+"""TernGrad: the scale, the codes −1, 0, +1, and their three packs, one element at a time.
+
+Source: ``docs/wire-format.md``, terngrad.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import fields, philox, sums
+
+Floats = NDArray[np.float32]
+
+DIGIT = {0: 0, 1: 1, -1: 2}  # of chapter and base3
+
+
+def scale_of(x: Floats, clip: float) -> np.float32:
+    """Return s = min(max|x|, clip·σ), or max|x| where that clips at nothing."""
+    x = np.asarray(x, np.float32)
+    largest = np.float32(0)
+    for value in x:
+        if not np.isfinite(value):
+            raise ValueError("NaN or Inf")
+        largest = max(largest, abs(value))
+    clip = float(np.float32(clip))
+    if clip == 0 or largest == 0:
+        return largest
+    n = len(x)
+    mean = float(sums.sum_values(x)) / n
+    square = float(sums.sum_squares(x)) / n
+    variance = max(0.0, square - mean * mean)
+    if variance < 2.0**-40 * square:
+        return largest
+    with np.errstate(over="ignore", under="ignore"):
+        bound = np.float32(clip * math.sqrt(variance))
+    return largest if bound == 0 else min(largest, bound)
+
+
+def codes(x: Floats, scale: np.float32, seed: int) -> list[int]:
+    """Return −1, 0 or 1 for each element."""
+    found = []
+    for value, word in zip(x, philox.words(seed, len(x)), strict=True):
+        if value == 0:
+            found.append(0)
+            continue
+        size = abs(value)
+        if size >= scale:
+            sent = True
+        else:
+            with np.errstate(under="ignore"):
+                r = np.float32(size / scale)
+            sent = (word >> 1) < int(float(r) * 2.0**31)
+        found.append((1 if value > 0 else -1) if sent else 0)
+    return found
+
+
+def pack(found: Sequence[int], how: str) -> bytes:
+    """Return the payload of codes −1, 0, 1."""
+    if how == "chapter":
+        return fields.pack([DIGIT[code] for code in found], 2, order="lsb")
+    if how == "terngrad":
+        return fields.pack([code + 1 for code in found], 2, "lsb", strided=True, pad="count")
+    assert how == "base3"
+    out = bytearray()
+    for start in range(0, len(found), 5):
+        byte = 0
+        for k, code in enumerate(found[start : start + 5]):
+            byte += DIGIT[code] * 3**k
+        out.append(byte)
+    return bytes(out)
+
+
+def unpack(data: bytes, n: int, how: str) -> list[int]:
+    """Return the n codes of a payload, or raise ValueError."""
+    if how == "chapter":
+        digits = fields.unpack(data, n, 2, order="lsb")
+        found = [{0: 0, 1: 1, 2: -1}.get(digit) for digit in digits]
+    elif how == "terngrad":
+        digits = fields.unpack(data, n, 2, "lsb", strided=True, pad="count")
+        found = [{0: -1, 1: 0, 2: 1}.get(digit) for digit in digits]
+    else:
+        assert how == "base3"
+        found = []
+        for i in range(n):
+            if i // 5 < len(data):
+                found.append((0, 1, -1)[data[i // 5] // 3 ** (i % 5) % 3])
+    known = [code for code in found if code is not None]
+    if len(known) != n or pack(known, how) != data:
+        raise ValueError("not the payload of as many codes")
+    return known
+
+
+def encode(x: Floats, clip: float, seed: int, how: str) -> tuple[bytes, np.float32]:
+    """Return payload and scale."""
+    scale = scale_of(x, clip)
+    return pack(codes(x, scale, seed), how), scale
+
+
+def decode(data: bytes, n: int, scale: float, how: str) -> Floats:
+    """Return the n values of a payload."""
+    s = np.float32(scale)
+    values = {1: s, -1: -s, 0: np.float32(0)}
+    return np.array([values[code] for code in unpack(data, n, how)], np.float32)

@@ -1,0 +1,326 @@
+"""terngrad, minmax and sign against their oracles, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from reference import minmax, philox, sign, ternary
+
+import gcodec
+
+LARGEST = float(np.finfo(np.float32).max)
+KINDS = ("normal", "heavy", "patterns", "denormal", "huge", "constant", "zeros", "neighbours")
+PACKS = ("chapter", "terngrad", "base3")
+EDGES = (159, 160, 161, 2559, 2560, 2561, 4095, 4096, 4097)
+LONG = 100_003
+SEEDS = (0, 1, 2**32, 2**64 - 1)
+BUCKETS = (0, 1, 7, 20, 32, 33, 100)
+
+
+def gradient(kind: str, n: int) -> np.ndarray:
+    """n finite values; the same at each call."""
+    rng = np.random.default_rng([KINDS.index(kind), n])
+    sign_bits = rng.integers(0, 2, n, dtype=np.uint32) << 31
+    if kind == "normal":
+        return rng.normal(0, 1e-3, n).astype(np.float32)
+    if kind == "heavy":
+        return (rng.standard_t(1.5, n) + 10).astype(np.float32)
+    if kind in ("patterns", "denormal"):  # any finite float32, or any subnormal
+        end = 0x7F800000 if kind == "patterns" else 1 << 23
+        return (rng.integers(0, end, n, dtype=np.uint32) | sign_bits).view(np.float32)
+    if kind == "huge":
+        return (rng.uniform(-1, 1, n) * LARGEST).astype(np.float32)
+    if kind == "constant":
+        return np.full(n, -0.1, np.float32)
+    if kind == "zeros":
+        return sign_bits.view(np.float32)
+    low = np.float32(0.1).view(np.uint32)
+    return (low + rng.integers(0, 2, n, dtype=np.uint32)).astype(np.uint32).view(np.float32)
+
+
+def bits(x: np.ndarray) -> list[int]:
+    return x.reshape(-1).view(np.uint32).tolist()
+
+
+def small() -> Iterator[tuple[int, np.ndarray]]:
+    """Every kind at sizes 0 to 70, after a number that counts up."""
+    count = 0
+    for n in range(71):
+        for kind in KINDS:
+            yield count, gradient(kind, n)
+            count += 1
+
+
+def large() -> Iterator[tuple[int, np.ndarray]]:
+    """Sizes around tiles and blocks, after a number that counts up."""
+    for count, n in enumerate(EDGES):
+        yield count, gradient(KINDS[count % 4], n)
+
+
+# --- terngrad -----------------------------------------------------------------------------------
+
+
+def check_terngrad(x: np.ndarray, clip: float, pack: str, seed: int) -> None:
+    codec = gcodec.parse({"name": "terngrad", "clip": clip, "pack": pack})
+    data, scale = ternary.encode(x, clip, seed, pack)
+    payload = codec.encode(x, seed=seed)
+    assert bits(np.float32(payload.scalars["scale"])) == bits(scale)
+    assert payload.tobytes() == data and payload.nbits == 8 * len(data)
+    assert codec.scale_of(x) == payload.scalars["scale"]
+    assert bits(codec.decode(payload, x.size)) == bits(ternary.decode(data, x.size, scale, pack))
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_terngrad_of_small_tensors(pack: str) -> None:
+    for count, x in small():
+        check_terngrad(x, (2.5, 0, 1, 0.01)[count // len(KINDS) % 4], pack, SEEDS[count % 4])
+
+
+@pytest.mark.parametrize("clip", [2.5, 0])
+@pytest.mark.parametrize("pack", PACKS)
+def test_terngrad_around_tiles(pack: str, clip: float) -> None:
+    for count, x in large():
+        check_terngrad(x, clip, pack, SEEDS[count % 4])
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_terngrad_of_a_large_tensor(pack: str) -> None:
+    check_terngrad(gradient("heavy", LONG), 2.5, pack, 7)
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_terngrad_with_a_scale_of_several_workers(pack: str) -> None:
+    codec = gcodec.parse({"name": "terngrad", "pack": pack})
+    workers = [gradient(kind, 161) for kind in ("normal", "heavy")]
+    shared = max(codec.scale_of(x) for x in workers)
+    for seed, x in enumerate(workers):
+        payload = codec.encode(x, seed=seed, scale=shared)
+        codes = ternary.codes(x, np.float32(shared), seed)
+        assert payload.scalars["scale"] == shared
+        assert payload.tobytes() == ternary.pack(codes, pack)
+        assert codec.quantize(x, seed=seed, scale=shared).scale == shared
+    zeros = np.zeros(5, np.float32)
+    assert codec.encode(zeros, scale=0).scalars["scale"] == 0
+    assert not codec.decode(codec.encode(zeros, scale=shared), 5).any()
+    for scale in (0, -1, math.inf, math.nan):
+        with pytest.raises(gcodec.ParameterError, match="scale"):
+            codec.quantize(workers[0], scale=scale)
+    with pytest.raises(gcodec.ParameterError, match="NaN"):
+        codec.quantize(np.array([1, np.nan], np.float32), scale=1)
+
+
+def exact_at_31_bits(seed: int, n: int) -> np.ndarray:
+    """Numbers in [0, 1) whose 2^31-fold is just the upper 31 bits of their random word, or 0."""
+    halves = [word >> 1 for word in philox.words(seed, n)]
+    fractions = [half / 2**31 if half % 128 == 0 else 0 for half in halves]
+    return np.array(fractions, np.float32)
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_terngrad_sends_only_below_the_bound(pack: str) -> None:
+    """A word that is equal is not below; one unit in the last place above, it is."""
+    x = exact_at_31_bits(5, 2000)
+    ties = np.flatnonzero(x)
+    assert ties.size > 10
+    x[0] = 1  # the scale
+    codec = gcodec.parse({"name": "terngrad", "clip": 0, "pack": pack})
+    decoded = codec.decode(codec.encode(x, seed=5), x.size)
+    assert not decoded[ties[ties > 0]].any()
+    x[1:] = np.nextafter(x[1:], np.float32(2))
+    decoded = codec.decode(codec.encode(-x, seed=5), x.size)
+    assert (decoded[ties] == -1).all()
+
+
+def test_terngrad_always_sends_what_reaches_the_scale() -> None:
+    scale = np.float32(0.1)
+    x = np.resize(np.array([scale, -scale, 0.2, -3e38], np.float32), 333)
+    codec = gcodec.parse("terngrad")
+    for seed in range(20):
+        decoded = codec.decode(codec.encode(x, seed=seed, scale=float(scale)), x.size)
+        assert bits(decoded) == bits(np.copysign(scale, x))
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "patterns", "denormal", "huge"])
+def test_terngrad_expectation(kind: str) -> None:
+    """Over all words, the mean of x̂ is within 2^-22·|x| + 2^-31·s of x."""
+    x = gradient(kind, 300)
+    scale = ternary.scale_of(x, 0)
+    s = Fraction(float(scale))
+    for value in x.tolist():
+        size = abs(value)
+        with np.errstate(under="ignore"):
+            r = np.float32(size) / scale
+        sent = 1 if size >= scale else Fraction(int(float(r) * 2**31), 2**31)
+        assert abs(sent * s - Fraction(size)) <= Fraction(size) / 2**22 + s / 2**31
+
+
+# --- minmax -------------------------------------------------------------------------------------
+
+
+def check_minmax(x: np.ndarray, width: int, bucket: int, rounding: str, seed: int) -> None:
+    codec = gcodec.parse({"name": "minmax", "bits": width, "bucket": bucket, "rounding": rounding})
+    data, nbits = minmax.encode(x, width, bucket, seed if rounding == "stochastic" else None)
+    payload = codec.encode(x, seed=seed)
+    assert payload.nbits == nbits == codec.max_payload_nbits(x.size)
+    assert payload.tobytes() == data
+    assert bits(codec.decode(payload, x.size)) == bits(minmax.decode(data, x.size, width, bucket))
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("width", range(1, 9))
+def test_minmax_of_small_tensors(width: int, rounding: str) -> None:
+    for count, x in small():
+        check_minmax(x, width, BUCKETS[count % 7], rounding, SEEDS[count % 4])
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("width", range(1, 9))
+def test_minmax_around_tiles(width: int, rounding: str) -> None:
+    for count, x in large():
+        bucket = (0, 1, 33, 4095, 4097, 2560, 100, 32, 5000)[(count + width) % 9]
+        check_minmax(x, width, bucket, rounding, SEEDS[count % 4])
+
+
+@pytest.mark.parametrize(
+    ("width", "bucket", "rounding"),
+    [(3, 0, "nearest"), (8, 1000, "stochastic"), (5, 4099, "nearest")],
+)
+def test_minmax_of_a_large_tensor(width: int, bucket: int, rounding: str) -> None:
+    check_minmax(gradient("heavy", LONG), width, bucket, rounding, 7)
+
+
+@pytest.mark.parametrize("width", range(1, 9))
+def test_minmax_ties_go_to_even(width: int) -> None:
+    top = 2**width - 1
+    for unit in (2.0, 2.0**-140, 2.0**100):
+        halves = np.arange(0, 2 * top + 1) * (unit / 2)  # r = 0, 0.5, 1, ...
+        x = np.resize(halves, 3 * halves.size).astype(np.float32)
+        codec = gcodec.parse({"name": "minmax", "bits": width})
+        decoded = codec.decode(codec.encode(x), x.size)
+        assert (decoded == np.rint(x / np.float32(unit)) * np.float32(unit)).all()
+
+
+def test_minmax_goes_up_only_below_the_bound() -> None:
+    """A word that is equal is not below; one unit in the last place above, it is."""
+    x = exact_at_31_bits(5, 2000)
+    ties = np.flatnonzero(x)[1:]
+    x[0], x[1] = 0, 1
+    codec = gcodec.parse("minmax:bits=1,rounding=stochastic")
+    assert not codec.decode(codec.encode(x, seed=5), x.size)[ties].any()
+    x[ties] = np.nextafter(x[ties], np.float32(2))
+    assert (codec.decode(codec.encode(x, seed=5), x.size)[ties] == 1).all()
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "patterns", "denormal", "huge"])
+def test_minmax_expectation(kind: str) -> None:
+    """Over all words, the mean is within 2^-31 of a step of x, and the rounding of its levels."""
+    x = gradient(kind, 200)
+    low, high = minmax.ranges(x, 0)[0]
+    for width in (1, 2, 8):
+        top = 2**width - 1
+        step = Fraction((high - low) / top)
+        levels = [np.float32(low + q * ((high - low) / top)) for q in range(top + 1)]
+        for value in x.tolist():
+            r = (value - low) * (top / (high - low))
+            q = math.floor(r)
+            up = Fraction(int((r - q) * 2.0**31), 2**31)
+            below, above = (Fraction(float(levels[min(k, top)])) for k in (q, q + 1))
+            mean = (1 - up) * below + up * above
+            rounding = (max(abs(below), abs(above)) + Fraction(2) ** -126) / 2**24
+            allowed = abs(Fraction(value)) / 2**22 + step / 2**31 + rounding
+            assert abs(mean - Fraction(value)) <= allowed
+
+
+def test_minmax_keeps_single_values_and_neighbours() -> None:
+    for kind in KINDS:
+        x = gradient(kind, 41)
+        for rounding in ("nearest", "stochastic"):
+            codec = gcodec.parse({"name": "minmax", "bits": 1, "bucket": 1, "rounding": rounding})
+            assert (codec.decode(codec.encode(x), x.size) == x).all()
+            assert not codec.encode(x).data[8 * x.size :].any()
+    x = gradient("neighbours", 50)
+    assert len(set(x.tolist())) == 2
+    for width in range(1, 9):
+        codec = gcodec.parse({"name": "minmax", "bits": width})
+        assert bits(codec.decode(codec.encode(x), x.size)) == bits(x)
+
+
+# --- sign ---------------------------------------------------------------------------------------
+
+
+def check_sign(x: np.ndarray, how: str) -> None:
+    codec = gcodec.parse({"name": "sign", "scale": how})
+    data, scale = sign.encode(x, how)
+    payload = codec.encode(x)
+    assert payload.tobytes() == data and payload.nbits == x.size
+    assert bits(np.float32(payload.scalars.get("scale", 1))) == bits(scale)
+    assert (how == "none") == (payload.scalars == {})
+    assert bits(codec.decode(payload, x.size)) == bits(sign.decode(data, x.size, scale))
+
+
+@pytest.mark.parametrize("how", ["l1", "l2", "none"])
+def test_sign(how: str) -> None:
+    for _, x in small():
+        check_sign(x, how)
+    for n in EDGES:
+        for kind in ("normal", "patterns"):
+            check_sign(gradient(kind, n), how)
+    check_sign(gradient("heavy", LONG), how)
+
+
+def test_sign_l1_is_the_nearest_scale() -> None:
+    """Of all s·sign(x), the mean of |x| is the nearest; the root mean square may even expand."""
+    rng = np.random.default_rng(3)
+    x = rng.lognormal(0, 2, 10_000).astype(np.float32)
+    wide = x.astype(np.float64)
+
+    def error(spec: str) -> float:
+        decoded = gcodec.decode(gcodec.encode(x, spec)).astype(np.float64)
+        return float(((decoded - wide) ** 2).sum() / (wide**2).sum())
+
+    best = error("sign")
+    s = gcodec.parse("sign").encode(x).scalars["scale"]
+    for factor in (0.99, 1.01):
+        assert float(((factor * s - wide) ** 2).sum() / (wide**2).sum()) > best
+    assert best < 1 < error("sign:scale=l2")
+
+
+# --- all three ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec", ["terngrad", "terngrad:clip=0", "minmax", "sign", "sign:scale=l2"]
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nan_and_inf_are_refused(spec: str, bad: float) -> None:
+    for n in (1, 5, 40, 5000):
+        x = np.ones(n, np.float32)
+        x[-1] = bad
+        with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+            gcodec.parse(spec).quantize(x)
+        residual = np.full(n, 0.25, np.float32)
+        with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+            gcodec.parse(spec).quantize_residual(x, residual)
+        assert (residual == 0.25).all()
+
+
+@pytest.mark.parametrize("spec", ["terngrad", "minmax:bits=4", "sign"])
+@pytest.mark.parametrize("size", [1e-44, 1e-30, 1e-9, 1.0, 1e30])
+def test_no_size_is_too_small(spec: str, size: float) -> None:
+    """Powers of two apart, the payloads are the same and the errors in proportion."""
+    base = gradient("heavy", 300)
+    factor = np.float32(2.0 ** round(math.log2(size)))
+    x = base * factor
+    decoded = gcodec.decode(gcodec.encode(x, spec))
+    wide = x.astype(np.float64)
+    error = ((decoded - wide) ** 2).sum() / (wide**2).sum()
+    assert error < 1
+    if size > 1e-40:  # where nothing is rounded to a subnormal
+        codec = gcodec.parse(spec)
+        rest = 8 if spec.startswith("minmax") else 0  # behind the range
+        assert codec.encode(x).tobytes()[rest:] == codec.encode(base).tobytes()[rest:]
+        assert bits(decoded) == bits(gcodec.decode(gcodec.encode(base, spec)) * factor)
