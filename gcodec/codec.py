@@ -105,7 +105,9 @@ class Codec(Parameters):
         if self.refuses_nonfinite and tensor.dtype in ("float32", "float64"):
             # Nothing can fail once u is finite, so the residual itself can hold u.
             if not all_finite_corrected(tensor.values, residual, decay):
-                raise nonfinite_error(arithmetic.corrected(tensor.values, residual, decay))
+                if all_finite(tensor.values):
+                    raise ParameterError("x: must not pass float32 when its residual is added")
+                raise nonfinite_error(tensor.values)
             arithmetic.correct(tensor.values, residual, decay)
             symbols = self._quantize(residual, seed, prior)
             self._dequantize_add(symbols, tensor.dtype, minus, residual)
@@ -240,7 +242,13 @@ class Codec(Parameters):
         """
         if type(payload.codec) is not type(self):
             raise ParameterError.of("payload.codec", str(payload.codec), f"a {self.name} codec")
-        return payload.codec._unpack(payload, size_of(shape))
+        for field in payload.codec.message_fields():
+            if field.name not in payload.scalars:
+                raise ParameterError(f"payload.scalars: {field.name} is missing")
+        data = np.ascontiguousarray(payload.data)
+        if data.dtype != np.uint8 or data.size != -(-payload.nbits // 8):
+            raise Truncated(f"the payload has {data.size} bytes for {payload.nbits} bits")
+        return payload.codec._unpack(payload._replace(data=data), size_of(shape))
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""

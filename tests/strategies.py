@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+import random
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.codec import Codec
+from gcodec.kinds import Integer
 from gcodec.params import Param
 
 DTYPES: dict[str, np.dtype] = {
@@ -25,15 +26,17 @@ SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 255, 256
 LARGE_SIZES = (4095, 4096, 4097)
 
 # Numbers that some parameter of some codec may take; each parameter keeps those that it allows.
-_PROBES = (0.5, 0.25, 0.1, 1, 2, 3, 4, 7, 8, 15, 16, 64, 255, 4096, 0.0, 0.01, 1e-3, 1e-6)
+_PROBES = (0.5, 0.25, 0.1, 1, 2, 2.5, 3, 4, 7, 8, 15, 16, 64, 255, 4096, 0.0, 0.01, 1e-3, 1e-6)
 _ODD_PROBES = (-1.5, 2.0**-126, 1e-45, 3e38, math.inf, math.nan)
+_INTEGERS = (*range(9), 32, 100, 4096, 2**32 - 1)
 _MOST_SETTINGS = 48
 
 
 def values_of(declared: Param) -> list[Any]:
     """Values that a declared parameter allows: all words, several numbers."""
     words = getattr(declared.kind, "words", ())
-    candidates = [declared.default, *words, *_PROBES, *_ODD_PROBES]
+    numbers = _INTEGERS if isinstance(declared.kind, Integer) else (*_PROBES, *_ODD_PROBES)
+    candidates = [declared.default, *words, *numbers]
     found: list[Any] = []
     for candidate in candidates:
         try:
@@ -45,26 +48,33 @@ def values_of(declared: Param) -> list[Any]:
     return found
 
 
+def parameters_of(codec: Codec) -> dict[str, Any]:
+    """Values of the declared parameters, by their names in specs."""
+    return {declared.name: getattr(codec, declared.attribute) for declared in codec.declared()}
+
+
 @functools.cache
 def settings_of(cls: type[Codec]) -> tuple[Codec, ...]:
-    """Codecs of one class that cover the values of each parameter, and many combinations."""
+    """Codecs of one class: each value of each parameter alone, and many combinations."""
     declared = cls.declared()
     values = [values_of(one) for one in declared]
     rows: list[dict[str, Any]] = [{}]
     for one, allowed in zip(declared, values, strict=True):
         rows += [{one.name: value} for value in allowed]
-    for row in itertools.islice(itertools.product(*values), 4096):
-        rows.append({one.name: value for one, value in zip(declared, row, strict=True)})
+    rng = random.Random(cls.name)
+    for _ in range(20 * _MOST_SETTINGS):
+        rows.append({d.name: rng.choice(v) for d, v in zip(declared, values, strict=True)})
     made: dict[str, Codec] = {}
-    for row in rows:
+    for at, row in enumerate(rows):
+        alone = at <= sum(map(len, values))
+        if not alone and len(made) >= _MOST_SETTINGS:
+            break
         try:
-            codec = cls(**row)
+            codec = cls.from_mapping(row)
         except gcodec.ParameterError:
             continue
         made.setdefault(str(codec), codec)
-    found = tuple(made.values())
-    step = max(1, len(found) // _MOST_SETTINGS)
-    return found[:: step if len(found) > _MOST_SETTINGS else 1]
+    return tuple(made.values())
 
 
 def all_settings() -> list[Codec]:
@@ -76,19 +86,45 @@ CODECS = all_settings()
 
 
 def _few() -> list[Codec]:
-    """Every word of every parameter, some numbers: where each codec costs a whole test."""
+    """Every word and integer of every parameter, some other numbers.
+
+    This is where each codec costs a whole test.
+    """
     seen: dict[object, int] = {}
     found = []
     for codec in CODECS:
-        values = [getattr(codec, declared.name) for declared in codec.declared()]
+        values = parameters_of(codec).values()
         kind = (type(codec), *(v if isinstance(v, str) else "number" for v in values))
         seen[kind] = seen.get(kind, 0) + 1
-        if seen[kind] <= 2 or not all(isinstance(v, str) or math.isfinite(v) for v in values):
+        odd = [v for v in values if isinstance(v, float) and not math.isfinite(v)]
+        if seen[kind] <= 2 or odd:
             found.append(codec)
-    return found
+    covered = {(type(c), *item) for c in found for item in parameters_of(c).items()}
+    for codec in reversed(CODECS):  # combinations first
+        items = parameters_of(codec).items()
+        new = {(type(codec), *item) for item in items if isinstance(item[1], int)} - covered
+        if new:
+            found.append(codec)
+            covered |= new
+    return sorted(found, key=CODECS.index)
 
 
 FEW = _few()
+
+
+def untold(codec: Codec) -> list[str]:
+    """Names of the values that bare bytes of this codec lack."""
+    return [*codec.unresolved(), *(field.name for field in codec.scalar_fields())]
+
+
+def scalars_for(codec: Codec) -> dict[str, Any]:
+    """Give some value to each scalar that bare bytes of this codec lack."""
+    fields = {field.name: field.kind for field in codec.message_fields()}
+    return {
+        name: 2 if isinstance(fields[name], Integer) else 0.5
+        for name in untold(codec)
+        if name in fields
+    }
 
 
 def codecs() -> st.SearchStrategy[Codec]:
@@ -145,8 +181,9 @@ def gradients(
     """
     n = draw(sizes(large)) if size is None else size
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    kinds = ["zeros", "normal", "tails", "ties", "integers", "mixed"]
-    kind = draw(st.sampled_from(kinds if modest else [*kinds, "tiny", "huge", "patterns"]))
+    kinds = ["zeros", "normal", "tails", "ties", "integers", "mixed", "constant", "offset"]
+    wild = ["tiny", "huge", "patterns", "neighbours", "small", "large"]
+    kind = draw(st.sampled_from(kinds if modest else [*kinds, *wild]))
     with np.errstate(all="ignore"):
         x = _gradient(kind, n, rng, np.float32(threshold_of(codec)))
         if modest:
@@ -179,6 +216,17 @@ def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.
     if kind == "tiny":
         bits = rng.integers(0, 1 << 24, n, np.uint32) | rng.integers(0, 2, n, np.uint32) << 31
         return bits.astype(np.uint32).view(np.float32)
+    if kind == "constant":
+        return np.full(n, rng.standard_normal() * 10.0 ** rng.integers(-3, 3), np.float32)
+    if kind == "offset":
+        return (rng.choice([-1e4, 1e4]) / 16 + rng.standard_normal(n) * 1e-3).astype(np.float32)
+    if kind == "neighbours":
+        lowest = rng.integers(0, 0x7F000000) | rng.integers(0, 2) << 31
+        steps = rng.integers(0, rng.choice([2, 3, 17, 256]), n)
+        return (lowest + steps).astype(np.uint32).view(np.float32)
+    if kind in ("small", "large"):
+        size = 1e-30 if kind == "small" else 1e30
+        return (rng.standard_normal(n) * size).astype(np.float32)
     if kind == "huge":
         return (rng.standard_normal(n) * 1e38).astype(np.float32)
     if kind == "patterns":

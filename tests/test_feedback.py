@@ -58,16 +58,25 @@ def test_sent_and_kept_add_up(codec: gcodec.Codec, seed: int, decay: float) -> N
 
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
-@pytest.mark.parametrize("spec", ["raw", "raw:dtype=bfloat16", "mxnet-2bit:threshold=0.3"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("raw", "raw:dtype=bfloat16", "mxnet-2bit:threshold=0.3"),
+        *("terngrad", "terngrad:clip=0,pack=terngrad", "terngrad:clip=0.5,pack=base3"),
+        *("minmax", "minmax:bits=3,bucket=7", "minmax:bits=2,bucket=100,rounding=stochastic"),
+        *("sign", "sign:scale=l2", "sign:scale=none"),
+    ],
+)
 def test_the_residual_is_what_the_receiver_lacks(dtype: str, spec: str) -> None:
     """Also where the frame's dtype rounds what is decoded."""
-    feedback = Feedback(spec)
+    feedback = Feedback(spec, decay=0.9)
     kept = np.zeros(G.shape, np.float32)
     for step in range(5):
         grad = (G * (step + 1)).astype(gs.DTYPES[dtype])
         decoded = gcodec.decode(feedback.compress("w", grad))
         assert decoded.dtype == grad.dtype
-        kept = (grad.astype(np.float32) + kept) - decoded.astype(np.float32)
+        corrected = grad.astype(np.float32) + np.float32(0.9) * kept
+        kept = corrected - decoded.astype(np.float32)
         assert gs.same_bits(feedback.residual("w"), kept)
 
 
@@ -266,6 +275,45 @@ def test_refused_steps_leave_no_trace(codec: gcodec.Codec) -> None:
     assert feedback.compress("w", G * 2) == twin.compress("w", G * 2)
     with pytest.raises(ParameterError, match="name"):
         feedback.residual("new")
+
+
+@pytest.mark.parametrize("codec", [c for c in gs.FEW if c.refuses_nonfinite], ids=str)
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+def test_some_codecs_refuse_what_others_propagate(codec: gcodec.Codec, dtype: str) -> None:
+    free, twin = Feedback(codec, nonfinite="propagate"), Feedback(codec)
+    grad = G.astype(gs.DTYPES[dtype])
+    for value in (np.nan, np.inf, -np.inf):
+        assert free.compress("w", grad) == twin.compress("w", grad)
+        bad = grad.copy()
+        bad[2, -1] = value
+        refused_step(free, "w", bad, ParameterError, "NaN or Inf")
+        refused_step(free, "new", bad, ParameterError, "NaN or Inf")
+        residual = np.full(G.shape, 0.25, np.float32)
+        with pytest.raises(ParameterError, match="NaN or Inf"):
+            codec.quantize_residual(bad, residual)
+        assert np.all(residual == 0.25)
+    assert free.compress("w", grad) == twin.compress("w", grad)
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+def test_large_residuals_are_refused_or_served(codec: gcodec.Codec, dtype: str) -> None:
+    """What would pass the frame's dtype, or float32, is refused before the residual changes."""
+    grad = np.full(40, 6e4).astype(gs.DTYPES[dtype])
+    for size in (1e5, 3e38):
+        residual = np.resize(np.float32([size, -size, 1]), 40)
+        before = residual.copy()
+        try:
+            codec.quantize_residual(grad, residual, decay=1.0)
+        except ParameterError:
+            assert gs.same_bits(residual, before)
+        assert np.isfinite(residual).all()
+    infinite = np.resize(np.float32([3e38, 1]), 40)
+    if codec.refuses_nonfinite and dtype in ("float32", "float64"):
+        before = infinite.copy()
+        with pytest.raises(ParameterError, match="x"):
+            codec.quantize_residual(infinite.astype(dtype), infinite)
+        assert gs.same_bits(infinite, before)
 
 
 def test_names_without_utf8_leave_no_trace() -> None:

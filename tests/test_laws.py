@@ -132,7 +132,7 @@ def test_frame_round_trip(data: st.DataObject) -> None:
         1 + list(gs.DTYPES).index(dtype),
         x.shape,
         read.codec.write_parameters(),
-        read.codec.write_scalars(),
+        read.codec.write_scalars(read.payload.scalars),
         payload.tobytes(),
         payload.nbits,
         name,
@@ -146,7 +146,7 @@ def test_bare_payload(data: st.DataObject) -> None:
     x = data.draw(gs.gradients(codec))
     payload = codec.encode(x)
     expected = codec.decode(payload, x.shape)
-    raw = payload.tobytes()
+    codec, raw = payload.codec, payload.tobytes()
     for bytes_like in (raw, bytearray(raw), memoryview(raw), payload.data):
         decoded = codec.decode(bytes_like, x.shape, nbits=payload.nbits, **payload.scalars)
         assert gs.same_bits(decoded, expected)
@@ -160,12 +160,16 @@ def test_bare_payload(data: st.DataObject) -> None:
 @each_codec
 def test_bare_payload_asks_for_what_it_lacks(codec: Codec) -> None:
     payload = codec.encode(f32(0.5, -1.0, 2.0))
-    for field in codec.message_fields():
-        if not isinstance(getattr(codec, field.name), str):
-            continue
-        rest = {key: value for key, value in payload.scalars.items() if key != field.name}
-        with pytest.raises(gcodec.ParameterError, match=field.name):
-            codec.decode(payload.tobytes(), 3, nbits=payload.nbits, **rest)
+    raw, nbits = payload.tobytes(), payload.nbits
+    sent = {field.name for field in codec.message_fields()}
+    for name in set(codec.unresolved()) - sent:
+        with pytest.raises(gcodec.ParameterError, match=name):
+            codec.decode(raw, 3, nbits=nbits, **gs.scalars_for(codec))
+        codec = codec.replaced(**{name: gs.parameters_of(payload.codec)[name]})
+    for name in gs.untold(codec):
+        rest = {key: value for key, value in payload.scalars.items() if key != name}
+        with pytest.raises(gcodec.ParameterError, match=name):
+            codec.decode(raw, 3, nbits=nbits, **rest)
     with pytest.raises(gcodec.ParameterError, match="no_such_scalar"):
         codec.decode(payload.tobytes(), 3, no_such_scalar=1.0)
     with pytest.raises(gcodec.ParameterError, match="Payload"):
@@ -177,10 +181,11 @@ def test_symbols_of_another_size_are_refused(codec: Codec) -> None:
     symbols = codec.quantize(np.ones(40, np.float32))
     with pytest.raises(gcodec.ParameterError, match="symbols"):
         codec.dequantize(symbols, 200)
-    with pytest.raises(gcodec.FormatError):
-        codec.unpack(codec.pack(symbols), 200)
-    with pytest.raises(gcodec.FormatError):
-        codec.unpack(codec.pack(symbols), 3)
+    payload = codec.pack(symbols)
+    if getattr(payload.codec, "form", "dense") == "dense":  # a sparse one may fit other sizes
+        for n in (3, 200):
+            with pytest.raises(gcodec.FormatError):
+                codec.unpack(payload, n)
 
 
 @each_class
@@ -258,21 +263,32 @@ _dims = st.sampled_from([0, 1, 2, 3, 16, 2**31, 2**40, 2**62, 2**63, 2**64 - 1])
     codec_id=st.sampled_from([cls.id for cls in gcodec.codecs().values()]),
     dtype=st.integers(1, 4),
     shape=st.lists(_dims, max_size=4),
-    params=st.binary(max_size=6),
+    params=st.one_of(
+        st.binary(max_size=6),
+        st.sampled_from([c.write_parameters() for c in gs.CODECS if not c.unresolved()]),
+    ),
     scalars=st.one_of(st.just(b"\0\0\0?"), st.binary(max_size=6)),
     payload=st.binary(max_size=70),
+    spare=st.sampled_from([0, 0, 1, 3, 7]),
 )
-@settings(max_examples=400)
-@example(1, 1, [0, 2**62], b"", b"", b"")
-@example(1, 1, [0, 2**64 - 1], b"", b"", b"")
-@example(1, 4, [1], b"", b"", b"\x01\0\x80\x7f")
-@example(1, 2, [2], b"", b"", b"\x01\0\x80\x7f\xff\xff\x7f\x7f")
+@settings(max_examples=600)
+@example(1, 1, [0, 2**62], b"", b"", b"", 0)
+@example(1, 1, [0, 2**64 - 1], b"", b"", b"", 0)
+@example(1, 4, [1], b"", b"", b"\x01\0\x80\x7f", 0)
+@example(1, 2, [2], b"", b"", b"\x01\0\x80\x7f\xff\xff\x7f\x7f", 0)
 def test_arbitrary_fields_with_right_checksums(
-    codec_id: int, dtype: int, shape: list[int], params: bytes, scalars: bytes, payload: bytes
+    codec_id: int,
+    dtype: int,
+    shape: list[int],
+    params: bytes,
+    scalars: bytes,
+    payload: bytes,
+    spare: int,
 ) -> None:
-    frame = reference_frame.build(
-        codec_id, dtype, shape, params, scalars, payload, 8 * len(payload)
-    )
+    nbits = max(8 * len(payload) - spare, 0)
+    if payload:
+        payload = payload[:-1] + bytes([payload[-1] >> spare << spare])
+    frame = reference_frame.build(codec_id, dtype, shape, params, scalars, payload, nbits)
     try:
         decoded = gcodec.decode(frame)
     except gcodec.FormatError:
@@ -287,14 +303,11 @@ def test_arbitrary_fields_with_right_checksums(
 @given(st.data())
 @settings(max_examples=200)
 def test_arbitrary_bare_payloads(data: st.DataObject) -> None:
-    codec = data.draw(gs.codecs())
+    codec = data.draw(gs.codecs()).encode(f32(1, -2)).codec
     n = data.draw(gs.sizes())
     raw = data.draw(st.binary(max_size=80))
-    scalars = {
-        field.name: 0.5 for field in codec.message_fields() if getattr(codec, field.name) == "auto"
-    }
     try:
-        decoded = codec.decode(raw, n, **scalars)
+        decoded = codec.decode(raw, n, nbits=8 * len(raw), **gs.scalars_for(codec))
     except gcodec.FormatError:
         return
     assert decoded.shape == (n,)
@@ -335,6 +348,7 @@ def test_raw_rounds_as_the_reference(x: np.ndarray, dtype: str) -> None:
     assert decoded.tobytes() == halves.widen(patterns, dtype).tobytes()
 
 
+SIGNS = ("mxnet-1bit", "sign")  # which have no code for zero
 TWO_BIT = [codec for codec in gs.CODECS if codec.name == "mxnet-2bit"]
 
 
@@ -362,7 +376,7 @@ def test_one_bit_levels(codec: Codec, data: st.DataObject) -> None:
     assert gs.same_bits(decoded, np.where(above, np.float32(1), np.float32(-1)))
 
 
-@pytest.mark.parametrize("codec", [c for c in gs.FEW if c.name != "mxnet-1bit"], ids=str)
+@pytest.mark.parametrize("codec", [c for c in gs.FEW if c.name not in SIGNS], ids=str)
 def test_zeros_stay_zeros(codec: Codec) -> None:
     x = np.zeros(300, np.float32)
     x[::7] = -0.0
@@ -388,23 +402,27 @@ def test_laws_of_error(data: st.DataObject) -> None:
     draws = np.array([codec.decode(codec.encode(x, seed=s), x.shape) for s in seeds], np.float64)
     errors = ((draws - wide) ** 2).sum(axis=1)
     rounding = 1 + 1e-5
+    # What 300 draws may miss: an event of probability 0.1, which leaves no trace in their spread.
+    missed = 0.1 if len(draws) > 1 else 0
     contraction, variance = codec.contraction(x.size), codec.variance(x.size)
     if contraction is not None:
         assert 0 <= contraction <= 1
         assert errors.max(initial=0) <= (1 - contraction) * energy * rounding
     if variance is not None:
-        spread = 6 * errors.std() / math.sqrt(len(draws))
+        spread = 6 * errors.std() / math.sqrt(len(draws)) + missed * errors.max(initial=0)
         assert errors.mean() <= variance * energy * rounding + spread
     if codec.unbiased:
         bias = np.abs(draws.mean(axis=0) - wide)
         noise = 7 * draws.std(axis=0) / math.sqrt(len(draws))
-        assert np.all(bias <= noise + 1e-5 * math.sqrt(energy))
+        reach = missed * np.ptp(draws) if draws.size else 0
+        assert np.all(bias <= noise + reach + 1e-5 * math.sqrt(energy))
 
 
 @given(st.data())
 def test_encoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
     codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name != "mxnet-1bit"]))
     assume(getattr(codec, "server", "no") == "no")
+    assume(getattr(codec, "clip", 0) == 0)  # the deviation of what was clipped is another
     x = data.draw(gs.gradients(codec, modest=True))
     assume(deterministic(codec, x))
     payload = codec.encode(x)
@@ -524,7 +542,7 @@ def test_out_and_like(data: st.DataObject) -> None:
     assert gs.same_bits(gcodec.decode(frame, like=like, key=key), expected)
 
 
-SCALES = [1.0, 0.0, 0.5, 1 / 3, 3.0, 1e-30]
+SCALES = [1.0, -1.0, 0.0, -0.0, 0.5, 1 / 3, 0.3, 3.0, 1e-30, 1e38, math.inf, math.nan]
 
 
 @given(st.data())
@@ -550,15 +568,15 @@ def assert_adds(frame: bytes, acc: np.ndarray, scale: float) -> None:
     assert not spread[1::2].any()
 
 
-@each_class
+@each_codec
 @pytest.mark.parametrize("scale", [-1.0, -0.5, -0.0], ids=str)
 def test_decode_add_keeps_signed_zeros(codec: Codec, scale: float) -> None:
     x = np.resize(f32(0, 1, -1, 0.1), 200)
     assert_adds(gcodec.encode(x, codec), np.resize(f32(-0.0, 0.0), 200), scale)
 
 
-@each_class
-@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 3e38, 1e300], ids=str)
+@each_codec
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 1e38, 3e38, 1e300], ids=str)
 def test_decode_add_of_odd_scales(codec: Codec, scale: float) -> None:
     x = np.resize(f32(0, 40, -40, 0.1), 200)
     assert_adds(gcodec.encode(x, codec), np.ones(200, np.float32), scale)
@@ -580,6 +598,11 @@ def test_decode_add_where_the_level_times_scale_overflows() -> None:
         "raw:dtype=bfloat16",
         "raw:dtype=float16",
         "mxnet-2bit:threshold=auto",
+        "terngrad:clip=0,pack=terngrad",
+        "terngrad:pack=base3",
+        "minmax:bits=3,bucket=100,rounding=stochastic",
+        "minmax:bits=5,bucket=1048579",
+        "sign:scale=l2",
     ],
 )
 def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -635,7 +658,7 @@ def test_specs_round_trip(codec: Codec) -> None:
     names = {cls.__name__: cls for cls in gcodec.codecs().values()}
     ast.parse(repr(codec), mode="eval")
     assert eval(repr(codec), names) == codec
-    values = {declared.name: getattr(codec, declared.name) for declared in codec.declared()}
+    values = gs.parameters_of(codec)
     mapping: Mapping[str, Any] = {"name": codec.name, **values}
     assert gcodec.parse(mapping) == codec
     assert gcodec.parse(dict(reversed(mapping.items()))) == codec
@@ -643,6 +666,8 @@ def test_specs_round_trip(codec: Codec) -> None:
         text = ",".join(f"{key}={value}" for key, value in order)
         assert gcodec.parse(f"{codec.name}:{text}" if text else codec.name) == codec
     assert str(gcodec.parse(str(codec))) == str(codec)
+    if codec.unresolved():
+        return
     read = type(codec).read_parameters(memoryview(codec.write_parameters()))
     assert all(repr(values[key]) == repr(value) for key, value in read.items())
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference import halves, mxnet, sums
 
 import gcodec
-from gcodec.kernels import quantize
+from gcodec.kernels import dequantize, threshold
 
 N = 167
 SPECIALS = np.array(
@@ -73,23 +73,21 @@ def test_one_bit_steps(threshold: float) -> None:
         assert decoded.tobytes() == mxnet.decode_one_bit(payload.tobytes(), N).tobytes()
 
 
-@pytest.mark.parametrize(
-    "threshold", [1e-45, 5e-42, 1.1e-38, 0.0, -0.25, np.nan, -np.inf], ids=str
-)
-def test_kernels_take_any_threshold(threshold: float) -> None:
+@pytest.mark.parametrize("value", [1e-45, 5e-42, 1.1e-38, 0.0, -0.25, np.nan, -np.inf], ids=str)
+def test_kernels_take_any_threshold(value: float) -> None:
     """The original's kernels were run with thresholds that its interface refuses."""
-    t = np.float32(threshold)
-    oracle = mxnet.TwoBit(threshold, N)
+    t = np.float32(value)
+    oracle = mxnet.TwoBit(value, N)
     residual = np.zeros(N, np.float32)
     rng = np.random.default_rng(5)
     for x in steps(30, seed=2):
         tiny = np.where(rng.random(N) < 0.5, x * np.float32(1e-40), x).astype(np.float32)
-        codes = quantize.quantize_2bit_residual(tiny, residual, np.float32(1), t, t)
+        codes = threshold.quantize_2bit_residual(tiny, residual, np.float32(1), t, t)
         assert codes.tobytes() == oracle.step(tiny)
         assert gs.same_bits(residual, oracle.residual)
         out = np.empty(N, np.float32)
-        quantize.dequantize_2bit(codes, t, out, add=False)
-        assert gs.same_bits(out, mxnet.decode_two_bit(codes.tobytes(), N, threshold))
+        dequantize.dequantize(codes, dequantize.LevelCode(2), t, out)
+        assert gs.same_bits(out, mxnet.decode_two_bit(codes.tobytes(), N, value))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -216,7 +214,7 @@ def test_large_results_have_the_same_bits(
     x = np.random.default_rng(n).standard_normal(n, np.float32)
     frame = gcodec.encode(x, spec)
     expected = gcodec.decode(frame)
-    monkeypatch.setattr(quantize, "_STREAMING", 1)
+    monkeypatch.setattr(dequantize, "_STREAMING", 1)
     out = gs.placed(np.full(n, 9, np.float32), offset)
     gcodec.decode(frame, out=out)
     assert gs.same_bits(out, expected)

@@ -12,7 +12,7 @@ from gcodec.cli.options import (
     seed_option,
 )
 
-_CODECS = ("raw:dtype=bfloat16", "mxnet-2bit:threshold=auto", "mxnet-1bit")
+_CODECS = ("minmax", "mxnet-2bit:threshold=auto", "terngrad", "sign")
 
 
 @click.command(name="inspect")

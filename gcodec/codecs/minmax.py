@@ -6,8 +6,9 @@ rounded to nearest, ties to even, or at random with E q = r. With D = (high − 
 q·D where |low| ≤ |high|, else high + (q − L)·D. Bits per element: b, and 64 for each bucket.
 
 All of this is float64, rounded once to the float32 of x̂: so no range is too small or too large.
-Least and largest values are exact, and so is a bucket of one value or of up to L neighbouring
-float32 numbers. −0 is +0; NaN and Inf are refused. In a bucket of one value all q are 0.
+Least and largest values are exact, and so is a bucket of one value, or of up to 2^b float32
+numbers in a row that do not pass a power of two. −0 is +0; NaN and Inf are refused. In a bucket of
+one value all q are 0.
 
 Example: x = (−1, 0.2, 1, 0.6), bits=2 is ``bf 80 00 00 3f 80 00 00 2e`` and decodes to (−1, 1/3,
 1, 1/3).
@@ -27,6 +28,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import uniform
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length, check_padding
+from gcodec.kernels.ranges import ranges
 from gcodec.kinds import Choice, Integer
 from gcodec.params import param
 from gcodec.registry import register
@@ -108,20 +110,20 @@ class MinMax(Codec):
     ) -> MinMaxSymbols:
         n = values.size
         bucket = self._bucket(n)
-        ranges = uniform.ranges(values, bucket)
-        if ranges is None:
+        found = ranges(values, bucket)
+        if found is None:
             raise nonfinite_error(values)
         data = aligned_empty(-(-self.max_payload_nbits(n) // 8), np.uint8)
         start = self._ranges_nbytes(n)
-        data[:start] = ranges.astype(">f4").reshape(-1).view(np.uint8)
+        data[:start].view(">f4")[:] = found.reshape(-1)
         key = seed if self.rounding == "stochastic" else None
-        uniform.quantize(values, ranges, bucket, self.bits, key, data[start:])
+        uniform.quantize(values, found, bucket, self.bits, key, data[start:])
         return MinMaxSymbols(data, n)
 
     def _dequantize(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        codes, ranges = self._parts(symbols)
-        uniform.dequantize(codes, ranges, self._bucket(out.size), self.bits, out)
+        codes, found = self._parts(symbols)
+        uniform.dequantize(codes, found, self._bucket(out.size), self.bits, out)
 
     def _dequantize_add(
         self, symbols: MinMaxSymbols, dtype: str, scale: np.float32, out: np.ndarray
@@ -130,8 +132,8 @@ class MinMax(Codec):
             super()._dequantize_add(symbols, dtype, scale, out)
             return
         self._check_size(symbols, out)
-        codes, ranges = self._parts(symbols)
-        uniform.dequantize_add(codes, ranges, self._bucket(out.size), self.bits, scale, out)
+        codes, found = self._parts(symbols)
+        uniform.dequantize_add(codes, found, self._bucket(out.size), self.bits, scale, out)
 
     def _check_size(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
         nbytes = -(-self.max_payload_nbits(out.size) // 8)
@@ -139,8 +141,8 @@ class MinMax(Codec):
 
     def _parts(self, symbols: MinMaxSymbols) -> tuple[np.ndarray, np.ndarray]:
         start = self._ranges_nbytes(symbols.n)
-        ranges = symbols.data[:start].view(">f4").astype(np.float32)
-        return symbols.data[start:], ranges.reshape(-1, 2)
+        found = symbols.data[:start].view(">f4").astype(np.float32)
+        return symbols.data[start:], found.reshape(-1, 2)
 
     def _pack(self, symbols: MinMaxSymbols) -> Payload:
         return Payload(self, {}, symbols.data, self.max_payload_nbits(symbols.n))
@@ -150,10 +152,10 @@ class MinMax(Codec):
         check_length(payload.nbits, nbits)
         check_padding(payload.data, nbits)
         symbols = MinMaxSymbols(np.ascontiguousarray(payload.data), n)
-        _, ranges = self._parts(symbols)
-        low, high = ranges[:, 0], ranges[:, 1]
-        wrong = ~(np.isfinite(ranges).all(axis=1) & (low <= high))
-        wrong |= (np.signbit(ranges) & (ranges == 0)).any(axis=1)
+        _, found = self._parts(symbols)
+        low, high = found[:, 0], found[:, 1]
+        wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))
+        wrong |= (np.signbit(found) & (found == 0)).any(axis=1)
         if wrong.any():
             at = int(np.argmax(wrong))
             raise Corrupt(f"a range of {low[at]} to {high[at]} is none", _RANGE_NBYTES * at)

@@ -107,6 +107,13 @@ class Emitter:
         for ahead in range(_AHEAD, _AHEAD + BLOCK, _LINE):
             emit_prefetch(self.builder, self.element(pointer, ahead))
 
+    def in_order(self) -> None:
+        """Keep memory accesses, prefetches too, on their side of this place."""
+        from llvmlite import ir
+
+        nothing = ir.FunctionType(ir.VoidType(), [])
+        self.builder.asm(nothing, "", "~{memory}", [], side_effect=True)
+
     def call(self, name: str, value: Any) -> Any:
         """Call an LLVM intrinsic of one vector of float64, such as ``llvm.rint``."""
         from llvmlite import ir

@@ -57,8 +57,11 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
     return out[lead : lead + count]
 
 
-def emit_words(e: Emitter, seed: Any, start: Any, stream: Any) -> Any:
-    """Emit the words of 32 elements from `start` on, a multiple of 32, as lanes of 32 bits."""
+def emit_words(e: Emitter, seed: Any, start: Any, stream: Any, *, halved: bool = False) -> Any:
+    """Emit the words of 32 elements from `start` on, a multiple of 32, as lanes of 32 bits.
+
+    With `halved`, each is divided by 2, so that it is not negative as a signed number.
+    """
     from llvmlite import ir
 
     builder = e.builder
@@ -83,6 +86,9 @@ def emit_words(e: Emitter, seed: Any, start: Any, stream: Any) -> Any:
         k1 = builder.and_(builder.add(k1, k1.type(_WEYL[1])), k1.type(_MASK))
     c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in (c0, c1, c2, c3))
     upper, lower = _interleaved(builder, c0, c1, 0), _interleaved(builder, c2, c3, 0)
+    if halved:  # here it also keeps LLVM from merging the shuffles, which makes more of them
+        one = lanes(32, 16)([1] * 16)
+        upper, lower = builder.lshr(upper, one), builder.lshr(lower, one)
     even, odd = _interleaved(builder, upper, lower, 0), _interleaved(builder, upper, lower, 1)
     order = [at + k for half in (0, 8) for at in (half, 16 + half) for k in range(8)]
     return builder.shuffle_vector(even, odd, ir.VectorType(ir.IntType(32), BLOCK)(order))

@@ -8,17 +8,19 @@ that fuses multiply and add gets the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.jit import inline, kernel
-from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats, lanes
-from gcodec.kernels.memory import float_bits
+from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
+from gcodec.kernels.memory import emit_prefetch, float_bits
 
 TILE = 4096
 LANES = 256
+COLUMN = 16  # lanes whose sums fit into registers; of float32, a cache line
 INFINITY_BITS = 0x7F800000  # of a float32; those of NaN are above
 
 
@@ -45,7 +47,7 @@ def moments(x: np.ndarray) -> Moments:
 
     def task(start: int, stop: int) -> int:
         part = slice(start // TILE, -(-stop // TILE))
-        scratch = np.empty(2 * LANES), np.zeros(BLOCK, np.uint32), np.zeros(BLOCK, np.float32)
+        scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
         return int(_tile_moments(x[start:stop], *scratch, sums[part], squares[part]))
 
     largest = max(pool.run(task, x.size, TILE))
@@ -58,7 +60,7 @@ def sum_squares(x: np.ndarray) -> float:
 
     def task(start: int, stop: int) -> None:
         part = sums[start // TILE : -(-stop // TILE)]
-        _tile_squares(x[start:stop], np.empty(LANES), np.zeros(BLOCK, np.float32), part)
+        _tile_squares(x[start:stop], np.empty(LANES), part)
 
     pool.run(task, x.size, TILE)
     return fold(sums)
@@ -104,73 +106,99 @@ def add_lanes(lanes):
     return lanes[0]
 
 
-def emit_accumulate(e: Emitter, values: Any, lanes_at: Any) -> None:
-    """Emit the addition of 32 float64 values to the lanes at an address."""
-    e.store(e.builder.fadd(e.load(lanes_at, doubles(), 8), values), lanes_at, 8)
+def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]:
+    """Emit sums over the rows of a whole tile, for COLUMN lanes from element i of x on.
+
+    `terms` gets each row's float32 vector and its number, and returns float64 vectors to add up.
+    The columns of a tile ask for the lines of the next one in order, each for a row, from element
+    `next` of x on: memory likes to be read in order.
+    """
+    from llvmlite import ir
+
+    source, ahead = e.address("x", "i"), e.address("x", "next")
+    totals: list[Any] = []
+    for row in range(TILE // LANES):
+        here = e.element(source, row * LANES)
+        emit_prefetch(e.builder, e.element(ahead, row * COLUMN))
+        found = terms(e.load(here, floats(COLUMN)), row)
+        zero = ir.Constant(doubles(COLUMN), [0.0] * COLUMN)
+        totals = totals or [zero] * len(found)
+        totals = [e.builder.fadd(a, b) for a, b in zip(totals, found, strict=True)]
+        e.in_order()
+    return totals
 
 
-@block("x", "i", "sums", "squares", "t", "largest", "zero")
-def _add_moments(e: Emitter) -> None:
-    """Add 32 elements of x from i, and their squares, to lanes from t; raise `largest`."""
+@block("x", "i", "next", "sums", "squares", "t", "largest", "zero")
+def _moments_column(e: Emitter) -> None:
+    """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
     builder = e.builder
-    source = e.address("x", "i")
-    e.fetch(source)
-    x = e.load(source, floats())
-    wide = builder.fpext(x, doubles())
-    emit_accumulate(e, wide, e.address("sums", "t"))
-    emit_accumulate(e, builder.fmul(wide, wide), e.address("squares", "t"))
-    bits = builder.and_(builder.bitcast(x, lanes(32)), lanes(32)([0x7FFFFFFF] * BLOCK))
     at = e.address("largest", "zero")
-    top = e.load(at, lanes(32))
-    e.store(builder.select(builder.icmp_unsigned(">", bits, top), bits, top), at)
+    top = [e.load(at, lanes(32, COLUMN))]
+
+    def terms(x: Any, row: int) -> list[Any]:
+        kind = lanes(32, COLUMN)
+        bits = builder.and_(builder.bitcast(x, kind), kind([0x7FFFFFFF] * COLUMN))
+        top[0] = builder.select(builder.icmp_unsigned(">", bits, top[0]), bits, top[0])
+        wide = builder.fpext(x, doubles(COLUMN))
+        return [wide, builder.fmul(wide, wide)]
+
+    total, square = emit_column(e, terms)
+    e.store(total, e.address("sums", "t"), 8)
+    e.store(square, e.address("squares", "t"), 8)
+    e.store(top[0], at)
 
 
-@block("x", "i", "squares", "t")
-def _add_squares(e: Emitter) -> None:
-    """Add the squares of 32 elements of x from i to lanes from t."""
-    source = e.address("x", "i")
-    e.fetch(source)
-    wide = e.builder.fpext(e.load(source, floats()), doubles())
-    emit_accumulate(e, e.builder.fmul(wide, wide), e.address("squares", "t"))
+@block("x", "i", "next", "squares", "t")
+def _squares_column(e: Emitter) -> None:
+    """Sum the squares of a column of a tile of x from i to lanes from t."""
+
+    def terms(x: Any, row: int) -> list[Any]:
+        wide = e.builder.fpext(x, doubles(COLUMN))
+        return [e.builder.fmul(wide, wide)]
+
+    (square,) = emit_column(e, terms)
+    e.store(square, e.address("squares", "t"), 8)
 
 
-# In the next two, sums.size == ceil(x.size / TILE), and the BLOCK elements of rest are zeros,
-# which complete the last block: adding 0 changes no lane. A block's lanes begin at a multiple of
-# BLOCK below LANES, so they lie inside.
+# In the kernels below, sums.size == ceil(x.size / TILE). Only the last tile may be shorter.
 
 
-@kernel("in float32[], out float64[], out uint32[], out float32[], out float64[], out float64[]")
-def _tile_moments(x, scratch, top, rest, sums, squares):
-    # scratch.size == 2 * LANES; top is BLOCK zeros
+@kernel("in float32[], out float64[], out uint32[], out float64[], out float64[]")
+def _tile_moments(x, scratch, top, sums, squares):
+    # scratch.size == 2 * LANES; top is COLUMN zeros
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
-    for tile in range(sums.size):
-        scratch[:] = 0.0
-        values = x[tile * TILE : tile * TILE + TILE]
-        whole = values.size - values.size % BLOCK
-        for i in range(0, whole, BLOCK):
-            _add_moments(values, i, lanes_1, lanes_2, i % LANES, top, 0)
-        if whole < values.size:
-            for i in range(values.size - whole):  # fewer than BLOCK
-                rest[i] = values[whole + i]
-            _add_moments(rest, 0, lanes_1, lanes_2, whole % LANES, top, 0)
+    for tile in range(x.size // TILE):
+        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
+    rest = x[x.size // TILE * TILE :]
+    if rest.size:
+        scratch[:] = 0.0
+        for i in range(rest.size):
+            value = np.float64(rest[i])
+            lanes_1[i % LANES] += value
+            lanes_2[i % LANES] += value * value
+            top[0] = max(top[0], np.uint32(float_bits(rest[i]) & np.uint32(0x7FFFFFFF)))
+        sums[sums.size - 1], squares[sums.size - 1] = add_lanes(lanes_1), add_lanes(lanes_2)
     return top.max()
 
 
-@kernel("in float32[], out float64[], out float32[], out float64[]")
-def _tile_squares(x, lanes, rest, sums):
+@kernel("in float32[], out float64[], out float64[]")
+def _tile_squares(x, lanes, sums):
     # lanes.size == LANES
-    for tile in range(sums.size):
-        lanes[:] = 0.0
-        values = x[tile * TILE : tile * TILE + TILE]
-        whole = values.size - values.size % BLOCK
-        for i in range(0, whole, BLOCK):
-            _add_squares(values, i, lanes, i % LANES)
-        if whole < values.size:
-            for i in range(values.size - whole):  # fewer than BLOCK
-                rest[i] = values[whole + i]
-            _add_squares(rest, 0, lanes, whole % LANES)
+    for tile in range(x.size // TILE):
+        for t in range(0, LANES, COLUMN):
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            _squares_column(x, at, ahead, lanes, t)
         sums[tile] = add_lanes(lanes)
+    rest = x[x.size // TILE * TILE :]
+    if rest.size:
+        lanes[:] = 0.0
+        for i in range(rest.size):
+            value = np.float64(rest[i])
+            lanes[i % LANES] += value * value
+        sums[sums.size - 1] = add_lanes(lanes)
 
 
 @kernel("in float64[], out float64[], out float64[]")

@@ -8,10 +8,10 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.jit import Kernel, kernel
-from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats, lanes
+from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout
-from gcodec.kernels.reduce import LANES, TILE, add_lanes, emit_accumulate, fold
+from gcodec.kernels.reduce import COLUMN, LANES, TILE, add_lanes, emit_column, fold
 
 SIGNS = FieldLayout(width=1)
 
@@ -32,70 +32,72 @@ def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
     total : float
         In float64 by the fixed order; not finite if any element is not.
     """
-    # Whole blocks are written; the bytes behind the last element are left out.
-    out = aligned_empty(-(-x.size // BLOCK) * BLOCK // 8, np.uint8)
+    out = aligned_empty(SIGNS.nbytes(x.size), np.uint8)
     sums = np.empty(-(-x.size // TILE), np.float64)
     loop: Kernel = _squares if squares else _magnitudes
 
     def task(start: int, stop: int) -> None:
-        scratch = np.empty(LANES), np.zeros(BLOCK, np.float32)
-        bits = out[start // 8 : -(-stop // BLOCK) * BLOCK // 8]
-        loop(x[start:stop], *scratch, sums[start // TILE : -(-stop // TILE)], bits)
+        part = sums[start // TILE : -(-stop // TILE)]
+        loop(x[start:stop], np.empty(LANES), part, out[start // 8 : -(-stop // 8)])
 
     pool.run(task, x.size, TILE)
-    return out[: SIGNS.nbytes(x.size)], fold(sums)
+    return out, fold(sums)
 
 
-def _block(squares: bool) -> Any:
-    """Make the block: signs of 32 elements of x from i, and their sum to lanes from t."""
+def _column(squares: bool) -> Any:
+    """Make the block: a column of a tile of x from i; its signs, and its sum to lanes from t."""
 
-    @block("x", "i", "sums", "t", "out", "at")
+    @block("x", "i", "next", "sums", "t", "out", "at")
     def signs(e: Emitter) -> None:
-        from llvmlite import ir
-
         builder = e.builder
-        source = e.address("x", "i")
-        e.fetch(source)
-        x = e.load(source, floats())
-        negative = builder.fcmp_ordered("<", x, floats()([0.0] * BLOCK))
-        # The first lane is the lowest bit; it has to be the highest of the first byte.
-        bits = builder.bswap(builder.bitreverse(builder.bitcast(negative, ir.IntType(BLOCK))))
-        e.store(bits, e.address("out", "at"), align=1)
-        if squares:
-            wide = builder.fpext(x, doubles())
-            terms = builder.fmul(wide, wide)
-        else:
-            magnitude = builder.and_(
-                builder.bitcast(x, lanes(32)), lanes(32)([0x7FFFFFFF] * BLOCK)
-            )
-            terms = builder.fpext(builder.bitcast(magnitude, floats()), doubles())
-        emit_accumulate(e, terms, e.address("sums", "t"))
+        bytes_of = e.address("out", "at")
+
+        def terms(x: Any, row: int) -> list[Any]:
+            negative = builder.fcmp_ordered("<", x, floats(COLUMN)([0.0] * COLUMN))
+            e.store(_first_highest(builder, negative), e.element(bytes_of, row * LANES // 8), 1)
+            if squares:
+                wide = builder.fpext(x, doubles(COLUMN))
+                return [builder.fmul(wide, wide)]
+            kind = lanes(32, COLUMN)
+            bits = builder.and_(builder.bitcast(x, kind), kind([0x7FFFFFFF] * COLUMN))
+            return [builder.fpext(builder.bitcast(bits, floats(COLUMN)), doubles(COLUMN))]
+
+        (total,) = emit_column(e, terms)
+        e.store(total, e.address("sums", "t"), 8)
 
     return signs
 
 
-def _make(squares: bool) -> Kernel:
-    one_block = _block(squares)
+def _first_highest(builder: Any, mask: Any) -> Any:
+    """Emit the bits of 16 lanes, the first the highest bit of the first byte."""
+    from llvmlite import ir
 
-    @kernel(
-        "in float32[], out float64[], out float32[], out float64[], out uint8[]",
-        variant=f"{squares}",
-    )
-    def sign_tiles(x, lanes, rest, sums, out):
-        # sums.size == ceil(x.size / TILE), out has BLOCK // 8 bytes for each block begun, and the
-        # BLOCK elements of rest are zeros: they complete the last block, and change no lane.
-        for tile in range(sums.size):
-            lanes[:] = 0.0
-            values = x[tile * TILE : tile * TILE + TILE]
-            bits = out[tile * TILE // 8 : (tile + 1) * TILE // 8]
-            whole = values.size - values.size % BLOCK
-            for i in range(0, whole, BLOCK):
-                one_block(values, i, lanes, i % LANES, bits, i // 8)
-            if whole < values.size:
-                for i in range(values.size - whole):  # fewer than BLOCK
-                    rest[i] = values[whole + i]
-                one_block(rest, 0, lanes, whole % LANES, bits, whole // 8)
+    # The bitcast makes the first lane the lowest bit.
+    return builder.bswap(builder.bitreverse(builder.bitcast(mask, ir.IntType(COLUMN))))
+
+
+def _make(squares: bool) -> Kernel:
+    one_column = _column(squares)
+
+    @kernel("in float32[], out float64[], out float64[], out uint8[]", variant=f"{squares}")
+    def sign_tiles(x, lanes, sums, out):
+        # lanes.size == LANES, sums.size == ceil(x.size / TILE), out.size == ceil(x.size / 8)
+        for tile in range(x.size // TILE):
+            for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+                at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+                one_column(x, at, ahead, lanes, t, out, at // 8)
             sums[tile] = add_lanes(lanes)
+        whole = x.size // TILE * TILE
+        rest, bits = x[whole:], out[whole // 8 :]
+        if rest.size:  # less than a tile
+            lanes[:] = 0.0
+            bits[:] = np.uint8(0)
+            for i in range(rest.size):
+                value = np.float64(rest[i])
+                lanes[i % LANES] += value * value if squares else abs(value)
+                if value < 0:
+                    bits[i >> 3] |= np.uint8(0x80 >> (i & 7))
+            sums[sums.size - 1] = add_lanes(lanes)
 
     return sign_tiles
 

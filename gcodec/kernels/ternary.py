@@ -8,8 +8,7 @@ wenwei202/terngrad ec4f75e for the strided pack.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from gcodec.kernels import pool
 from gcodec.kernels.cover import cover
 from gcodec.kernels.dequantize import LevelCode, dequantize
 from gcodec.kernels.jit import Kernel, kernel
-from gcodec.kernels.lanes import BLOCK, Emitter, block, floats, lanes
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
-from gcodec.kernels.philox import ROUNDING, emit_words
+from gcodec.kernels.ternary_block import four_per_byte, one_per_byte, ternary_block
 from gcodec.kernels.words import load_word, store_word
 
 Pack = Literal["chapter", "terngrad", "base3"]
@@ -127,56 +126,8 @@ def _check_strided(data: np.ndarray, n: int) -> None:
                 raise Corrupt("a pad code differs from what the format fills in", at)
 
 
-# --- blocks: 32 elements of x from i, whose first is element `start` of the tensor ---------------
-
-
-def _ternary_block(emit_codes: Callable[[Emitter, Any, Any], Any]) -> Any:
-    """Make a block; `emit_codes` gets the lanes that are sent and that are negative."""
-
-    @block("x", "i", "scale", "seed", "start", "out", "at")
-    def ternary(e: Emitter) -> None:
-        builder = e.builder
-        source = e.address("x", "i")
-        e.fetch(source)
-        every = lanes(32)
-        bits = builder.bitcast(e.load(source, floats()), every)
-        size = builder.bitcast(builder.and_(bits, every([0x7FFFFFFF] * BLOCK)), floats())
-        scale = e.splat(e.args["scale"])
-        full = builder.fcmp_ordered(">=", size, scale)
-        r = builder.fdiv(size, scale)
-        # Where r is 1 the conversion passes the range; that lane is not looked at.
-        bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), every)
-        stream = e.args["seed"].type(ROUNDING)
-        words = emit_words(e, e.args["seed"], e.args["start"], stream)
-        below = builder.icmp_signed("<", builder.lshr(words, every([1] * BLOCK)), bound)
-        sent = builder.select(full, lanes(1)([1] * BLOCK), below)
-        negative = builder.icmp_signed("<", bits, every([0] * BLOCK))
-        e.store(emit_codes(e, sent, negative), e.address("out", "at"), align=1)
-
-    return ternary
-
-
-def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Any, Any], Any]:
-    def emit(e: Emitter, sent: Any, negative: Any) -> Any:
-        code = lanes(8)
-        signed = e.builder.select(negative, code([minus] * BLOCK), code([plus] * BLOCK))
-        return e.builder.select(sent, signed, code([zero] * BLOCK))
-
-    return emit
-
-
-def _four_per_byte(e: Emitter, sent: Any, negative: Any) -> Any:
-    builder = e.builder
-    codes = _one_per_byte(0, 1, 2)(e, sent, negative)
-    # Four codes in the bytes of a word: one multiplication collects them in its top byte.
-    four = builder.bitcast(codes, lanes(32, BLOCK // 4))
-    collect = four.type([1 << 24 | 1 << 18 | 1 << 12 | 1 << 6] * (BLOCK // 4))
-    top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
-    return builder.trunc(top, lanes(8, BLOCK // 4))
-
-
-_chapter_block = _ternary_block(_four_per_byte)
-_digits_block = _ternary_block(_one_per_byte(0, 1, 2))
+_chapter_block = ternary_block(four_per_byte)
+_digits_block = ternary_block(one_per_byte(0, 1, 2))
 
 _CHAPTER_LEVELS = LevelCode(2, order="lsb", meaning="minus-plus")
 _DIGIT_LEVELS = LevelCode(2, spread=True, meaning="minus-plus")
@@ -240,7 +191,7 @@ def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
 @functools.cache
 def _stride(field: int) -> Kernel:
     """Make the kernel that adds the codes of one field to the bytes."""
-    one_block = _ternary_block(_one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
+    one_block = ternary_block(one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
 
     @kernel(
         "in float32[], float32, uint64, out uint8[], out float32[], int64, out uint8[]",

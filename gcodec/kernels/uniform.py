@@ -19,55 +19,9 @@ from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
 from gcodec.kernels.pack import packing, unpacking
 from gcodec.kernels.philox import ROUNDING, emit_words
-from gcodec.kernels.reduce import INFINITY_BITS
 
 _TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
 _STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
-
-
-def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
-    """Least and largest value of each bucket.
-
-    Parameters
-    ----------
-    x : (n,) float32 array
-    bucket : int
-        Elements of a bucket, from 1; the last may be smaller.
-
-    Returns
-    -------
-    (ceil(n / bucket), 2) float32 array, or None where x holds NaN or Inf
-        A zero is +0.
-    """
-    bits = x.view(np.int32)
-    count = -(-x.size // bucket)
-    keys = np.empty((count, 2), np.int32)
-    if bucket < pool.SEGMENT:
-
-        def buckets(start: int, stop: int) -> None:
-            first, last = start // bucket, -(-stop // bucket)
-            _ranges(bits[start:stop], bucket, keys[first:last].reshape(-1))
-
-        pool.run(buckets, x.size, bucket)
-    else:
-        for b in range(count):
-            keys[b] = _range(bits[b * bucket : (b + 1) * bucket])
-    if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
-        return None
-    found = np.where(keys < 0, keys ^ 0x7FFFFFFF, keys).astype(np.int32).view(np.float32)
-    return found + np.float32(0)
-
-
-def _range(bits: np.ndarray) -> tuple[int, int]:
-    """Find the range of one large bucket, cut into segments."""
-
-    def task(start: int, stop: int) -> np.ndarray:
-        keys = np.empty(2, np.int32)
-        _ranges(bits[start:stop], stop - start, keys)
-        return keys
-
-    keys = np.array(pool.run(task, bits.size))
-    return int(keys[:, 0].min()), int(keys[:, 1].max())
 
 
 def quantize(
@@ -91,7 +45,13 @@ def quantize(
     loop = _quantizer(bits, seed is not None)
 
     def task(start: int, stop: int) -> None:
-        scratch = np.empty(_TILE, np.uint8), np.zeros(BLOCK, np.float32), np.empty(3 * BLOCK)
+        codes = np.empty(_TILE + BLOCK, np.uint8)
+        scratch = (
+            codes,
+            np.zeros(BLOCK, np.float32),
+            np.empty(2 * BLOCK),
+            np.empty(BLOCK, np.uint8),
+        )
         part = out[start * bits // 8 : -(-stop * bits // 8)]
         key = np.uint64(seed or 0)
         loop(x[start:stop], np.uint64(start), key, flat, bucket, *scratch, part)
@@ -136,37 +96,27 @@ def _dequantize(
 
     def task(start: int, stop: int) -> None:
         codes = np.zeros(_TILE if bits < 8 else BLOCK, np.uint8)
-        scratch = codes, np.zeros(BLOCK, np.float32), np.empty(3 * BLOCK)
+        scratch = (
+            codes,
+            np.zeros(BLOCK, np.float32),
+            np.empty(2 * BLOCK),
+            np.empty(BLOCK, np.uint8),
+        )
         part = data[start * bits // 8 : -(-stop * bits // 8)]
         loop(part, np.uint64(start), flat, bucket, scale, *scratch, out[start:stop])
 
     pool.run(task, out.size, _TILE)
 
 
-# --- ranges: by integer keys, in which −0 is below 0 and NaN beyond the infinities ---------------
-
-
-@kernel("in int32[], int64, out int32[]")
-def _ranges(bits, bucket, keys):
-    # keys.size == 2 * ceil(bits.size / bucket)
-    for b in range(keys.size // 2):
-        part = bits[b * bucket : (b + 1) * bucket]
-        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-        for i in range(part.size):
-            key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & 0x7FFFFFFF))
-            low, high = min(low, key), max(high, key)
-        keys[2 * b], keys[2 * b + 1] = low, high
-
-
 # --- the numbers of each lane, told by its bucket ------------------------------------------------
 
 
 @inline
-def _fill(numbers, found, bucket, start, tell):
-    """Write three numbers for each of the BLOCK elements from `start` on.
+def _fill(numbers, flips, found, bucket, start, tell):
+    """Write two numbers and a byte for each of the BLOCK elements from `start` on.
 
-    numbers.size == 3 * BLOCK; the three come from ``tell(low, high)``. Lanes behind the last
-    bucket, which are cut, have its numbers. Returned is up to where they hold.
+    numbers.size == 2 * BLOCK, flips.size == BLOCK; the three come from ``tell(low, high)``. Lanes
+    behind the last bucket, which are cut, have its numbers. Returned is up to where they hold.
     """
     last = found.size // 2 - 1
     b = min(start // bucket, last)
@@ -174,9 +124,9 @@ def _fill(numbers, found, bucket, start, tell):
     lane = 0
     while lane < BLOCK:
         stop = min(end - start, BLOCK) if b < last else BLOCK
-        one, two, three = tell(np.float64(found[2 * b]), np.float64(found[2 * b + 1]))
+        one, two, flip = tell(np.float64(found[2 * b]), np.float64(found[2 * b + 1]))
         for k in range(lane, stop):  # stop <= BLOCK
-            numbers[k], numbers[BLOCK + k], numbers[2 * BLOCK + k] = one, two, three
+            numbers[k], numbers[BLOCK + k], flips[k] = one, two, flip
         if lane == 0 and stop == BLOCK:
             return end
         lane = stop
@@ -184,10 +134,10 @@ def _fill(numbers, found, bucket, start, tell):
     return start
 
 
-def _numbers(e: Emitter) -> tuple[Any, Any, Any]:
-    """Emit the loads of the three."""
+def _numbers(e: Emitter) -> tuple[Any, Any]:
+    """Emit the loads of the two numbers."""
     first = e.address("numbers", "zero")
-    return tuple(e.load(e.element(first, k * BLOCK), doubles(), 8) for k in range(3))
+    return e.load(first, doubles(), 8), e.load(e.element(first, BLOCK), doubles(), 8)
 
 
 # --- quantise ------------------------------------------------------------------------------------
@@ -207,14 +157,15 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
         source = e.address("x", "i")
         e.fetch(source)
         wide = builder.fpext(e.load(source, floats()), doubles())
-        low, factor, _ = _numbers(e)
+        low, factor = _numbers(e)
         r = builder.fmul(builder.fsub(wide, low), factor)
         if stochastic:
             whole = e.call("llvm.floor", r)
             rest = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
             bound = builder.fptosi(rest, every)
-            words = emit_words(e, e.args["seed"], e.args["start"], e.args["seed"].type(ROUNDING))
-            up = builder.icmp_signed("<", builder.lshr(words, every([1] * BLOCK)), bound)
+            stream = e.args["seed"].type(ROUNDING)
+            halves = emit_words(e, e.args["seed"], e.args["start"], stream, halved=True)
+            up = builder.icmp_signed("<", halves, bound)
             codes = builder.sub(builder.fptosi(whole, every), builder.sext(up, every))
             # r may pass the last level by the rounding of its factor.
             top = every([levels] * BLOCK)
@@ -230,37 +181,42 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
 def _quantizer(bits: int, stochastic: bool) -> Kernel:
     one_block = _quantize_block(bits, stochastic)
     pack = packing(bits, True)
+    packed = bits < 8
     levels = np.float64(2**bits - 1)
 
     @inline
     def factor_of(low, high):
-        return low, levels / (high - low) if high > low else 0.0, 0.0
+        return low, levels / (high - low) if high > low else 0.0, np.uint8(0)
 
     @kernel(
         "in float32[], uint64, uint64, in float32[], int64, "
-        "out uint8[], out float32[], out float64[], out uint8[]",
+        "out uint8[], out float32[], out float64[], out uint8[], out uint8[]",
         variant=f"{bits} {stochastic}",
     )
-    def quantize_tiles(x, first, seed, found, bucket, codes, rest, numbers, out):
-        # x is from element `first` on, a multiple of _TILE. codes.size == _TILE, rest.size ==
-        # BLOCK, numbers.size == 3 * BLOCK; out.size == ceil(x.size * bits / 8).
+    def quantize_tiles(x, first, seed, found, bucket, codes, rest, numbers, flips, out):
+        # x is from element `first` on, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
+        # codes.size == _TILE + BLOCK, rest and flips have BLOCK elements, numbers twice as many.
         held = np.int64(first)
         for tile in range(0, x.size, _TILE):
             values = x[tile : tile + _TILE]
+            part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
+            target = codes if packed else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
                 if start + BLOCK > held:
-                    held = _fill(numbers, found, bucket, start, factor_of)
-                one_block(values, i, numbers, 0, seed, np.uint64(start), codes, i)
+                    held = _fill(numbers, flips, found, bucket, start, factor_of)
+                one_block(values, i, numbers, 0, seed, np.uint64(start), target, i)
             if whole < values.size:
                 start = np.int64(first) + tile + whole
-                held = _fill(numbers, found, bucket, start, factor_of)
+                held = _fill(numbers, flips, found, bucket, start, factor_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     rest[k] = values[whole + k]
-                one_block(rest, 0, numbers, 0, seed, np.uint64(start), codes, whole)
-            part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
-            pack(codes[: values.size], part, False)
+                one_block(rest, 0, numbers, 0, seed, np.uint64(start), codes, _TILE)
+                for k in range(values.size - whole):
+                    target[whole + k] = codes[_TILE + k]
+            if packed:
+                pack(codes[: values.size], part, False)
 
     return quantize_tiles
 
@@ -271,16 +227,18 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
 def _dequantize_block(store: Store) -> Any:
     """Make the block: 32 codes from `at` to elements of `out` from i.
 
-    `numbers` holds the end, the step and the code of that end for each lane.
+    `numbers` holds for each lane the end that levels are counted from and the step away from it;
+    `flips` the bits of a code that are turned over, so that it counts from there.
     """
 
-    @block("codes", "at", "numbers", "zero", "scale", "out", "i")
+    @block("codes", "at", "numbers", "flips", "zero", "scale", "out", "i")
     def dequantize_block(e: Emitter) -> None:
         builder = e.builder
         target = e.address("out", "i")
-        codes = builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
-        end, step, code = _numbers(e)
-        steps = builder.fsub(builder.sitofp(codes, doubles()), code)
+        flips = e.load(e.address("flips", "zero"), lanes(8), 1)
+        codes = builder.xor(e.load(e.address("codes", "at"), lanes(8), 1), flips)
+        end, step = _numbers(e)
+        steps = builder.sitofp(builder.zext(codes, lanes(32)), doubles())
         exact = builder.fadd(end, builder.fmul(steps, step))
         values = builder.fptrunc(exact, floats())
         if store == "stream":
@@ -300,7 +258,7 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
     one_block = _dequantize_block(store)
     last_block = _dequantize_block("add" if store == "add" else "write")
     unpack = unpacking(bits, True)
-    levels = np.float64(2**bits - 1)
+    levels = 2**bits - 1
     packed = bits < 8
     streaming = store == "stream"
 
@@ -308,18 +266,18 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
     def end_of(low, high):
         step = (high - low) / levels
         if abs(low) <= abs(high):
-            return low, step, 0.0
-        return high, step, levels
+            return low, step, np.uint8(0)
+        return high, -step, np.uint8(levels)
 
     @kernel(
         "in uint8[], uint64, in float32[], int64, float32, "
-        "out uint8[], out float32[], out float64[], out float32[]",
+        "out uint8[], out float32[], out float64[], out uint8[], out float32[]",
         variant=f"{bits} {store}",
     )
-    def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, out):
+    def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, flips, out):
         # out is from element `first` on, a multiple of _TILE; data.size == ceil(out.size * bits /
         # 8). codes.size == _TILE (BLOCK for 8 bits, which need no unpacking), rest.size == BLOCK,
-        # numbers.size == 3 * BLOCK.
+        # numbers.size == 2 * BLOCK, flips.size == BLOCK.
         held = np.int64(first)
         for tile in range(0, out.size, _TILE):
             values = out[tile : tile + _TILE]
@@ -333,13 +291,13 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
                 if start + BLOCK > held:
-                    held = _fill(numbers, found, bucket, start, end_of)
-                one_block(some, i, numbers, 0, scale, values, i)
+                    held = _fill(numbers, flips, found, bucket, start, end_of)
+                one_block(some, i, numbers, flips, 0, scale, values, i)
             if whole < values.size:
-                held = _fill(numbers, found, bucket, np.int64(first) + tile + whole, end_of)
+                held = _fill(numbers, flips, found, bucket, np.int64(first) + tile + whole, end_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     codes[k], rest[k] = some[whole + k], values[whole + k]
-                last_block(codes, 0, numbers, 0, scale, rest, 0)
+                last_block(codes, 0, numbers, flips, 0, scale, rest, 0)
                 for k in range(values.size - whole):
                     values[whole + k] = rest[k]
         if streaming:

@@ -1,0 +1,72 @@
+"""Least and largest value of each bucket of an array.
+
+Values are compared as integer keys made of their bits, in which −0 is below +0 and NaN lies beyond
+the infinities: so one pass finds the range and whether all is finite.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.reduce import INFINITY_BITS
+
+
+def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
+    """Least and largest value of each bucket.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    bucket : int
+        Elements of a bucket, from 1; the last may be smaller.
+
+    Returns
+    -------
+    (ceil(n / bucket), 2) float32 array, or None where x holds NaN or Inf
+        A zero is +0.
+    """
+    bits = x.view(np.int32)
+    count = -(-x.size // bucket)
+    keys = np.empty((count, 2), np.int32)
+    if bucket < pool.SEGMENT:
+
+        def buckets(start: int, stop: int) -> None:
+            first, last = start // bucket, -(-stop // bucket)
+            _ranges(bits[start:stop], bucket, keys[first:last].reshape(-1))
+
+        pool.run(buckets, x.size, bucket)
+    else:
+        for b in range(count):
+            keys[b] = _range(bits[b * bucket : (b + 1) * bucket])
+    if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
+        return None
+    np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
+    found = keys.view(np.float32)
+    found += 0  # −0 becomes +0
+    return found
+
+
+def _range(bits: np.ndarray) -> tuple[int, int]:
+    """Find the range of one large bucket, cut into segments."""
+
+    def task(start: int, stop: int) -> np.ndarray:
+        keys = np.empty(2, np.int32)
+        _ranges(bits[start:stop], stop - start, keys)
+        return keys
+
+    keys = np.array(pool.run(task, bits.size))
+    return int(keys[:, 0].min()), int(keys[:, 1].max())
+
+
+@kernel("in int32[], int64, out int32[]")
+def _ranges(bits, bucket, keys):
+    # keys.size == 2 * ceil(bits.size / bucket)
+    for b in range(keys.size // 2):
+        part = bits[b * bucket : (b + 1) * bucket]
+        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+        for i in range(part.size):
+            key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & 0x7FFFFFFF))
+            low, high = min(low, key), max(high, key)
+        keys[2 * b], keys[2 * b + 1] = low, high

@@ -1,0 +1,52 @@
+"""What encoding and decoding allocate, which NumPy reports to tracemalloc."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+
+N = 1 << 23
+NBYTES = 4 * N
+SPECS = [
+    *("mxnet-2bit", "mxnet-1bit", "terngrad", "terngrad:pack=terngrad", "terngrad:pack=base3"),
+    *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=1,bucket=100"),
+    *("sign", "sign:scale=l2", "sign:scale=none"),
+]
+
+
+def peak(call: Callable[[], Any]) -> tuple[Any, int]:
+    tracemalloc.start()
+    try:
+        result = call()
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_memory_is_that_of_the_result(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a little more: less than a tenth of the tensor."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    x = np.resize(np.random.default_rng(0).standard_normal(65_536, np.float32), N)
+    codec = gcodec.parse(spec)
+    # Kernels are compiled now, those for large results too.
+    gcodec.decode(gcodec.encode(x, codec))
+    gcodec.decode_add(gcodec.encode(x[:99], codec), np.zeros(99, np.float32))
+    codec.quantize_residual(x[:99], np.zeros(99, np.float32))
+    slack = NBYTES // 10
+    payload, used = peak(lambda: codec.encode(x))
+    assert used <= payload.data.nbytes + slack
+    assert peak(lambda: codec.decode(payload, N))[1] <= NBYTES + slack
+    frame, used = peak(lambda: gcodec.encode(x, codec))
+    assert used <= 2 * len(frame) + slack  # the payload, and the frame that is made of it
+    assert peak(lambda: gcodec.decode(frame))[1] <= NBYTES + slack
+    acc = np.zeros(N, np.float32)
+    assert peak(lambda: gcodec.decode(frame, out=acc))[1] <= slack
+    assert peak(lambda: gcodec.decode_add(frame, acc))[1] <= slack
+    assert peak(lambda: codec.quantize_residual(x, acc))[1] <= payload.data.nbytes + slack
