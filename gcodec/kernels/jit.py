@@ -133,6 +133,15 @@ class Inline(_Lazy):
         )
 
 
+class Subroutine(_Lazy):
+    """A helper that is compiled once, beside the kernel that calls it."""
+
+    def _build(self) -> Any:
+        import numba
+
+        return numba.njit(nogil=True, boundscheck=checked(), error_model="numpy")(self._bound())
+
+
 class Kernel(_Lazy):
     """A loop compiled for one signature on its first call."""
 
@@ -177,6 +186,11 @@ def kernel(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], 
 def inline(function: Callable[..., Any]) -> Any:
     """Declare a helper that kernels and other helpers call; it is compiled into them."""
     return Inline(function)
+
+
+def subroutine(function: Callable[..., Any]) -> Any:
+    """Declare a helper with loops of its own: inlining it would make compiling slow."""
+    return Subroutine(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
-from gcodec.kernels.jit import Kernel, inline, kernel
+from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
 from gcodec.kernels.memory import aligned_empty
 
 _GROUP = 8  # codes that end on a whole byte, whatever their width
@@ -199,47 +199,55 @@ def _check_zero(data: np.ndarray, start: int) -> None:
         raise Corrupt("a padding byte is not zero", start + int(wrong[0]))
 
 
-@inline
-def ones(bits, lane):
-    """`bits` ones at the bottom of every `lane` bits of 64; both are constants to LLVM."""
-    run = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
-    mask = np.uint64(0)
-    for at in range(0, 64, lane):
-        mask |= run << np.uint64(at)
-    return mask
+def _ones(bits: int, lane: int) -> int:
+    """`bits` ones at the bottom of every `lane` bits of 64."""
+    return sum(((1 << bits) - 1) << at for at in range(0, 64, lane))
+
+
+def _joins(width: int, msb: bool) -> tuple[np.uint64, ...]:
+    """Constants of three `moved` that turn eight fields, a byte each, into 8·width bits."""
+    found = []
+    for step in range(3):
+        bits, lane = width << step, 8 << step
+        first = _ones(bits, 2 * lane)
+        if msb:
+            found += [bits, first << bits, lane, first]
+        else:
+            found += [0, first, lane - bits, first << bits]
+    return tuple(map(np.uint64, found))
+
+
+def _splits(width: int, msb: bool) -> tuple[np.uint64, ...]:
+    """Constants of three `moved` that undo `_joins`, in the order of use; see there."""
+    found = []
+    for step in (2, 1, 0):
+        bits, lane = width << step, 8 << step
+        first = _ones(bits, 2 * lane)
+        if msb:
+            found += [lane, first << lane, bits, first]
+        else:
+            found += [lane - bits, first << lane, 0, first]
+    return tuple(map(np.uint64, found))
 
 
 @inline
-def join(x, width, lane, msb):
-    """Fields of `width` bits, one per `lane` bits: put each two into one of twice the width."""
-    first = ones(width, 2 * lane)
-    second = first << np.uint64(width)
-    if msb:
-        return ((x << np.uint64(width)) & second) | ((x >> np.uint64(lane)) & first)
-    return (x & first) | ((x >> np.uint64(lane - width)) & second)
-
-
-@inline
-def split(x, width, lane, msb):
-    """Inverse of `join`: each field of twice the width into two of `width` bits."""
-    first = ones(width, 2 * lane)
-    second = first << np.uint64(lane)
-    if msb:
-        return ((x >> np.uint64(width)) & first) | ((x << np.uint64(lane)) & second)
-    return (x & first) | ((x << np.uint64(lane - width)) & second)
+def moved(x, left, kept_left, right, kept_right):
+    """Bits moved to the left and to the right, of each what a mask keeps."""
+    return ((x << left) & kept_left) | ((x >> right) & kept_right)
 
 
 @functools.cache
 def packing(width: int, msb: bool) -> Any:
     """Make the packing loop of one layout: LLVM vectorises what it knows to be constant."""
+    a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _joins(width, msb)
 
-    @inline
+    @subroutine
     def pack_groups(codes, out, count):
         # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
         groups = codes.size // 8
         lanes = codes[: groups * 8].view(np.uint64)
         for g in range(groups):  # (g + 1) * width <= out.size
-            x = join(join(join(lanes[g], width, 8, msb), 2 * width, 16, msb), 4 * width, 32, msb)
+            x = moved(moved(moved(lanes[g], a1, a2, a3, a4), b1, b2, b3, b4), c1, c2, c3, c4)
             for b in range(width):
                 shift = 8 * (width - 1 - b) if msb else 8 * b
                 out[g * width + b] = np.uint8(x >> np.uint64(shift))
@@ -275,8 +283,9 @@ def _packer(width: int, msb: bool) -> Kernel:
 @functools.cache
 def unpacking(width: int, msb: bool) -> Any:
     """Make the unpacking loop of one layout."""
+    a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _splits(width, msb)
 
-    @inline
+    @subroutine
     def unpack_groups(data, codes):
         # data.size >= ceil(codes.size * width / 8)
         groups = codes.size // 8
@@ -286,8 +295,8 @@ def unpacking(width: int, msb: bool) -> Any:
             for b in range(width):
                 shift = 8 * (width - 1 - b) if msb else 8 * b
                 x |= np.uint64(data[g * width + b]) << np.uint64(shift)
-            x = split(split(x, 4 * width, 32, msb), 2 * width, 16, msb)
-            lanes[g] = split(x, width, 8, msb)
+            x = moved(moved(x, a1, a2, a3, a4), b1, b2, b3, b4)
+            lanes[g] = moved(x, c1, c2, c3, c4)
         for i in range(groups * 8, codes.size):  # at most seven codes, bit by bit
             code = 0
             for within in range(width):

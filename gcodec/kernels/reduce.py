@@ -181,7 +181,10 @@ def _tile_moments(x, scratch, top, sums, squares):
             lanes_2[i % LANES] += value * value
             top[0] = max(top[0], np.uint32(float_bits(rest[i]) & np.uint32(0x7FFFFFFF)))
         sums[sums.size - 1], squares[sums.size - 1] = add_lanes(lanes_1), add_lanes(lanes_2)
-    return top.max()
+    largest = np.uint32(0)
+    for k in range(COLUMN):  # top.size == COLUMN
+        largest = max(largest, top[k])
+    return largest
 
 
 @kernel("in float32[], out float64[], out float64[]")
