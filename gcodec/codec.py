@@ -246,8 +246,11 @@ class Codec(Parameters):
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
         data = np.ascontiguousarray(payload.data)
-        if data.dtype != np.uint8 or data.size != -(-payload.nbits // 8):
-            raise Truncated(f"the payload has {data.size} bytes for {payload.nbits} bits")
+        if data.dtype != np.uint8:
+            raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
+        if data.size != -(-payload.nbits // 8):
+            kind = Truncated if 8 * data.size < payload.nbits else Corrupt
+            raise kind(f"the payload has {data.size} bytes for {payload.nbits} bits")
         return payload.codec._unpack(payload._replace(data=data), size_of(shape))
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
@@ -321,10 +324,6 @@ class Codec(Parameters):
             nbits = codec._bare_nbits(n, flat.size)
         if not isinstance(nbits, (int, np.integer)) or nbits < 0:
             raise ParameterError.of("nbits", nbits, "a non-negative integer")
-        if nbits > 8 * flat.size:
-            raise Truncated(f"the payload has {8 * flat.size} of {nbits} bits")
-        if -(-nbits // 8) < flat.size:
-            raise Corrupt(f"the payload has {flat.size} bytes for {nbits} bits")
         return Payload(codec, values, flat, int(nbits))
 
     def _bare_nbits(self, n: int, nbytes: int) -> int:

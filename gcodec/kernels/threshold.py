@@ -147,39 +147,35 @@ def _rule_1bit(builder: Any, v: Any, threshold: Any, level: Any) -> tuple[Any, A
     return builder.select(up, level, builder.fneg(level)), bits
 
 
-_quantize_2bit_block = _quantize_block(_rule_2bit)
-_quantize_1bit_block = _quantize_block(_rule_1bit)
+def _make(rule: Callable[..., tuple[Any, Any]], layout: FieldLayout) -> Kernel:
+    """Make the kernel of a rule whose codes are packed by a layout."""
+    one_block = _quantize_block(rule)
+    per_byte = 8 // layout.width
 
-# In the kernels below x is whole blocks: a multiple of BLOCK elements, and out the packed bytes of
-# as many codes. before and after are as long as x where stride is 1, and BLOCK long where it is 0.
-# So each block lies inside its arrays.
-#
-# Blocks are taken from the two halves in turn: two streams keep more of the memory busy than one,
-# which gains a tenth. An odd block in the middle comes last.
+    @kernel(
+        "in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]",
+        variant=f"{layout.width}",
+    )
+    def quantize_blocks(x, before, after, stride, decay, threshold, level, out):
+        # x is whole blocks: a multiple of BLOCK elements, and out the packed bytes of as many
+        # codes. before and after are as long as x where stride is 1, and BLOCK long where it is 0.
+        # So each block lies inside its arrays.
+        #
+        # Blocks are taken from the two halves in turn: two streams keep more of the memory busy
+        # than one, which gains a tenth. An odd block in the middle comes last.
+        half = x.size // (2 * BLOCK) * BLOCK
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                at, j = k // per_byte, k * stride
+                one_block(x, k, before, after, j, decay, threshold, level, out, at)
+        for k in range(2 * half, x.size, BLOCK):
+            at, j = k // per_byte, k * stride
+            one_block(x, k, before, after, j, decay, threshold, level, out, at)
+
+    return quantize_blocks
 
 
-@kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
-def _quantize_2bit(x, before, after, stride, decay, threshold, level, out):
-    half = x.size // (2 * BLOCK) * BLOCK
-    for i in range(0, half, BLOCK):
-        for k in (i, half + i):
-            j = k * stride
-            _quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
-    for k in range(2 * half, x.size, BLOCK):
-        j = k * stride
-        _quantize_2bit_block(x, k, before, after, j, decay, threshold, level, out, k // 4)
-
-
-@kernel("in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]")
-def _quantize_1bit(x, before, after, stride, decay, threshold, level, out):
-    half = x.size // (2 * BLOCK) * BLOCK
-    for i in range(0, half, BLOCK):
-        for k in (i, half + i):
-            j = k * stride
-            _quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
-    for k in range(2 * half, x.size, BLOCK):
-        j = k * stride
-        _quantize_1bit_block(x, k, before, after, j, decay, threshold, level, out, k // 8)
+_quantize_2bit, _quantize_1bit = _make(_rule_2bit, TWO_BIT), _make(_rule_1bit, ONE_BIT)
 
 
 @kernel("in uint8[]")
