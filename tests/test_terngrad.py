@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels import ternary
+from gcodec.kernels.pack import pack_fields
+from gcodec.kernels.philox import words
 
 PACKS = ("chapter", "terngrad", "base3")
 
@@ -279,3 +282,16 @@ def test_no_element_passes_the_scale_or_changes_its_sign(x: np.ndarray, seed: in
     assert set(np.abs(decoded).tolist()) <= {0.0, float(np.float32(payload.scalars["scale"]))}
     assert np.all(decoded * x >= 0)
     assert not np.signbit(decoded[decoded == 0]).any()
+
+
+def test_elements_beyond_the_lower_half_of_the_counter() -> None:
+    """The upper half of the counter changes within one call."""
+    n, start = 256, 2**34 - 96
+    x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
+    packed = np.empty(n // 4, np.uint8)
+    ternary._chapter_blocks(x, np.float32(2), np.uint64(9), np.uint64(start), packed)
+    r = np.minimum(np.abs(x) / np.float32(2), np.float32(1))
+    bound = np.floor(r.astype(np.float64) * 2**31)
+    sent = (words(9, start, n) >> np.uint32(1)) < bound
+    codes = np.where(sent, np.where(x < 0, 2, 1), 0).astype(np.uint8)
+    assert np.array_equal(packed, pack_fields(codes, ternary.CHAPTER))

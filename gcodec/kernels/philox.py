@@ -57,10 +57,16 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
     return out[lead : lead + count]
 
 
-def emit_words(e: Emitter, seed: Any, start: Any, stream: Any, *, halved: bool = False) -> Any:
+COUNTER_SPAN = np.uint64(34)  # elements of which the counter's upper half is the same, as a shift
+
+
+def emit_words(
+    e: Emitter, seed: Any, start: Any, span: Any, stream: Any, *, halved: bool = False
+) -> Any:
     """Emit the words of 32 elements from `start` on, a multiple of 32, as lanes of 32 bits.
 
-    With `halved`, each is divided by 2, so that it is not negative as a signed number.
+    `span` is ``start >> COUNTER_SPAN``; a loop that knows it to be constant saves instructions.
+    With `halved`, each word is divided by 2, so that it is not negative as a signed number.
     """
     from llvmlite import ir
 
@@ -72,7 +78,7 @@ def emit_words(e: Emitter, seed: Any, start: Any, stream: Any, *, halved: bool =
     c0 = builder.add(e.splat(counter, 8), lanes(64, 8)([0, 2, 1, 3, 4, 6, 5, 7]))
     # The upper half of the counter is the same for all eight, as counter is a multiple of 8; so
     # the first two rounds are half done in scalars.
-    c1 = builder.lshr(counter, counter.type(32))
+    c1 = span
     c2, c3 = builder.and_(stream, stream.type(_MASK)), builder.lshr(stream, stream.type(32))
     k0, k1 = builder.and_(seed, seed.type(_MASK)), builder.lshr(seed, seed.type(32))
     for _ in range(10):
@@ -123,13 +129,14 @@ def _interleaved(builder: Any, a: Any, b: Any, first: int) -> Any:
     return builder.shuffle_vector(a, b, lanes(32, 16)(order))
 
 
-@block("seed", "start", "stream", "out", "at")
+@block("seed", "start", "span", "stream", "out", "at")
 def _words_block(e: Emitter) -> None:
-    found = emit_words(e, e.args["seed"], e.args["start"], e.args["stream"])
+    found = emit_words(e, *(e.args[name] for name in ("seed", "start", "span", "stream")))
     e.store(found, e.address("out", "at"))
 
 
 @kernel("uint64, uint64, uint64, out uint32[]")
 def _words(seed, start, stream, out):
     for i in range(0, out.size, BLOCK):  # out.size and start are multiples of BLOCK
-        _words_block(seed, start + np.uint64(i), stream, out, i)
+        here = start + np.uint64(i)
+        _words_block(seed, here, here >> COUNTER_SPAN, stream, out, i)

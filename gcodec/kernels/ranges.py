@@ -12,6 +12,8 @@ from gcodec.kernels import pool
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.reduce import INFINITY_BITS
 
+_PART = 1 << 18  # elements
+
 
 def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
     """Least and largest value of each bucket.
@@ -52,11 +54,14 @@ def _range(bits: np.ndarray) -> tuple[int, int]:
     """Find the range of one large bucket, cut into segments."""
 
     def task(start: int, stop: int) -> np.ndarray:
-        keys = np.empty(2, np.int32)
-        _ranges(bits[start:stop], stop - start, keys)
-        return keys
+        found = np.empty((-(-(stop - start) // _PART), 2), np.int32)
+        # From the last part to the first: the quantiser then finds the first in the cache.
+        for part in range(len(found) - 1, -1, -1):
+            at = start + part * _PART
+            _ranges(bits[at : min(at + _PART, stop)], _PART, found[part])
+        return found
 
-    keys = np.array(pool.run(task, bits.size))
+    keys = np.concatenate(pool.run(task, bits.size))
     return int(keys[:, 0].min()), int(keys[:, 1].max())
 
 

@@ -167,9 +167,10 @@ def _squares_column(e: Emitter) -> None:
 def _tile_moments(x, scratch, top, sums, squares):
     # scratch.size == 2 * LANES; top is COLUMN zeros
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
-    for tile in range(x.size // TILE):
+    # From the last tile to the first: a quantiser then finds the first in the cache.
+    for tile in range(x.size // TILE - 1, -1, -1):
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
-            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            at, ahead = tile * TILE + t, (tile - 1) * TILE + t * (LANES // COLUMN)
             _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     rest = x[x.size // TILE * TILE :]

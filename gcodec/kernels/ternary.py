@@ -20,6 +20,7 @@ from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
+from gcodec.kernels.philox import COUNTER_SPAN
 from gcodec.kernels.ternary_block import four_per_byte, one_per_byte, ternary_block
 from gcodec.kernels.words import load_word, store_word
 
@@ -154,8 +155,14 @@ def _quantize_chapter(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
 @kernel("in float32[], float32, uint64, uint64, out uint8[]")
 def _chapter_blocks(x, scale, seed, start, out):
     # x.size is a multiple of BLOCK, out.size == x.size // 4
-    for i in range(0, x.size, BLOCK):
-        _chapter_block(x, i, scale, seed, start + np.uint64(i), out, i // 4)
+    span = start >> COUNTER_SPAN
+    if (start + np.uint64(x.size)) >> COUNTER_SPAN == span:  # as it nearly always is
+        for i in range(0, x.size, BLOCK):
+            _chapter_block(x, i, scale, seed, start + np.uint64(i), span, out, i // 4)
+    else:
+        for i in range(0, x.size, BLOCK):
+            here = start + np.uint64(i)
+            _chapter_block(x, i, scale, seed, here, here >> COUNTER_SPAN, out, i // 4)
 
 
 @kernel("in uint8[]")
@@ -205,13 +212,14 @@ def _stride(field: int) -> Kernel:
             end = min(begin + min(_TILE, out.size - tile), x.size)
             aligned = begin - begin % BLOCK  # random words come in blocks
             for i in range(aligned, end, BLOCK):  # i - aligned < _TILE + BLOCK
-                here = i - aligned
+                here, start = i - aligned, np.uint64(i)
+                span = start >> COUNTER_SPAN
                 if i + BLOCK <= x.size:
-                    one_block(x, i, scale, seed, np.uint64(i), codes, here)
+                    one_block(x, i, scale, seed, start, span, codes, here)
                 else:
                     for k in range(x.size - i):  # fewer than BLOCK
                         rest[k] = x[i + k]
-                    one_block(rest, 0, scale, seed, np.uint64(i), codes, here)
+                    one_block(rest, 0, scale, seed, start, span, codes, here)
             mine = codes[begin - aligned :][: max(end - begin, 0)]
             part = out[tile : tile + mine.size]
             for i in range(part.size):  # part.size == mine.size
@@ -241,11 +249,13 @@ def _base3_tiles(x, scale, seed, start, codes, rest, out):
         values = x[tile : tile + _TILE]
         whole = values.size - values.size % BLOCK
         for i in range(0, whole, BLOCK):
-            _digits_block(values, i, scale, seed, start + np.uint64(tile + i), codes, i)
+            here = start + np.uint64(tile + i)
+            _digits_block(values, i, scale, seed, here, here >> COUNTER_SPAN, codes, i)
         if whole < values.size:  # whole + BLOCK <= _TILE
             for i in range(values.size - whole):
                 rest[i] = values[whole + i]
-            _digits_block(rest, 0, scale, seed, start + np.uint64(tile + whole), codes, whole)
+            here = start + np.uint64(tile + whole)
+            _digits_block(rest, 0, scale, seed, here, here >> COUNTER_SPAN, codes, whole)
         for i in range(values.size, values.size + TRITS):  # pad codes; TRITS <= _SLACK
             codes[i] = np.uint8(0)
         part = out[tile // TRITS : (tile + _TILE) // TRITS]

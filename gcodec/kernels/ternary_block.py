@@ -12,10 +12,11 @@ from gcodec.kernels.philox import ROUNDING, emit_words
 def ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
     """Make a block: 32 elements of x from i, whose first is element `start` of the tensor.
 
-    `emit_codes` gets lanes of 32 bits with the sign of what is sent, or 0.
+    `emit_codes` gets lanes of 32 bits with the sign of what is sent, or 0. `span` is that of
+    `emit_words`.
     """
 
-    @block("x", "i", "scale", "seed", "start", "out", "at")
+    @block("x", "i", "scale", "seed", "start", "span", "out", "at")
     def ternary(e: Emitter) -> None:
         builder = e.builder
         source = e.address("x", "i")
@@ -28,8 +29,8 @@ def ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
         r = builder.fdiv(size, scale)
         # Where r is 1 the conversion passes the range; that lane is not looked at.
         bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), every)
-        stream = e.args["seed"].type(ROUNDING)
-        halves = emit_words(e, e.args["seed"], e.args["start"], stream, halved=True)
+        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
+        halves = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
         below = builder.icmp_signed("<", halves, bound)
         sent = builder.select(full, lanes(1)([1] * BLOCK), below)
         # What is sent is no zero, so its bits tell its sign as an integer.

@@ -18,7 +18,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
 from gcodec.kernels.pack import packing, unpacking
-from gcodec.kernels.philox import ROUNDING, emit_words
+from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words
 
 _TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
 _STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
@@ -163,8 +163,9 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
             whole = e.call("llvm.floor", r)
             rest = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
             bound = builder.fptosi(rest, every)
-            stream = e.args["seed"].type(ROUNDING)
-            halves = emit_words(e, e.args["seed"], e.args["start"], stream, halved=True)
+            seed, start = e.args["seed"], e.args["start"]
+            span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
+            halves = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
             up = builder.icmp_signed("<", halves, bound)
             codes = builder.sub(builder.fptosi(whole, every), builder.sext(up, every))
             # r may pass the last level by the rounding of its factor.
