@@ -72,8 +72,9 @@ def cache_directory() -> Path | None:
 class _Lazy:
     """Something that becomes a Numba object when it is first needed."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], variant: str = "") -> None:
         self.function = function
+        self.variant = variant
         self.__doc__ = function.__doc__
         self._built: Any = None
 
@@ -104,9 +105,17 @@ class _Lazy:
             function.__defaults__,
             tuple(types.CellType(_built(c.cell_contents)) for c in function.__closure__ or ()),
         )
-        bound.__qualname__ = function.__qualname__
+        # Functions of one factory would share the name of their machine code: what one process
+        # cached for one of them could be run in another as that of its sibling.
+        digest = hashlib.blake2b(self.variant.encode(), digest_size=6).hexdigest()
+        bound.__qualname__ = function.__qualname__ + (f"_{digest}" if self.variant else "")
         bound.__module__ = function.__module__
         return bound
+
+    def _njit(self, **options: Any) -> Any:
+        import numba
+
+        return numba.njit(boundscheck=checked(), error_model="numpy", **options)(self._bound())
 
 
 def _built(value: Any) -> Any:
@@ -126,41 +135,30 @@ class Inline(_Lazy):
     """A helper that is compiled into the kernels that call it."""
 
     def _build(self) -> Any:
-        import numba
-
-        return numba.njit(inline="always", boundscheck=checked(), error_model="numpy")(
-            self._bound()
-        )
+        return self._njit(inline="always")
 
 
 class Subroutine(_Lazy):
     """A helper that is compiled once, beside the kernel that calls it."""
 
     def _build(self) -> Any:
-        import numba
-
-        return numba.njit(nogil=True, boundscheck=checked(), error_model="numpy")(self._bound())
+        return self._njit(nogil=True)
 
 
 class Kernel(_Lazy):
     """A loop compiled for one signature on its first call."""
 
     def __init__(self, function: Callable[..., Any], signature: str, variant: str) -> None:
-        super().__init__(function)
+        super().__init__(function, variant)
         assert variant or not function.__closure__, "kernels of a factory need a variant"
         self.signature = signature
-        self.variant = variant
 
     def __call__(self, *args: Any) -> Any:
         """Run the compiled loop; `args` must have exactly the declared types."""
         return self.built(*args)
 
     def _build(self) -> Any:
-        import numba
-
-        dispatcher = numba.njit(nogil=True, boundscheck=checked(), error_model="numpy")(
-            self._bound()
-        )
+        dispatcher = self._njit(nogil=True)
         directory = cache_directory()
         if directory is not None:
             _attach_cache(dispatcher, directory, self.variant)
@@ -188,9 +186,12 @@ def inline(function: Callable[..., Any]) -> Any:
     return Inline(function)
 
 
-def subroutine(function: Callable[..., Any]) -> Any:
-    """Declare a helper with loops of its own: inlining it would make compiling slow."""
-    return Subroutine(function)
+def subroutine(variant: str) -> Callable[[Callable[..., Any]], Any]:
+    """Declare a helper with loops of its own: inlining it would make compiling slow.
+
+    `variant` is as for `kernel`.
+    """
+    return lambda function: Subroutine(function, variant)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:

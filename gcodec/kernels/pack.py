@@ -241,7 +241,7 @@ def packing(width: int, msb: bool) -> Any:
     """Make the packing loop of one layout: LLVM vectorises what it knows to be constant."""
     a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _joins(width, msb)
 
-    @subroutine
+    @subroutine(variant=f"{width} {msb}")
     def pack_groups(codes, out, count):
         # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
         groups = codes.size // 8
@@ -285,7 +285,7 @@ def unpacking(width: int, msb: bool) -> Any:
     """Make the unpacking loop of one layout."""
     a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _splits(width, msb)
 
-    @subroutine
+    @subroutine(variant=f"{width} {msb}")
     def unpack_groups(data, codes):
         # data.size >= ceil(codes.size * width / 8)
         groups = codes.size // 8
