@@ -347,3 +347,29 @@ def test_a_directory_that_others_can_write_to_is_not_used(
         frozen.mkdir(mode=0o500)
         monkeypatch.setenv("GCODEC_CACHE_DIR", str(frozen))
         assert jit.cache_directory() is None
+
+
+def test_kernels_of_one_factory_are_told_apart_across_processes(tmp_path: Path) -> None:
+    """Each is cached by a process of its own, and all are then run in one."""
+    program = (
+        "import sys, numpy as np\n"
+        "from gcodec.kernels.pack import FieldLayout, pack_fields, unpack_fields\n"
+        "for width in map(int, sys.argv[1:]):\n"
+        "    codes = np.arange(40, dtype=np.uint8) % (1 << width)\n"
+        "    packed = pack_fields(codes, FieldLayout(width))\n"
+        "    bits = ''.join(format(code, f'0{width}b') for code in codes.tolist())\n"
+        "    assert packed.tobytes() == int(bits, 2).to_bytes(5 * width, 'big'), width\n"
+        "    assert np.array_equal(unpack_fields(packed, 40, FieldLayout(width)), codes), width\n"
+    )
+    environment = {**os.environ, "GCODEC_CACHE_DIR": str(tmp_path)}
+    for widths in (["3"], ["5"], ["3", "5"], ["5", "3"]):
+        command = [sys.executable, "-c", program, *widths]
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=Path(__file__).parent.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
