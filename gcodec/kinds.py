@@ -114,10 +114,7 @@ class Integer:
 
     def check(self, name: str, value: object) -> int:
         """Return `value` if it is an integer of the range."""
-        integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not integer or not self.low <= value <= self.high:  # type: ignore[operator]
-            raise ParameterError.of(name, value, self.allowed)
-        return int(value)  # type: ignore[call-overload, no-any-return]
+        return check_integer(name, value, self.low, self.high, self.allowed)
 
     def parse(self, name: str, text: str) -> int:
         """Return the integer that a Python literal spells."""
@@ -201,6 +198,14 @@ class Float32:
         if not self.test(value):
             raise Corrupt(f"{value!r} must be {self.allowed}")
         return value
+
+
+def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> int:
+    """Return an integer from `low` to `high` as an int, or raise `ParameterError`."""
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integer or not low <= value <= high:
+        raise ParameterError.of(name, value, allowed)
+    return int(value)
 
 
 def check_number(name: str, value: object, allowed: str = "a number") -> float:

@@ -15,6 +15,7 @@ from gcodec.arrays import size_of
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, brief
+from gcodec.kinds import check_integer
 from gcodec.wire import DTYPE_CODES, ITEMSIZE, MAX_NDIM, encode_name
 
 _KEYS = ("name", "ndim", "min_bytes", "max_bytes", "codec")  # of a rule
@@ -255,18 +256,11 @@ def _ndims(where: str, value: object) -> tuple[int, ...]:
     allowed = f"an integer from 0 to {MAX_NDIM}, or a list of such"
     if not ndims:
         raise ParameterError.of(where, value, allowed)
-    return tuple(sorted({_integer(where, ndim, MAX_NDIM, allowed) for ndim in ndims}))
+    return tuple(sorted({check_integer(where, ndim, 0, MAX_NDIM, allowed) for ndim in ndims}))
 
 
 def _bytes(where: str, value: object) -> int:
-    return _integer(where, value, _MOST_BYTES, "an integer from 0 to 2**63 - 1")
-
-
-def _integer(where: str, value: Any, most: int, allowed: str) -> int:
-    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not integer or not 0 <= value <= most:
-        raise ParameterError.of(where, value, allowed)
-    return int(value)
+    return check_integer(where, value, 0, _MOST_BYTES, "an integer from 0 to 2**63 - 1")
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -179,14 +179,14 @@ def test_large_results_have_the_same_bits(
     bits: int, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results that are too large for a cache are written around it."""
-    from gcodec.kernels import uniform
+    from gcodec.kernels import cover
 
     for n in (1, 31, 64, 5003):
         x = np.random.default_rng(n).standard_normal(n, np.float32)
         frame = gcodec.encode(x, minmax(bits=bits, bucket=50))
         expected = gcodec.decode(frame)
         with monkeypatch.context() as patch:
-            patch.setattr(uniform, "_STREAMING", 1)
+            patch.setattr(cover, "_STREAMING", 1)
             out = gs.placed(np.full(n, 9, np.float32), offset)
             gcodec.decode(frame, out=out)
         assert gs.same_bits(out, expected)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference import halves, mxnet, sums
 
 import gcodec
-from gcodec.kernels import dequantize, threshold
+from gcodec.kernels import cover, dequantize, threshold
 
 N = 167
 SPECIALS = np.array(
@@ -214,7 +214,7 @@ def test_large_results_have_the_same_bits(
     x = np.random.default_rng(n).standard_normal(n, np.float32)
     frame = gcodec.encode(x, spec)
     expected = gcodec.decode(frame)
-    monkeypatch.setattr(dequantize, "_STREAMING", 1)
+    monkeypatch.setattr(cover, "_STREAMING", 1)
     out = gs.placed(np.full(n, 9, np.float32), offset)
     gcodec.decode(frame, out=out)
     assert gs.same_bits(out, expected)

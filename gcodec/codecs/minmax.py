@@ -89,11 +89,8 @@ class MinMax(Codec):
 
     def _error(self, n: int) -> float:
         """Bound the error, relative to ‖x‖²: (high − low)² ≤ 2·‖x‖², and half a step at most."""
-        return max(self._bucket(n) - 2, 0) / (2.0 * self._last_level**2)
-
-    @property
-    def _last_level(self) -> int:
-        return (1 << self.bits) - 1
+        last = (1 << self.bits) - 1
+        return max(self._bucket(n) - 2, 0) / (2.0 * last**2)
 
     def _bucket(self, n: int) -> int:
         return max(min(self.bucket or n, n), 1)
@@ -151,7 +148,7 @@ class MinMax(Codec):
         nbits = self.max_payload_nbits(n)
         check_length(payload.nbits, nbits)
         check_padding(payload.data, nbits)
-        symbols = MinMaxSymbols(np.ascontiguousarray(payload.data), n)
+        symbols = MinMaxSymbols(payload.data, n)
         _, found = self._parts(symbols)
         low, high = found[:, 0], found[:, 1]
         wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))

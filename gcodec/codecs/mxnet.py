@@ -141,8 +141,7 @@ class MXNet2Bit(Codec):
 
     def _level_in(self, dtype: str) -> np.float32:
         """Round the level to the dtype of the tensor."""
-        rounded: np.float32 = convert.round_to(np.full(1, self._level), dtype)[0]
-        return rounded
+        return convert.round_number(float(self._level), dtype)
 
     def _resolved(self, values: np.ndarray) -> MXNet2Bit:
         """Return the codec for this tensor, its threshold a number."""

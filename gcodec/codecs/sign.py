@@ -96,7 +96,7 @@ class Sign(Codec):
         self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
-        level = convert.round_to(np.full(1, -symbols.scale, np.float32), dtype)[0]
+        level = convert.round_number(-symbols.scale, dtype)
         dequantize(symbols.bits, _LEVELS, level, out, add=scale)
 
     def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:

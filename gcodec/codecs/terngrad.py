@@ -34,7 +34,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels import convert, ternary
 from gcodec.kernels.pack import check_length
 from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import INFINITY_BITS, Moments, max_abs_bits, moments
+from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits, moments
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
 from gcodec.registry import register
@@ -154,9 +154,7 @@ class TernGrad(Codec):
             return symbols
         given = _SCALE.kind.check("scale", scale)
         values = intake(x).values
-        largest = max_abs_bits(values)
-        if largest >= INFINITY_BITS:
-            raise nonfinite_error(values)
+        largest = _largest(values, max_abs_bits(values))
         if given == 0 and largest:
             raise ParameterError.of("scale", scale, "above 0, or all of x 0")
         return self._with_scale(values, given, check_seed(seed))
@@ -182,11 +180,11 @@ class TernGrad(Codec):
         return TernarySymbols(codes, scale)
 
     def _scale_of(self, values: np.ndarray) -> float:
-        found = moments(values) if self.clip else Moments(0, 0, max_abs_bits(values))
-        if found.largest >= INFINITY_BITS:
-            raise nonfinite_error(values)
-        largest = binary32(np.uint32(found.largest).view(np.float32))
-        if not self.clip or not largest:
+        if not self.clip:
+            return _largest(values, max_abs_bits(values))
+        found = moments(values)
+        largest = _largest(values, found.largest)
+        if not largest:
             return largest
         mean, square = found.total / values.size, found.squares / values.size
         variance = max(0.0, square - mean * mean)
@@ -203,7 +201,7 @@ class TernGrad(Codec):
         self, symbols: TernarySymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
-        level = convert.round_to(np.full(1, symbols.scale, np.float32), dtype)[0]
+        level = convert.round_number(symbols.scale, dtype)
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
 
     def _check_size(self, symbols: TernarySymbols, out: np.ndarray) -> None:
@@ -218,3 +216,10 @@ class TernGrad(Codec):
         check_length(payload.nbits, self.max_payload_nbits(n))
         ternary.check(payload.data, n, self._pack_rule)
         return TernarySymbols(payload.data, payload.scalars["scale"])
+
+
+def _largest(values: np.ndarray, bits: int) -> float:
+    """Return the largest |x|, given its bits; refuse NaN and Inf."""
+    if bits >= INFINITY_BITS:
+        raise nonfinite_error(values)
+    return binary32(np.uint32(bits).view(np.float32))

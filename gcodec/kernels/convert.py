@@ -40,6 +40,12 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
     return from_16_bits(to_16_bits(x, dtype), dtype)
 
 
+def round_number(value: float, dtype: str) -> np.float32:
+    """Round one number to float32, and that to `dtype`."""
+    rounded: np.float32 = round_to(np.full(1, value, np.float32), dtype)[0]
+    return rounded
+
+
 def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:
     pool.run(lambda start, stop: convert(source[start:stop], out[start:stop]), out.size)
     return out

@@ -1,4 +1,4 @@
-"""Cover an array by whole blocks on the pool, with a padded block where no whole one fits."""
+"""Cover an array by whole blocks on the pool, and tell which memory suits them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.lanes import BLOCK
 
 _LINE = 64  # bytes in a cache line
+_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
 
 
 def cover(
@@ -34,3 +35,8 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
     """
     head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
     return 0 if head % step or head > stream.size else head
+
+
+def streams(out: np.ndarray) -> bool:
+    """Whether blocks of (n,) float32 `out` can and should be stored past the cache."""
+    return out.size >= _STREAMING and out.ctypes.data % 32 == 0

@@ -11,11 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.cover import cover, to_cache_line
+from gcodec.kernels.cover import cover, streams, to_cache_line
 from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
-
-_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
 
 Store = Literal["write", "add", "stream"]
 
@@ -91,9 +89,7 @@ def dequantize(
             level, zero = add * level, add * zero
     head = to_cache_line(out, code.per_byte)
     mode: Store = "write" if add is None else "add"
-    whole = mode
-    if add is None and out.size >= _STREAMING and to_cache_line(out[head:], 1) == 0:
-        whole = "stream"
+    whole: Store = "stream" if add is None and streams(out[head:]) else mode
 
     def blocks(start: int, stop: int) -> None:
         part = data[code.nbytes(start) : code.nbytes(stop)]

@@ -102,6 +102,19 @@ class Emitter:
             one = builder.module.add_metadata([ir.IntType(32)(1)])
             written.set_metadata("nontemporal", one)
 
+    def magnitude_bits(self, x: Any) -> Any:
+        """Bits of the absolute values of float32 lanes."""
+        bits = self.builder.bitcast(x, lanes(32, x.type.count))
+        return self.builder.and_(bits, bits.type([SIGN - 1] * x.type.count))
+
+    def first_highest(self, mask: Any) -> Any:
+        """Bits of a mask, its first lane the highest bit of the first byte."""
+        from llvmlite import ir
+
+        # The bitcast makes the first lane the lowest bit.
+        bits = self.builder.bitcast(mask, ir.IntType(mask.type.count))
+        return self.builder.bswap(self.builder.bitreverse(bits))
+
     def fetch(self, pointer: Any) -> None:
         """Ask for the cache lines of the float32 elements of a later block."""
         for ahead in range(_AHEAD, _AHEAD + BLOCK, _LINE):

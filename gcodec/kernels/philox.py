@@ -19,6 +19,7 @@ from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
 from gcodec.kernels.memory import aligned_empty
 
 ROUNDING = 0  # the stream of stochastic rounding
+COUNTER_SPAN = np.uint64(34)  # elements of which the counter's upper half is the same, as a shift
 _MASK = 0xFFFFFFFF
 _MULTIPLY = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
@@ -57,9 +58,6 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
     return out[lead : lead + count]
 
 
-COUNTER_SPAN = np.uint64(34)  # elements of which the counter's upper half is the same, as a shift
-
-
 def emit_words(
     e: Emitter, seed: Any, start: Any, span: Any, stream: Any, *, halved: bool = False
 ) -> Any:
@@ -68,8 +66,6 @@ def emit_words(
     `span` is ``start >> COUNTER_SPAN``; a loop that knows it to be constant saves instructions.
     With `halved`, each word is divided by 2, so that it is not negative as a signed number.
     """
-    from llvmlite import ir
-
     builder = e.builder
     counter = builder.lshr(start, start.type(2))
     # Eight blocks side by side, each word in the lower half of 64 bits; the upper half is noise,
@@ -97,7 +93,7 @@ def emit_words(
         upper, lower = builder.lshr(upper, one), builder.lshr(lower, one)
     even, odd = _interleaved(builder, upper, lower, 0), _interleaved(builder, upper, lower, 1)
     order = [at + k for half in (0, 8) for at in (half, 16 + half) for k in range(8)]
-    return builder.shuffle_vector(even, odd, ir.VectorType(ir.IntType(32), BLOCK)(order))
+    return builder.shuffle_vector(even, odd, lanes(32)(order))
 
 
 def _product(e: Emitter, word: Any, factor: int) -> Any:

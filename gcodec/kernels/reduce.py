@@ -56,14 +56,7 @@ def moments(x: np.ndarray) -> Moments:
 
 def sum_squares(x: np.ndarray) -> float:
     """Sum of squares of a (n,) float32 array, in float64 by the fixed order."""
-    sums = np.empty(-(-x.size // TILE), np.float64)
-
-    def task(start: int, stop: int) -> None:
-        part = sums[start // TILE : -(-stop // TILE)]
-        _tile_squares(x[start:stop], np.empty(LANES), part)
-
-    pool.run(task, x.size, TILE)
-    return fold(sums)
+    return moments(x).squares
 
 
 def fold(sums: np.ndarray) -> float:
@@ -136,8 +129,7 @@ def _moments_column(e: Emitter) -> None:
     top = [e.load(at, lanes(32, COLUMN))]
 
     def terms(x: Any, row: int) -> list[Any]:
-        kind = lanes(32, COLUMN)
-        bits = builder.and_(builder.bitcast(x, kind), kind([0x7FFFFFFF] * COLUMN))
+        bits = e.magnitude_bits(x)
         top[0] = builder.select(builder.icmp_unsigned(">", bits, top[0]), bits, top[0])
         wide = builder.fpext(x, doubles(COLUMN))
         return [wide, builder.fmul(wide, wide)]
@@ -148,23 +140,9 @@ def _moments_column(e: Emitter) -> None:
     e.store(top[0], at)
 
 
-@block("x", "i", "next", "squares", "t")
-def _squares_column(e: Emitter) -> None:
-    """Sum the squares of a column of a tile of x from i to lanes from t."""
-
-    def terms(x: Any, row: int) -> list[Any]:
-        wide = e.builder.fpext(x, doubles(COLUMN))
-        return [e.builder.fmul(wide, wide)]
-
-    (square,) = emit_column(e, terms)
-    e.store(square, e.address("squares", "t"), 8)
-
-
-# In the kernels below, sums.size == ceil(x.size / TILE). Only the last tile may be shorter.
-
-
 @kernel("in float32[], out float64[], out uint32[], out float64[], out float64[]")
 def _tile_moments(x, scratch, top, sums, squares):
+    # sums.size == squares.size == ceil(x.size / TILE), of which only the last tile may be shorter;
     # scratch.size == 2 * LANES; top is COLUMN zeros
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
     # From the last tile to the first: a quantiser then finds the first in the cache.
@@ -186,23 +164,6 @@ def _tile_moments(x, scratch, top, sums, squares):
     for k in range(COLUMN):  # top.size == COLUMN
         largest = max(largest, top[k])
     return largest
-
-
-@kernel("in float32[], out float64[], out float64[]")
-def _tile_squares(x, lanes, sums):
-    # lanes.size == LANES
-    for tile in range(x.size // TILE):
-        for t in range(0, LANES, COLUMN):
-            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            _squares_column(x, at, ahead, lanes, t)
-        sums[tile] = add_lanes(lanes)
-    rest = x[x.size // TILE * TILE :]
-    if rest.size:
-        lanes[:] = 0.0
-        for i in range(rest.size):
-            value = np.float64(rest[i])
-            lanes[i % LANES] += value * value
-        sums[sums.size - 1] = add_lanes(lanes)
 
 
 @kernel("in float64[], out float64[], out float64[]")

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.jit import Kernel, kernel
-from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
+from gcodec.kernels.lanes import Emitter, block, doubles, floats
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout
 from gcodec.kernels.reduce import COLUMN, LANES, TILE, add_lanes, emit_column, fold
@@ -54,26 +54,17 @@ def _column(squares: bool) -> Any:
 
         def terms(x: Any, row: int) -> list[Any]:
             negative = builder.fcmp_ordered("<", x, floats(COLUMN)([0.0] * COLUMN))
-            e.store(_first_highest(builder, negative), e.element(bytes_of, row * LANES // 8), 1)
+            e.store(e.first_highest(negative), e.element(bytes_of, row * LANES // 8), 1)
             if squares:
                 wide = builder.fpext(x, doubles(COLUMN))
                 return [builder.fmul(wide, wide)]
-            kind = lanes(32, COLUMN)
-            bits = builder.and_(builder.bitcast(x, kind), kind([0x7FFFFFFF] * COLUMN))
-            return [builder.fpext(builder.bitcast(bits, floats(COLUMN)), doubles(COLUMN))]
+            magnitude = builder.bitcast(e.magnitude_bits(x), floats(COLUMN))
+            return [builder.fpext(magnitude, doubles(COLUMN))]
 
         (total,) = emit_column(e, terms)
         e.store(total, e.address("sums", "t"), 8)
 
     return signs
-
-
-def _first_highest(builder: Any, mask: Any) -> Any:
-    """Emit the bits of 16 lanes, the first the highest bit of the first byte."""
-    from llvmlite import ir
-
-    # The bitcast makes the first lane the lowest bit.
-    return builder.bswap(builder.bitreverse(builder.bitcast(mask, ir.IntType(COLUMN))))
 
 
 def _make(squares: bool) -> Kernel:

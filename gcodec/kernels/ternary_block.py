@@ -22,8 +22,8 @@ def ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
         source = e.address("x", "i")
         e.fetch(source)
         every = lanes(32)
-        bits = builder.bitcast(e.load(source, floats()), every)
-        size = builder.bitcast(builder.and_(bits, every([0x7FFFFFFF] * BLOCK)), floats())
+        x = e.load(source, floats())
+        size = builder.bitcast(e.magnitude_bits(x), floats())
         scale = e.splat(e.args["scale"])
         full = builder.fcmp_ordered(">=", size, scale)
         r = builder.fdiv(size, scale)
@@ -34,7 +34,7 @@ def ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
         below = builder.icmp_signed("<", halves, bound)
         sent = builder.select(full, lanes(1)([1] * BLOCK), below)
         # What is sent is no zero, so its bits tell its sign as an integer.
-        signed = builder.select(sent, bits, every([0] * BLOCK))
+        signed = builder.select(sent, builder.bitcast(x, every), every([0] * BLOCK))
         e.store(emit_codes(e, signed), e.address("out", "at"), align=1)
 
     return ternary

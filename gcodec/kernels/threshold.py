@@ -114,16 +114,16 @@ def _quantize_block(rule: Callable[..., tuple[Any, Any]]) -> Any:
         e.fetch(kept)
         memory = e.builder.fmul(decay, e.load(kept, floats()))
         v = e.builder.fadd(e.load(source, floats()), memory)
-        step, codes = rule(e.builder, v, threshold, level)
+        step, codes = rule(e, v, threshold, level)
         e.store(e.builder.fsub(v, step), e.address("after", "j"))
         e.store(codes, e.address("out", "at"), align=1)
 
     return quantize
 
 
-def _rule_2bit(builder: Any, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
     """Code 3, step = level where v ≥ threshold; 2, −level where v ≤ −threshold; else 0, 0."""
-    code = lanes(8)
+    builder, code = e.builder, lanes(8)
     up = builder.fcmp_ordered(">=", v, threshold)
     down = builder.fcmp_ordered("<=", v, builder.fneg(threshold))
     zero = v.type([0.0] * BLOCK)
@@ -137,14 +137,10 @@ def _rule_2bit(builder: Any, v: Any, threshold: Any, level: Any) -> tuple[Any, A
     return step, builder.trunc(top, lanes(8, BLOCK // 4))
 
 
-def _rule_1bit(builder: Any, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+def _rule_1bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
     """Code 1, step = level where v > threshold; else 0, −level."""
-    from llvmlite import ir
-
-    up = builder.fcmp_ordered(">", v, threshold)
-    # The first lane is the lowest bit; it has to be the highest of the first byte.
-    bits = builder.bswap(builder.bitreverse(builder.bitcast(up, ir.IntType(BLOCK))))
-    return builder.select(up, level, builder.fneg(level)), bits
+    up = e.builder.fcmp_ordered(">", v, threshold)
+    return e.builder.select(up, level, e.builder.fneg(level)), e.first_highest(up)
 
 
 def _make(rule: Callable[..., tuple[Any, Any]], layout: FieldLayout) -> Kernel:

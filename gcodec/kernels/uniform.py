@@ -15,13 +15,15 @@ from typing import Any, Literal
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.cover import streams
 from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
 from gcodec.kernels.pack import packing, unpacking
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words
 
+Store = Literal["write", "stream", "add"]
+
 _TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
-_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
 
 
 def quantize(
@@ -45,16 +47,9 @@ def quantize(
     loop = _quantizer(bits, seed is not None)
 
     def task(start: int, stop: int) -> None:
-        codes = np.empty(_TILE + BLOCK, np.uint8)
-        scratch = (
-            codes,
-            np.zeros(BLOCK, np.float32),
-            np.empty(2 * BLOCK),
-            np.empty(BLOCK, np.uint8),
-        )
         part = out[start * bits // 8 : -(-stop * bits // 8)]
         key = np.uint64(seed or 0)
-        loop(x[start:stop], np.uint64(start), key, flat, bucket, *scratch, part)
+        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), part)
 
     pool.run(task, x.size, _TILE)
 
@@ -63,8 +58,8 @@ def dequantize(
     data: np.ndarray, found: np.ndarray, bucket: int, bits: int, out: np.ndarray
 ) -> None:
     """Write to (n,) float32 `out` what packed codes stand for; see `quantize`."""
-    streaming = out.size >= _STREAMING and out.ctypes.data % 32 == 0
-    _dequantize(data, found, bucket, bits, "stream" if streaming else "write", np.float32(1), out)
+    store: Store = "stream" if streams(out) else "write"
+    _dequantize(data, found, bucket, bits, store, np.float32(1), out)
 
 
 def dequantize_add(
@@ -79,9 +74,6 @@ def dequantize_add(
     _dequantize(data, found, bucket, bits, "add", scale, out)
 
 
-Store = Literal["write", "stream", "add"]
-
-
 def _dequantize(
     data: np.ndarray,
     found: np.ndarray,
@@ -91,21 +83,24 @@ def _dequantize(
     scale: np.float32,
     out: np.ndarray,
 ) -> None:
-    flat = np.ascontiguousarray(found).reshape(-1)
+    flat = found.reshape(-1)
     loop = _dequantizer(bits, store)
 
     def task(start: int, stop: int) -> None:
-        codes = np.zeros(_TILE if bits < 8 else BLOCK, np.uint8)
-        scratch = (
-            codes,
-            np.zeros(BLOCK, np.float32),
-            np.empty(2 * BLOCK),
-            np.empty(BLOCK, np.uint8),
-        )
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        loop(part, np.uint64(start), flat, bucket, scale, *scratch, out[start:stop])
+        loop(part, np.uint64(start), flat, bucket, scale, *_scratch(), out[start:stop])
 
     pool.run(task, out.size, _TILE)
+
+
+def _scratch() -> tuple[np.ndarray, ...]:
+    """Make codes, rest, numbers and flips of a task."""
+    return (
+        np.zeros(_TILE + BLOCK, np.uint8),
+        np.zeros(BLOCK, np.float32),
+        np.empty(2 * BLOCK),
+        np.empty(BLOCK, np.uint8),
+    )
 
 
 # --- the numbers of each lane, told by its bucket ------------------------------------------------
@@ -277,8 +272,7 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
     )
     def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, flips, out):
         # out is from element `first` on, a multiple of _TILE; data.size == ceil(out.size * bits /
-        # 8). codes.size == _TILE (BLOCK for 8 bits, which need no unpacking), rest.size == BLOCK,
-        # numbers.size == 2 * BLOCK, flips.size == BLOCK.
+        # 8). For the scratch, see quantize_tiles; codes of 8 bits need no unpacking.
         held = np.int64(first)
         for tile in range(0, out.size, _TILE):
             values = out[tile : tile + _TILE]
