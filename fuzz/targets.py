@@ -22,12 +22,25 @@ import ml_dtypes
 import numpy as np
 
 import gcodec
+from gcodec import entropy
 from gcodec.codec import Codec
+from gcodec.codecs import by_id
 from gcodec.gradients.dumps import open_dump
+from gcodec.seek import Section
+from gcodec.wire import Reader
 
 LIMITS = gcodec.Limits(max_elements=1 << 16, max_bytes=1 << 19)
 DTYPES = [np.dtype(kind) for kind in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
 NUMBERS = (0.5, 1e-3, 7.25, 0, 1, 2, 3, 5, 32)
+CODES = tuple(
+    entropy.parse(spec)
+    for spec in (
+        *("omega", "gamma", "delta", "unary", "rice:k=1", "rice:k=7", "rice:k=61"),
+        *("expgolomb", "expgolomb:k=3", "expgolomb:k=61", "golomb:b=3", "golomb:b=10"),
+        *(f"golomb:b={3 * 2**61}", f"golomb:b={2**64 - 1}"),
+    )
+)
+MOST_BITS = 1 << 16  # of the words that a target writes
 
 
 class BrokenPromiseError(AssertionError):
@@ -167,6 +180,89 @@ def roundtrip(data: bytes) -> None:
     _promise(_same_bits(residual, lacking), "the residual is what the receiver lacks")
 
 
+def words(data: bytes) -> None:
+    """Decode words, which encode to the same bits, and encode integers, which come back.
+
+    A byte chooses the code, one the number of words and the size of the integers, one where the
+    bits start and end. The others are the bits, or the integers.
+    """
+    if len(data) < 3:
+        return
+    code, count, raw = CODES[data[0] % len(CODES)], data[1], data[3:]
+    text = entropy.Bits(raw).to01()
+    text = text[: max(len(text) - data[2] % 8, 0)]
+    start = min(data[2] // 8, len(text))
+    with contextlib.suppress(gcodec.FormatError):
+        values, end = code.decode(text, count, start=start)
+        _promise(values.size == count and start <= end <= len(text), "words lie within the bits")
+        _promise(code.encode(values).to01() == text[start:end], "values have one word each")
+    values = np.frombuffer(raw, np.uint64, len(raw) // 8) >> np.uint64(data[1] % 64)
+    try:
+        lengths = code.lengths(values)
+    except gcodec.ParameterError:
+        _promise(bool((values < code.first).any()), "values from the first one on have words")
+        return
+    values = values[np.cumsum(np.minimum(lengths, MOST_BITS)) < MOST_BITS]
+    bits = code.encode(values)
+    _promise(bits.nbits == lengths[: values.size].sum(), "lengths are those of the words")
+    found, end = code.decode(bits, values.size)
+    _promise(end == bits.nbits and bool((found == values).all()), "values come back")
+
+
+@functools.cache
+def _with_blocks() -> tuple[Codec, ...]:
+    """Codecs whose frames can have seek tables."""
+    found = (codec for cls in gcodec.codecs().values() for codec in settings(cls))
+    return tuple(codec for codec in found if codec.seek_blocks is not None)
+
+
+@functools.lru_cache(64)
+def _indexed(setting: int, n: int, log2_block: int, seed: int) -> gcodec.Frame:
+    codecs = _with_blocks()
+    x = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+    x[: n // 3] *= seed % 3  # silence in front, for some
+    data = gcodec.encode(x, codecs[37 * setting % len(codecs)], seed=seed)
+    return gcodec.Frame.from_bytes(data).with_seek(log2_block)
+
+
+def seek(data: bytes) -> None:
+    """Decode a frame whose seek table was changed: it gives what it gives without, or nothing.
+
+    Four bytes choose codec, elements, block and seed, one what is done with the others: they are
+    the table, they come into it, or they change its bytes.
+    """
+    if len(data) < 6:
+        return
+    honest = _indexed(data[0], 2 * data[1], data[2] % 16, data[3])
+    section = bytearray() if honest.seek is None else bytearray(honest.seek.to_bytes())
+    place, more = data[4] % (len(section) + 1), data[5:]
+    match data[4] % 4:
+        case 0:
+            section = bytearray(more)
+        case 1:
+            section[place:place] = more
+        case 2:
+            section[place : place + len(more)] = more
+        case _:
+            for i, byte in enumerate(more[: len(section) - place]):
+                section[place + i] ^= byte
+    header = bytearray(honest.without_seek().header()[:-4])
+    header[4] |= 2
+    header += section
+    body = honest.without_seek().to_bytes()[len(honest.without_seek().header()) :]
+    changed = bytes(header + _crc(header)) + body
+    try:
+        decoded = gcodec.decode(changed, limits=LIMITS)
+        read = gcodec.Frame.from_bytes(changed, limits=LIMITS)
+    except gcodec.FormatError:
+        return
+    _promise(_same_bits(decoded, honest.without_seek().decode()), "a table changes nothing")
+    _promise(read.to_bytes() == changed, "a frame that is read is written alike")
+    if read.seek is not None and read.seek.offsets[-1]:
+        again = read.without_seek().with_seek(read.seek.log2_block)
+        _promise(again.to_bytes() == changed, "one payload has one table of a block")
+
+
 def spec(data: bytes) -> None:
     """Parse a spec; what parses prints and parses to the same."""
     try:
@@ -220,7 +316,7 @@ def pt(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        *(frame, repaired, stream, payload, roundtrip, spec),
+        *(frame, repaired, stream, payload, roundtrip, words, seek, spec),
         *(npy, npz, safetensors, pt),
     )
 }
@@ -248,10 +344,14 @@ def repair(data: bytes) -> bytes:
     for _ in range(out[7]):
         number()
     if out[4] & 1:
-        at += number()
+        name_nbytes = number()  # which moves `at`
+        at += name_nbytes
+    parameters = at
     for _ in range(2):
         at += 1 + (out[at] if at < len(out) else 0)
     nbits = number()
+    if out[4] & 2 and at < len(out):
+        at += _table_nbytes(bytes(out), parameters, at)
     body = at + 4
     end = body + -(-nbits // 8)
     if end + 4 > len(out):
@@ -262,6 +362,20 @@ def repair(data: bytes) -> bytes:
     out[at:body] = _crc(out[:at])
     out[end : end + 4] = _crc(out[body:end])
     return bytes(out[: end + 4]) if not out[4] & 4 else bytes(out)
+
+
+def _table_nbytes(data: bytes, parameters: int, at: int) -> int:
+    """Bytes of a frame's seek table, which depend on its parameters."""
+    blocks = "elements"
+    with contextlib.suppress(gcodec.GcodecError):
+        cls = by_id(data[5])
+        fields = data[parameters + 1 : parameters + 1 + data[parameters]]
+        codec = cls.from_mapping(cls.read_parameters(memoryview(fields)))
+        blocks = codec.seek_blocks or blocks
+    reader = Reader(data, at)
+    with contextlib.suppress(gcodec.FormatError):
+        Section.take(reader, blocks)
+    return reader.at - at
 
 
 def _crc(data: bytearray) -> bytes:

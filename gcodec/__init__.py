@@ -28,6 +28,7 @@ if sys.byteorder != "little":  # pragma: no cover
 
 if TYPE_CHECKING:
     from gcodec import codecs as codecs
+    from gcodec import entropy as entropy
     from gcodec.codec import Codec, Payload
     from gcodec.codecs import parse
     from gcodec.coding import decode, decode_add, encode, iter_frames
@@ -58,6 +59,7 @@ __all__ = [
     "decode",
     "decode_add",
     "encode",
+    "entropy",
     "iter_frames",
     "parse",
     "register",
@@ -81,8 +83,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "codecs":
-        return importlib.import_module("gcodec.codecs")
+    if name in ("codecs", "entropy"):
+        return importlib.import_module(f"gcodec.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"gcodec.{_HOMES[name]}"), name)

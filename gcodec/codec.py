@@ -31,6 +31,7 @@ from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.kinds import binary32, check_number
 from gcodec.params import Parameters
+from gcodec.seek import SeekTable, most_nbytes
 from gcodec.wire import encode_name, max_header_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
@@ -48,12 +49,15 @@ class Payload(NamedTuple):
     data : (ceil(nbits / 8),) uint8 array
     nbits : int
         Bits of the payload, its own norms, tables and padding included.
+    seek : SeekTable or None
+        Where the blocks of its bit string begin.
     """
 
     codec: Codec
     scalars: dict[str, Any]
     data: np.ndarray
     nbits: int
+    seek: SeekTable | None = None
 
     def tobytes(self) -> bytes:
         """Return the bytes that the paper or system defines."""
@@ -90,7 +94,25 @@ class Codec(Parameters):
         """Return the most bits of the payload of n elements."""
         raise NotImplementedError
 
+    # What a class of variable length may add.
+
+    @property
+    def seek_blocks(self) -> str | None:
+        """What blocks of a seek table count: "elements" or (sent) "values"; None: no table."""
+        return None
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        """Return the table of a payload, found by decoding it from bit 0; raise `FormatError`."""
+        raise NotImplementedError
+
     # What a class may fuse, with the same bits.
+
+    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload:
+        return self._pack(self._quantize(values, seed, prior))
+
+    def _decode(self, payload: Payload, out: np.ndarray) -> None:
+        """Write the values of a message; `out` may be half written where an error is raised."""
+        self._dequantize(self._unpack(payload, out.size), out)
 
     def _quantize_residual(
         self,
@@ -240,22 +262,13 @@ class Codec(Parameters):
         FormatError
             If the bytes are not those of as many elements.
         """
-        if type(payload.codec) is not type(self):
-            raise ParameterError.of("payload.codec", str(payload.codec), f"a {self.name} codec")
-        for field in payload.codec.message_fields():
-            if field.name not in payload.scalars:
-                raise ParameterError(f"payload.scalars: {field.name} is missing")
-        data = np.ascontiguousarray(payload.data)
-        if data.dtype != np.uint8:
-            raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
-        if data.size != -(-payload.nbits // 8):
-            kind = Truncated if 8 * data.size < payload.nbits else Corrupt
-            raise kind(f"the payload has {data.size} bytes for {payload.nbits} bits")
-        return payload.codec._unpack(payload._replace(data=data), size_of(shape))
+        n = size_of(shape)
+        payload = self._checked(payload, n)
+        return payload.codec._unpack(payload, n)
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
-        return self.pack(self.quantize(x, seed=seed, prior=prior))
+        return self._encode(intake(x).values, check_seed(seed), prior)
 
     def decode(
         self,
@@ -292,13 +305,40 @@ class Codec(Parameters):
             payload = self._bare_payload(payload, size_of(shape), nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
-        return payload.codec.dequantize(self.unpack(payload, shape), shape)
+        out = empty_like_shape(shape)
+        payload = self._checked(payload, out.size)
+        payload.codec._decode(payload, out)
+        return out.reshape(shape)
+
+    def _checked(self, payload: Payload, n: int) -> Payload:
+        """Return a message of n elements that is one of this kind of codec, and whole."""
+        if type(payload.codec) is not type(self):
+            raise ParameterError.of("payload.codec", str(payload.codec), f"a {self.name} codec")
+        if unresolved := payload.codec.unresolved():
+            raise ParameterError(f"payload.codec: {unresolved[0]} is not resolved")
+        for field in payload.codec.message_fields():
+            if field.name not in payload.scalars:
+                raise ParameterError(f"payload.scalars: {field.name} is missing")
+        data = np.ascontiguousarray(payload.data)
+        if data.dtype != np.uint8:
+            raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
+        if data.size != -(-payload.nbits // 8):
+            kind = Truncated if 8 * data.size < payload.nbits else Corrupt
+            raise kind(f"the payload has {data.size} bytes for {payload.nbits} bits")
+        if payload.seek is not None:
+            payload.seek.check(payload.codec.seek_blocks, n, payload.nbits)
+        return payload._replace(data=data)
 
     def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:
-        """Return the most bytes of a frame of n elements, of any shape, with this name."""
+        """Return the most bytes of a frame of n elements, of any shape, with this name.
+
+        A table of `Frame.with_seek` may come on top.
+        """
         payload = -(-self.max_payload_nbits(size_of(n)) // 8)
         name_nbytes = 0 if name is None else len(encode_name(name))
-        return payload + max_header_nbytes(n, name_nbytes, self.fields_nbytes())
+        header = max_header_nbytes(n, name_nbytes, self.fields_nbytes())
+        has_blocks = type(self).seek_blocks is not Codec.seek_blocks  # whatever "auto" becomes
+        return payload + header + (most_nbytes(n, payload) if has_blocks else 0)
 
     def _bare_payload(
         self, data: Any, n: int, nbits: int | None, scalars: Mapping[str, Any]
@@ -321,15 +361,15 @@ class Codec(Parameters):
         except (TypeError, ValueError, BufferError) as error:
             raise TypeError(f"payload is a {type(data).__name__}: must be bytes-like") from error
         if nbits is None:
-            nbits = codec._bare_nbits(n, flat.size)
+            nbits = codec._bare_nbits(n, flat, values)
         if not isinstance(nbits, (int, np.integer)) or nbits < 0:
             raise ParameterError.of("nbits", nbits, "a non-negative integer")
         return Payload(codec, values, flat, int(nbits))
 
-    def _bare_nbits(self, n: int, nbytes: int) -> int:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         """Bits of a payload of n elements, where its bytes alone tell; else `ParameterError`."""
         nbits = self.max_payload_nbits(n)
-        return nbits if -(-nbits // 8) == nbytes else 8 * nbytes
+        return nbits if -(-nbits // 8) == data.size else 8 * data.size
 
     def _require(self, fits: bool, n: int) -> None:
         """Raise `ParameterError` unless symbols fit the shape they are decoded to."""

@@ -1,11 +1,12 @@
 """The frame: one compressed tensor as bytes that say what they are, and stand alone.
 
     magic "GCF" · version · flags · codec · dtype · ndim · shape · [name] · parameters · scalars ·
-    payload bits · header CRC-32C · payload · payload CRC-32C · [tag]
+    payload bits · [seek table] · header CRC-32C · payload · payload CRC-32C · [tag]
 
 `Frame.from_bytes` checks structure and header checksum first, then codec and dtype, the payload's
-checksum, the tag, the limits, and last what name and parameters mean. So damage is called damage,
-and nothing is allocated on its word.
+checksum, the tag, the limits, and last what name, parameters and seek table mean. So damage is
+called damage, and nothing is allocated on its word. (Only where there is a seek table, codec and
+parameters come before the header's checksum: they tell how long it is.)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import google_crc32c
@@ -34,6 +35,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
+from gcodec.seek import LOG2_BLOCK, Section, SeekTable, check_log2
 from gcodec.wire import Reader, leb128
 
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
@@ -66,10 +68,15 @@ class Frame:
     name: str | None = None
     key: bytes | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Raise `Corrupt` if the seek table cannot be one of the payload."""
+        if self.seek is not None:
+            self.seek.check(self.codec.seek_blocks, self.size, self.payload.nbits)
+
     @property
-    def seek(self) -> None:
-        """Seek table of the payload; None, as no codec of this release needs one."""
-        return None
+    def seek(self) -> SeekTable | None:
+        """Seek table of the payload."""
+        return self.payload.seek
 
     @property
     def size(self) -> int:
@@ -92,6 +99,10 @@ class Frame:
             name = leb128(len(encoded)) + encoded
         if self.key is not None:
             flags |= wire.HAS_TAG
+        table = b""
+        if self.seek is not None:
+            flags |= wire.HAS_SEEK
+            table = self.seek.to_bytes()
         parameters = self.codec.write_parameters()
         scalars = self.codec.write_scalars(self.payload.scalars)
         header = b"".join(
@@ -106,6 +117,7 @@ class Frame:
                 bytes([len(scalars)]),
                 scalars,
                 leb128(self.payload.nbits),
+                table,
             )
         )
         return header + _crc32c(header)
@@ -121,6 +133,38 @@ class Frame:
         if self.key is not None:
             parts.append(_tag(self.key, parts))
         return parts
+
+    def with_seek(self, log2_block: int = LOG2_BLOCK) -> Frame:
+        """Return the frame with a seek table, which decoding its payload finds.
+
+        Parameters
+        ----------
+        log2_block : int
+            Of the elements, or sent values, of a block; from 0 to 62.
+
+        Returns
+        -------
+        Frame
+            With the same payload and key; the frame itself if it has such a table, or can have
+            none because its codec has no blocks or it sends nothing.
+
+        Raises
+        ------
+        FormatError
+            If the payload cannot be decoded.
+        """
+        log2_block = check_log2(log2_block)
+        has_it = self.seek is not None and self.seek.log2_block == log2_block
+        if has_it or self.codec.seek_blocks is None or not self.size:
+            return self
+        payload = self.payload._replace(seek=None)
+        table = self.codec._index(payload, self.size, log2_block)
+        coded = table.offsets[-1] > 0
+        return replace(self, payload=payload._replace(seek=table)) if coded else self
+
+    def without_seek(self) -> Frame:
+        """Return the frame without a seek table: the same tensor, key included."""
+        return replace(self, payload=self.payload._replace(seek=None)) if self.seek else self
 
     @classmethod
     def from_bytes(
@@ -164,7 +208,7 @@ class Frame:
         codec_id = reader.uint(1)
         dtype_code = reader.uint(1)
         ndim = reader.uint(1)
-        if flags & ~(wire.HAS_NAME | wire.HAS_TAG):
+        if flags & ~(wire.HAS_NAME | wire.HAS_SEEK | wire.HAS_TAG):
             raise Unsupported(f"flags {flags:#04x} are not known to this release", start + 4)
         if ndim > wire.MAX_NDIM:
             raise Corrupt(f"ndim {ndim} is above {wire.MAX_NDIM}", start + 7)
@@ -173,6 +217,12 @@ class Frame:
         parameters = reader.take(reader.uint(1))
         scalars = reader.take(reader.uint(1))
         nbits = reader.leb128()
+        section = None
+        if flags & wire.HAS_SEEK:
+            codec, values = _read_codec(by_id(codec_id), parameters, scalars)
+            if codec.seek_blocks is None:
+                raise Corrupt(f"a seek table, but {codec} has no blocks", reader.at)
+            section = Section.take(reader, codec.seek_blocks)
         header = reader.data[start : reader.at]
         if bytes(reader.take(4)) != _crc32c(header):
             raise Corrupt("the header's checksum is wrong", offset=reader.at - 4)
@@ -193,7 +243,8 @@ class Frame:
             raise Corrupt("no array has such a shape", start + 8)
         name = _read_name(raw_name)
         codec, values = _read_codec(codec_class, parameters, scalars)
-        payload = Payload(codec, values, payload_data, nbits)
+        table = None if section is None else section.table(n)
+        payload = Payload(codec, values, payload_data, nbits, table)
         return cls(codec, dtype, shape, payload, name, key), reader.at
 
     def decode(self, *, like: Any = None, out: Any = None) -> Any:
@@ -206,12 +257,11 @@ class Frame:
             target = writable(out, "out", self.dtype, self.shape)
         if like is not None:
             dtype = dtype_like(like, self.shape)
-        symbols = self.codec._unpack(self.payload, self.size)
         if target is not None and dtype == "float32" and is_flat(target):
-            self.codec._dequantize(symbols, target.reshape(-1))
+            self.codec._decode(self.payload, target.reshape(-1))
             return out
         values = empty_like_shape(self.size)
-        self.codec._dequantize(symbols, values)
+        self.codec._decode(self.payload, values)
         array = outlet(values, self.dtype).reshape(self.shape)
         if target is not None:
             target[...] = array

@@ -9,7 +9,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 
 MAGIC = b"GCF"
 VERSION = 1
-HAS_NAME, HAS_TAG = 1, 4  # bits of the flags byte; 2 is kept for a seek table
+HAS_NAME, HAS_SEEK, HAS_TAG = 1, 2, 4  # bits of the flags byte
 MAX_NDIM = 32
 TAG_NBYTES = 16
 
@@ -40,7 +40,7 @@ def encode_name(name: str) -> bytes:
 
 
 def max_header_nbytes(n: int, name_nbytes: int, fields_nbytes: int) -> int:
-    """Most bytes of a frame of n elements outside its payload, for any shape.
+    """Most bytes of a frame of n elements outside payload and seek table, for any shape.
 
     Parameters
     ----------

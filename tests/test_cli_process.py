@@ -20,7 +20,7 @@ from gcodec.gradients.dumps import write_dump
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
-VERBS = ("inspect", "encode", "decode", "verify", "codecs")
+VERBS = ("inspect", "encode", "decode", "verify", "seek", "codecs")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 HEAVY = ("numpy", "rich", "numba", "scipy", "ml_dtypes", "safetensors", "gcodec.codec")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import fields, mxnet, philox, ternary
+from reference import fields, mxnet, philox, ternary, universal
+from reference import qsgd as reference
 
 import gcodec
 from gcodec.gradients.dumps import open_dump
@@ -34,6 +35,126 @@ def test_every_row_names_a_test_of_its_own() -> None:
     here = {name for name in globals() if name.startswith("test_")}
     assert here - {"test_every_row_names_a_test_of_its_own"} == set(found)
     assert len(set(found)) == len(found)
+
+
+def test_positions_begin_with_one() -> None:
+    with pytest.raises(gcodec.ParameterError):
+        gcodec.entropy.parse("omega").encode([0])
+    first, later = (gcodec.parse("qsgd:s=1").encode(f32(*x)) for x in ((7, 0, 0, 0), (0, 0, 0, 7)))
+    assert str(first.codec) == str(later.codec) == "qsgd:s=1,form=sparse"
+    assert first.tobytes()[4:] == b"\0" and first.nbits == 32 + 3  # distance 1, plus, level 1
+    assert later.tobytes()[4:] == bytes([0b10100000]) and later.nbits == 32 + 8  # 101000 0 0
+    # The second bucket goes on counting.
+    split = gcodec.parse("qsgd:s=1,form=sparse,bucket=2").encode(f32(7, 0, 0, 7))
+    assert split.tobytes()[8:] == bytes([0b00011000]) and split.nbits == 64 + 3 + 5
+
+
+def test_sparse_string_does_not_tell_its_end() -> None:
+    codec = gcodec.parse("qsgd:s=4,form=sparse")
+    payload = codec.encode(f32(3, 0, -4, 0, 0, 0), seed=1)
+    data = payload.tobytes()
+    assert (data.hex(), payload.nbits) == ("40a0000024e0", 44)
+    assert codec.decode(data, 6, nbits=44).tolist() == [2.5, 0, -3.75, 0, 0, 0]
+    assert codec.decode(data, 6, nbits=47).tolist() == [2.5, 0, -3.75, 1.25, 0, 0]
+    with pytest.raises(gcodec.ParameterError, match="nbits"):
+        codec.decode(data, 6)
+    dense = gcodec.parse("qsgd:s=4,form=dense")
+    assert dense.decode(bytes.fromhex("40a000006340"), 4).tolist() == [2.5, 0, -3.75, 0]
+
+
+def test_string_is_written_as_it_is_read() -> None:
+    payload = gcodec.parse("qsgd:s=4,form=dense").encode(f32(3, 0, -4, 0), seed=1)
+    norm = format(int(f32(5).view(np.uint32)[0]), "032b")
+    text = norm + "0110" + "00" + "1101000" + "00"  # a sign and a word, for each
+    assert payload.nbits == len(text) == 47
+    assert format(int.from_bytes(payload.tobytes(), "big"), "048b") == text + "0"
+    with pytest.raises(gcodec.Corrupt):
+        payload.codec.decode(bytes.fromhex("40a000006341"), 4, nbits=47)
+
+
+def test_zero_vector_is_a_norm() -> None:
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(f32(0) / np.linalg.norm(f32(0, -0.0))).all()
+    for form, code in reference_forms():
+        codec = gcodec.parse(f"qsgd:form={form},code={code},bucket=2")
+        payload = codec.encode(f32(0, -0.0, 0, 0, 0))
+        assert payload.tobytes() == bytes(12) and payload.nbits == 96
+        assert bits(codec.decode(payload, 5)) == [0] * 5
+        part = codec.encode(f32(0, -0.0, 0, 3, 0))
+        assert part.tobytes()[:12] == bytes(4) + f32(3).astype(">f4").tobytes() + bytes(4)
+        with pytest.raises(gcodec.Corrupt):
+            codec.unpack(payload._replace(data=np.frombuffer(b"\x80" + bytes(11), np.uint8)), 5)
+
+
+def reference_forms() -> list[tuple[str, str]]:
+    return [(form, code) for code, form in reference.ALL]
+
+
+def test_sign_of_level_zero() -> None:
+    codec = gcodec.parse("qsgd:s=1,form=dense")
+    payload = codec.encode(f32(-1, 2**-20, -(2**-20), -0.0, 1e6), seed=1)
+    assert payload.tobytes()[4:] == bytes([0b00000000, 0b01000000])  # 00 00 00 00 0100
+    assert bits(codec.decode(payload, 5))[:4] == [0] * 4
+    assert codec.encode(f32(-1)).tobytes()[4:] == bytes([0b11000000])
+    with pytest.raises(gcodec.Corrupt):
+        codec.decode(payload.tobytes()[:4] + bytes([0b00100000, 0b01000000]), 5)
+
+
+def test_levels_end_with_s() -> None:
+    v, s = np.float32(float.fromhex("0x1.a30fecp+0")), 2**24 - 1
+    r = v * np.float32(s / float(v))
+    assert r == s + 1
+    for norm in ("l2", "max"):
+        codec = gcodec.parse(f"qsgd:s={s},norm={norm}")
+        decoded = codec.decode(codec.encode(f32(v)), 1)
+        assert codec.quantize(f32(v)).levels.tolist() == [2 * s]
+        assert abs(float(decoded[0]) / float(v) - 1) < 2**-23
+    # The norm that is sent is the one that levels are counted in.
+    x = f32(1, 1, 1)
+    codec = gcodec.parse("qsgd:s=1000003,form=dense")
+    payload = codec.encode(x)
+    sent = payload.data[:4].view(">f4")[0]
+    assert float(sent) != 3**0.5
+    norms = [np.float32(sent)]
+    expected = [2 * k for k in reference.levels_of(x, norms, 1000003, 0)]
+    assert codec.unpack(payload, 3).levels.tolist() == expected
+
+
+def test_levels_are_not_bits() -> None:
+    lengths = gcodec.entropy.parse("omega").lengths(range(1, 18)).tolist()
+    assert max(lengths[:15]) == 7 and lengths[15] == 11
+    codec = gcodec.parse("qsgd:form=dense")
+    nbits = {k: codec.encode(f32(k)).nbits - 32 for k in (1, 2)}  # a lone value has level s = 15
+    assert nbits == {1: 12, 2: 12}
+    x = np.random.default_rng(1).standard_normal(10**6, np.float32)
+    assert 2.0 < codec.encode(x).nbits / x.size < 2.1
+    assert 0.15 < gcodec.parse("qsgd").encode(x).nbits / x.size < 0.25
+    for s, width in ((7, 4), (8, 5), (15, 5), (127, 8)):
+        packed = gcodec.parse(f"qsgd:s={s},code=packed").encode(x[:1000])
+        assert packed.nbits == 32 + 1000 * width
+
+
+def test_table_of_the_notes_is_omega() -> None:
+    table = "0 100 110 101000 101010 101100 101110 1110000 1110010 1110100 1110110 1111000"
+    table += " 1111010 1111100 1111110 10100100000"
+    words = {
+        name: [gcodec.entropy.parse(name).encode([n]).to01() for n in range(1, 17)]
+        for name in ("omega", "gamma", "delta")
+    }
+    assert words["omega"] == table.split()
+    assert words["delta"] != words["omega"] != words["gamma"]
+    assert gcodec.entropy.parse("omega").lengths([2**64 - 1]).tolist() == [76]
+
+
+def test_naive_elias_has_no_zero() -> None:
+    def theirs(levels: list[int]) -> str:
+        return "".join(reference.sign(k) + universal.omega(abs(k) or 1) for k in levels)
+
+    assert theirs([0, 1, 0, 1]) == theirs([1, 1, 1, 1]) == theirs([0, 0, 0, 0])
+    setting = reference.Setting(s=4, form="dense")
+    ours = {reference.write(setting, [np.float32(1)], k).data for k in ([0, 1], [1, 1], [0, 0])}
+    assert len(ours) == 3
+    assert gcodec.decode(gcodec.encode(f32(0, -7, 0), "qsgd:s=255")).tolist() == [0, -7, 0]
 
 
 def test_default_threshold_sends_nothing() -> None:

@@ -14,8 +14,9 @@ LAYERS = [
     {"limits", "wire"},
     {"kernels"},
     {"kinds", "seeds"},
-    {"params", "frameworks"},
+    {"params", "frameworks", "seek"},
     {"arrays"},
+    {"entropy"},
     {"codec"},
     {"registry"},
     {"codecs"},
@@ -25,7 +26,7 @@ LAYERS = [
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "gradients", "cli")  # whose modules may import each other
+PACKAGES = ("kernels", "entropy", "gradients", "cli")  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

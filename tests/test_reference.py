@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 
 import ml_dtypes
@@ -17,9 +18,11 @@ from reference import (
     minmax,
     mxnet,
     philox,
+    qsgd,
     sign,
     sums,
     ternary,
+    universal,
 )
 
 
@@ -113,6 +116,7 @@ def test_frame_bytes() -> None:
         "params": b"\x04",
         "scalars": b"",
         "nbits": 47,
+        "seek": None,
         "payload": QSGD_DENSE,
         "tag": None,
         "end": len(data),
@@ -135,6 +139,21 @@ def test_frame_of_everything() -> None:
         assert parsed["end"] == len(data)
     with pytest.raises(ValueError, match="wrong tag"):
         frame.parse(data, b"other")
+
+
+@pytest.mark.parametrize("form", [0, 1])
+@pytest.mark.parametrize("count", [1, 4096, 4097, 8193])
+def test_frame_with_a_seek_table(form: int, count: int) -> None:
+    lengths = [47] + [0] * (count - 1)
+    section = qsgd.section(qsgd.Table(0, lengths, [1] * count if form else None))
+    params = bytes([4, form])
+    data = frame.build(2, 1, (count,), params, b"", QSGD_DENSE, 47, "w", seek=section)
+    assert data[4] == 3
+    parsed = frame.parse(data)
+    assert parsed["seek"] == section and parsed["nbits"] == 47 and parsed["end"] == len(data)
+    header = data[: -len(QSGD_DENSE) - 8]
+    assert header.endswith(section)
+    assert data == header + struct.pack("<I", crc32c.crc32c(header)) + data[len(header) + 4 :]
 
 
 def test_frames_concatenate() -> None:
@@ -175,7 +194,8 @@ def _resealed(header: bytes) -> bytes:
     [
         ("47434602 00 01 01 00 00 00 00", "version"),
         ("47434601 08 01 01 00 00 00 00", "flags"),
-        ("47434601 02 01 01 00 00 00 00", "seek"),
+        ("47434601 02 01 01 00 00 00 00", "blocks"),
+        ("47434601 02 02 01 00 02 0400 00 00 0003 00", "3 bytes"),
         ("47434601 00 00 01 00 00 00 00", "codec"),
         ("47434601 00 0e 01 00 00 00 00", "codec"),
         ("47434601 00 bf 01 00 00 00 00", "codec"),
@@ -563,6 +583,197 @@ def test_minmax_at_random() -> None:
 def test_minmax_refuses(hexadecimal: str) -> None:
     with pytest.raises(ValueError):
         minmax.decode(bytes.fromhex(hexadecimal), 1, 2)
+
+
+# --- universal codes ----------------------------------------------------------------------------
+
+CODES = ["unary", "gamma", "delta", "omega", "rice", "rice:k=3", "golomb", "golomb:b=7"]
+CODES += ["golomb:b=8", "golomb:b=10", "expgolomb", "expgolomb:k=2"]
+
+
+def test_omega_is_the_table_of_the_notes() -> None:
+    words = ["0", "10 0", "11 0", "10 100 0", "10 101 0", "10 110 0", "10 111 0", "11 1000 0"]
+    words += ["11 1001 0", "11 1010 0", "11 1011 0", "11 1100 0", "11 1101 0", "11 1110 0"]
+    words += ["11 1111 0", "10 100 10000 0"]
+    assert [universal.omega(n) for n in range(1, 17)] == [w.replace(" ", "") for w in words]
+
+
+@pytest.mark.parametrize(
+    ("n", "omega", "gamma", "delta"),
+    [
+        *((1, 1, 1, 1), (2, 3, 3, 4), (3, 3, 3, 4), (4, 6, 5, 5), (7, 6, 5, 5), (8, 7, 7, 8)),
+        *((15, 7, 7, 8), (16, 11, 9, 9), (31, 11, 9, 9), (32, 12, 11, 10), (64, 13, 13, 11)),
+        *((128, 14, 15, 14), (256, 16, 17, 15), (2**15, 23, 31, 24), (2**16, 28, 33, 25)),
+        (2**64 - 1, 76, 127, 76),
+    ],
+)
+def test_lengths_of_universal_codes(n: int, omega: int, gamma: int, delta: int) -> None:
+    assert len(universal.omega(n)) == omega
+    assert len(universal.gamma(n)) == gamma
+    assert len(universal.delta(n)) == delta
+    assert len(universal.expgolomb(n - 1, 0)) == gamma
+    assert universal.golomb(n % 1000, 16) == universal.rice(n % 1000, 4)
+    assert universal.golomb(n % 1000, 1) == universal.unary(n % 1000)
+
+
+@pytest.mark.parametrize("spec", CODES)
+def test_universal_codes_are_read_back(spec: str) -> None:
+    least = universal.parse(spec)[2]
+    values = [*range(least, 200)]
+    if spec.partition(":")[0] in ("gamma", "delta", "omega", "expgolomb"):
+        values += [2**k + d for k in range(8, 64) for d in (-1, 0, 1)] + [2**64 - 1]
+    text = universal.encode(spec, values)
+    assert universal.decode(spec, text, len(values)) == (values, len(text))
+    words = [universal.encode(spec, [value]) for value in values]
+    ordered = sorted(words)  # a word that began another would come right before it
+    assert not any(b.startswith(a) for a, b in itertools.pairwise(ordered))
+    for word in words:
+        for size in range(0, len(word), 5):
+            with pytest.raises(universal.Truncated):
+                universal.decode(spec, word[:size], 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "bits"),
+    [
+        ("omega", "10 110 1000000 1"),
+        ("omega", "10 101 111111" + "1" * 64 + "1"),
+        ("gamma", "0" * 64 + "1"),
+        ("gamma", "0" * 64),
+        ("delta", "0000001 000001"),
+        ("delta", "0" * 7),
+        ("rice:k=62", "00001"),
+        ("rice:k=62", "0000"),
+        ("golomb:b=4611686018427387904", "0000"),
+        ("expgolomb", "0" * 64 + "1" + "0" * 63 + "1"),
+        ("expgolomb:k=2", "0" * 63 + "1"),
+    ],
+)
+def test_universal_codes_refuse(spec: str, bits: str) -> None:
+    with pytest.raises(universal.Corrupt):
+        universal.decode(spec, bits.replace(" ", ""), 1)
+
+
+# --- qsgd ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("norm", "levels", "s", "dense", "sparse"),
+    [
+        (5, [2, 0, -3, 0], 4, "6340", "24e0"),
+        (2, [1, 1, 1, 1], 2, "4444", "0000"),
+        (0, [0, 0, 0, 0], 4, "", ""),
+        (1, [0, 0, 0, 0], 4, "00", ""),
+        (8, [1, -2, 3, -4, 5], 8, "4e51a960", "0c334150"),
+        (2, [0] * 49 + [-127] + [0] * 50, 127, "00" * 12 + "3780" + "00" * 13, "ae4dbf80"),
+        (3.5, [-1], 1, "c0", "40"),
+    ],
+)
+def test_qsgd_payloads(norm: float, levels: list[int], s: int, dense: str, sparse: str) -> None:
+    norms = [np.float32(norm)]
+    head = struct.pack(">f", norm)
+    for form, code in (("dense", dense), ("sparse", sparse)):
+        message = qsgd.write(qsgd.Setting(s=s, form=form), norms, levels)
+        assert message.data == head + bytes.fromhex(code)
+        assert qsgd.read(message.setting, message.data, message.nbits, len(levels)) == (
+            norms,
+            levels,
+        )
+    assert [qsgd.unzigzag(qsgd.zigzag(k)) for k in levels] == levels
+
+
+def test_qsgd_levels() -> None:
+    # The first words of seed 0 over 2^32: 0.399, 0.881, 0.736, 0.606.
+    one = [np.float32(1)]
+    assert qsgd.levels_of(f32(0.3, -0.8, 0.7, 0.6), one, 1, 0) == [0, 0, 0, 0]
+    assert qsgd.levels_of(f32(-0.4, 0.9, 0.75, -0.61), one, 1, 0) == [-1, 1, 1, -1]
+    assert qsgd.levels_of(f32(-0.04, 0.29, 0.875, -0.761), one, 10, 0) == [-1, 3, 9, -8]
+    assert qsgd.levels_of(f32(2, -3), one, 10, 0) == [10, -10]
+    assert qsgd.norms_of(f32(3, 0, -4, 0, -2), 4, "l2") == [5, 2]
+    assert qsgd.norms_of(f32(3, 0, -4, 0, -2), 4, "max") == [4, 2]
+    assert qsgd.norms_of(f32(), 4, "l2") == []
+    for bad in (f32(1, float("nan")), f32(float("-inf")), f32(3e38, 3e38)):
+        with pytest.raises(ValueError):
+            qsgd.norms_of(bad, 0, "l2")
+    tiny = np.float32(2.0**-149)
+    assert qsgd.levels_of(f32(tiny, -tiny, 0), [tiny], 2**24, 0) == [2**24, -(2**24), 0]
+    assert qsgd.dequantize([2**24, -(2**24), 0], [tiny], 2**24, 0).tolist() == [tiny, -tiny, 0]
+    assert qsgd.dequantize([1, -1, 0], one, 3, 0)[1] == -np.float32(1 / 3)
+
+
+def test_qsgd_chooses() -> None:
+    auto = qsgd.Setting(s=4, code="auto")
+    zeros = qsgd.pack(auto, [np.float32(0)], [0, 0, 0])
+    assert (zeros.setting.code, zeros.setting.form, zeros.nbits) == ("omega", "dense", 32)
+    few = qsgd.pack(auto, [np.float32(1)], [0] * 30 + [1])
+    assert (few.setting.code, few.setting.form, few.rices) == ("rice", "sparse", (0, 4))
+    assert qsgd.best_rice([]) == 0 and qsgd.best_rice([2**20]) == 19
+    assert qsgd.best_rice([2, 3]) == 1  # 2 is as good
+    assert qsgd.gaps_of([0, 1, -1, 0, 0, 3]) == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("form", "code", "n", "bits", "error"),
+    [
+        ("dense", "omega", 1, "10", universal.Corrupt),  # a sign of level 0
+        ("dense", "omega", 1, "0101100", universal.Corrupt),  # level 5
+        ("dense", "omega", 1, "000", universal.Corrupt),
+        ("dense", "omega", 2, "00", universal.Truncated),
+        ("dense", "omega", 1, "010", universal.Truncated),
+        ("sparse", "omega", 1, "00100" + "000", universal.Corrupt),  # element 2 of 1
+        ("sparse", "omega", 3, "00", universal.Truncated),
+        ("dense", "rice", 1, "0000000001", universal.Corrupt),  # z = 9
+        ("dense", "rice", 2, "1", universal.Truncated),
+        ("sparse", "rice", 2, "001", universal.Corrupt),
+        ("sparse", "rice", 2, "01000001", universal.Corrupt),  # level 5
+        ("dense", "packed", 1, "1001", universal.Corrupt),
+        ("dense", "packed", 2, "1001000", universal.Truncated),
+        ("dense", "packed", 1, "00000", universal.Corrupt),
+    ],
+)
+def test_qsgd_refuses(
+    form: str, code: str, n: int, bits: str, error: type[universal.Corrupt]
+) -> None:
+    data = struct.pack(">f", 1) + universal.to_bytes(bits)
+    setting = qsgd.Setting(s=4, form=form, code=code)
+    rices = {"dense": (0,), "sparse": (0, 0)}[form] if code == "rice" else ()
+    with pytest.raises(ValueError) as caught:
+        qsgd.read(setting, data, 32 + len(bits), n, rices)
+    assert type(caught.value) is error
+
+
+def test_qsgd_refuses_norms_and_fill() -> None:
+    setting = qsgd.Setting(s=4, form="sparse", bucket=1)
+    good = struct.pack(">ff", 1, 0)
+    assert qsgd.read(setting, good + b"\0", 67, 2) == ([1, 0], [1, 0])
+    for norm in ("80000000", "7f800000", "ffc00000", "bf800000"):
+        with pytest.raises(universal.Corrupt):
+            qsgd.read(setting, good[:4] + bytes.fromhex(norm), 64, 2)
+    for data, nbits, error in (
+        (good[:7], 56, universal.Truncated),
+        (good + b"\x10", 67, universal.Corrupt),  # fill
+        (good + b"\x80", 69, universal.Corrupt),  # element 2 is silent
+    ):
+        with pytest.raises(error):
+            qsgd.read(setting, data, nbits, 2)
+
+
+def test_qsgd_seek_tables() -> None:
+    setting = qsgd.Setting(s=3, form="sparse")
+    message = qsgd.write(setting, [np.float32(3)], [1, 0, 0, -2, 0, 0, 2, 0, 0])
+    table = qsgd.seek_table(message, 1)
+    assert table == (1, [10, 7], [4, 3])
+    assert qsgd.section(table) == bytes.fromhex("0101 02 0a04 0703")
+    dense = qsgd.write(setting._replace(form="dense", bucket=3), f32(3, 0, 5), [1, 0, 0] * 3)
+    table = qsgd.seek_table(dense, 1)
+    assert table == (1, [6, 2, 0, 6, 2], None)
+    assert qsgd.section(table) == bytes.fromhex("0101 05 06 02 00 06 02")
+    assert qsgd.section(qsgd.Table(0, [256], None)) == bytes.fromhex("0002 01 0001")
+    many = qsgd.section(qsgd.Table(0, [3] * 4097, [2] * 4097))
+    assert (
+        many[:2] + many[4:]
+        == b"\0\1" + b"\3\2" * 4096 + struct.pack("<QQ", 3 * 4096, 2 * 4096) + b"\3\2"
+    )
 
 
 # --- sign ---------------------------------------------------------------------------------------

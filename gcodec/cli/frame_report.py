@@ -28,6 +28,7 @@ _COLUMNS = [
     Column("payload", rank=3),
     Column("checksums", rank=6),
 ]
+_SEEK = Column("seek table", rank=8)
 
 
 class FrameReport:
@@ -66,6 +67,7 @@ class FrameReport:
                     "shape": list(placed.frame.shape),
                     "start": placed.start,
                     **_bytes_document([placed]),
+                    "seek": _seek_document(placed),
                 }
                 for placed in self._frames
             ],
@@ -83,6 +85,9 @@ class FrameReport:
             text.size(path.stat().st_size),
         ]
         print_line(console, "   ".join(headline), "bold")
+        # Most files have no seek tables, and need no column for them.
+        has_tables = any(placed.frame.seek is not None for placed in frames)
+        columns = [*_COLUMNS, _SEEK] if has_tables else _COLUMNS
         rows = [
             [
                 f"(frame {placed.number})" if placed.frame.name is None else placed.frame.name,
@@ -90,13 +95,16 @@ class FrameReport:
                 placed.frame.dtype,
                 text.shape(placed.frame.shape),
                 *_cells([placed]),
+                _seek_cell(placed),
             ]
             for placed in frames[:top]
         ]
         if len(rows) < len(frames):
-            rows.append([f"({len(frames) - len(rows)} more)", *[""] * (len(_COLUMNS) - 1)])
-        total = ["total", "", "", "", *_cells(frames)]
-        missing = print_table(console, _COLUMNS, rows, total)
+            rows.append([f"({len(frames) - len(rows)} more)", *[""] * len(_COLUMNS)])
+        counts = _bytes_document(frames)
+        tables = text.beside(counts["seek_bytes"], counts["payload_bytes"])
+        total = ["total", "", "", "", *_cells(frames), tables]
+        missing = print_table(console, columns, rows, total)
         if missing and not quiet:
             note(f"{console.width} columns have no room for: {', '.join(missing)}")
 
@@ -128,7 +136,29 @@ def _bytes_document(frames: list[Placed]) -> dict[str, Any]:
         "header_bytes": sum(placed.header_nbytes for placed in frames),
         "payload_bytes": sum(placed.payload_nbytes for placed in frames),
         "checksum_bytes": sum(placed.checksum_nbytes for placed in frames),
+        "seek_bytes": sum(placed.seek_nbytes for placed in frames),
     }
+
+
+def _seek_document(placed: Placed) -> dict[str, Any] | None:
+    table = placed.frame.seek
+    if table is None:
+        return None
+    return {
+        "log2_block": table.log2_block,
+        "counts": placed.frame.codec.seek_blocks,
+        "entries": table.count,
+        "bytes": table.nbytes,
+        "share": text.ratio(table.nbytes, placed.payload_nbytes),
+    }
+
+
+def _seek_cell(placed: Placed) -> str:
+    table = placed.frame.seek
+    if table is None:
+        return ""
+    size = text.beside(table.nbytes, placed.payload_nbytes)
+    return f"{table.count:,} x 2^{table.log2_block} {placed.frame.codec.seek_blocks}, {size}"
 
 
 def _cells(frames: list[Placed]) -> list[str]:

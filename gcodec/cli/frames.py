@@ -52,6 +52,11 @@ class Placed(NamedTuple):
         return self.nbytes - self.payload_nbytes - self.checksum_nbytes
 
     @property
+    def seek_nbytes(self) -> int:
+        """Bytes of the seek table, which is a part of the header."""
+        return 0 if self.frame.seek is None else self.frame.seek.nbytes
+
+    @property
     def raw_nbytes(self) -> int:
         """Bytes of the tensor that was encoded."""
         return self.frame.size * wire.ITEMSIZE[self.frame.dtype]

@@ -84,6 +84,11 @@ def percent(part: int, whole: int) -> str:
     return f"{share:.1f}" if part and part != whole else f"{share:.0f}"
 
 
+def beside(nbytes: int, payload_nbytes: int) -> str:
+    """Spell the size of seek tables, and its share of their payloads."""
+    return f"{size(nbytes)}, {percent(nbytes, payload_nbytes)} % of payload"
+
+
 def shape(dims: tuple[int, ...]) -> str:
     """Spell a shape."""
     return "x".join(map(str, dims)) or "scalar"

@@ -19,9 +19,9 @@ def command(
 ) -> int:
     """Check that .gcf files are whole.
 
-    Checks the structure of every frame, both of its checksums, and that its payload can be
-    unpacked; no tensor is made. FILE can be a directory or a glob. The exit code is 1 if a file
-    is damaged.
+    Checks the structure of every frame, both of its checksums, that its payload can be unpacked
+    and that its seek table fits it; no tensor is made. FILE can be a directory or a glob. The exit
+    code is 1 if a file is damaged.
     """
     from gcodec.cli import inputs, text
     from gcodec.cli.document import print_document
@@ -39,8 +39,11 @@ def command(
             "frames": 0,
             "values": 0,
             "bytes": 0,
+            "seek_tables": 0,
+            "seek_bytes": 0,
         }
         checked.append(found)
+        payload_nbytes = 0
         with outcome.of(path):
             for placed in read_file(path, limits):
                 frame = placed.frame
@@ -49,11 +52,17 @@ def command(
                 found["frames"] += 1
                 found["values"] += frame.size
                 found["bytes"] = placed.end
+                found["seek_tables"] += frame.seek is not None
+                found["seek_bytes"] += placed.seek_nbytes
+                payload_nbytes += placed.payload_nbytes
             found["ok"] = True
             if not as_json and not quiet:
                 frames = text.count(found["frames"], "frame")
                 values = text.count(found["values"], "value")
                 line = f"{path}: ok   {frames}   {values}   {text.size(found['bytes'])}"
+                if found["seek_tables"]:
+                    tables = text.count(found["seek_tables"], "seek table")
+                    line += f"   {tables}, {text.beside(found['seek_bytes'], payload_nbytes)}"
                 click.echo(text.printable(line))
     if as_json:
         print_document("verify", {"files": checked}, outcome)

@@ -210,9 +210,9 @@ class MXNet2Bit(Codec):
         codec = self._of(symbols).replaced(form="sparse")
         return Payload(codec, scalars, gaps.write(symbols.codes, made), made.nbits)
 
-    def _bare_nbits(self, n: int, nbytes: int) -> int:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "dense":
-            return super()._bare_nbits(n, nbytes)
+            return super()._bare_nbits(n, data, scalars)
         raise ParameterError("nbits: the bytes of form=sparse do not tell it; give it as nbits=…")
 
     def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:

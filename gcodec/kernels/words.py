@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gcodec.kernels.jit import intrinsic
+import numpy as np
+
+from gcodec.kernels.jit import intrinsic, subroutine
 
 
 @intrinsic
@@ -68,3 +70,47 @@ def count_ones(typing_context: Any, word: Any) -> Any:
         return builder.ctpop(args[0])
 
     return word(word), generate
+
+
+@subroutine(variant="peek")
+def peek(data, at):
+    """Return the 64 bits from bit `at` >= 0 on, the first highest; 0 behind the last byte."""
+    byte = at >> 3
+    shift = np.uint64(at & 7)
+    if byte + 9 <= data.size:
+        word = swapped(load_word(data, byte)) << shift
+        return word | np.uint64(data[byte + 8]) >> (np.uint64(8) - shift)
+    word = np.uint64(0)
+    for i in range(byte, data.size):  # at most 8 bytes, so that no shift is negative
+        word |= np.uint64(data[i]) << np.uint64(56 - 8 * (i - byte) + (at & 7))
+    return word
+
+
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """Return how many zero bits an unsigned integer has below its lowest one."""
+    from llvmlite import ir
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(0))
+
+    return word(word), generate
+
+
+@intrinsic
+def nonzero_bytes(typing_context: Any, data: Any, at: Any) -> Any:
+    """Return a uint64 of which bit k says whether byte `at` + k of a uint8 array is not 0.
+
+    The 64 bytes are inside of the array.
+    """
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.VectorType(ir.IntType(8), 64)
+        pointer = _word_at(context, builder, signature, args)
+        found = builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1)
+        mask = builder.icmp_unsigned("!=", found, ir.Constant(kind, [0] * 64))
+        return builder.bitcast(mask, ir.IntType(64))
+
+    return types.uint64(data, at), generate

@@ -3,6 +3,7 @@
 ``#`` begins a remark; ``|`` and blanks between hexadecimal digits only show fields. Values of
 arrays are decimal numbers, hexadecimal floats (``0x1.8p-3``), ``nan``, ``inf``, or ``bits:`` and
 the bit pattern in the array's own dtype (``bits:7fc00001``). A key that comes again continues.
+``seek`` asks for a seek table, with blocks of 2 to this power.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ DTYPES = {
 DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
 REQUIRED = {"grad", "dtype", "payload", "frame", "decoded"}
 OPTIONAL = {"shape", "seed", "name", "key", "nonfinite", "scalars", "residual", "after", "bits"}
+OPTIONAL |= {"seek"}
 
 
 def fields_of(text: str) -> dict[str, str]:
@@ -118,6 +120,11 @@ def check(spec: str, fields: dict[str, str]) -> None:
         written = gcodec.encode(x, spec, seed=seed, name=name, key=key, **options)
     assert made.tobytes().hex(" ") == payload.hex(" ")
     assert made.nbits == nbits
+    if "seek" in fields:
+        plain = written
+        written = gcodec.Frame.from_bytes(plain, key=key).with_seek(int(fields["seek"])).to_bytes()
+        assert gcodec.Frame.from_bytes(frame, key=key).without_seek().to_bytes() == plain
+        assert bits(gcodec.decode(plain, key=key)) == bits(decoded)
     assert written.hex(" ") == frame.hex(" ")
     if scalars:
         for scalar, value in scalars.items():
@@ -136,6 +143,7 @@ def check(spec: str, fields: dict[str, str]) -> None:
     assert parsed["payload"] == payload and parsed["nbits"] == nbits
     assert parsed["codec_id"] == codec.id and parsed["dtype"] == DTYPE_CODES[dtype]
     assert parsed["shape"] == shape and parsed["name"] == name
+    assert (parsed["seek"] is not None) == ("seek" in fields)
     assert math.prod(shape) == x.size
     rebuilt = reference_frame.build(
         parsed["codec_id"],
@@ -147,5 +155,6 @@ def check(spec: str, fields: dict[str, str]) -> None:
         nbits,
         name,
         key,
+        parsed["seek"],
     )
     assert rebuilt == frame

@@ -1,19 +1,28 @@
-"""Frame v1 (``docs/wire-format.md``), without seek tables.
+"""Frame v1 (``docs/wire-format.md``).
 
 ::
 
     47 43 46 01  flags u8  codec u8  dtype u8  ndim u8  shape LEB128 ...
     [name: LEB128 length, UTF-8]  params: u8 length, bytes  scalars: u8 length, bytes
-    payload bit count LEB128  header CRC-32C u32
+    payload bit count LEB128  [seek table]  header CRC-32C u32
     payload  payload CRC-32C u32  [tag: 16 bytes]
 
 CRCs are little-endian. The tag is a keyed BLAKE2b over all bytes of the frame before it.
+
+The seek table::
+
+    log2 of the block u8  width u8  count LEB128
+    per block: length, `width` bytes  [advance, `width` bytes]
+    before blocks 4096, 8192 ...: sum of the lengths so far u64  [sum of the advances so far u64]
+
+Only tables of codecs whose blocks count sent values have advances.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +35,9 @@ FLAG_SEEK = 2
 FLAG_TAG = 4
 MAX_NDIM = 32
 TAG_NBYTES = 16
+QSGD = 2  # the public codec that has seek tables
+SPARSE = 1  # its form whose blocks count sent values
+STRIDE = 4096  # blocks from one pair of sums to the next
 
 
 def _tag(data: bytes, key: bytes) -> bytes:
@@ -59,14 +71,17 @@ def build(
     nbits: int,
     name: str | None = None,
     key: bytes | None = None,
+    seek: bytes | None = None,
 ) -> bytes:
-    """Return the bytes of a frame; a ``key`` adds the tag."""
+    """Return the bytes of a frame; a ``key`` adds the tag, ``seek`` is the seek table."""
     if len(shape) > MAX_NDIM:
         raise ValueError(f"{len(shape)} dimensions")
     _check_payload(payload, nbits)
     flags = 0
     if name is not None:
         flags |= FLAG_NAME
+    if seek is not None:
+        flags |= FLAG_SEEK
     if key is not None:
         flags |= FLAG_TAG
 
@@ -79,6 +94,7 @@ def build(
     out += _short(params)
     out += _short(scalars)
     out += leb128.encode(nbits)
+    out += seek or b""
     out += crc32c(out).to_bytes(4, "little")
     out += payload
     out += crc32c(payload).to_bytes(4, "little")
@@ -116,7 +132,56 @@ class _Reader:
         return int.from_bytes(self.take(4), "little")
 
 
-def parse(data: bytes, key: bytes | None = None) -> dict[str, Any]:
+def _read_seek(read: _Reader, has_advances: bool) -> dict[str, Any]:
+    """Read a seek table, which must be in its shortest form and not contradict itself."""
+    log2_block = read.byte()
+    if log2_block > 62:
+        raise ValueError(f"a seek table of blocks of 2^{log2_block}")
+    width = read.byte()
+    if width not in (1, 2, 4, 8):
+        raise ValueError(f"a seek table with entries of {width} bytes")
+    lengths: list[int] = []
+    advances: list[int] = []
+    columns = [lengths, advances] if has_advances else [lengths]
+    for block in range(read.number()):
+        if block and block % STRIDE == 0:
+            for column in columns:
+                if int.from_bytes(read.take(8), "little") != sum(column):
+                    raise ValueError("the sums of the seek table are wrong")
+        for column in columns:
+            column.append(int.from_bytes(read.take(width), "little"))
+    if width > 1 and max(lengths + advances, default=0) < 256 ** (width // 2):
+        raise ValueError("the seek table has wider entries than it needs")
+    return {
+        "log2_block": log2_block,
+        "lengths": lengths,
+        "advances": advances if has_advances else None,
+    }
+
+
+def _check_seek(table: dict[str, Any], n: int, nbits: int) -> None:
+    """Check a seek table against the elements and payload bits of its frame."""
+    lengths, advances, block = table["lengths"], table["advances"], 2 ** table["log2_block"]
+    if not lengths or sum(lengths) > nbits:
+        raise ValueError("the seek table is not one of so many bits")
+    if advances is None:
+        if len(lengths) != (n + block - 1) // block:
+            raise ValueError("the seek table has another number of blocks")
+    elif sum(advances) > n or advances[-1] < 1 or min(advances[:-1], default=block) < block:
+        raise ValueError("the seek table is not one of so many elements")
+
+
+def _has_advances(codec_id: int, params: bytes) -> bool:
+    """Tell whether blocks count sent values: of codecs with a public id, for sparse qsgd."""
+    if codec_id != QSGD:
+        raise ValueError("a seek table, but the codec has no blocks")
+    _, end = leb128.decode(params, 0)  # the number of levels is in front
+    return params[end : end + 1] == bytes([SPARSE])
+
+
+def parse(
+    data: bytes, key: bytes | None = None, has_advances: bool | None = None
+) -> dict[str, Any]:
     """Read the frame at the start of ``data``; what follows it is left alone.
 
     Parameters
@@ -125,17 +190,20 @@ def parse(data: bytes, key: bytes | None = None) -> dict[str, Any]:
         One frame, or several end to end: the next one is at ``data[result["end"]:]``.
     key
         If given, the frame must carry a tag made with it; without it a tag is not checked.
+    has_advances
+        Whether blocks of a seek table count sent values; asked for private codecs alone.
 
     Returns
     -------
     dict
         ``flags``, ``codec_id``, ``dtype``, ``shape``, ``name`` (or None), ``params``,
-        ``scalars``, ``nbits``, ``payload``, ``tag`` (or None) and ``end``.
+        ``scalars``, ``nbits``, ``seek`` (the bytes of the table, or None), ``payload``, ``tag``
+        (or None) and ``end``.
 
     Raises
     ------
     ValueError
-        For anything that is not a correct frame without a seek table.
+        For anything that is not a correct frame, as far as can be told without its payload.
     """
     read = _Reader(data)
     if read.take(4) != MAGIC:
@@ -143,8 +211,6 @@ def parse(data: bytes, key: bytes | None = None) -> dict[str, Any]:
     flags = read.byte()
     if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
         raise ValueError(f"unknown flags {flags:#04x}")
-    if flags & FLAG_SEEK:
-        raise ValueError("this reference does not read seek tables")
     codec_id = read.byte()
     if not (1 <= codec_id <= 13 or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
@@ -161,9 +227,18 @@ def parse(data: bytes, key: bytes | None = None) -> dict[str, Any]:
     params = read.take(read.byte())
     scalars = read.take(read.byte())
     nbits = read.number()
+    seek = None
+    if flags & FLAG_SEEK:
+        if has_advances is None:
+            has_advances = _has_advances(codec_id, params)
+        section = read.at
+        table = _read_seek(read, has_advances)
+        seek = data[section : read.at]
     header_crc = crc32c(data[: read.at])
     if read.crc() != header_crc:
         raise ValueError("wrong CRC of the header")
+    if seek is not None:
+        _check_seek(table, math.prod(shape), nbits)
 
     payload = read.take((nbits + 7) // 8)
     if read.crc() != crc32c(payload):
@@ -187,6 +262,7 @@ def parse(data: bytes, key: bytes | None = None) -> dict[str, Any]:
         "params": params,
         "scalars": scalars,
         "nbits": nbits,
+        "seek": seek,
         "payload": payload,
         "tag": tag,
         "end": read.at,

@@ -1,0 +1,431 @@
+"""qsgd: levels of the norm, at random and unbiased, in Elias omega words.
+
+A bucket's norm N is sent, and for each element the level k of |v|·s/N, rounded at random to one of
+the integers beside it, and the sign. ``form=dense`` has a word for each element; ``form=sparse``
+has one for each element that is not 0, and before it how far it lies behind the last such.
+Elements of a bucket whose norm is 0 have no word.
+
+Payload: norms as binary32, big-endian; then one bit string, most significant bit first. omega,
+dense: sign, omega(k + 1). omega, sparse: omega(gap), sign, omega(k). rice, dense: rice(z) with z =
+0, 2k − 1 for −k and 2k for k. rice, sparse: rice(gap − 1), sign, rice(k − 1). packed: z in as many
+bits as 2s has. A sign of 1 is −; that of a level 0 is 0. Gaps count from 1 and run across buckets;
+the sparse form ends where the payload's bits end.
+
+Arithmetic: see `kernels.levels`; the norm is rounded to float32 first, and both sides use that. A
+level that the rounding lifts above s is s. NaN and Inf are refused, as is a norm beyond float32.
+
+Example: v = (3, 0, −4, 0) with s = 4 has N = 5; levels 2, 0, −3, 0 are ``40a00000 6340`` dense and
+``40a00000 24e0`` sparse.
+
+Source: Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and
+encoding", NIPS 2017, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.arrays import nonfinite_error
+from gcodec.codec import Codec, Payload
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels import dense_string, levels, pool, sparse_string
+from gcodec.kernels.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.cover import streams
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.norms import norms
+from gcodec.kernels.pack import check_padding
+from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.reduce import INFINITY_BITS, all_finite
+from gcodec.kernels.tally import Tally, best_rice, tally
+from gcodec.kernels.units import UnitCode
+from gcodec.kinds import Choice, Integer
+from gcodec.params import Field, param
+from gcodec.registry import register
+from gcodec.seek import LOG2_BLOCK, SeekTable, worthwhile
+
+_MOST_RICE = 47
+_FARTHEST = 2**63 - 1  # gap
+_NORM_NBITS = 32
+_RICE = Field("rice", Integer(0, _MOST_RICE), "Rice parameter of the levels")
+_RICE_GAP = Field("rice_gap", Integer(0, _MOST_RICE), "Rice parameter of the gaps")
+
+
+class QSGDSymbols(NamedTuple):
+    """Norms and levels.
+
+    Attributes
+    ----------
+    norms : (buckets,) float32 array
+    levels : (n,) uint8, uint16 or uint32 array
+        Twice the level, plus 1 where the value is negative and the level not 0. Of uint8 for s up
+        to 127, of uint16 up to 32767.
+    """
+
+    norms: np.ndarray
+    levels: np.ndarray
+
+
+@register(id=2, name="qsgd")
+class QSGD(Codec):
+    """Levels of the norm at random, unbiased, in universal codes.
+
+    Parameters
+    ----------
+    s : int
+        Level of the norm.
+    form : {"auto", "dense", "sparse"}
+        A word for each element, or for those that are not 0; ``"auto"``: whichever is shorter.
+    bucket : int
+        Elements that share a norm; 0: all.
+    norm : {"l2", "max"}
+        Euclidean norm, or the largest magnitude.
+    code : {"omega", "rice", "packed", "auto"}
+        Elias omega as in the paper, Rice codes of the best parameter, fixed width; ``"auto"``:
+        whichever is shortest.
+    """
+
+    refuses_nonfinite = True
+
+    s: int = param(Integer(1, 2**24), 15, "level of the norm")
+    form: str = param(
+        Choice("dense", "sparse", unsent=("auto",)),
+        "auto",
+        "words for all elements, or for those that are not 0",
+    )
+    bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all")
+    norm: str = param(Choice("l2", "max"), "l2", "Euclidean, or the largest magnitude")
+    code: str = param(
+        Choice("omega", "rice", "packed", unsent=("auto",)), "omega", "what levels are coded in"
+    )
+
+    def check(self) -> None:
+        """Refuse a form that a code does not have."""
+        if self.form == "sparse" and self.code == "packed":
+            raise ParameterError.of("form", self.form, "dense with code=packed")
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return the parameters of the Rice codes."""
+        if self.code in ("omega", "packed"):
+            return ()
+        return (_RICE,) if self.form == "dense" else (_RICE, _RICE_GAP)
+
+    @property
+    def unbiased(self) -> bool:
+        """True."""
+        return True
+
+    def variance(self, n: int) -> float:
+        """Return min(d/4s², √d/s) for d elements in a bucket (Lemma 3.1, with p(1 − p) ≤ 1/4)."""
+        d = min(self._bucket(n), max(n, 1))
+        return min(d / (4 * self.s * self.s), math.sqrt(d) / self.s)
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of the norms and of as many of the longest words."""
+        s = self.s
+        omega = max(_omega_nbits(s + 1), 1 + _omega_nbits(s) if self.form == "sparse" else 0)
+        word = {
+            "omega": 1 + omega,
+            "rice": 1 + (2 * s).bit_length() + (self.form == "sparse"),
+            "packed": (2 * s).bit_length(),
+        }
+        longest = min(word.values()) if self.code == "auto" else word[self.code]
+        return _NORM_NBITS * self._buckets(n) + n * longest
+
+    @property
+    def seek_blocks(self) -> str | None:
+        """Elements where the form is dense, sent values where it is sparse."""
+        return "values" if self.form == "sparse" else "elements"
+
+    # --- quantise
+
+    def _bucket(self, n: int) -> int:
+        return min(self.bucket, n) or max(n, 1)
+
+    def _buckets(self, n: int) -> int:
+        return -(-n // self._bucket(n))
+
+    def _norms(self, values: np.ndarray) -> np.ndarray:
+        """Return the norms of all buckets; refuse what is not finite."""
+        found = norms(values, self._bucket(values.size), self.norm)  # type: ignore[arg-type]
+        if not np.isfinite(found).all():
+            if all_finite(values):
+                raise ParameterError("x: its norm must not pass float32")
+            raise nonfinite_error(values)
+        return found
+
+    def _scale(self, found: np.ndarray, n: int) -> levels.Scale:
+        return levels.Scale(found, self._bucket(n), self.s)
+
+    def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
+        found = self._norms(values)
+        scale = self._scale(found, values.size)
+        out = aligned_empty(values.size, levels.symbol_dtype(self.s))
+
+        def task(start: int, stop: int) -> None:
+            levels.quantize(values[start:stop], scale, seed, start, out[start:stop])
+
+        pool.run(task, values.size)
+        return QSGDSymbols(found, out)
+
+    def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
+        if self.form != "dense" or self.code not in ("omega", "packed"):
+            return super()._encode(values, seed, prior)
+        # No symbol need be kept: each range is quantised where it is written.
+        found = self._norms(values)
+        scale = self._scale(found, values.size)
+
+        def symbols_of(start: int, stop: int) -> np.ndarray:
+            out = np.empty(stop - start, levels.symbol_dtype(self.s))
+            levels.quantize(values[start:stop], scale, seed, start, out)
+            return out
+
+        return self._dense(found, symbols_of, values.size, {})
+
+    # --- dequantise
+
+    def _dequantize(self, symbols: QSGDSymbols, out: np.ndarray) -> None:
+        self._dequantize_into(symbols, out, None)
+
+    def _dequantize_add(
+        self, symbols: QSGDSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        if dtype in ("float16", "bfloat16"):
+            super()._dequantize_add(symbols, dtype, scale, out)
+        else:
+            self._dequantize_into(symbols, out, scale)
+
+    def _dequantize_into(
+        self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
+    ) -> None:
+        n = out.size
+        fits = symbols.levels.size == n and symbols.norms.size == self._buckets(n)
+        self._require(fits and symbols.levels.dtype == levels.symbol_dtype(self.s), n)
+        scale = self._scale(symbols.norms, n)
+        stream = add is None and streams(out)
+
+        def task(start: int, stop: int) -> None:
+            part = symbols.levels[start:stop]
+            levels.dequantize(part, scale, start, out[start:stop], add, stream=stream)
+
+        pool.run(task, n, 32)
+
+    def _decode(self, payload: Payload, out: np.ndarray) -> None:
+        if self.form == "sparse" or self.s >= 127:
+            super()._decode(payload, out)
+            return
+        # No symbol need be kept: each range is dequantised where it is read.
+        found = self._read_norms(payload, out.size)
+        scale = self._scale(found, out.size)
+        stream = streams(out)
+
+        def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
+            part = out[at : at + small.size]
+            levels.dequantize(small, scale, at, part, stream=stream)
+
+        self._read_dense(payload, found, out.size, take)
+
+    # --- pack
+
+    def _pack(self, symbols: QSGDSymbols) -> Payload:
+        found, parts = symbols
+        form, code, scalars = self._plan(symbols)
+        codec = self.replaced(form=form, code=code)
+        if form == "dense":
+            return codec._dense(found, lambda i, j: parts[i:j], parts.size, scalars)
+        lead = _NORM_NBITS // 8 * found.size
+        data, nbits, offsets, positions = sparse_string.write(
+            codec._unit_code(scalars), parts, 1 << LOG2_BLOCK, lead
+        )
+        table = SeekTable(LOG2_BLOCK, _steps(offsets), _steps(positions))
+        return codec._payload(found, scalars, data, nbits, table, parts.size)
+
+    def _dense(
+        self, found: np.ndarray, symbols_of: Any, n: int, scalars: dict[str, Any]
+    ) -> Payload:
+        """Write the payload of a dense form."""
+        lead = _NORM_NBITS // 8 * found.size
+        code, live = self._word_code(scalars), self._live(found, n)
+        data, nbits, lengths = dense_string.write(code, symbols_of, live, 1 << LOG2_BLOCK, lead)
+        return self._payload(found, scalars, data, nbits, SeekTable(LOG2_BLOCK, lengths), n)
+
+    def _payload(
+        self,
+        found: np.ndarray,
+        scalars: dict[str, Any],
+        data: np.ndarray,
+        nbits: int,
+        table: SeekTable,
+        n: int,
+    ) -> Payload:
+        data[: _NORM_NBITS // 8 * found.size] = found.astype(">f4").view(np.uint8)
+        payload = Payload(self, scalars, data, nbits)
+        return payload._replace(seek=table) if worthwhile(table, n, nbits) else payload
+
+    def _plan(self, symbols: QSGDSymbols) -> tuple[str, str, dict[str, Any]]:
+        """Choose form and code, and the Rice parameters."""
+        if self.form != "auto" and self.code in ("omega", "packed"):
+            return self.form, self.code, {}
+        n = symbols.levels.size
+        live = self._live(symbols.norms, n)
+        counts = tally(symbols.levels)
+        forms = [form for form in ("dense", "sparse") if self.form in (form, "auto")]
+        codes = [code for code in ("omega", "rice", "packed") if self.code in (code, "auto")]
+        plans = []
+        for code in codes:
+            for form in forms:
+                if (form, code) != ("sparse", "packed"):
+                    length, scalars = _length(form, code, self.s, symbols.levels, counts, live)
+                    plans.append((length, form, code, scalars))
+        _, form, code, scalars = min(plans, key=lambda plan: plan[0])  # the first of equals
+        return form, code, scalars
+
+    def _live(self, found: np.ndarray, n: int) -> dense_string.Live:
+        return dense_string.Live.of(n, self._bucket(n), found == 0)
+
+    def _word_code(self, scalars: dict[str, Any]) -> PrefixCode:
+        """Return the code of a dense form's words."""
+        top = 2 * self.s + 1
+        if self.code == "omega":
+            return PrefixCode(OMEGA, 0, 1, "signed", 1, top)
+        if self.code == "rice":
+            return PrefixCode(RICE, scalars["rice"], 0, "zigzag", 0, top)
+        return PrefixCode(FIXED, (2 * self.s).bit_length(), 0, "zigzag", 0, top)
+
+    def _unit_code(self, scalars: dict[str, Any]) -> UnitCode:
+        """Return the codes of a sparse form's units."""
+        top = 2 * self.s + 1
+        if self.code == "omega":
+            gap = PrefixCode(OMEGA, 0, 1, top=_FARTHEST)
+            return UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, top))
+        gap = PrefixCode(RICE, scalars["rice_gap"], 0, "plain", -1, _FARTHEST)
+        return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
+
+    # --- unpack
+
+    def _unpack(self, payload: Payload, n: int) -> QSGDSymbols:
+        found = self._read_norms(payload, n)
+        dtype = levels.symbol_dtype(self.s)
+        if self.form == "sparse":
+            out = np.zeros(n, dtype)
+            self._read_sparse(payload, found, out)
+            return QSGDSymbols(found, out)
+        out = aligned_empty(n, dtype)
+
+        def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
+            dense_string.widened(small, wide, out[at : at + small.size])
+
+        self._read_dense(payload, found, n, take)
+        return QSGDSymbols(found, out)
+
+    def _read_norms(self, payload: Payload, n: int) -> np.ndarray:
+        """Read the norms of all buckets; check what is before and behind the string."""
+        nbits = _NORM_NBITS * self._buckets(n)
+        if payload.nbits < nbits:
+            raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
+        check_padding(payload.data, payload.nbits)
+        bits = payload.data[: nbits // 8].view(">u4").astype(np.uint32)
+        wrong = np.flatnonzero(bits >= INFINITY_BITS)
+        if wrong.size:
+            raise Corrupt("a norm must be finite, and not negative", 4 * int(wrong[0]))
+        return bits.view(np.float32)
+
+    def _read_dense(
+        self, payload: Payload, found: np.ndarray, n: int, take: Any, log2_block: int = LOG2_BLOCK
+    ) -> np.ndarray:
+        """Read the string of a dense form; return where its blocks begin and the last ends."""
+        table, known = payload.seek, None
+        if table is not None:
+            log2_block, known = table.log2_block, table.offsets
+        first = _NORM_NBITS * found.size
+        code = self._word_code(payload.scalars)
+        where = first, payload.nbits, self._live(found, n), 1 << log2_block
+        offsets = dense_string.read(code, payload.data, *where, known, take)
+        left = payload.nbits - first - int(offsets[-1])
+        if left:
+            raise Corrupt(f"the payload has {left} bits behind its last word")
+        return offsets
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        if self.form == "sparse":
+            raise ParameterError("nbits: the bytes of form=sparse do not tell it; give nbits=…")
+        payload = Payload(self, scalars, data, 8 * data.size)
+        found = self._read_norms(payload, n)
+        first = _NORM_NBITS * found.size
+        where = first, payload.nbits, self._live(found, n), 1 << LOG2_BLOCK
+        code = self._word_code(scalars)
+        offsets = dense_string.read(code, data, *where, None, lambda at, small, wide: None)
+        return first + int(offsets[-1])
+
+    def _read_sparse(
+        self, payload: Payload, found: np.ndarray, out: np.ndarray, log2_block: int = LOG2_BLOCK
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read the string of a sparse form; return where its blocks begin and the last ends."""
+        table, known = payload.seek, None
+        if table is not None and table.positions is not None:
+            log2_block, known = table.log2_block, (table.offsets, table.positions)
+        first = _NORM_NBITS * found.size
+        if table is not None:
+            table.must_cover(payload.nbits - first)
+        code = self._unit_code(payload.scalars)
+        where = first, payload.nbits, 1 << log2_block
+        offsets = sparse_string.read(code, payload.data, *where, known, out)
+        self._live(found, out.size).refuse_silent(out)
+        return offsets
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        payload = payload._replace(seek=None)
+        found = self._read_norms(payload, n)
+        if self.form == "sparse":
+            out = np.zeros(n, levels.symbol_dtype(self.s))
+            marks = self._read_sparse(payload, found, out, log2_block)
+            return SeekTable(log2_block, *map(_steps, marks))
+        offsets = self._read_dense(payload, found, n, lambda at, small, wide: None, log2_block)
+        return SeekTable(log2_block, _steps(offsets))
+
+
+def _steps(sums: np.ndarray) -> np.ndarray:
+    return np.diff(sums).astype(np.uint64)
+
+
+def _omega_nbits(value: int) -> int:
+    """Return the bits of an omega word."""
+    nbits = 1
+    while value > 1:
+        nbits += value.bit_length()
+        value = value.bit_length() - 1
+    return nbits
+
+
+_OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by the bits of the value, less 1
+
+
+def _length(
+    form: str,
+    code: str,
+    s: int,
+    symbols: np.ndarray,
+    counts: Tally,
+    live: dense_string.Live,
+) -> tuple[int, dict[str, Any]]:
+    """Return the bits of a string, and the scalars that it needs."""
+    silent = live.n - live.words
+    if code == "packed":
+        return live.words * (2 * s).bit_length(), {}
+    if code == "omega":
+        if form == "dense":
+            return int(counts.above @ (_OMEGA + 1)) - 2 * silent, {}
+        return int(counts.levels @ (_OMEGA + 1) + counts.gaps @ _OMEGA), {}
+    if form == "dense":
+        k, nbits = best_rice(symbols, "zigzag", _middle(counts.above), silent)
+        return nbits, {"rice": k}
+    k, nbits = best_rice(symbols, "levels", _middle(counts.levels))
+    k_gap, nbits_gap = best_rice(symbols, "gaps", _middle(counts.gaps))
+    return nbits + nbits_gap + counts.sent, {"rice": k, "rice_gap": k_gap}
+
+
+def _middle(counts: np.ndarray) -> int:
+    """Return which of the counts holds the median."""
+    return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))

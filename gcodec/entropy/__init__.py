@@ -1,0 +1,89 @@
+"""Codes: reversible maps between integers and bits, one file each.
+
+>>> from gcodec import entropy
+>>> bits = entropy.parse("rice:k=3").encode([9, 0, 42])
+>>> bits
+Bits.from01('010011000000001010')
+>>> entropy.parse("rice:k=3").decode(bits, 3)
+(array([ 9,  0, 42], dtype=uint64), 18)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gcodec.entropy.bits import Bits
+from gcodec.entropy.code import Code
+from gcodec.entropy.delta import Delta
+from gcodec.entropy.expgolomb import ExpGolomb
+from gcodec.entropy.gamma import Gamma
+from gcodec.entropy.golomb import Golomb
+from gcodec.entropy.omega import Omega
+from gcodec.entropy.rice import Rice
+from gcodec.entropy.unary import Unary
+from gcodec.errors import ParameterError
+
+__all__ = [
+    "CODES",
+    "Bits",
+    "Code",
+    "Delta",
+    "ExpGolomb",
+    "Gamma",
+    "Golomb",
+    "Omega",
+    "Rice",
+    "Unary",
+    "parse",
+]
+
+CODES: dict[str, type[Code]] = {
+    code.name: code for code in (Omega, Gamma, Delta, Unary, Rice, Golomb, ExpGolomb)
+}
+
+
+def parse(spec: str | Mapping[str, Any] | Code) -> Code:
+    """Make a code from its spec.
+
+    Parameters
+    ----------
+    spec : str, mapping or Code
+        ``"name:key=value"``, a mapping such as ``{"name": "rice", "k": 3}``, or a code, which is
+        returned as it is.
+
+    Returns
+    -------
+    Code
+
+    Raises
+    ------
+    ParameterError
+        If the name, a key or a value is unknown.
+
+    Examples
+    --------
+    >>> from gcodec import entropy
+    >>> entropy.parse("golomb:b=10")
+    Golomb(b=10)
+    >>> str(entropy.parse({"name": "rice", "k": 0}))
+    'rice'
+    """
+    if isinstance(spec, Code):
+        return spec
+    if isinstance(spec, str):
+        name, colon, text = spec.partition(":")
+        cls = _by_name(name)
+        code: Code = cls.from_text(text) if colon else cls()
+        return code
+    if isinstance(spec, Mapping):
+        values = dict(spec)
+        made: Code = _by_name(values.pop("name", None)).from_mapping(values)
+        return made
+    raise ParameterError.of("code", spec, "a spec, a mapping or a Code")
+
+
+def _by_name(name: object) -> type[Code]:
+    if not isinstance(name, str) or name not in CODES:
+        raise ParameterError.of("code", name, "one of " + ", ".join(CODES))
+    return CODES[name]

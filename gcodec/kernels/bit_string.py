@@ -1,0 +1,143 @@
+"""Bit strings that are written: one that grows at its end, and several joined to one.
+
+The first bit of a string is the most significant of its first byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import inline, intrinsic, kernel
+
+SLACK = 64  # bytes behind a string that words may reach
+
+
+class BitString:
+    """A bit string that grows at its end.
+
+    Parameters
+    ----------
+    lead : int
+        Bytes before the string, which the caller fills.
+    nbytes : int
+        Bytes that it will probably have.
+    """
+
+    def __init__(self, lead: int = 0, nbytes: int = 0) -> None:
+        self.data = np.empty(lead + nbytes + SLACK, np.uint8)
+        # Whole bytes so far; bits of the byte behind them, highest first; how many these are;
+        # bytes that a word needs which found no room.
+        self.state = np.array([lead, 0, 0, 0], np.uint64)
+
+    @property
+    def nbits(self) -> int:
+        """Bits so far, those of the lead too."""
+        return 8 * int(self.state[0]) + int(self.state[2])
+
+    def grow(self, nbytes: int = 0) -> None:
+        """Make room for what found none, or for so many bytes more."""
+        used = -(-self.nbits // 8)
+        room = max(int(self.state[3]), nbytes, used // 4)
+        data = np.empty(used + room + SLACK, np.uint8)
+        data[:used] = self.data[:used]
+        self.data = data
+
+    def reserve(self, nbytes: int) -> None:
+        """Make room for so many bytes more, if there is less."""
+        if self.data.size < int(self.state[0]) + nbytes + SLACK:
+            self.grow(nbytes)
+
+    def trimmed(self) -> np.ndarray:
+        """Return the bytes, the last filled up with zeros; the string ends with that."""
+        self.data.resize(-(-self.nbits // 8), refcheck=False)
+        return self.data
+
+
+@intrinsic
+def put(typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any) -> Any:
+    """Put 1 to 56 bits behind the `have` bits, below 8, that are the highest of acc.
+
+    `have` and `nbits` are uint64. Eight bytes of the uint8 array `out` are written from `at` on.
+    Returned is the new acc, with the bits of whole bytes left in it; see `moved_on`.
+    """
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target = context.make_array(signature.args[0])(context, builder, args[0]).data
+        _, at, acc, have, bits, nbits = args
+        word = acc.type
+        left = builder.sub(builder.sub(word(64), have), nbits)
+        acc = builder.or_(acc, builder.shl(bits, left))
+        pointer = builder.bitcast(builder.gep(target, [at]), word.as_pointer())
+        builder.store(builder.bswap(acc), pointer, align=1)
+        return acc
+
+    return types.uint64(out, at, acc, have, bits, nbits), generate
+
+
+@inline
+def moved_on(acc, have, at):
+    """Return acc without its whole bytes, the bits that stay, and the byte where they are."""
+    return acc << (have & np.uint64(56)), have & np.uint64(7), at + np.int64(have >> np.uint64(3))
+
+
+def written(
+    task: Callable[[int, int], BitString], n: int, unit: int
+) -> tuple[np.ndarray, int, dict[int, int]]:
+    """Let tasks on the pool write parts of a string, and join them.
+
+    Parameters
+    ----------
+    task : callable
+        Gets a range of elements and returns the string of these; the first may have a lead.
+    n, unit : int
+        As for `pool.run`.
+
+    Returns
+    -------
+    data : (ceil(nbits / 8),) uint8 array
+    nbits : int
+    starts : dict
+        Of each part, by its first element, the bit where it begins.
+    """
+    parts = pool.run(lambda start, stop: (start, task(start, stop)), n, unit)
+    nbits = sum(string.nbits for _, string in parts)
+    places, at = {}, 0
+    for start, string in parts:
+        places[start] = at, string
+        at += string.nbits
+    starts = {start: at for start, (at, _) in places.items()}
+    if len(parts) == 1:
+        return parts[0][1].trimmed(), nbits, starts
+    out = np.empty(-(-nbits // 8), np.uint8)
+
+    def copy(start: int, stop: int) -> None:
+        at, string = places[start]
+        _copy(string.data[: -(-string.nbits // 8)], string.nbits, at, out)
+
+    pool.run(copy, n, unit)
+    for at, string in places.values():  # the byte where one part ends and the next begins
+        if at % 8 and string.nbits:
+            out[at // 8] |= string.data[0] >> at % 8
+    return out, nbits, starts
+
+
+@kernel("in uint8[], int64, int64, out uint8[]")
+def _copy(part, nbits, at, out):
+    # The bytes of a part of nbits > 0 bits from bit `at` on, but for the first if it is shared:
+    # part.size == ceil(nbits / 8), and at + nbits <= 8 * out.size.
+    shift = at & 7
+    here = out[at >> 3 : (at + nbits + 7) >> 3]
+    if shift == 0:
+        for i in range(here.size):  # here.size == part.size
+            here[i] = part[i]
+        return
+    left, right = np.uint8(8 - shift), np.uint8(shift)
+    for i in range(1, min(here.size, part.size)):
+        here[i] = np.uint8(part[i - 1] << left) | np.uint8(part[i] >> right)
+    if here.size > part.size:  # by one: the last bits of the part
+        here[part.size] = np.uint8(part[part.size - 1] << left)

@@ -1,0 +1,221 @@
+"""Strings that have a word for each element, but for those of silent buckets, in parallel.
+
+Blocks of a seek table are blocks of elements, silent ones too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels import pool
+from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.prefix_read import read_blocks
+from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
+from gcodec.kernels.prefix_write import write_symbols
+
+_CHUNK = 1 << 18  # elements whose symbols stay in the second cache
+_SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+
+
+class Live(NamedTuple):
+    """Which elements have a word.
+
+    Attributes
+    ----------
+    n : int
+    bucket : int
+        Elements of a bucket.
+    silent : (ceil(n / bucket),) bool array, or None
+        The buckets whose elements have none; None where all have one.
+    """
+
+    n: int
+    bucket: int
+    silent: np.ndarray | None
+
+    @classmethod
+    def of(cls, n: int, bucket: int, silent: np.ndarray) -> Live:
+        """Tell it by the buckets that are silent."""
+        return cls(n, bucket, silent if silent.any() else None)
+
+    @property
+    def words(self) -> int:
+        """How many elements have a word."""
+        if self.silent is None:
+            return self.n
+        silent = int(self.silent.sum()) * self.bucket
+        return self.n - silent + (-self.n % self.bucket if self.silent[-1] else 0)
+
+    def part(self, start: int, stop: int, every: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the words up to the end of each block of a range, and which elements have one."""
+        bounds = np.minimum(np.arange(start + every, stop + every, every), stop) - start
+        if self.silent is None:
+            return bounds, None
+        first = start // self.bucket
+        some = ~self.silent[first : -(-stop // self.bucket)]
+        mask = some[(np.arange(start, stop) // self.bucket) - first]
+        counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
+        return np.cumsum(counts), mask
+
+    def refuse_silent(self, symbols: np.ndarray) -> None:
+        """Raise `Corrupt` if an element that has no word is not 0."""
+        if self.silent is None:
+            return
+        for at in range(0, self.n, _CHUNK):
+            part = symbols[at : at + _CHUNK]
+            _, mask = self.part(at, at + part.size, part.size)
+            if mask is not None and part[~mask].any():
+                raise Corrupt("a value lies in a bucket whose norm is 0")
+
+
+def write(
+    code: PrefixCode,
+    symbols_of: Callable[[int, int], np.ndarray],
+    live: Live,
+    every: int,
+    lead: int,
+) -> tuple[np.ndarray, int, np.ndarray]:
+    """Write the string of a tensor.
+
+    Parameters
+    ----------
+    code : PrefixCode
+    symbols_of : callable
+        Returns the symbols of a range of elements; called on the threads of the pool.
+    live : Live
+    every : int
+        Elements of a block, a power of two up to 2^18.
+    lead : int
+        Bytes that are left free before the string.
+
+    Returns
+    -------
+    data : uint8 array
+    nbits : int
+        Of lead and string.
+    lengths : uint64 array
+        Bits of each block.
+    """
+    lengths = np.empty(-(-live.n // every), np.uint64)
+
+    def task(start: int, stop: int) -> BitString:
+        string = BitString(lead if start == 0 else 0)
+        for at in range(start, stop, _CHUNK):
+            end = min(at + _CHUNK, stop)
+            bounds, mask = live.part(at, end, every)
+            symbols = symbols_of(at, end)
+            before = string.nbits
+            if at == start:
+                string.reserve((end - at) // 2)
+            ends = write_symbols(code, symbols if mask is None else symbols[mask], bounds, string)
+            lengths[at // every : -(-end // every)] = np.diff(ends, prepend=before)
+            if at == start:
+                used = (string.nbits - before) / 8 / (end - at)
+                string.reserve(int(_SPARE * used * (stop - end)))
+        return string
+
+    data, nbits, _ = written(task, live.n, every)
+    return data, nbits, lengths
+
+
+def read(
+    code: PrefixCode,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    live: Live,
+    every: int,
+    offsets: np.ndarray | None,
+    take: Callable[[int, np.ndarray, np.ndarray], None],
+) -> np.ndarray:
+    """Read the string of a tensor.
+
+    Parameters
+    ----------
+    code : PrefixCode
+    data : uint8 array
+    first, end : int
+        Bits where the string begins and ends.
+    live : Live
+    every : int
+        Elements of a block, a power of two.
+    offsets : (count + 1,) int64 array, optional
+        Where blocks begin, from `first` on, and where the last ends. Blocks are then read side by
+        side, and must be so.
+    take : callable
+        Gets the first element of a range, its symbols as bytes, and the symbols from WIDE on;
+        called on the threads of the pool, for all ranges in any order.
+
+    Returns
+    -------
+    (count + 1,) int64 array
+        Where blocks begin, and where the last ends, which may be before `end`.
+
+    Raises
+    ------
+    FormatError
+    """
+    least = live.words * least_nbits(code)
+    if least > end - first:
+        raise Truncated(f"the payload has {end - first} bits for words of at least {least}")
+    if offsets is not None and every <= _CHUNK:
+
+        def task(start: int, stop: int) -> None:
+            for at in range(start, stop, _CHUNK):
+                upto = min(at + _CHUNK, stop)
+                starts = first + offsets[at // every : -(-upto // every) + 1]
+                _read_part(code, data, starts, live, at, upto, every, end, True, take)
+
+        pool.run(task, live.n, every)
+        return offsets
+    step = min(every, _CHUNK)
+    ends = np.empty(-(-live.n // step) + 1, np.int64)
+    ends[0] = first
+    for at in range(0, live.n, _CHUNK):
+        upto = min(at + _CHUNK, live.n)
+        starts = ends[at // step : -(-upto // step) + 1]
+        _read_part(code, data, starts, live, at, upto, step, end, False, take)
+    found = np.append(ends[: -1 : every // step], ends[-1]) - first
+    if offsets is not None and not np.array_equal(found, offsets):
+        raise Corrupt("the seek table is wrong: blocks do not end where it says")
+    return found
+
+
+def _read_part(
+    code: PrefixCode,
+    data: np.ndarray,
+    starts: np.ndarray,
+    live: Live,
+    at: int,
+    upto: int,
+    every: int,
+    end: int,
+    chained: bool,
+    take: Callable[[int, np.ndarray, np.ndarray], None],
+) -> None:
+    bounds, mask = live.part(at, upto, every)
+    count = int(bounds[-1])
+    symbols = np.empty(count, np.uint8)
+    wide = np.empty(count if code.top >= WIDE else 0, np.uint64)
+    read_blocks(code, data, starts, bounds, symbols, wide, end, chained)
+    if mask is not None:
+        symbols, wide = _spread(symbols, mask), _spread(wide, mask) if wide.size else wide
+    take(at, symbols, wide)
+
+
+def _spread(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    full = np.zeros(mask.size, symbols.dtype)
+    full[mask] = symbols
+    return full
+
+
+def widened(symbols: np.ndarray, wide: np.ndarray, out: np.ndarray) -> None:
+    """Write symbols, of bytes and what is too large for them, to (n,) unsigned `out`."""
+    out[:] = symbols
+    if wide.size:
+        large = symbols == WIDE
+        out[large] = wide[large]

@@ -1,0 +1,146 @@
+"""Norms of buckets: of Euclid, by the fixed order of sums, or the largest magnitude."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats
+from gcodec.kernels.memory import bits_float, float_bits
+from gcodec.kernels.reduce import LANES, TILE, max_abs_bits, sum_squares
+
+Norm = Literal["l2", "max"]
+
+
+def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
+    """Norms of the buckets of a (n,) float32 array, each rounded once to float32.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    bucket : int
+        Elements of a bucket, of which the last may have fewer.
+    kind : {"l2", "max"}
+
+    Returns
+    -------
+    (ceil(n / bucket),) float32 array
+        Not finite where x is not, or where the norm passes float32.
+    """
+    out = np.empty(-(-x.size // bucket), np.float32)
+    if bucket >= pool.SEGMENT:
+        for b in range(out.size):
+            out[b] = _norm(x[b * bucket : (b + 1) * bucket], kind)
+        return out
+
+    def task(start: int, stop: int) -> None:
+        part = out[start // bucket : -(-stop // bucket)]
+        if kind == "l2":
+            lanes, sums = np.empty(LANES), np.empty(-(-bucket // TILE))
+            _euclidean(x[start:stop], bucket, lanes, sums, part)
+        else:
+            _largest(x[start:stop], bucket, part)
+
+    pool.run(task, x.size, bucket)
+    return out
+
+
+def _norm(x: np.ndarray, kind: Norm) -> np.float32:
+    if kind == "max":
+        return np.uint32(max_abs_bits(x)).view(np.float32)
+    with np.errstate(over="ignore"):
+        return np.float32(np.sqrt(sum_squares(x)))
+
+
+def _squares_block(add: bool) -> Any:
+    """Make the block: squares of 32 elements of x from i, written or added to lanes from t."""
+
+    @block("x", "i", "lanes", "t")
+    def squares(e: Emitter) -> None:
+        builder = e.builder
+        source, target = e.address("x", "i"), e.address("lanes", "t")
+        e.fetch(source)
+        wide = builder.fpext(e.load(source, floats()), doubles())
+        square = builder.fmul(wide, wide)
+        if add:
+            square = builder.fadd(e.load(target, doubles(), 8), square)
+        e.store(square, target, 8)
+
+    return squares
+
+
+_write_squares = _squares_block(False)
+_add_squares = _squares_block(True)
+
+
+@block("lanes", "zero")
+def _fold_lanes(e: Emitter) -> None:
+    """Add up LANES lanes by a binary tree down to 16, which stay in the first ones."""
+    builder = e.builder
+    first = e.address("lanes", "zero")
+    held = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
+    while len(held) > 1:
+        half = len(held) // 2
+        held = [builder.fadd(held[k], held[half + k]) for k in range(half)]
+    e.store(held[0], first, 8)
+
+
+@kernel("in float32[], int64, out float64[], out float64[], out float32[]")
+def _euclidean(x, bucket, lanes, sums, out):
+    # out.size == ceil(x.size / bucket); lanes.size == LANES; sums.size == ceil(bucket / TILE)
+    for b in range(out.size):
+        values = x[b * bucket : b * bucket + bucket]
+        tiles = (values.size + TILE - 1) // TILE
+        for tile in range(tiles):  # tiles <= sums.size
+            part = values[tile * TILE : tile * TILE + TILE]
+            whole = part.size - part.size % BLOCK
+            if part.size < LANES:
+                lanes[:] = 0.0
+            for i in range(0, min(whole, LANES), BLOCK):
+                _write_squares(part, i, lanes, i)
+            for i in range(LANES, whole, BLOCK):  # i % LANES + BLOCK <= LANES
+                _add_squares(part, i, lanes, i % LANES)
+            for i in range(whole, part.size):
+                value = np.float64(part[i])
+                lanes[i % LANES] = value * value + (lanes[i % LANES] if i >= LANES else 0.0)
+            width = LANES // 2
+            if part.size > 16:
+                _fold_lanes(lanes, 0)
+                width = 8
+            # What is added of lanes behind the bucket is 0, and squares are no −0.
+            while width >= part.size and width > 1:
+                width //= 2
+            while width >= 1:
+                for t in range(width):  # 2 * width <= LANES
+                    lanes[t] += lanes[t + width]
+                width //= 2
+            sums[tile] = lanes[0]
+        while tiles > 1:  # the sums of tiles are reduced by the rule of tiles, in place
+            above = (tiles + TILE - 1) // TILE
+            for tile in range(above):
+                part64 = sums[tile * TILE : min(tile * TILE + TILE, tiles)]
+                lanes[:] = 0.0
+                for i in range(part64.size):
+                    lanes[i % LANES] += part64[i]
+                width = LANES // 2
+                while width >= 1:
+                    for t in range(width):
+                        lanes[t] += lanes[t + width]
+                    width //= 2
+                sums[tile] = lanes[0]
+            tiles = above
+        out[b] = np.float32(np.sqrt(sums[0]))
+
+
+@kernel("in float32[], int64, out float32[]")
+def _largest(x, bucket, out):
+    # out.size == ceil(x.size / bucket)
+    for b in range(out.size):
+        values = x[b * bucket : b * bucket + bucket]
+        top = np.uint32(0)
+        for i in range(values.size):
+            top = max(top, np.uint32(float_bits(values[i]) & np.uint32(0x7FFFFFFF)))
+        out[b] = bits_float(top)

@@ -1,0 +1,218 @@
+"""The writer of prefix codes: eight symbols at a time through a table of pairs.
+
+Words go one behind the other into one bit string, most significant bit first. What a table does
+not hold goes by the code's rule.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.bit_string import SLACK, BitString, moved_on, put
+from gcodec.kernels.codewords import Rule
+from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
+from gcodec.kernels.prefix_table import (
+    FOURS,
+    TWOS,
+    WIDE,
+    Mapping,
+    PrefixCode,
+    splitting,
+    write_tables,
+)
+
+_SIX, _EIGHT = np.uint64(6), np.uint64(8)
+_LENGTH = np.uint64(63)
+_MOST = np.uint64(56)  # bits that are put at once
+
+
+def write_symbols(
+    code: PrefixCode, symbols: np.ndarray, bounds: np.ndarray, string: BitString
+) -> np.ndarray:
+    """Put the words of symbols at the end of a string, on the calling thread.
+
+    Parameters
+    ----------
+    code : PrefixCode
+    symbols : (n,) unsigned array
+    bounds : (count,) int64 array
+        Ends of blocks of symbols, not falling; the last is n.
+    string : BitString
+
+    Returns
+    -------
+    (count,) int64 array
+        Bits of the string, its lead too, at the end of each block.
+    """
+    tables = write_tables(code)
+    loop = _writer(code.kind)
+    places = np.empty(BLOCK + 1, np.uint32)
+    ends = np.empty(bounds.size, np.int64)
+    small, wide = narrowed(symbols)
+    progress = np.zeros(2, np.int64)
+    number = np.uint64(code.parameter)
+    while True:
+        room = string.data, string.state
+        loop(small, wide, bounds, *tables, number, places, *room, ends, progress)
+        if progress[1] == bounds.size:
+            return ends
+        string.grow()
+
+
+def narrowed(symbols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Symbols as bytes, those from WIDE on being WIDE; and all of them, if there are such."""
+    if symbols.dtype == np.uint8:
+        small = symbols
+    else:
+        small = np.minimum(symbols, symbols.dtype.type(WIDE)).astype(np.uint8)
+    wide = symbols.astype(np.uint64, copy=False) if small.size and small.max() == WIDE else _NONE
+    return small, wide
+
+
+_NONE = np.empty(0, np.uint64)
+
+
+@functools.cache
+def spelling(kind: tuple[Rule, Mapping, int]) -> Any:
+    """Make the subroutine that puts the word of one symbol by its rule.
+
+    (symbol, parameter, out, acc, have, at) -> (acc, have, at, bytes that are missing): where bytes
+    are missing, nothing is put.
+    """
+    rule, mapping, shift = kind
+    word_of, split = rule.word, splitting(mapping, shift)
+
+    @subroutine(variant=f"{rule.name} {mapping} {shift}")
+    def spell(symbol, parameter, out, acc, have, at):
+        before, sign, value = split(symbol)
+        zeros, high, low, nbits = word_of(value, parameter)
+        # `zeros` may be near 2^64: no sum with it is bounded before this.
+        room = out.size - SLACK // 2 - at
+        if room < 24 or zeros // _EIGHT > np.uint64(room - 24):
+            return acc, have, at, min(zeros // _EIGHT, np.uint64(1 << 62)) + np.uint64(32)
+        if before:
+            acc = put(out, at, acc, have, sign, np.uint64(1))
+            acc, have, at = moved_on(acc, have + np.uint64(1), at)
+        while zeros:
+            some = min(zeros, np.uint64(56))
+            acc = put(out, at, acc, have, np.uint64(0), some)
+            acc, have, at = moved_on(acc, have + some, at)
+            zeros -= some
+        while nbits > 0:  # the upper 32 bits of what is left, or fewer
+            start = np.uint64((nbits - 1) // 32 * 32)  # 96, 64, 32 or 0
+            some = np.uint64(nbits) - start
+            half = high if start >= np.uint64(64) else low
+            bits = (half >> (start & np.uint64(63))) & ((np.uint64(1) << some) - np.uint64(1))
+            acc = put(out, at, acc, have, bits, some)
+            acc, have, at = moved_on(acc, have + some, at)
+            nbits = np.int64(start)
+        return acc, have, at, np.uint64(0)
+
+    return spell
+
+
+def _places_block(digit: int, together: int) -> Any:
+    """Make the block: places of groups of so many of the 32 symbols from i, and what is too large.
+
+    Each place is the number whose digits are the symbols of the group. Behind the places comes a
+    word that is 0 if all symbols are below 2**digit.
+    """
+
+    @block("small", "i", "places", "zero")
+    def find_places(e: Emitter) -> None:
+        builder = e.builder
+        symbols = e.load(e.address("small", "i"), lanes(8), 1)
+        target = e.address("places", "zero")
+        large = builder.icmp_unsigned(">", symbols, symbols.type([2**digit - 1] * BLOCK))
+        width, found = 8, symbols
+        while BLOCK // (width // 8) > BLOCK // together:  # the first symbol is in the lowest bits
+            width *= 2
+            kind = lanes(width, BLOCK * 8 // width)
+            found = builder.bitcast(found, kind)
+            half = kind([2 ** (width // 2) - 1] * kind.count)
+            upper = builder.shl(
+                builder.and_(found, half), kind([digit * width // 16] * kind.count)
+            )
+            found = builder.or_(upper, builder.lshr(found, kind([width // 2] * kind.count)))
+        e.store(builder.zext(found, lanes(32, BLOCK // together)) if width < 32 else found, target)
+        mask = builder.bitcast(large, lanes(32, 1))
+        e.store(mask, e.element(target, BLOCK // together))
+
+    return find_places
+
+
+_fours_of = _places_block(FOURS, 4)
+_twos_of = _places_block(TWOS, 2)
+
+
+@functools.cache
+def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
+    rule, mapping, shift = kind
+    spell = spelling(kind)
+
+    @kernel(
+        "in uint8[], in uint64[], in int64[], in uint32[], in uint64[], uint64, out uint32[], "
+        "out uint8[], out uint64[], out int64[], out int64[]",
+        variant=f"{rule.name} {mapping} {shift}",
+    )
+    def write(small, wide, bounds, groups, singles, parameter, places, out, state, ends, progress):
+        # small.size == wide.size, unless no symbol is WIDE; places.size > BLOCK; ends.size ==
+        # bounds.size. `progress` tells the symbols and the blocks that found room.
+        at, acc, have = np.int64(state[0]), state[1], state[2]
+        limit = out.size - SLACK  # BLOCK symbols by two or four take at most 56 bytes
+        i, b = progress[0], progress[1]
+        missing = np.uint64(0)
+        while b < bounds.size:
+            stop = bounds[b]  # at most small.size
+            while i < stop and at <= limit:
+                if i + BLOCK <= stop:
+                    base, count = np.uint32(0), BLOCK // 4
+                    _fours_of(small, i, places, 0)
+                    if places[count]:
+                        base, count = np.uint32(1 << 4 * FOURS), BLOCK // 2
+                        _twos_of(small, i, places, 0)
+                    if places[count] == 0:
+                        k = 0
+                        while k < count:  # even; places are below the size of their table
+                            first = np.uint64(groups[np.uint32(base + places[k])])
+                            second = np.uint64(groups[np.uint32(base + places[k + 1])])
+                            behind = second & _LENGTH
+                            nbits = (first & _LENGTH) + behind
+                            if nbits > _MOST:
+                                break
+                            bits = (first >> _SIX) << behind | second >> _SIX
+                            acc = put(out, at, acc, have, bits, nbits)
+                            acc, have, at = moved_on(acc, have + nbits, at)
+                            k += 2
+                        i += k * (BLOCK // count)
+                        if k == count:
+                            continue
+                for _ in range(min(8, stop - i)):
+                    if at > limit:
+                        break
+                    symbol = small[i]
+                    found = singles[symbol]
+                    if found:
+                        nbits = found & _LENGTH
+                        acc = put(out, at, acc, have, found >> _SIX, nbits)
+                        acc, have, at = moved_on(acc, have + nbits, at)
+                    else:
+                        full = wide[i] if symbol == WIDE else np.uint64(symbol)
+                        acc, have, at, missing = spell(full, parameter, out, acc, have, at)
+                        if missing:
+                            break
+                    i += 1
+                if missing:
+                    break
+            if i < stop:
+                break
+            ends[b] = 8 * at + np.int64(have)
+            b += 1
+        state[0], state[1], state[2], state[3] = np.uint64(at), acc, have, missing
+        progress[0], progress[1] = i, b
+
+    return write

@@ -1,0 +1,264 @@
+"""How many symbols and gaps there are of each size: what exact lengths of strings are made of.
+
+Sizes are counted by their bit length: the words of Elias' codes are as long for all numbers of one
+bit length. For Rice codes, the sum of what is left of numbers without their lowest bits is added.
+Symbols are twice a level, plus its sign.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import intrinsic, kernel
+from gcodec.kernels.words import (
+    count_ones,
+    leading_zeros,
+    nonzero_bytes,
+    trailing_zeros,
+)
+
+_SCAN = 64  # symbols that are scanned at once
+_SIZES = 64  # bit lengths, from 1
+_NEXT = 4  # parameters of a Rice code that are looked at in one pass
+
+Numbers = Literal["zigzag", "levels", "gaps"]
+
+
+class Tally(NamedTuple):
+    """Counts of numbers of 1, 2, … 64 bits.
+
+    Attributes
+    ----------
+    above : (64,) int64 array
+        Of the levels plus 1, of all elements.
+    levels : (64,) int64 array
+        Of the levels that are not 0.
+    gaps : (64,) int64 array
+        Of how far each element whose level is not 0 lies behind the one before it, or behind
+        position 0.
+    """
+
+    above: np.ndarray
+    levels: np.ndarray
+    gaps: np.ndarray
+
+    @property
+    def sent(self) -> int:
+        """How many levels are not 0."""
+        return int(self.levels.sum())
+
+
+def tally(symbols: np.ndarray) -> Tally:
+    """Count the (n,) unsigned symbols of a tensor."""
+
+    def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
+        counts, ends = np.zeros(3 * _SIZES, np.int64), np.zeros(2, np.int64)
+        part = symbols[start:stop]
+        if part.dtype == np.uint8:
+            _tally_bytes(part, counts, ends)
+        else:
+            _tally_wide(part.astype(np.uint32, copy=False), counts, ends)
+        first, last = (int(end) for end in ends)
+        return counts, start + first if first else 0, start + last if last else 0
+
+    found = pool.run(task, symbols.size)
+    counts = sum((counts for counts, _, _ in found), np.zeros(3 * _SIZES, np.int64))
+    above, levels, gaps = counts.reshape(3, _SIZES)
+    for gap in _between(found):
+        gaps[gap.bit_length() - 1] += 1
+    return Tally(above, levels, gaps)
+
+
+def _between(found: list[tuple[Any, int, int]]) -> list[int]:
+    """Return the gaps before the first element that is sent of each part."""
+    gaps, before = [], 0
+    for _, first, last in found:
+        if first:
+            gaps.append(first - before)
+            before = last
+    return gaps
+
+
+def best_rice(
+    symbols: np.ndarray, numbers: Numbers, near: int, silent: int = 0
+) -> tuple[int, int]:
+    """Find the best parameter of a Rice code.
+
+    Parameters
+    ----------
+    symbols : (n,) unsigned array
+    numbers : "zigzag", "levels" or "gaps"
+        What is coded: of all elements, 2k − 1 for the level −k and 2k for k; or of those whose
+        level is not 0, the level less 1; or how many lie between them and the one before.
+    near : int
+        A parameter where to look first.
+    silent : int
+        Elements of level 0 that have no word.
+
+    Returns
+    -------
+    int, int
+        The least parameter of which the words are shortest, and their bits.
+    """
+    mode = ("zigzag", "levels", "gaps").index(numbers)
+
+    def totals(first: int) -> list[int]:
+        def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
+            sums, ends = np.zeros(_NEXT + 1, np.uint64), np.zeros(2, np.int64)
+            part = symbols[start:stop].astype(np.uint32, copy=False)
+            _shifted(part, mode, np.uint64(first), sums, ends)
+            begun, last = (int(end) for end in ends)
+            return sums, start + begun if begun else 0, start + last if last else 0
+
+        found = pool.run(task, symbols.size)
+        count, *sums = (sum(int(part[0][k]) for part in found) for k in range(_NEXT + 1))
+        between = [gap - 1 for gap in _between(found)] if numbers == "gaps" else []
+        count += len(between) - silent
+        return [
+            total + sum(gap >> first + k for gap in between) + count * (1 + first + k)
+            for k, total in enumerate(sums)
+        ]
+
+    first = max(near - 1, 0)
+    while True:  # the length is convex in the parameter
+        lengths = totals(first)
+        best = lengths.index(min(lengths))
+        if best == 0 and first > 0:
+            first -= 1
+        elif best == _NEXT - 1:
+            first += 1
+        else:
+            return first + best, lengths[best]
+
+
+@intrinsic
+def _at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
+    """Return a uint64 of which bit k says whether byte `at` + k of an array is `least` or more."""
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.VectorType(ir.IntType(8), 64)
+        array = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(array, [args[1]]), kind.as_pointer())
+        number = ir.IntType(32)
+        first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
+        every = builder.shuffle_vector(first, first, ir.VectorType(number, 64)([0] * 64))
+        mask = builder.icmp_unsigned(">=", builder.load(pointer, align=1), every)
+        return builder.bitcast(mask, ir.IntType(64))
+
+    return types.uint64(data, at, least), generate
+
+
+@kernel("in uint8[], out int64[], out int64[]")
+def _tally_bytes(small, counts, ends):
+    # counts: above, levels, gaps, _SIZES each. ends: positions of the first and the last symbol
+    # that is not 0, or 0. The gap before the first is not counted.
+    # The loop counts those of at least so many bits; what each has more than the next follows.
+    above, levels, gaps = counts[:_SIZES], counts[_SIZES : 2 * _SIZES], counts[2 * _SIZES :]
+    last = np.int64(0)
+    whole = small.size - small.size % _SCAN
+    for i in range(0, whole, _SCAN):
+        sent = nonzero_bytes(small, i)
+        if sent == 0:
+            continue
+        for k in range(1, 8):  # symbols of levels from 2^k − 1 on, and from 2^(k − 1) on
+            level = np.int64(count_ones(_at_least(small, i, np.uint8((2 << k) - 2))))
+            above[k] += level
+            if level == 0:
+                break
+        for k in range(7):
+            level = np.int64(count_ones(_at_least(small, i, np.uint8(2 << k))))
+            levels[k] += level
+            if level == 0:
+                break
+        head = i + 1 + np.int64(trailing_zeros(sent))
+        if last:
+            gaps[63 - np.int64(leading_zeros(np.uint64(head - last)))] += 1
+        else:
+            ends[0] = head
+        last = i + _SCAN - np.int64(leading_zeros(sent))
+        # All gaps but the first are within the word: `zeros_n` marks where n zeros precede.
+        rest = sent & (sent - np.uint64(1))
+        if rest:
+            zeros_1 = ~sent << np.uint64(1)
+            zeros_2 = zeros_1 & zeros_1 << np.uint64(1)
+            zeros_3 = zeros_2 & zeros_1 << np.uint64(2)
+            zeros_4 = zeros_2 & zeros_2 << np.uint64(2)
+            zeros_7 = zeros_4 & zeros_3 << np.uint64(4)
+            zeros_8 = zeros_4 & zeros_4 << np.uint64(4)
+            zeros_15 = zeros_8 & zeros_7 << np.uint64(8)
+            zeros_16 = zeros_8 & zeros_8 << np.uint64(8)
+            zeros_31 = zeros_16 & zeros_15 << np.uint64(16)
+            two, four = count_ones(rest & zeros_1), count_ones(rest & zeros_3)
+            eight, sixteen = count_ones(rest & zeros_7), count_ones(rest & zeros_15)
+            more = count_ones(rest & zeros_31)
+            gaps[0] += np.int64(count_ones(rest) - two)
+            gaps[1] += np.int64(two - four)
+            gaps[2] += np.int64(four - eight)
+            gaps[3] += np.int64(eight - sixteen)
+            gaps[4] += np.int64(sixteen - more)
+            gaps[5] += np.int64(more)
+    above[0] = whole
+    for k in range(_SIZES - 1):
+        above[k] -= above[k + 1]
+        levels[k] -= levels[k + 1]
+    for i in range(whole, small.size):
+        level = np.uint64(small[i] >> 1)
+        above[63 - np.int64(leading_zeros(level + np.uint64(1)))] += 1
+        if level:
+            levels[63 - np.int64(leading_zeros(level))] += 1
+            if last:
+                gaps[63 - np.int64(leading_zeros(np.uint64(i + 1 - last)))] += 1
+            else:
+                ends[0] = i + 1
+            last = np.int64(i + 1)
+    ends[1] = last
+
+
+@kernel("in uint32[], out int64[], out int64[]")
+def _tally_wide(symbols, counts, ends):
+    # as _tally_bytes
+    last = np.int64(0)
+    for i in range(symbols.size):
+        level = np.uint64(symbols[i] >> np.uint32(1))
+        counts[63 - np.int64(leading_zeros(level + np.uint64(1)))] += 1  # from 0 to 63
+        if symbols[i]:
+            counts[_SIZES + 63 - np.int64(leading_zeros(level))] += 1
+            if last:
+                gap = np.uint64(i + 1 - last)
+                counts[2 * _SIZES + 63 - np.int64(leading_zeros(gap))] += 1
+            else:
+                ends[0] = i + 1
+            last = np.int64(i + 1)
+    ends[1] = last
+
+
+@kernel("in uint32[], int64, uint64, out uint64[], out int64[]")
+def _shifted(symbols, mode, first, sums, ends):
+    # sums: how many numbers, then the sums of the numbers without first, first + 1, … bits.
+    one = np.uint64(1)
+    last = np.int64(0)
+    for i in range(symbols.size):
+        symbol = np.uint64(symbols[i])
+        if mode == 0:
+            number = symbol - (symbol & one) - (symbol & one)
+        elif symbol == 0:
+            continue
+        elif mode == 1:
+            number = (symbol >> one) - one
+        else:
+            number = np.uint64(i - last)
+            if last == 0:
+                ends[0], last = i + 1, np.int64(i + 1)
+                continue
+            last = np.int64(i + 1)
+        sums[0] += one
+        rest = number >> first
+        for k in range(1, sums.size):
+            sums[k] += rest
+            rest >>= one
+    ends[1] = last

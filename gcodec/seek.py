@@ -1,0 +1,253 @@
+"""The seek table: where the blocks of a variable-length bit string begin.
+
+It lies in the frame's header and says nothing that decoding from bit 0 would not find; with it, a
+decoder can begin at many places at once. A block is 2^log2_block elements, or as many sent values
+for codecs that send only some; the last may have fewer. Which of both it is, the codec says.
+
+    log2 of the block u8 · width u8 · count LEB128 · entries
+
+An entry is the block's number of bits and, where blocks count sent values, its advance: how many
+elements from the last value before the block, or from before the tensor, to its last value. Both
+take `width` bytes, the least of 1, 2, 4 and 8 that hold them all. Before entries 4096, 8192, …
+lie the sums so far, 8 bytes each. Source: docs/wire-format.md, part A.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.kinds import check_integer
+from gcodec.wire import Reader, leb128
+
+# Encoders add a table unasked for as many elements or more, with these blocks, where it takes at
+# most one byte for so many of the payload.
+MIN_ELEMENTS = 1 << 16
+LOG2_BLOCK = 12
+_SHARE = 100
+
+_MOST_LOG2 = 62
+_WIDTHS = (1, 2, 4, 8)
+_STRIDE = 4096  # entries from one pair of sums to the next
+
+
+@dataclass(frozen=True, eq=False)
+class SeekTable:
+    """Where the blocks of a bit string begin.
+
+    Parameters
+    ----------
+    log2_block : int
+        Of the elements, or sent values, of a block; from 0 to 62.
+    lengths : (count,) uint64 array
+        Bits of each block.
+    advances : (count,) uint64 array, optional
+        Where blocks count sent values: elements from the last value before a block, or from
+        before the tensor, to its last value.
+
+    Attributes
+    ----------
+    offsets : (count + 1,) int64 array
+        Bits from the first coded one to the first of each block, and to the end of the string.
+    positions : (count + 1,) int64 array or None
+        Where blocks count sent values: the elements up to and with the last value before each
+        block, and before the end.
+
+    Raises
+    ------
+    ParameterError
+        If the numbers cannot be those of a table.
+    """
+
+    log2_block: int
+    lengths: np.ndarray
+    advances: np.ndarray | None = None
+    offsets: np.ndarray = field(init=False, repr=False)
+    positions: np.ndarray | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Reject what no table can hold, and add up."""
+        check_log2(self.log2_block)
+        object.__setattr__(self, "offsets", _sums("lengths", self.lengths, self.lengths))
+        positions = None
+        if self.advances is not None:
+            positions = _sums("advances", self.advances, self.lengths)
+        object.__setattr__(self, "positions", positions)
+
+    @property
+    def count(self) -> int:
+        """Blocks."""
+        return self.lengths.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table in a header."""
+        columns = self._columns()
+        entries = _entries_nbytes(self.count, _width(columns), len(columns))
+        return 2 + len(leb128(self.count)) + entries
+
+    def _columns(self) -> list[np.ndarray]:
+        return [self.lengths] if self.advances is None else [self.lengths, self.advances]
+
+    def to_bytes(self) -> bytes:
+        """Return the section of a header."""
+        columns = self._columns()
+        width = _width(columns)
+        entries = np.stack(columns, axis=1).astype(f"<u{width}")
+        sums = [s for s in (self.offsets, self.positions) if s is not None]
+        parts = [bytes([self.log2_block, width]), leb128(self.count)]
+        for first in range(0, self.count, _STRIDE):
+            if first:
+                parts += [int(s[first]).to_bytes(8, "little") for s in sums]
+            parts.append(entries[first : first + _STRIDE].tobytes())
+        return b"".join(parts)
+
+    def check(self, blocks: str | None, n: int, nbits: int) -> None:
+        """Raise `Corrupt` if this can be no table of a payload, as far as that can be told unread.
+
+        Parameters
+        ----------
+        blocks : str or None
+            The codec's `seek_blocks`.
+        n : int
+            Elements.
+        nbits : int
+            Bits of the payload.
+        """
+        if blocks is None:
+            raise Corrupt("a seek table, but the payload has no blocks")
+        if (blocks == "values") != (self.advances is not None):
+            raise Corrupt("the seek table is one of other blocks")
+        _check_count(self.count, self.log2_block, blocks, n)
+        if self.offsets[-1] > nbits:
+            raise Corrupt(f"the seek table has {self.offsets[-1]} bits, the payload {nbits}")
+        if self.advances is None or self.positions is None:
+            return
+        # Each value is an element of its own.
+        full = self.advances[:-1] >= np.uint64(1 << self.log2_block)
+        if not full.all() or not self.advances[-1]:
+            raise Corrupt("the seek table has a block of fewer elements than values")
+        if self.positions[-1] > n:
+            raise Corrupt(f"the seek table passes the {n} elements")
+
+    def must_cover(self, nbits: int) -> None:
+        """Raise `Corrupt` unless the blocks add up to the `nbits` bits of the string."""
+        if self.offsets[-1] != nbits:
+            raise Corrupt(f"the seek table has {self.offsets[-1]} bits, the string {nbits}")
+
+
+class Section(NamedTuple):
+    """A table as it lies in a header, its entries not looked at.
+
+    Attributes
+    ----------
+    log2_block, width, number : int
+    entries : memoryview
+    blocks : str
+        What its blocks count: "elements" or "values".
+    """
+
+    log2_block: int
+    width: int
+    number: int
+    entries: memoryview
+    blocks: str
+
+    @classmethod
+    def take(cls, reader: Reader, blocks: str) -> Section:
+        """Take the section that comes next, for a codec whose `seek_blocks` is `blocks`."""
+        start = reader.at
+        log2_block, width = reader.uint(1), reader.uint(1)
+        if log2_block > _MOST_LOG2:
+            raise Corrupt(f"the seek table has blocks of 2^{log2_block}", offset=start)
+        if width not in _WIDTHS:
+            raise Corrupt(f"the seek table has entries of {width} bytes", offset=start + 1)
+        number = reader.leb128()
+        columns = 2 if blocks == "values" else 1
+        entries = reader.take(_entries_nbytes(number, width, columns))
+        return cls(log2_block, width, number, entries, blocks)
+
+    def table(self, n: int) -> SeekTable:
+        """Return the table, which must not contradict itself; memory is bounded by n.
+
+        Raises
+        ------
+        Corrupt
+        """
+        _check_count(self.number, self.log2_block, self.blocks, n)
+        columns = 2 if self.blocks == "values" else 1
+        numbers = np.empty((columns, self.number), np.uint64)
+        marks = np.empty((columns, (self.number - 1) // _STRIDE), np.uint64)
+        at = 0
+        for first in range(0, self.number, _STRIDE):
+            if first:
+                marks[:, first // _STRIDE - 1] = np.frombuffer(self.entries, "<u8", columns, at)
+                at += 8 * columns
+            size = min(_STRIDE, self.number - first)
+            part = np.frombuffer(self.entries, f"<u{self.width}", size * columns, at)
+            numbers[:, first : first + size] = part.reshape(size, columns).T
+            at += part.nbytes
+        if self.width != _width(list(numbers)):
+            raise Corrupt("the seek table has wider entries than it needs")
+        try:
+            table = SeekTable(self.log2_block, *numbers)
+        except ParameterError as error:
+            raise Corrupt(f"the seek table adds up to too much: {error}") from None
+        for sums, found in zip((table.offsets, table.positions), marks, strict=False):
+            if sums is not None and not np.array_equal(
+                sums[_STRIDE:-1:_STRIDE].view(np.uint64), found
+            ):
+                raise Corrupt("the seek table contradicts its own sums")
+        return table
+
+
+def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
+    """Tell whether an encoder adds a table unasked to n elements in a payload of `nbits` bits."""
+    return table.count >= 2 and table.nbytes <= most_nbytes(n, -(-nbits // 8))
+
+
+def most_nbytes(n: int, payload_nbytes: int) -> int:
+    """Return the most bytes of a table that an encoder adds unasked."""
+    return payload_nbytes // _SHARE if n >= MIN_ELEMENTS else 0
+
+
+def check_log2(log2_block: object) -> int:
+    """Return the log2 of a block's size, or raise `ParameterError`."""
+    allowed = f"an integer from 0 to {_MOST_LOG2}"
+    return check_integer("log2_block", log2_block, 0, _MOST_LOG2, allowed)
+
+
+def _check_count(count: int, log2_block: int, blocks: str, n: int) -> None:
+    if blocks == "values":
+        # All blocks but the last are full, and no element is sent twice.
+        fits = count >= 1 and ((count - 1) << log2_block) < n
+    else:
+        fits = count == -(-n >> log2_block) and count >= 1
+    if not fits:
+        raise Corrupt(f"the seek table has {count} blocks of 2^{log2_block} for {n} elements")
+
+
+def _sums(name: str, values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return the sums before each value and behind the last, as int64."""
+    array = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
+    if not array or values.size != like.size:
+        raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
+    sums = np.zeros(values.size + 1, np.uint64)
+    np.cumsum(values, out=sums[1:])
+    # A sum that wraps is below the one before it.
+    if sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any():
+        raise ParameterError(f"{name}: must add up to less than 2**63")
+    sums.flags.writeable = False
+    return sums.view(np.int64)
+
+
+def _width(columns: list[np.ndarray]) -> int:
+    most = max(int(column.max(initial=0)) for column in columns)
+    return next(width for width in _WIDTHS if most < 1 << 8 * width)
+
+
+def _entries_nbytes(count: int, width: int, columns: int) -> int:
+    return columns * (width * count + 8 * (max(count - 1, 0) // _STRIDE))

@@ -1,0 +1,377 @@
+"""QSGD: norms, levels, and all forms of their payload, one element at a time.
+
+Source: ``docs/wire-format.md``, qsgd and seek tables. A level is a Python integer with the sign of
+its element; strings are of 0 and 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import leb128, philox, sums, universal
+from .universal import Bits, Corrupt, Truncated, fixed, omega, rice, to_bytes, to_text
+
+Floats = NDArray[np.float32]
+
+LARGEST_RICE = 47
+TINY = 2.0**-100
+FORMS, NORMS, CODES = ("dense", "sparse"), ("l2", "max"), ("omega", "rice", "packed")
+ALL = [("omega", "dense"), ("omega", "sparse"), ("rice", "dense"), ("rice", "sparse")]
+ALL += [("packed", "dense")]  # in the order in which the first of the shortest is taken
+
+
+class Setting(NamedTuple):
+    """The parameters of a codec."""
+
+    s: int = 15
+    form: str = "auto"
+    bucket: int = 0
+    norm: str = "l2"
+    code: str = "omega"
+
+
+class Message(NamedTuple):
+    """What an encoder makes, and a decoder reads."""
+
+    setting: Setting  # form and code as sent
+    norms: list[np.float32]
+    levels: list[int]
+    rices: tuple[int, ...]  # the scalars: of levels, and of gaps
+    data: bytes
+    nbits: int
+
+
+# --- quantise -----------------------------------------------------------------------------------
+
+
+def bucket_of(n: int, bucket: int) -> int:
+    """Return how many elements share a norm."""
+    return bucket if 0 < bucket < n else max(n, 1)
+
+
+def norms_of(x: Floats, bucket: int, norm: str) -> list[np.float32]:
+    """Return the norm of each bucket, or raise ValueError where one is no finite float32."""
+    size = bucket_of(len(x), bucket)
+    found = []
+    for start in range(0, len(x), size):
+        part = x[start : start + size]
+        for value in part:
+            if not np.isfinite(value):
+                raise ValueError("NaN or Inf")
+        if norm == "max":
+            found.append(np.float32(max(abs(value) for value in part)))
+            continue
+        with np.errstate(over="ignore"):
+            found.append(np.float32(math.sqrt(sums.sum_squares(part))))
+        if not np.isfinite(found[-1]):
+            raise ValueError("the norm passes float32")
+    return found
+
+
+def level(value: np.float32, norm: np.float32, s: int, word: int) -> int:
+    """Return the level of one element, with its sign."""
+    if norm == 0:
+        return 0
+    with np.errstate(under="ignore"):
+        if norm < TINY:
+            r = np.float32(float(abs(value)) * (s / float(norm)))
+        else:
+            r = abs(value) * np.float32(s / float(norm))
+    assert r.dtype == np.float32
+    low = math.floor(float(r))
+    rest = float(r) - low
+    up = (word >> 1) < int(rest * 2.0**31)
+    k = min(s, low + up)
+    return -k if value < 0 else k
+
+
+def levels_of(
+    x: Floats, norms: Sequence[np.float32], s: int, bucket: int, seed: int = 0
+) -> list[int]:
+    """Return the level of each element, with its sign."""
+    size = bucket_of(len(x), bucket)
+    words = philox.words(seed, len(x))
+    return [level(x[i], norms[i // size], s, words[i]) for i in range(len(x))]
+
+
+def dequantize(levels: Sequence[int], norms: Sequence[np.float32], s: int, bucket: int) -> Floats:
+    """Return the values that levels stand for."""
+    size = bucket_of(len(levels), bucket)
+    out = np.zeros(len(levels), np.float32)
+    for i, k in enumerate(levels):
+        norm = float(norms[i // size])
+        if k == 0:
+            continue
+        with np.errstate(under="ignore", over="ignore"):
+            if norm < TINY:
+                value = np.float32(abs(k) * (norm / s))
+            else:
+                value = np.float32(abs(k)) * np.float32(norm / s)
+        out[i] = -value if k < 0 else value
+    return out
+
+
+# --- write --------------------------------------------------------------------------------------
+
+
+def zigzag(k: int) -> int:
+    """Return 0 for 0, 2k − 1 for −k, 2k for +k."""
+    return 2 * k if k >= 0 else -2 * k - 1
+
+
+def unzigzag(z: int) -> int:
+    """Return the level of `zigzag`."""
+    return z // 2 if z % 2 == 0 else -(z // 2) - 1
+
+
+def silent(norms: Sequence[np.float32], n: int, bucket: int) -> list[bool]:
+    """Return for each element whether its bucket has no norm, and so sends nothing."""
+    size = bucket_of(n, bucket)
+    return [norms[i // size] == 0 for i in range(n)]
+
+
+def sign(k: int) -> str:
+    """Return the sign bit of a level."""
+    return "1" if k < 0 else "0"
+
+
+def gaps_of(levels: Sequence[int]) -> list[int]:
+    """Return the distance of each level other than 0 to the one before it; from 1."""
+    places = [0, *(i + 1 for i, k in enumerate(levels) if k)]
+    return [after - before for before, after in itertools.pairwise(places)]
+
+
+def best_rice(values: Sequence[int]) -> int:
+    """Return the least parameter that makes the words of ``values`` shortest together."""
+    return min(range(LARGEST_RICE + 1), key=lambda k: (sum((v >> k) + 1 + k for v in values), k))
+
+
+def rices_of(levels: Sequence[int], quiet: Sequence[bool], s: Setting) -> tuple[int, ...]:
+    """Return the Rice parameters that an encoder takes."""
+    if s.code != "rice":
+        return ()
+    if s.form == "dense":
+        return (best_rice([zigzag(k) for k, q in zip(levels, quiet, strict=True) if not q]),)
+    sent = [abs(k) - 1 for k in levels if k]
+    return best_rice(sent), best_rice([gap - 1 for gap in gaps_of(levels)])
+
+
+def units(
+    levels: Sequence[int], quiet: Sequence[bool], setting: Setting, rices: tuple[int, ...]
+) -> list[str]:
+    """Return the bits of each element, or in the sparse form of each level other than 0."""
+    s, form, _, _, code = setting
+    if form == "sparse":
+        sent = zip(gaps_of(levels), (k for k in levels if k), strict=True)
+        if code == "omega":
+            return [omega(gap) + sign(k) + omega(abs(k)) for gap, k in sent]
+        k_level, k_gap = rices
+        return [rice(g - 1, k_gap) + sign(k) + rice(abs(k) - 1, k_level) for g, k in sent]
+    if code == "omega":
+        words = [sign(k) + omega(abs(k) + 1) for k in levels]
+    elif code == "rice":
+        words = [rice(zigzag(k), rices[0]) for k in levels]
+    else:
+        words = [fixed(zigzag(k), (2 * s).bit_length()) for k in levels]
+    return ["" if q else word for word, q in zip(words, quiet, strict=True)]
+
+
+def write(
+    setting: Setting,
+    norms: Sequence[np.float32],
+    levels: Sequence[int],
+    rices: tuple[int, ...] | None = None,
+) -> Message:
+    """Return the message of levels, in the form and code of the setting."""
+    quiet = silent(norms, len(levels), setting.bucket)
+    if rices is None:
+        rices = rices_of(levels, quiet, setting)
+    string = "".join(units(levels, quiet, setting, rices))
+    head = b"".join(struct.pack(">f", norm) for norm in norms)
+    data = head + to_bytes(string)
+    return Message(setting, list(norms), list(levels), rices, data, 8 * len(head) + len(string))
+
+
+def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -> Message:
+    """Return the message, ``auto`` resolved."""
+    if setting.code == "auto":
+        pairs = [pair for pair in ALL if setting.form in ("auto", pair[1])]
+    elif setting.form == "auto":
+        pairs = [pair for pair in ALL if pair[0] == setting.code]
+    else:
+        assert (setting.code, setting.form) in ALL
+        pairs = [(setting.code, setting.form)]
+    made = [write(setting._replace(code=c, form=f), norms, levels) for c, f in pairs]
+    return min(made, key=lambda message: message.nbits)  # the first of equals
+
+
+def encode(x: Floats, setting: Setting, seed: int = 0) -> Message:
+    """Return the message of a gradient."""
+    x = np.asarray(x, np.float32).reshape(-1)
+    norms = norms_of(x, setting.bucket, setting.norm)
+    levels = levels_of(x, norms, setting.s, setting.bucket, seed)
+    return pack(setting, norms, levels)
+
+
+# --- read ---------------------------------------------------------------------------------------
+
+
+def _read_sign(bits: Bits) -> int:
+    return -1 if bits.take(1) == "1" else 1
+
+
+def _number(bits: Bits, read: Callable[[Bits], int], most: int) -> int:
+    """Read a word, and refuse numbers above ``most``."""
+    value = universal.whole(read, bits)
+    if value > most:
+        raise Corrupt(f"{value} is above {most}")
+    return value
+
+
+def _read_dense(
+    bits: Bits, setting: Setting, rices: tuple[int, ...], quiet: Sequence[bool]
+) -> list[int]:
+    s, code = setting.s, setting.code
+    width = (2 * s).bit_length()
+    if code == "packed" and len(bits.text) - bits.at < width * quiet.count(False):
+        raise Truncated("fewer bits than the elements take")
+    levels = []
+    for q in quiet:
+        if q:
+            levels.append(0)
+        elif code == "omega":
+            side = _read_sign(bits)
+            k = _number(bits, universal.read_omega, s + 1) - 1
+            if k == 0 and side < 0:
+                raise Corrupt("the sign of a level 0")
+            levels.append(side * k)
+        elif code == "rice":
+            z = _number(bits, lambda b: universal.read_rice(b, rices[0]), 2 * s)
+            levels.append(unzigzag(z))
+        else:
+            levels.append(unzigzag(_number(bits, lambda b: b.number(width), 2 * s)))
+    if bits.at != len(bits.text):
+        raise Corrupt("bits behind the last element")
+    return levels
+
+
+def _read_sparse(
+    bits: Bits, setting: Setting, rices: tuple[int, ...], quiet: Sequence[bool]
+) -> list[int]:
+    levels = [0] * len(quiet)
+    place = 0
+    while bits.at < len(bits.text):
+        left = len(quiet) - place
+        if setting.code == "omega":
+            place += _number(bits, universal.read_omega, left)
+        else:
+            place += _number(bits, lambda b: universal.read_rice(b, rices[1]), left - 1) + 1
+        if quiet[place - 1]:
+            raise Corrupt("a level in a bucket without norm")
+        side = _read_sign(bits)
+        if setting.code == "omega":
+            k = _number(bits, universal.read_omega, setting.s)
+        else:
+            k = _number(bits, lambda b: universal.read_rice(b, rices[0]), setting.s - 1) + 1
+        levels[place - 1] = side * k
+    return levels
+
+
+def read(
+    setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...] = ()
+) -> tuple[list[np.float32], list[int]]:
+    """Return norms and levels of a payload, or raise `Truncated` or `Corrupt`."""
+    text = to_text(data)
+    assert len(data) == (nbits + 7) // 8
+    count = (n + bucket_of(n, setting.bucket) - 1) // bucket_of(n, setting.bucket)
+    if nbits < 32 * count:
+        raise Truncated("norms are missing")
+    norms = [np.frombuffer(data[4 * b : 4 * b + 4], ">f4")[0] for b in range(count)]
+    for norm in norms:
+        if not np.isfinite(norm) or np.signbit(norm):
+            raise Corrupt(f"the norm {norm}")
+    if "1" in text[nbits:]:
+        raise Corrupt("fill that is not zero")
+    quiet = silent(norms, n, setting.bucket)
+    bits = Bits(text[:nbits], 32 * count)
+    parse = _read_dense if setting.form == "dense" else _read_sparse
+    return [np.float32(norm) for norm in norms], parse(bits, setting, rices, quiet)
+
+
+def decode(
+    setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...] = ()
+) -> Floats:
+    """Return the n values of a payload."""
+    norms, levels = read(setting, data, nbits, n, rices)
+    return dequantize(levels, norms, setting.s, setting.bucket)
+
+
+# --- headers ------------------------------------------------------------------------------------
+
+
+def parameters(setting: Setting) -> bytes:
+    """Return the parameters of a frame, the defaults at the end left out."""
+    norm, code = NORMS.index(setting.norm), CODES.index(setting.code)
+    fields = [
+        (leb128.encode(setting.s), False),  # the form behind it has no default
+        (bytes([FORMS.index(setting.form)]), False),
+        (leb128.encode(setting.bucket), setting.bucket == 0),
+        (bytes([norm]), norm == 0),
+        (bytes([code]), code == 0),
+    ]
+    while fields[-1][1]:
+        fields.pop()
+    return b"".join(data for data, _ in fields)
+
+
+def scalars(message: Message) -> bytes:
+    """Return the scalars of a frame."""
+    return b"".join(leb128.encode(k) for k in message.rices)
+
+
+class Table(NamedTuple):
+    """A seek table: bits of each block, and for the sparse form the advance of its position."""
+
+    log2_block: int
+    lengths: list[int]
+    advances: list[int] | None
+
+
+def seek_table(message: Message, log2_block: int) -> Table:
+    """Return the seek table of a message whose words have no fixed width."""
+    assert message.setting.code != "packed"
+    quiet = silent(message.norms, len(message.levels), message.setting.bucket)
+    words = units(message.levels, quiet, message.setting, message.rices)
+    size = 1 << log2_block
+    starts = range(0, len(words), size)
+    lengths = [sum(len(word) for word in words[at : at + size]) for at in starts]
+    if message.setting.form == "dense":
+        return Table(log2_block, lengths, None)
+    gaps = gaps_of(message.levels)
+    return Table(log2_block, lengths, [sum(gaps[at : at + size]) for at in starts])
+
+
+def section(table: Table) -> bytes:
+    """Return a seek table as it stands in a frame."""
+    numbers = [*table.lengths, *(table.advances or [])]
+    width = next(w for w in (1, 2, 4, 8) if all(v < 1 << 8 * w for v in numbers))
+    out = bytes([table.log2_block, width]) + leb128.encode(len(table.lengths))
+    offset = position = 0
+    for i, length in enumerate(table.lengths):
+        if i and i % 4096 == 0:
+            out += offset.to_bytes(8, "little")
+            if table.advances is not None:
+                out += position.to_bytes(8, "little")
+        out += length.to_bytes(width, "little")
+        offset += length
+        if table.advances is not None:
+            out += table.advances[i].to_bytes(width, "little")
+            position += table.advances[i]
+    return out
