@@ -29,12 +29,13 @@ if sys.byteorder != "little":  # pragma: no cover
 if TYPE_CHECKING:
     from gcodec import codecs as codecs
     from gcodec import entropy as entropy
-    from gcodec.codec import Codec, Payload
+    from gcodec.codec import Codec
     from gcodec.codecs import parse
     from gcodec.coding import decode, decode_add, encode, iter_frames
     from gcodec.feedback import Feedback
     from gcodec.frame import Frame
     from gcodec.limits import Limits
+    from gcodec.payload import Payload
     from gcodec.policy import Policy
     from gcodec.registry import register
 
@@ -68,7 +69,7 @@ __all__ = [
 # Where each public name lives; loaded when it is first asked for, so that importing stays light.
 _HOMES = {
     "Codec": "codec",
-    "Payload": "codec",
+    "Payload": "payload",
     "register": "registry",
     "parse": "codecs",
     "Feedback": "feedback",

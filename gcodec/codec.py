@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,37 +31,11 @@ from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.kinds import binary32, check_number
 from gcodec.params import Parameters
+from gcodec.payload import Payload
 from gcodec.seek import SeekTable, most_nbytes
 from gcodec.wire import encode_name, max_header_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
-
-
-class Payload(NamedTuple):
-    """The published bytes of one message, and what the original keeps outside of them.
-
-    Attributes
-    ----------
-    codec : Codec
-        With every ``auto`` resolved.
-    scalars : dict of str to number
-        The values that belong to this message alone, such as a resolved threshold.
-    data : (ceil(nbits / 8),) uint8 array
-    nbits : int
-        Bits of the payload, its own norms, tables and padding included.
-    seek : SeekTable or None
-        Where the blocks of its bit string begin.
-    """
-
-    codec: Codec
-    scalars: dict[str, Any]
-    data: np.ndarray
-    nbits: int
-    seek: SeekTable | None = None
-
-    def tobytes(self) -> bytes:
-        """Return the bytes that the paper or system defines."""
-        return self.data.tobytes()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,8 +45,9 @@ class Codec(Parameters):
     id: ClassVar[int]
     name: ClassVar[str]
     # Whether `_quantize` itself raises `nonfinite_error` for NaN and Inf, so that no one else has
-    # to read the values for it, and takes all others, whose x̂ is finite as float32.
+    # to read the values for it; and whether it takes all others, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
+    takes_all_finite: ClassVar[bool] = True
 
     # What a class writes. Arrays are flat; `values` and `out` are float32.
 
@@ -124,7 +99,8 @@ class Codec(Parameters):
     ) -> Symbols:
         # u − x̂ is u + (−1)·x̂, bit for bit.
         minus = np.float32(-1)
-        if self.refuses_nonfinite and tensor.dtype in ("float32", "float64"):
+        sure = self.refuses_nonfinite and self.takes_all_finite
+        if sure and tensor.dtype in ("float32", "float64"):
             # Nothing can fail once u is finite, so the residual itself can hold u.
             if not all_finite_corrected(tensor.values, residual, decay):
                 if all_finite(tensor.values):
@@ -350,9 +326,8 @@ class Codec(Parameters):
                 raise ParameterError(f"{name}: scalars of a {self.name} message are: {allowed}")
         given = {name: kinds[name].check(name, value) for name, value in scalars.items()}
         codec = self.of_message(given)
-        own = [declared for declared in codec.declared() if declared.in_message]
-        parameters = {d.name: getattr(codec, d.attribute) for d in own}
-        values = {**parameters, **given}
+        own = {d.name: getattr(codec, d.attribute) for d in codec.declared() if d.in_message}
+        values = own | given
         missing = [name for name in kinds if name not in values]
         for name in (*codec.unresolved(), *missing):
             raise ParameterError(f"{name}: bare bytes do not tell it; give it as {name}=…")

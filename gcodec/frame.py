@@ -30,11 +30,12 @@ from gcodec.arrays import (
     outlet,
     writable,
 )
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
+from gcodec.payload import Payload
 from gcodec.seek import LOG2_BLOCK, Section, SeekTable, check_log2
 from gcodec.wire import Reader, leb128
 

@@ -77,6 +77,14 @@ class SeekTable:
             positions = _sums("advances", self.advances, self.lengths)
         object.__setattr__(self, "positions", positions)
 
+    @classmethod
+    def of(
+        cls, log2_block: int, offsets: np.ndarray, positions: np.ndarray | None = None
+    ) -> SeekTable:
+        """Make the table whose attributes these are."""
+        sums = [s for s in (offsets, positions) if s is not None]
+        return cls(log2_block, *(np.diff(s).astype(np.uint64) for s in sums))
+
     @property
     def count(self) -> int:
         """Blocks."""

@@ -57,6 +57,8 @@ def test_table_of_the_example():
     row = next(line for line in lines if line.startswith("layer3.conv2.weight"))
     assert row.split()[1:8] == ["64x64x3x3", "float32", "36,864", "2.4e-03", "1.7e-02", "0", "0"]
     assert "█" in row
+    for name in ("minmax", "qsgd", "mxnet-2bit", "terngrad", "sign"):
+        assert any(name in line for line in lines[1:4])
     assert sum("float32" in line for line in lines[1:]) == 29
     assert lines[-1].split()[:2] == ["total", "77,754"]
     assert result.stderr == f"next: gcodec encode {EXAMPLE} -c sign\n"

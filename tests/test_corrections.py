@@ -120,6 +120,110 @@ def test_levels_end_with_s() -> None:
     assert codec.unpack(payload, 3).levels.tolist() == expected
 
 
+def expected_nbits(x: np.ndarray, s: int, length: list[int]) -> float:
+    """Expected bits of all levels, where level k takes length[k], with an exact norm."""
+    r = np.abs(x.astype(np.float64)) * (s / np.linalg.norm(x.astype(np.float64)))
+    whole, lengths = np.floor(r + 1e-9).astype(int), np.array(length)
+    rest = np.clip(r - whole, 0, 1)
+    return float(((1 - rest) * lengths[whole] + rest * lengths[whole + 1]).sum())
+
+
+def gaussian(n: int) -> np.ndarray:
+    return np.random.default_rng(5).standard_normal(n, np.float32)
+
+
+def signed(n: int) -> np.ndarray:
+    """n equal magnitudes, of both signs."""
+    return np.resize(f32(1.5, 1.5, -1.5), n)
+
+
+def test_variance_of_a_quarter() -> None:
+    n = 1 << 16
+    assert gcodec.parse("qsgd:s=512").variance(n) == n / 512**2 / 4
+    assert gcodec.parse("qsgd:s=4").variance(n) == 256 / 4  # √n/s
+    x = signed(n)  # s = 128: r = 1/2, so each x̂ is 0 or 2·x, and every error is x
+    decoded = gcodec.decode(gcodec.encode(x, "qsgd:s=128"))
+    assert sorted(set(decoded.tolist())) == [-3, 0, 3]
+    assert spread(x, decoded) == gcodec.parse("qsgd:s=128").variance(n) == 1
+
+
+def test_dense_string_and_the_corollary() -> None:
+    n = 1 << 16
+    codec = gcodec.parse("qsgd:s=256,form=dense")
+    payload = codec.encode(signed(n))
+    assert (codec.unpack(payload, n).levels >> 1 == 1).all()
+    assert payload.nbits == 4 * n + 32
+    assert payload.tobytes()[4:6] == bytes([0b01000100, 0b11000100])
+    assert 3.2 < codec.encode(gaussian(n)).nbits / n < 3.4
+    # The line under which all words lie, of sign and omega(k + 1).
+    lengths = gcodec.entropy.parse("omega").lengths(range(1, 1000)).tolist()
+    dense = [1 + nbits for nbits in lengths]
+    assert all(nbits <= 2 + 2 * k for k, nbits in enumerate(dense))
+    assert abs(expected_nbits(signed(n), 256, dense) - 4 * n) < 1e-3 * n
+    # Words of 10; 0 and a sign; k ones, 0 and a sign. They can be told apart.
+    other = [2, 2, *(k + 2 for k in range(2, 999))]
+    assert 1 / 4 + sum(2 * 2.0**-nbits for nbits in other[1:]) <= 1
+    for x in (signed(n), gaussian(n), np.r_[f32(1), np.zeros(n - 1, np.float32)]):
+        assert expected_nbits(x, 256, other) < 2.5 * n
+    # 2 + k²/2 is above them, and the mean of k² is below r² + 1/4: at most (2 + 5/8)·n.
+    assert all(nbits <= 2 + k * k / 2 for k, nbits in enumerate(other))
+
+
+def test_sparse_is_shorter_at_root_n() -> None:
+    n = 1 << 18
+    for x, dense, sparse in ((gaussian(n), 3.31, 2.76), (signed(n), 4, 3)):
+        found = [gcodec.parse(f"qsgd:s=512,form={f}").encode(x) for f in ("dense", "sparse")]
+        assert np.allclose([one.nbits / n for one in found], [dense, sparse], rtol=0, atol=0.01)
+        assert gcodec.parse("qsgd:s=512").encode(x).nbits == found[1].nbits
+    assert found[1].nbits == 3 * n + 32
+    levels = gcodec.parse("qsgd:s=512").quantize(gaussian(n)).levels
+    assert 0.6 < np.count_nonzero(levels) / n < 0.7
+    x = gaussian(1 << 12)
+    assert str(gcodec.parse("qsgd:s=1000").encode(x).codec) == "qsgd:s=1000,form=dense"
+
+
+def allowed_nbits(n: int, s: int, words: float) -> float:
+    """What theorems 3.2 and 3.4 allow, which differ in the number of words; with o(1) = 0."""
+    return (3 + 1.5 * np.log2(2 * (s * s + n) / words)) * words + 32
+
+
+def test_bits_of_the_later_theorem() -> None:
+    n, s = 1 << 16, 4
+    codec = gcodec.parse("qsgd:s=4,form=sparse")
+    nbits = [codec.encode(gaussian(n), seed=seed).nbits for seed in range(64)]
+    assert 10_900 < np.mean(nbits) < 11_250 and min(nbits) > 10_000
+    earlier = allowed_nbits(n, s, s * (s + n**0.5))
+    later = allowed_nbits(n, s, s * s + n**0.5)
+    assert (round(earlier), round(later)) == (14_038, 4_484)
+
+
+def test_one_level_keeps_the_bound() -> None:
+    codec = gcodec.parse("qsgd:s=1,form=sparse")
+    for n in (1, 16, 1000, 1 << 14):
+        bound = allowed_nbits(n, 1, 1 + n**0.5)
+        for x in (gaussian(n), signed(n), np.r_[f32(1), np.zeros(n - 1, np.float32)]):
+            mean = np.mean([codec.encode(x, seed=seed).nbits for seed in range(100)])
+            assert mean < bound
+
+
+def test_two_is_the_second_moment() -> None:
+    n = 1 << 16
+    assert gcodec.parse("qsgd:s=256").variance(n) == 1 / 4
+    x = gaussian(n)
+    decoded = gcodec.decode(gcodec.encode(x, "qsgd:s=256"))
+    error, moment = spread(x, decoded), spread(x, x + decoded)
+    assert 0.15 < error < 0.19 and 1.15 < moment < 1.19
+
+
+def test_four_bits_are_seven_levels() -> None:
+    assert round(512**0.5 / 2**4, 2) == 1.41 and round(512**0.5 / 7, 1) == 3.2
+    for s, width in ((7, 4), (8, 5), (15, 5), (16, 6)):
+        codec = gcodec.parse(f"qsgd:s={s},bucket=512,code=packed")
+        assert codec.encode(gaussian(1024)).nbits == 64 + 1024 * width
+    variance = gcodec.parse("qsgd:s=7,bucket=512").variance(10**6)
+    assert variance is not None and round(variance, 1) == 2.6
+
+
 def test_levels_are_not_bits() -> None:
     lengths = gcodec.entropy.parse("omega").lengths(range(1, 18)).tolist()
     assert max(lengths[:15]) == 7 and lengths[15] == 11

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import copy
 import pickle
+import subprocess
 import sys
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_the_package_is_reached_through_gcodec() -> None:
     for name, cls in entropy.CODES.items():
         assert getattr(entropy, cls.__name__) is cls
         assert cls.name == name
+
+
+def test_nothing_heavy_is_loaded_before_there_is_something_to_code() -> None:
+    script = (
+        "import sys, gcodec\n"
+        "gcodec.entropy.parse('rice:k=3'), gcodec.entropy.Bits.from01('01')\n"
+        "print(*{'numba', 'bitarray', 'torch'} & set(sys.modules))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == []
 
 
 # --- bits ---------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from verdicts import verdict
 
 from gcodec import Corrupt, FormatError, Truncated, entropy
 from gcodec.entropy import Bits, Code
+from gcodec.kernels import pool
 
 LARGEST = 2**64 - 1
 MODEST = 3000  # zeros of a unary part that a test writes
@@ -237,19 +238,63 @@ def test_every_cut_of_long_words(spec: str) -> None:
             code.decode(text[:cut], 4)
 
 
-def test_many_values() -> None:
-    """Enough of them for everything that works in blocks."""
+PLENTY = ["omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=7", "expgolomb:k=1"]
+
+
+@functools.cache
+def tile(spec: str) -> tuple[np.ndarray, str]:
+    """Some thousand values, with long words among them, and their words."""
     rng = np.random.default_rng(5)
-    for spec in ("omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=7", "expgolomb:k=1"):
+    first = entropy.parse(spec).first
+    values = (rng.geometric(0.3, 10_007) - 1 + first).astype(np.uint64)
+    values[rng.integers(0, values.size, 20)] = rng.integers(300, 2000, 20)
+    return values, universal.encode(spec, values.tolist())
+
+
+@pytest.mark.parametrize("spec", PLENTY)
+def test_many_values(spec: str) -> None:
+    """Enough of them for whatever works in blocks."""
+    code = entropy.parse(spec)
+    values, text = tile(spec)
+    values = np.tile(values, 60)
+    bits = code.encode(values)
+    assert bits.nbits == int(code.lengths(values).sum())
+    assert bits.to01() == text * 60
+    found, end = code.decode(bits, values.size)
+    assert end == bits.nbits
+    assert (found == values).all()
+    with pytest.raises(Truncated):
+        code.decode(bits, values.size + 1)
+
+
+@pytest.mark.parametrize("spec", PLENTY)
+def test_threads_write_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = entropy.parse(spec)
+    values, text = tile(spec)
+    monkeypatch.setattr(pool, "SEGMENT", 64)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        for n in (values.size, 641, 64, 1):
+            bits = code.encode(values[:n])
+            assert bits.to01() == text[: bits.nbits]
+            assert bits.nbits == int(code.lengths(values[:n]).sum())
+            assert (code.decode(bits, n)[0] == values[:n]).all()
+
+
+def test_long_runs_of_zeros() -> None:
+    values = [2**23, 0, 2**24 + 5, 1, 2**22 + 3, 2]
+    ones = np.cumsum(np.array(values) + 1) - 1
+    for spec, parameter in (("unary", 1), ("golomb:b=1", 1), ("rice:k=8", 256)):
         code = entropy.parse(spec)
-        values = (rng.geometric(0.3, 100_000) - 1 + code.first).astype(np.uint64)
-        values[rng.integers(0, values.size, 300)] = rng.integers(1, 2000, 300)
-        bits = code.encode(values)
-        assert bits.nbits == int(code.lengths(values).sum())
-        assert bits.to01() == universal.encode(spec, values.tolist())
-        found, end = code.decode(bits, values.size)
-        assert end == bits.nbits
-        assert (found == values).all()
+        scaled = [n * parameter for n in values]
+        bits = code.encode(scaled)
+        found, end = code.decode(bits, len(values))
+        assert (found.tolist(), end) == (scaled, bits.nbits)
+        if parameter == 1:
+            assert np.flatnonzero(np.unpackbits(bits.data, count=bits.nbits)).tolist() == (
+                ones.tolist()
+            )
 
 
 # --- strings that no one wrote ------------------------------------------------------------------

@@ -18,7 +18,8 @@ from reference import halves
 
 import gcodec
 from gcodec import arrays
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
+from gcodec.payload import Payload
 from gcodec.wire import MAX_NDIM
 
 each_codec = pytest.mark.parametrize("codec", gs.FEW, ids=str)

@@ -15,7 +15,7 @@ LAYERS = [
     {"kernels"},
     {"kinds", "seeds"},
     {"params", "frameworks", "seek"},
-    {"arrays"},
+    {"arrays", "payload"},
     {"entropy"},
     {"codec"},
     {"registry"},

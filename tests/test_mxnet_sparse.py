@@ -12,7 +12,7 @@ from reference import crc32c
 from reference import mxnet_sparse as reference
 
 import gcodec
-from gcodec.codec import Payload
+from gcodec.payload import Payload
 
 SPARSE = gcodec.parse("mxnet-2bit:form=sparse")
 AUTO = gcodec.parse("mxnet-2bit:form=auto")

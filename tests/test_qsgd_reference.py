@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from reference import qsgd as reference
 from reference.qsgd import Setting
 
 import gcodec
-from gcodec.codec import Payload
+from gcodec.payload import Payload
 
 DUMP = Path(__file__).parent / "data" / "resnet8_digits_step0300.npz"
 PAIRS = [*reference.ALL, *itertools.product(("omega", "rice", "auto"), ("auto",))]
 PAIRS += [("auto", "dense"), ("auto", "sparse"), ("packed", "auto")]
 LEVELS = (1, 2, 3, 4, 7, 15, 16, 127, 128, 255, 4096, 32767, 32768, 2**24 - 1, 2**24)
-BUCKETS = (0, 1, 2, 3, 7, 32, 33, 512, 2**32, 2**62 - 1)
+BUCKETS = (0, 1, 2, 3, 7, 32, 33, 512, 2**32, 2**62)
+# Of strings of two bytes, one in so many: all of them take minutes.
+STRIDE = 1 if os.environ.get("GCODEC_HYPOTHESIS_PROFILE") == "long" else 73
 ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 
 
@@ -110,9 +113,9 @@ TENSORS = tensors()
 
 @pytest.mark.parametrize(("code", "form"), PAIRS)
 def test_all_settings(code: str, form: str) -> None:
-    """Each s with each bucket, on one of the tensors."""
-    for at, (s, bucket) in enumerate(itertools.product(LEVELS, BUCKETS)):
-        norm = ("l2", "max")[at // 7 % 2]
+    """Each s with each norm and three buckets, each on one of the tensors."""
+    for at, (s, turn) in enumerate(itertools.product(LEVELS, range(3))):
+        bucket, norm = BUCKETS[(at + 3 * turn) % len(BUCKETS)], ("l2", "max")[at % 2]
         check(TENSORS[at % len(TENSORS)], Setting(s, form, bucket, norm, code), seed=at)
 
 
@@ -206,27 +209,25 @@ def found(codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int,
 
 
 def compare(
-    setting: Setting, n: int, most: int, rices: tuple[int, ...] = (), norms: str = "1"
+    setting: Setting,
+    n: int,
+    most: int,
+    rices: tuple[int, ...] = (),
+    norms: str = "1",
+    step: int = 1,
 ) -> None:
-    """All strings of up to so many bits, behind norms of 1 and 0."""
+    """All strings of up to so many bits, or some of them, behind norms of 1 and 0."""
     codec = codec_of(setting)
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
-    head = b"".join(np.float32(digit).astype(">f4").tobytes() for digit in norms)
-    shorter: list[Any] = [None]
+    head = np.array([int(digit) for digit in norms], ">f4").tobytes()
     for length in range(most + 1):
         nbytes = (length + 7) // 8
-        verdicts = []
-        for number in range(1 << length):
+        for number in range(length % step, 1 << length, step):
             tail = (number << (8 * nbytes - length)).to_bytes(nbytes, "big")
             data, nbits = head + tail, 8 * len(head) + length
-            # What is corrupt stays so, whatever follows it.
-            expected = shorter[number >> 1]
-            if expected is not gcodec.Corrupt:
-                expected = judged(setting, data, nbits, n, rices)
+            expected = judged(setting, data, nbits, n, rices)
             got = found(codec, scalars, data, nbits, n)
             assert got == expected, (setting, n, rices, norms, tail.hex(), length)
-            verdicts.append(expected)
-        shorter = verdicts
 
 
 SPARSE_RICE = ((1, 0, 0), (5, 2, 1), (3, 0, 2))  # s, K, G
@@ -241,9 +242,9 @@ SMALL = [
 @pytest.mark.parametrize(("setting", "rices"), SMALL)
 def test_every_short_string(setting: Setting, rices: tuple[int, ...]) -> None:
     for n in (1, 2, 3, 4):
-        compare(setting, n, 10, rices)
-    compare(setting._replace(bucket=2), 4, 8, rices, norms="01")
-    compare(setting._replace(bucket=1), 3, 8, rices, norms="101")
+        compare(setting, n, 7, rices)
+    compare(setting._replace(bucket=2), 4, 7, rices, norms="01")
+    compare(setting._replace(bucket=1), 3, 7, rices, norms="101")
     compare(setting._replace(bucket=2), 3, 3, rices, norms="00")
     compare(setting, 0, 4, rices, norms="")
     compare(setting, 2, 0, rices, norms="")
@@ -259,27 +260,28 @@ def test_every_short_string(setting: Setting, rices: tuple[int, ...]) -> None:
         (Setting(7, "dense", code="packed"), ()),
     ],
 )
-def test_every_string_of_two_bytes(setting: Setting, rices: tuple[int, ...]) -> None:
-    compare(setting, 4, 16, rices)
+def test_strings_of_two_bytes(setting: Setting, rices: tuple[int, ...]) -> None:
+    for n in (1, 2, 3, 4):
+        compare(setting, n, 16, rices, step=STRIDE)
 
 
 @pytest.mark.parametrize(("setting", "rices"), SMALL[:1] + SMALL[1:2] + SMALL[6:7] + SMALL[10:11])
-def test_every_fill(setting: Setting, rices: tuple[int, ...]) -> None:
-    """All bytes, of which only some bits count."""
+def test_fill(setting: Setting, rices: tuple[int, ...]) -> None:
+    """Bytes of which only some bits count."""
     codec = codec_of(setting)
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
-    head = np.float32(1).astype(">f4").tobytes()
-    for byte, length, n in itertools.product(range(256), range(1, 9), (1, 4)):
+    head = np.array([1], ">f4").tobytes()
+    for byte, length, n in itertools.product(range(0, 256, 3), range(1, 9), (1, 4)):
         data, nbits = head + bytes([byte]), 32 + length
         expected = judged(setting, data, nbits, n, rices)
         assert found(codec, scalars, data, nbits, n) == expected
 
 
 @given(st.data(), st.sampled_from(reference.ALL), st.sampled_from(LEVELS), st.integers(0, 99))
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, number: int) -> None:
     """A few bits turned over, cut off, or added."""
-    n = data.draw(st.sampled_from([1, 5, 40, 300]))
+    n = data.draw(st.sampled_from([1, 5, 40, 130]))
     rng = np.random.default_rng(number)
     x = (rng.standard_t(2, n) * (rng.random(n) < rng.choice([0.05, 0.5, 1]))).astype(np.float32)
     setting = Setting(s, pair[1], data.draw(st.sampled_from([0, 1, 30])), "l2", pair[0])

@@ -297,7 +297,7 @@ GOOD = {
     ("change", "error"),
     [
         ({"codec_id": 0}, gcodec.Unsupported),
-        ({"codec_id": 2}, gcodec.Corrupt),  # no form
+        ({"codec_id": 2, "scalars": b""}, gcodec.Corrupt),  # no form
         ({"codec_id": 14}, gcodec.Unsupported),
         ({"dtype_code": 0}, gcodec.Unsupported),
         ({"dtype_code": 5}, gcodec.Unsupported),
@@ -509,7 +509,7 @@ def test_frames_of_qsgd_by_hand(good: dict[str, object]) -> None:
         (QSGD, {"params": b"\4\0\0\2"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\0\0\3"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\0\0\0\0"}, gcodec.Unsupported),
-        (QSGD, {"params": b"\4\0" + b"\x80" * 8 + b"\x40"}, gcodec.Corrupt),  # a bucket of 2^62
+        (QSGD, {"params": b"\4\0\x81" + b"\x80" * 7 + b"\x40"}, gcodec.Corrupt),  # above 2^62
         (QSGD, {"params": b"\4\0\3"}, gcodec.Truncated),  # two norms
         (QSGD, {"scalars": b"\0"}, gcodec.Unsupported),
         (QSGD, {"params": b"\2\0"}, gcodec.Corrupt),  # level 3 of s = 2
@@ -525,7 +525,9 @@ def test_frames_of_qsgd_by_hand(good: dict[str, object]) -> None:
         (SPARSE, {"params": b"\4\1\2"}, gcodec.Truncated),  # of the second norm
         (SPARSE, {"shape": (2,)}, gcodec.Corrupt),
         (SPARSE, {"shape": (0,)}, gcodec.Corrupt),
-        (SPARSE, {"nbits": 45}, gcodec.Corrupt),
+        (SPARSE, {"nbits": 45}, gcodec.Truncated),  # a gap of 1, and no sign
+        (SPARSE, {"nbits": 48}, gcodec.Truncated),
+        (SPARSE, {"nbits": 45, "shape": (3,)}, gcodec.Corrupt),  # a gap of 1, and no element
         (SPARSE, {"nbits": 43}, gcodec.Truncated),
         (RICE, {"scalars": b"\1"}, gcodec.Corrupt),
         (RICE, {"scalars": b""}, gcodec.Corrupt),

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from gcodec import Corrupt, Truncated, registry, seek
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.kinds import Choice
 from gcodec.params import param
+from gcodec.payload import Payload
 from gcodec.seek import SeekTable
 
 ID, NAME = 201, "test-unary"

@@ -12,7 +12,7 @@ from gcodec.cli.options import (
     seed_option,
 )
 
-_CODECS = ("minmax", "mxnet-2bit:threshold=auto", "terngrad", "sign")
+_CODECS = ("minmax", "qsgd:bucket=512", "mxnet-2bit:threshold=auto", "terngrad", "sign")
 
 
 @click.command(name="inspect")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.errors import Corrupt
 from gcodec.kernels import uniform
 from gcodec.kernels.memory import aligned_empty
@@ -31,6 +31,7 @@ from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.ranges import ranges
 from gcodec.kinds import Choice, Integer
 from gcodec.params import param
+from gcodec.payload import Payload
 from gcodec.registry import register
 
 _RANGE_NBYTES = 8  # of a bucket

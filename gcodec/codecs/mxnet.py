@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.arrays import Tensor
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import arithmetic, convert, gaps
 from gcodec.kernels.dequantize import LevelCode, dequantize
@@ -45,6 +45,7 @@ from gcodec.kernels.threshold import (
 )
 from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.params import Field, param
+from gcodec.payload import Payload
 from gcodec.registry import register
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32

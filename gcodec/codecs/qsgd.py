@@ -1,9 +1,8 @@
 """qsgd: levels of the norm, at random and unbiased, in Elias omega words.
 
 A bucket's norm N is sent, and for each element the level k of |v|·s/N, rounded at random to one of
-the integers beside it, and the sign. ``form=dense`` has a word for each element; ``form=sparse``
-has one for each element that is not 0, and before it how far it lies behind the last such.
-Elements of a bucket whose norm is 0 have no word.
+the integers beside it, and the sign: for all elements (``form=dense``), or for those that are not
+0, each with how far it lies behind the last (``sparse``). Buckets of norm 0 have no words.
 
 Payload: norms as binary32, big-endian; then one bit string, most significant bit first. omega,
 dense: sign, omega(k + 1). omega, sparse: omega(gap), sign, omega(k). rice, dense: rice(z) with z =
@@ -29,28 +28,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.kernels import dense_string, levels, pool, sparse_string
-from gcodec.kernels.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels import dense_string, level_codes, levels, pool, sparse_string
 from gcodec.kernels.cover import streams
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import norms
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.reduce import INFINITY_BITS, all_finite
-from gcodec.kernels.tally import Tally, best_rice, tally
-from gcodec.kernels.units import UnitCode
 from gcodec.kinds import Choice, Integer
 from gcodec.params import Field, param
+from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import LOG2_BLOCK, SeekTable, worthwhile
 
-_MOST_RICE = 47
-_FARTHEST = 2**63 - 1  # gap
 _NORM_NBITS = 32
-_RICE = Field("rice", Integer(0, _MOST_RICE), "Rice parameter of the levels")
-_RICE_GAP = Field("rice_gap", Integer(0, _MOST_RICE), "Rice parameter of the gaps")
+_RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
+_RICE_GAP = Field("rice_gap", Integer(0, level_codes.MOST_RICE), "Rice parameter of the gaps")
 
 
 class QSGDSymbols(NamedTuple):
@@ -88,6 +82,7 @@ class QSGD(Codec):
     """
 
     refuses_nonfinite = True
+    takes_all_finite = False  # a norm may pass float32
 
     s: int = param(Integer(1, 2**24), 15, "level of the norm")
     form: str = param(
@@ -124,14 +119,7 @@ class QSGD(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and of as many of the longest words."""
-        s = self.s
-        omega = max(_omega_nbits(s + 1), 1 + _omega_nbits(s) if self.form == "sparse" else 0)
-        word = {
-            "omega": 1 + omega,
-            "rice": 1 + (2 * s).bit_length() + (self.form == "sparse"),
-            "packed": (2 * s).bit_length(),
-        }
-        longest = min(word.values()) if self.code == "auto" else word[self.code]
+        longest = level_codes.longest_nbits(self.form, self.code, self.s)
         return _NORM_NBITS * self._buckets(n) + n * longest
 
     @property
@@ -150,7 +138,10 @@ class QSGD(Codec):
     def _norms(self, values: np.ndarray) -> np.ndarray:
         """Return the norms of all buckets; refuse what is not finite."""
         found = norms(values, self._bucket(values.size), self.norm)  # type: ignore[arg-type]
-        if not np.isfinite(found).all():
+        largest = found.max(initial=0)  # NaN, if there is one
+        with np.errstate(over="ignore"):
+            decoded = np.float32(self.s) * np.float32(float(largest) / self.s)
+        if not np.isfinite(decoded):
             if all_finite(values):
                 raise ParameterError("x: its norm must not pass float32")
             raise nonfinite_error(values)
@@ -231,15 +222,15 @@ class QSGD(Codec):
 
     def _pack(self, symbols: QSGDSymbols) -> Payload:
         found, parts = symbols
-        form, code, scalars = self._plan(symbols)
+        form, code, scalars, _ = self._plan(symbols)
         codec = self.replaced(form=form, code=code)
         if form == "dense":
             return codec._dense(found, lambda i, j: parts[i:j], parts.size, scalars)
         lead = _NORM_NBITS // 8 * found.size
         data, nbits, offsets, positions = sparse_string.write(
-            codec._unit_code(scalars), parts, 1 << LOG2_BLOCK, lead
+            level_codes.unit_code(code, self.s, scalars), parts, 1 << LOG2_BLOCK, lead
         )
-        table = SeekTable(LOG2_BLOCK, _steps(offsets), _steps(positions))
+        table = SeekTable.of(LOG2_BLOCK, offsets, positions)
         return codec._payload(found, scalars, data, nbits, table, parts.size)
 
     def _dense(
@@ -247,7 +238,8 @@ class QSGD(Codec):
     ) -> Payload:
         """Write the payload of a dense form."""
         lead = _NORM_NBITS // 8 * found.size
-        code, live = self._word_code(scalars), self._live(found, n)
+        code = level_codes.word_code(self.code, self.s, scalars)
+        live = self._live(found, n)
         data, nbits, lengths = dense_string.write(code, symbols_of, live, 1 << LOG2_BLOCK, lead)
         return self._payload(found, scalars, data, nbits, SeekTable(LOG2_BLOCK, lengths), n)
 
@@ -264,44 +256,17 @@ class QSGD(Codec):
         payload = Payload(self, scalars, data, nbits)
         return payload._replace(seek=table) if worthwhile(table, n, nbits) else payload
 
-    def _plan(self, symbols: QSGDSymbols) -> tuple[str, str, dict[str, Any]]:
+    def _plan(self, symbols: QSGDSymbols) -> level_codes.Plan:
         """Choose form and code, and the Rice parameters."""
         if self.form != "auto" and self.code in ("omega", "packed"):
-            return self.form, self.code, {}
-        n = symbols.levels.size
-        live = self._live(symbols.norms, n)
-        counts = tally(symbols.levels)
+            return level_codes.Plan(self.form, self.code, {}, 0)
         forms = [form for form in ("dense", "sparse") if self.form in (form, "auto")]
         codes = [code for code in ("omega", "rice", "packed") if self.code in (code, "auto")]
-        plans = []
-        for code in codes:
-            for form in forms:
-                if (form, code) != ("sparse", "packed"):
-                    length, scalars = _length(form, code, self.s, symbols.levels, counts, live)
-                    plans.append((length, form, code, scalars))
-        _, form, code, scalars = min(plans, key=lambda plan: plan[0])  # the first of equals
-        return form, code, scalars
+        live = self._live(symbols.norms, symbols.levels.size)
+        return level_codes.shortest(symbols.levels, self.s, live.words, forms, codes)
 
     def _live(self, found: np.ndarray, n: int) -> dense_string.Live:
         return dense_string.Live.of(n, self._bucket(n), found == 0)
-
-    def _word_code(self, scalars: dict[str, Any]) -> PrefixCode:
-        """Return the code of a dense form's words."""
-        top = 2 * self.s + 1
-        if self.code == "omega":
-            return PrefixCode(OMEGA, 0, 1, "signed", 1, top)
-        if self.code == "rice":
-            return PrefixCode(RICE, scalars["rice"], 0, "zigzag", 0, top)
-        return PrefixCode(FIXED, (2 * self.s).bit_length(), 0, "zigzag", 0, top)
-
-    def _unit_code(self, scalars: dict[str, Any]) -> UnitCode:
-        """Return the codes of a sparse form's units."""
-        top = 2 * self.s + 1
-        if self.code == "omega":
-            gap = PrefixCode(OMEGA, 0, 1, top=_FARTHEST)
-            return UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, top))
-        gap = PrefixCode(RICE, scalars["rice_gap"], 0, "plain", -1, _FARTHEST)
-        return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
 
     # --- unpack
 
@@ -340,7 +305,7 @@ class QSGD(Codec):
         if table is not None:
             log2_block, known = table.log2_block, table.offsets
         first = _NORM_NBITS * found.size
-        code = self._word_code(payload.scalars)
+        code = level_codes.word_code(self.code, self.s, payload.scalars)
         where = first, payload.nbits, self._live(found, n), 1 << log2_block
         offsets = dense_string.read(code, payload.data, *where, known, take)
         left = payload.nbits - first - int(offsets[-1])
@@ -355,7 +320,7 @@ class QSGD(Codec):
         found = self._read_norms(payload, n)
         first = _NORM_NBITS * found.size
         where = first, payload.nbits, self._live(found, n), 1 << LOG2_BLOCK
-        code = self._word_code(scalars)
+        code = level_codes.word_code(self.code, self.s, scalars)
         offsets = dense_string.read(code, data, *where, None, lambda at, small, wide: None)
         return first + int(offsets[-1])
 
@@ -369,7 +334,7 @@ class QSGD(Codec):
         first = _NORM_NBITS * found.size
         if table is not None:
             table.must_cover(payload.nbits - first)
-        code = self._unit_code(payload.scalars)
+        code = level_codes.unit_code(self.code, self.s, payload.scalars)
         where = first, payload.nbits, 1 << log2_block
         offsets = sparse_string.read(code, payload.data, *where, known, out)
         self._live(found, out.size).refuse_silent(out)
@@ -380,52 +345,6 @@ class QSGD(Codec):
         found = self._read_norms(payload, n)
         if self.form == "sparse":
             out = np.zeros(n, levels.symbol_dtype(self.s))
-            marks = self._read_sparse(payload, found, out, log2_block)
-            return SeekTable(log2_block, *map(_steps, marks))
+            return SeekTable.of(log2_block, *self._read_sparse(payload, found, out, log2_block))
         offsets = self._read_dense(payload, found, n, lambda at, small, wide: None, log2_block)
-        return SeekTable(log2_block, _steps(offsets))
-
-
-def _steps(sums: np.ndarray) -> np.ndarray:
-    return np.diff(sums).astype(np.uint64)
-
-
-def _omega_nbits(value: int) -> int:
-    """Return the bits of an omega word."""
-    nbits = 1
-    while value > 1:
-        nbits += value.bit_length()
-        value = value.bit_length() - 1
-    return nbits
-
-
-_OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by the bits of the value, less 1
-
-
-def _length(
-    form: str,
-    code: str,
-    s: int,
-    symbols: np.ndarray,
-    counts: Tally,
-    live: dense_string.Live,
-) -> tuple[int, dict[str, Any]]:
-    """Return the bits of a string, and the scalars that it needs."""
-    silent = live.n - live.words
-    if code == "packed":
-        return live.words * (2 * s).bit_length(), {}
-    if code == "omega":
-        if form == "dense":
-            return int(counts.above @ (_OMEGA + 1)) - 2 * silent, {}
-        return int(counts.levels @ (_OMEGA + 1) + counts.gaps @ _OMEGA), {}
-    if form == "dense":
-        k, nbits = best_rice(symbols, "zigzag", _middle(counts.above), silent)
-        return nbits, {"rice": k}
-    k, nbits = best_rice(symbols, "levels", _middle(counts.levels))
-    k_gap, nbits_gap = best_rice(symbols, "gaps", _middle(counts.gaps))
-    return nbits + nbits_gap + counts.sent, {"rice": k, "rice_gap": k_gap}
-
-
-def _middle(counts: np.ndarray) -> int:
-    """Return which of the counts holds the median."""
-    return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))
+        return SeekTable.of(log2_block, offsets)

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
 from gcodec.kinds import Choice
 from gcodec.params import param
+from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.wire import ITEMSIZE
 

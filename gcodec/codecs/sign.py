@@ -22,12 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.kernels import convert, signs
 from gcodec.kernels.dequantize import LevelCode, dequantize
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
+from gcodec.payload import Payload
 from gcodec.registry import register
 
 _SCALE = Field(

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from gcodec.arrays import intake, nonfinite_error
-from gcodec.codec import Codec, Payload
+from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.kernels import convert, ternary
 from gcodec.kernels.pack import check_length
@@ -37,6 +37,7 @@ from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits, moments
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
+from gcodec.payload import Payload
 from gcodec.registry import register
 
 _SCALE = Field(

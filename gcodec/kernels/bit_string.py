@@ -6,12 +6,11 @@ The first bit of a string is the most significant of its first byte.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.jit import inline, intrinsic, kernel
+from gcodec.kernels.jit import inline, kernel
 
 SLACK = 64  # bytes behind a string that words may reach
 
@@ -55,28 +54,6 @@ class BitString:
         """Return the bytes, the last filled up with zeros; the string ends with that."""
         self.data.resize(-(-self.nbits // 8), refcheck=False)
         return self.data
-
-
-@intrinsic
-def put(typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any) -> Any:
-    """Put 1 to 56 bits behind the `have` bits, below 8, that are the highest of acc.
-
-    `have` and `nbits` are uint64. Eight bytes of the uint8 array `out` are written from `at` on.
-    Returned is the new acc, with the bits of whole bytes left in it; see `moved_on`.
-    """
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target = context.make_array(signature.args[0])(context, builder, args[0]).data
-        _, at, acc, have, bits, nbits = args
-        word = acc.type
-        left = builder.sub(builder.sub(word(64), have), nbits)
-        acc = builder.or_(acc, builder.shl(bits, left))
-        pointer = builder.bitcast(builder.gep(target, [at]), word.as_pointer())
-        builder.store(builder.bswap(acc), pointer, align=1)
-        return acc
-
-    return types.uint64(out, at, acc, have, bits, nbits), generate
 
 
 @inline

@@ -28,9 +28,10 @@ ENTRIES = 4  # blocks that are read at once
 BROKEN = -3  # a block does not end where the next begins
 
 _LOOKS = 4  # looks at a table for each word of bits
+_WORDS = 2  # words for each turn of an entry point
 _RUN = 6  # symbols that one look finds at most
-_MARGIN = _LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
-_TAKEN = 56  # bits that a word holds from any bit of its first byte on
+_MARGIN = _WORDS * _LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
+_TAKEN = 56 * _WORDS  # bits that words hold from any bit of their first byte on
 
 
 def read_blocks(
@@ -97,7 +98,7 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
         "uint64, out int64[], out int64[], out int64[], out uint8[], out uint64[], out int64[]",
         variant=f"{rule.name} {mapping} {shift}",
     )
-    def read(
+    def read_words(
         data,
         starts,
         bounds,
@@ -117,7 +118,9 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
         # bits, places and stops have ENTRIES elements: of each entry point, the next bit, the next
         # symbol, and the end of its symbols.
         count = bounds.size  # of the bounds, none passes out.size
-        look_end = min(end - _TAKEN, 8 * (data.size - 8))  # a word of bits from here is inside
+        look_end = min(
+            end - _TAKEN, 8 * (data.size - 8 * _WORDS)
+        )  # a word of bits from here is inside
         step = ENTRIES if chained else 1
         for first in range(0, count, step):
             some = min(step, count - first)
@@ -135,25 +138,16 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                     at, i, stop = bits[j], places[j], stops[j]
                     if i + _MARGIN <= stop and at <= look_end:
                         # Each look writes 8 bytes, of which it counts at most _RUN.
-                        word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                        entry = runs[word >> np.uint64(64 - WINDOW)]
-                        store_word(out, i, entry)
-                        i += np.int64((entry >> np.uint64(48)) & np.uint64(7))
-                        used = entry >> np.uint64(56)
-                        total = used
-                        entry = runs[(word << total) >> np.uint64(64 - WINDOW)]
-                        store_word(out, i, entry)
-                        i += np.int64((entry >> np.uint64(48)) & np.uint64(7))
-                        total += entry >> np.uint64(56)
-                        entry = runs[(word << total) >> np.uint64(64 - WINDOW)]
-                        store_word(out, i, entry)
-                        i += np.int64((entry >> np.uint64(48)) & np.uint64(7))
-                        total += entry >> np.uint64(56)
-                        entry = runs[(word << total) >> np.uint64(64 - WINDOW)]
-                        store_word(out, i, entry)
-                        i += np.int64((entry >> np.uint64(48)) & np.uint64(7))
-                        total += entry >> np.uint64(56)
-                        at += np.int64(total)
+                        entry = np.uint64(0)
+                        for _ in range(_WORDS):
+                            word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
+                            total = np.uint64(0)
+                            for _ in range(_LOOKS):
+                                entry = runs[(word << total) >> np.uint64(64 - WINDOW)]
+                                store_word(out, i, entry)
+                                i += np.int64((entry >> np.uint64(48)) & np.uint64(7))
+                                total += entry >> np.uint64(56)
+                            at += np.int64(total)
                         left += 1
                         if entry >> np.uint64(56):
                             bits[j], places[j] = at, i
@@ -185,4 +179,4 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                     return
         status[0] = 0
 
-    return read
+    return read_words

@@ -185,6 +185,63 @@ def write_tables(code: PrefixCode, size: int = WIDE + 1) -> WriteTables:
     return WriteTables(np.concatenate([_entries(*fours), _entries(*twos)]), singles)
 
 
+NEAR = 1024  # gaps below it have their word in a table
+
+
+@functools.lru_cache(maxsize=64)
+def unit_tables(gap: PrefixCode, code: PrefixCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Make the tables of a writer of units, each a gap and a symbol.
+
+    Returns
+    -------
+    gaps : (NEAR,) uint64 array
+    singles : (WIDE + 1,) uint64 array
+        As `WriteTables.singles`, of gaps and of symbols.
+    groups : (2**(4 * FOURS),) uint64 array
+        Of four symbols below 2**FOURS, by the number that has them as digits: their units but for
+        the first gap. From the lowest bit on: how many bits these are (8 bits; 63 where there are
+        too many), zeros before the first symbol that is not 0, zeros behind the last (4 each), how
+        many are not 0 (8), the bits.
+    """
+    gaps, singles = write_tables(gap, NEAR).singles, write_tables(code).singles
+    groups = np.empty(1 << 4 * FOURS, np.uint64)
+    _fill_groups(gaps, singles, groups)
+    return gaps, singles, groups
+
+
+@kernel("in uint64[], in uint64[], out uint64[]")
+def _fill_groups(gaps, singles, groups):
+    # gaps.size == NEAR, singles.size == WIDE + 1
+    for place in range(groups.size):
+        bits, nbits, count = np.uint64(0), np.uint64(0), np.uint64(0)
+        lead, gap = np.uint64(0), 0
+        for k in range(4):
+            symbol = (place >> FOURS * (3 - k)) & ((1 << FOURS) - 1)
+            gap += 1
+            if symbol:
+                word = singles[symbol]
+                if count == 0:
+                    lead = np.uint64(k)
+                else:
+                    before = gaps[gap]
+                    bits = bits << (before & np.uint64(63)) | before >> np.uint64(6)
+                    nbits += before & np.uint64(63) if before else np.uint64(63)
+                bits = bits << (word & np.uint64(63)) | word >> np.uint64(6)
+                nbits += word & np.uint64(63) if word else np.uint64(63)
+                count += np.uint64(1)
+                gap = 0
+        if nbits > np.uint64(_SINGLE_NBITS):
+            bits, nbits = np.uint64(0), np.uint64(63)
+        tail = np.uint64(gap) if count else np.uint64(4)
+        groups[place] = (
+            nbits
+            | lead << np.uint64(8)
+            | tail << np.uint64(12)
+            | count << np.uint64(16)
+            | bits << np.uint64(24)
+        )
+
+
 def _joined(bits: np.ndarray, nbits: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Join every two of the first `size` words, of which those of no length are none."""
     first, second = np.divmod(np.arange(size * size), size)

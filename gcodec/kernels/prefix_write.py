@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.bit_string import SLACK, BitString, moved_on, put
+from gcodec.kernels.bit_string import SLACK, BitString, moved_on
 from gcodec.kernels.codewords import Rule
 from gcodec.kernels.jit import Kernel, kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
@@ -24,6 +24,7 @@ from gcodec.kernels.prefix_table import (
     splitting,
     write_tables,
 )
+from gcodec.kernels.words import put
 
 _SIX, _EIGHT = np.uint64(6), np.uint64(8)
 _LENGTH = np.uint64(63)
@@ -50,7 +51,7 @@ def write_symbols(
     """
     tables = write_tables(code)
     loop = _writer(code.kind)
-    places = np.empty(BLOCK + 1, np.uint32)
+    places = np.empty(BLOCK, np.uint32)
     ends = np.empty(bounds.size, np.int64)
     small, wide = narrowed(symbols)
     progress = np.zeros(2, np.int64)
@@ -115,11 +116,12 @@ def spelling(kind: tuple[Rule, Mapping, int]) -> Any:
     return spell
 
 
-def _places_block(digit: int, together: int) -> Any:
-    """Make the block: places of groups of so many of the 32 symbols from i, and what is too large.
+def places_block(digit: int, together: int) -> Any:
+    """Make the block: places of groups of so many of the 32 symbols from i, and what they hold.
 
-    Each place is the number whose digits are the symbols of the group. Behind the places comes a
-    word that is 0 if all symbols are below 2**digit.
+    Each place is the number whose digits are the symbols of the group. Behind the places come two
+    words: bit k of the first says whether symbol k is 2**digit or more, of the second whether it
+    is not 0.
     """
 
     @block("small", "i", "places", "zero")
@@ -127,7 +129,6 @@ def _places_block(digit: int, together: int) -> Any:
         builder = e.builder
         symbols = e.load(e.address("small", "i"), lanes(8), 1)
         target = e.address("places", "zero")
-        large = builder.icmp_unsigned(">", symbols, symbols.type([2**digit - 1] * BLOCK))
         width, found = 8, symbols
         while BLOCK // (width // 8) > BLOCK // together:  # the first symbol is in the lowest bits
             width *= 2
@@ -138,15 +139,18 @@ def _places_block(digit: int, together: int) -> Any:
                 builder.and_(found, half), kind([digit * width // 16] * kind.count)
             )
             found = builder.or_(upper, builder.lshr(found, kind([width // 2] * kind.count)))
-        e.store(builder.zext(found, lanes(32, BLOCK // together)) if width < 32 else found, target)
-        mask = builder.bitcast(large, lanes(32, 1))
-        e.store(mask, e.element(target, BLOCK // together))
+        groups = BLOCK // together
+        e.store(builder.zext(found, lanes(32, groups)) if width < 32 else found, target)
+        large = builder.icmp_unsigned(">", symbols, symbols.type([2**digit - 1] * BLOCK))
+        sent = builder.icmp_unsigned("!=", symbols, symbols.type([0] * BLOCK))
+        for k, mask in enumerate((large, sent)):
+            e.store(builder.bitcast(mask, lanes(32, 1)), e.element(target, groups + k))
 
     return find_places
 
 
-_fours_of = _places_block(FOURS, 4)
-_twos_of = _places_block(TWOS, 2)
+fours_of = places_block(FOURS, 4)
+_twos_of = places_block(TWOS, 2)
 
 
 @functools.cache
@@ -159,19 +163,30 @@ def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
         "out uint8[], out uint64[], out int64[], out int64[]",
         variant=f"{rule.name} {mapping} {shift}",
     )
-    def write(small, wide, bounds, groups, singles, parameter, places, out, state, ends, progress):
-        # small.size == wide.size, unless no symbol is WIDE; places.size > BLOCK; ends.size ==
+    def write_words(
+        small, wide, bounds, groups, singles, parameter, places, out, state, ends, progress
+    ):
+        # small.size == wide.size, unless no symbol is WIDE; places.size == BLOCK; ends.size ==
         # bounds.size. `progress` tells the symbols and the blocks that found room.
         at, acc, have = np.int64(state[0]), state[1], state[2]
         limit = out.size - SLACK  # BLOCK symbols by two or four take at most 56 bytes
         i, b = progress[0], progress[1]
+        none = np.uint64(groups[0])  # four zeros
+        n_zeros = (none & _LENGTH) * np.uint64(2)
+        zeros = (none >> _SIX) << (none & _LENGTH) | none >> _SIX
         missing = np.uint64(0)
         while b < bounds.size:
             stop = bounds[b]  # at most small.size
             while i < stop and at <= limit:
                 if i + BLOCK <= stop:
                     base, count = np.uint32(0), BLOCK // 4
-                    _fours_of(small, i, places, 0)
+                    fours_of(small, i, places, 0)
+                    if places[count + 1] == 0 and n_zeros <= _MOST:
+                        for _ in range(BLOCK // 8):
+                            acc = put(out, at, acc, have, zeros, n_zeros)
+                            acc, have, at = moved_on(acc, have + n_zeros, at)
+                        i += BLOCK
+                        continue
                     if places[count]:
                         base, count = np.uint32(1 << 4 * FOURS), BLOCK // 2
                         _twos_of(small, i, places, 0)
@@ -215,4 +230,4 @@ def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
         state[0], state[1], state[2], state[3] = np.uint64(at), acc, have, missing
         progress[0], progress[1] = i, b
 
-    return write
+    return write_words

@@ -8,7 +8,9 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.prefix_table import WIDE
-from gcodec.kernels.units import UnitCode, Units, count_units, place, read_blocks, write_units
+from gcodec.kernels.unit_read import place, read_unit_blocks
+from gcodec.kernels.unit_write import write_units
+from gcodec.kernels.units import UnitCode, Units, count_units
 
 _CHUNK = 1 << 18  # elements that are written at a time
 _READ = 1 << 16  # units that are read at a time
@@ -114,7 +116,7 @@ def read(
                 last = min(b + _READ // every, -(-stop // every))
                 bounds = np.arange(1, last - b + 1) * every
                 starts = first + offsets[b : last + 1]
-                bounds[-1], _ = read_blocks(code, data, starts, bounds, units, end, True)
+                bounds[-1], _ = read_unit_blocks(code, data, starts, bounds, units, end, True)
                 if bounds[-1] != (last - b) * every and last != count:
                     raise Corrupt("the seek table is wrong: a block has too few values")
                 place(units, bounds, positions[b + 1 : last + 1], int(positions[b]), out)
@@ -140,7 +142,7 @@ def _read_on(
     at, last, number = first, 0, 0
     while at < end:
         bounds = np.array([step])
-        count, at = read_blocks(code, data, np.array([at]), bounds, units, end, False)
+        count, at = read_unit_blocks(code, data, np.array([at]), bounds, units, end, False)
         bounds[0] = count
         last = place(units, bounds, np.empty(0, np.int64), last, out)
         number += count

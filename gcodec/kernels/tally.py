@@ -12,13 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.jit import intrinsic, kernel
-from gcodec.kernels.words import (
-    count_ones,
-    leading_zeros,
-    nonzero_bytes,
-    trailing_zeros,
-)
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
 
 _SCAN = 64  # symbols that are scanned at once
 _SIZES = 64  # bit lengths, from 1
@@ -134,25 +129,6 @@ def best_rice(
             return first + best, lengths[best]
 
 
-@intrinsic
-def _at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
-    """Return a uint64 of which bit k says whether byte `at` + k of an array is `least` or more."""
-    from llvmlite import ir
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.VectorType(ir.IntType(8), 64)
-        array = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pointer = builder.bitcast(builder.gep(array, [args[1]]), kind.as_pointer())
-        number = ir.IntType(32)
-        first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
-        every = builder.shuffle_vector(first, first, ir.VectorType(number, 64)([0] * 64))
-        mask = builder.icmp_unsigned(">=", builder.load(pointer, align=1), every)
-        return builder.bitcast(mask, ir.IntType(64))
-
-    return types.uint64(data, at, least), generate
-
-
 @kernel("in uint8[], out int64[], out int64[]")
 def _tally_bytes(small, counts, ends):
     # counts: above, levels, gaps, _SIZES each. ends: positions of the first and the last symbol
@@ -162,16 +138,16 @@ def _tally_bytes(small, counts, ends):
     last = np.int64(0)
     whole = small.size - small.size % _SCAN
     for i in range(0, whole, _SCAN):
-        sent = nonzero_bytes(small, i)
+        sent = bytes_at_least(small, i, np.uint8(1))
         if sent == 0:
             continue
         for k in range(1, 8):  # symbols of levels from 2^k − 1 on, and from 2^(k − 1) on
-            level = np.int64(count_ones(_at_least(small, i, np.uint8((2 << k) - 2))))
+            level = np.int64(count_ones(bytes_at_least(small, i, np.uint8((2 << k) - 2))))
             above[k] += level
             if level == 0:
                 break
         for k in range(7):
-            level = np.int64(count_ones(_at_least(small, i, np.uint8(2 << k))))
+            level = np.int64(count_ones(bytes_at_least(small, i, np.uint8(2 << k))))
             levels[k] += level
             if level == 0:
                 break

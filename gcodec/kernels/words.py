@@ -98,10 +98,10 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
 
 
 @intrinsic
-def nonzero_bytes(typing_context: Any, data: Any, at: Any) -> Any:
-    """Return a uint64 of which bit k says whether byte `at` + k of a uint8 array is not 0.
+def bytes_at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
+    """Return a uint64 of which bit k says whether byte `at` + k of an array is `least` or more.
 
-    The 64 bytes are inside of the array.
+    The 64 bytes are inside of the uint8 array.
     """
     from llvmlite import ir
     from numba.core import types
@@ -110,7 +110,32 @@ def nonzero_bytes(typing_context: Any, data: Any, at: Any) -> Any:
         kind = ir.VectorType(ir.IntType(8), 64)
         pointer = _word_at(context, builder, signature, args)
         found = builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1)
-        mask = builder.icmp_unsigned("!=", found, ir.Constant(kind, [0] * 64))
+        number = ir.IntType(32)
+        first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
+        every = builder.shuffle_vector(first, first, ir.VectorType(number, 64)([0] * 64))
+        mask = builder.icmp_unsigned(">=", found, every)
         return builder.bitcast(mask, ir.IntType(64))
 
-    return types.uint64(data, at), generate
+    return types.uint64(data, at, least), generate
+
+
+@intrinsic
+def put(typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any) -> Any:
+    """Put up to 56 bits behind the `have` bits, below 8, that are the highest of acc.
+
+    `have` and `nbits` are uint64. Eight bytes of the uint8 array `out` are written from `at` on.
+    Returned is the new acc, with the bits of whole bytes left in it; see `moved_on`.
+    """
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        acc, have, bits, nbits = args[2:]
+        word = acc.type
+        # Where have and nbits are 0, so are the bits.
+        left = builder.and_(builder.sub(builder.neg(have), nbits), word(63))
+        acc = builder.or_(acc, builder.shl(bits, left))
+        pointer = _word_at(context, builder, signature, args)
+        builder.store(builder.bswap(acc), builder.bitcast(pointer, word.as_pointer()), align=1)
+        return acc
+
+    return types.uint64(out, at, acc, have, bits, nbits), generate

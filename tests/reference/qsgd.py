@@ -240,7 +240,8 @@ def _read_dense(
 ) -> list[int]:
     s, code = setting.s, setting.code
     width = (2 * s).bit_length()
-    if code == "packed" and len(bits.text) - bits.at < width * quiet.count(False):
+    least = {"omega": 2, "rice": 1 + sum(rices), "packed": width}[code]
+    if len(bits.text) - bits.at < least * quiet.count(False):
         raise Truncated("fewer bits than the elements take")
     levels = []
     for q in quiet:
@@ -265,29 +266,38 @@ def _read_dense(
 def _read_sparse(
     bits: Bits, setting: Setting, rices: tuple[int, ...], quiet: Sequence[bool]
 ) -> list[int]:
-    levels = [0] * len(quiet)
-    place = 0
+    found = []
     while bits.at < len(bits.text):
-        left = len(quiet) - place
         if setting.code == "omega":
-            place += _number(bits, universal.read_omega, left)
+            gap = universal.whole(universal.read_omega, bits)
         else:
-            place += _number(bits, lambda b: universal.read_rice(b, rices[1]), left - 1) + 1
-        if quiet[place - 1]:
-            raise Corrupt("a level in a bucket without norm")
+            gap = universal.whole(lambda b: universal.read_rice(b, rices[1]), bits) + 1
         side = _read_sign(bits)
         if setting.code == "omega":
             k = _number(bits, universal.read_omega, setting.s)
         else:
             k = _number(bits, lambda b: universal.read_rice(b, rices[0]), setting.s - 1) + 1
-        levels[place - 1] = side * k
+        found.append((gap, side * k))
+    levels = [0] * len(quiet)
+    place = 0
+    for gap, k in found:
+        place += gap
+        if place > len(quiet):
+            raise Corrupt(f"a gap leads to element {place} of {len(quiet)}")
+        if quiet[place - 1]:
+            raise Corrupt("a level in a bucket without norm")
+        levels[place - 1] = k
     return levels
 
 
 def read(
     setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...] = ()
 ) -> tuple[list[np.float32], list[int]]:
-    """Return norms and levels of a payload, or raise `Truncated` or `Corrupt`."""
+    """Return norms and levels of a payload, or raise `Truncated` or `Corrupt`.
+
+    Where more than one thing is wrong, this names one of them, and other readers may another: the
+    specification does not say which. Here all words of the sparse form come before all places.
+    """
     text = to_text(data)
     assert len(data) == (nbits + 7) // 8
     count = (n + bucket_of(n, setting.bucket) - 1) // bucket_of(n, setting.bucket)

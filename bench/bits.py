@@ -1,0 +1,103 @@
+"""Print what qsgd's levels take in each code, as the table of docs/qsgd.md.
+
+Bits per value count the payload: norms and string. ``entropy`` is the order-0 entropy of the
+levels with their signs, and the norms; ``nmse`` is the squared error over the sum of squares. Drawn
+data are 2^20 values of a fixed seed; the file is the gradient in ``examples/``, one payload for
+each tensor. A range of rows: ``python -m bench.bits --only gaussian``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec.gradients.dumps import open_dump
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
+DATA = ("gaussian", "Laplace", "GenNorm(1/2)", "example")
+SETTINGS = (
+    *("s=4", "s=15", "s=127", "s=√n"),
+    *("s=4,bucket=512", "s=15,bucket=512", "s=127,bucket=512", "s=7,bucket=512,norm=max"),
+)
+CODES = ("omega dense", "omega sparse", "rice dense", "rice sparse", "packed dense")
+COLUMNS = ("data", "setting", "nmse", "entropy", *CODES, "code=auto")
+N = 1 << 20
+
+
+@functools.cache
+def tensors(data: str) -> list[np.ndarray]:
+    """Return the tensors of a kind of data."""
+    if data == "example":
+        with open_dump(EXAMPLE) as dump:
+            return [dump.load(entry).reshape(-1) for entry in dump.entries]
+    rng = np.random.default_rng(1)
+    if data == "GenNorm(1/2)":  # exp(-sqrt|x|): a square of a sum of two exponentials
+        x = rng.standard_gamma(2, N) ** 2 * rng.choice([-1, 1], N)
+    else:
+        x = rng.standard_normal(N) if data == "gaussian" else rng.laplace(size=N)
+    return [x.astype(np.float32)]
+
+
+def codec_of(setting: str, n: int) -> Any:
+    """Return the codec of a setting, for tensors of n elements."""
+    return gcodec.parse("qsgd:" + setting.replace("√n", str(max(1, round(math.sqrt(n))))))
+
+
+def entropy(levels: np.ndarray) -> float:
+    """Return the bits that an ideal code of single levels takes for all of them."""
+    counts = np.bincount(levels)
+    counts = counts[counts > 0]
+    return float(counts @ np.log2(levels.size / counts))
+
+
+def measure(data: str, setting: str) -> list[float]:
+    """Return nmse and bits per value, in the order of the columns."""
+    bits = np.zeros(len(COLUMNS) - 3)
+    error = energy = 0.0
+    for x in tensors(data):
+        codec = codec_of(setting, x.size)
+        symbols = codec.quantize(x, seed=1)
+        wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.size)
+        error, energy = error + float(((decoded - wide) ** 2).sum()), energy + float(wide @ wide)
+        bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
+        for i, name in enumerate(CODES, 1):
+            code, form = name.split()
+            bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits
+        bits[-1] += codec.replaced(code="auto").pack(symbols).nbits
+    return [error / energy, *(bits / sum(x.size for x in tensors(data)))]
+
+
+def row(data: str, setting: str) -> list[str]:
+    """Return a row of the table."""
+    nmse, *bits = measure(data, setting)
+    return [data, f"`{setting}`", f"{float(f'{nmse:.2g}'):g}", *(f"{b:.2f}" for b in bits)]
+
+
+def lines(only: str = "") -> Iterator[str]:
+    """Return the table of all data whose name contains `only`."""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|" + "---|" * len(COLUMNS)
+    for data in DATA:
+        for setting in SETTINGS:
+            if only in data:
+                yield f"| {' | '.join(row(data, setting))} |"
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.bits", description=__doc__)
+    parser.add_argument("--only", default="", help="data whose name contains this")
+    for line in lines(parser.parse_args().only):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The codes of levels and their signs, as QSGD's authors define them and others, and the shortest.
+
+A symbol is twice the level, plus 1 where it is negative. A dense form has a word for each element;
+a sparse one a unit for each level that is not 0: how far it lies behind the one before, and it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.kernels.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.tally import Tally, best_rice, tally
+from gcodec.kernels.units import UnitCode
+
+MOST_RICE = 47
+_FARTHEST = 2**63 - 1  # gap
+
+
+class Plan(NamedTuple):
+    """How the levels of a tensor are written.
+
+    Attributes
+    ----------
+    form : "dense" or "sparse"
+    code : "omega", "rice" or "packed"
+    scalars : dict of str to int
+        The Rice parameters: ``rice`` of the levels, ``rice_gap`` of the gaps.
+    nbits : int
+        Bits of the string.
+    """
+
+    form: str
+    code: str
+    scalars: dict[str, Any]
+    nbits: int
+
+
+def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
+    """Return the words of a dense form, of levels up to s."""
+    top = 2 * s + 1
+    if code == "omega":
+        return PrefixCode(OMEGA, 0, 1, "signed", 1, top)
+    if code == "rice":
+        return PrefixCode(RICE, scalars["rice"], 0, "zigzag", 0, top)
+    return PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, top)
+
+
+def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> UnitCode:
+    """Return the units of a sparse form, of levels up to s."""
+    top = 2 * s + 1
+    if code == "omega":
+        gap = PrefixCode(OMEGA, 0, 1, top=_FARTHEST)
+        return UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, top))
+    gap = PrefixCode(RICE, scalars["rice_gap"], 0, "plain", -1, _FARTHEST)
+    return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
+
+
+def shortest(symbols: np.ndarray, s: int, words: int, forms: list[str], codes: list[str]) -> Plan:
+    """Return the plan of the shortest string, the first of equals, by exact length.
+
+    Parameters
+    ----------
+    symbols : (n,) unsigned array
+    s : int
+        The largest level.
+    words : int
+        Elements that have a word in a dense form; all others are 0.
+    forms, codes : list of str
+        From which to choose; packed is dense only.
+    """
+    counts = tally(symbols)
+    silent = symbols.size - words
+    plans = [
+        _plan(form, code, s, symbols, counts, silent)
+        for code in codes
+        for form in forms
+        if (form, code) != ("sparse", "packed")
+    ]
+    return min(plans, key=lambda plan: plan.nbits)
+
+
+def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, silent: int) -> Plan:
+    if code == "packed":
+        return Plan(form, code, {}, (symbols.size - silent) * (2 * s).bit_length())
+    if code == "omega":
+        if form == "dense":
+            nbits = int(counts.above @ (_OMEGA + 1)) - 2 * silent
+        else:
+            nbits = int(counts.levels @ (_OMEGA + 1) + counts.gaps @ _OMEGA)
+        return Plan(form, code, {}, nbits)
+    if form == "dense":
+        k, nbits = best_rice(symbols, "zigzag", _middle(counts.above), silent)
+        return Plan(form, code, {"rice": k}, nbits)
+    k, nbits = best_rice(symbols, "levels", _middle(counts.levels))
+    k_gap, gaps_nbits = best_rice(symbols, "gaps", _middle(counts.gaps))
+    return Plan(form, code, {"rice": k, "rice_gap": k_gap}, counts.sent + nbits + gaps_nbits)
+
+
+def longest_nbits(form: str, code: str, s: int) -> int:
+    """Return the most bits that each element of a string takes, of levels up to s."""
+    width = (2 * s).bit_length()
+    # Of sparse units that of a level behind another is the longest for its elements.
+    omega = 1 + (1 + _omega_nbits(s) if form == "sparse" else _omega_nbits(s + 1))
+    longest = {"omega": omega, "rice": width + (2 if form == "sparse" else 1), "packed": width}
+    return min(longest.values()) if code == "auto" else longest[code]
+
+
+def _omega_nbits(value: int) -> int:
+    """Return the bits of an omega word."""
+    nbits = 1
+    while value > 1:
+        nbits += value.bit_length()
+        value = value.bit_length() - 1
+    return nbits
+
+
+_OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by the bits of the value, less 1
+
+
+def _middle(counts: np.ndarray) -> int:
+    """Return which of the counts holds the median."""
+    return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))
