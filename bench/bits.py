@@ -1,9 +1,9 @@
 """Print what qsgd's levels take in each code, as the table of docs/qsgd.md.
 
-Bits per value count the payload: norms and string. ``entropy`` is the order-0 entropy of the
-levels with their signs, and the norms; ``nmse`` is the squared error over the sum of squares. Drawn
-data are 2^20 values of a fixed seed; the file is the gradient in ``examples/``, one payload for
-each tensor. A range of rows: ``python -m bench.bits --only gaussian``.
+Bits per value are those of the payload: norms and string. ``entropy`` is the order-0 entropy of
+the levels with their signs, and the norms; ``nmse`` is the squared error over the sum of squares.
+Drawn data are 2^20 values of a fixed seed; "example" is the gradient in ``examples/``, one payload
+for each tensor. ``python -m bench.bits --only gaussian`` prints the rows of one kind of data.
 """
 
 from __future__ import annotations

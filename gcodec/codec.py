@@ -306,10 +306,7 @@ class Codec(Parameters):
         return payload._replace(data=data)
 
     def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:
-        """Return the most bytes of a frame of n elements, of any shape, with this name.
-
-        A table of `Frame.with_seek` may come on top.
-        """
+        """Return the most bytes that `gcodec.encode` makes of n elements, with this name."""
         payload = -(-self.max_payload_nbits(size_of(n)) // 8)
         name_nbytes = 0 if name is None else len(encode_name(name))
         header = max_header_nbytes(n, name_nbytes, self.fields_nbytes())

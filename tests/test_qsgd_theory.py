@@ -1,7 +1,7 @@
 """qsgd: the paper's theorems, from the exact probabilities of the specified arithmetic.
 
-A level is `low` or `high`, and high with the chance p = T / 2^31, T = int32(f·2^31): for words that
-are uniform this is exact, and so are all expectations below, but for float64 sums. What is left to
+A level is `low` or `high`, and high with the chance p = T / 2^31, T = int32(f·2^31): if words are
+uniform, this is exact, and so are all expectations below, but for float64 sums. What is left to
 measure is whether the words are uniform and independent, and whether the codec follows the rule.
 """
 
@@ -268,9 +268,7 @@ def test_the_sampler_follows_the_chances(shape: str, setting: dict[str, Any]) ->
 
 
 @sampled
-def test_the_statistics_find_a_bias_of_half_a_percent(
-    shape: str, setting: dict[str, Any]
-) -> None:
+def test_the_statistics_find_a_bias_of_half_a_percent(shape: str, setting: dict[str, Any]) -> None:
     """Wrong chances against the right sample, which is as good as the other way round."""
     one, _, known = sampled_and_known(shape, setting)
     for factor in (0.995, 1.005):  # r is too small or too large
@@ -470,3 +468,29 @@ def test_the_table_is_what_the_script_prints() -> None:
     for data, setting in (("gaussian", "s=15,bucket=512"), ("GenNorm(1/2)", "s=√n")):
         for found, cell in zip(bits.row(data, setting)[2:], shown[data, setting], strict=True):
             assert abs(float(found) - float(cell)) <= 0.0101
+
+
+def test_what_the_page_says_of_the_table() -> None:
+    dense_wins, sparse_rice = set(), {}
+    for row, cells in table().items():
+        entropy, omega_dense, omega_sparse, dense, sparse, packed, auto = map(float, cells[1:])
+        assert entropy <= auto <= entropy + 0.2
+        assert auto <= min(omega_dense, omega_sparse, dense, sparse, packed)
+        assert 0.1 < 1 - auto / min(omega_dense, omega_sparse) <= 0.4
+        assert dense < omega_dense and sparse < omega_sparse and dense < packed
+        if omega_dense < omega_sparse:
+            dense_wins.add(row)
+        if sparse < dense:
+            sparse_rice[row] = sparse / dense
+        assert (sparse < 1 and sparse < dense) or min(sparse, dense) > 1
+    many = "s=127,bucket=512"
+    assert dense_wins == {("gaussian", many), ("Laplace", many), ("example", many)}
+    near = {row: ratio for row, ratio in sparse_rice.items() if float(table()[row][-1]) > 1}
+    assert set(near) == {
+        ("Laplace", "s=7,bucket=512,norm=max"),
+        ("GenNorm(1/2)", "s=15,bucket=512"),
+    }
+    assert min(near.values()) > 0.97
+    text = PAGE.read_text("utf-8")
+    whole, split = (table()["gaussian", f"s=15{end}"][0] for end in ("", ",bucket=512"))
+    assert f"is then {whole} times" in text and f"and {split} times" in text

@@ -724,7 +724,7 @@ def test_qsgd_chooses() -> None:
         ("sparse", "omega", 3, "00", universal.Truncated),
         ("dense", "rice", 1, "0000000001", universal.Corrupt),  # z = 9
         ("dense", "rice", 2, "1", universal.Truncated),
-        ("sparse", "rice", 2, "001", universal.Corrupt),
+        ("sparse", "rice", 2, "00101", universal.Corrupt),  # element 3 of 2
         ("sparse", "rice", 2, "01000001", universal.Corrupt),  # level 5
         ("dense", "packed", 1, "1001", universal.Corrupt),
         ("dense", "packed", 2, "1001000", universal.Truncated),

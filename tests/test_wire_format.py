@@ -527,7 +527,7 @@ def test_frames_of_qsgd_by_hand(good: dict[str, object]) -> None:
         (SPARSE, {"shape": (0,)}, gcodec.Corrupt),
         (SPARSE, {"nbits": 45}, gcodec.Truncated),  # a gap of 1, and no sign
         (SPARSE, {"nbits": 48}, gcodec.Truncated),
-        (SPARSE, {"nbits": 45, "shape": (3,)}, gcodec.Corrupt),  # a gap of 1, and no element
+        (SPARSE, {"nbits": 47, "shape": (3,)}, gcodec.Corrupt),  # element 4
         (SPARSE, {"nbits": 43}, gcodec.Truncated),
         (RICE, {"scalars": b"\1"}, gcodec.Corrupt),
         (RICE, {"scalars": b""}, gcodec.Corrupt),

@@ -125,6 +125,8 @@ class QSGD(Codec):
     @property
     def seek_blocks(self) -> str | None:
         """Elements where the form is dense, sent values where it is sparse."""
+        if self.code == "packed":
+            return None
         return "values" if self.form == "sparse" else "elements"
 
     # --- quantise
@@ -226,10 +228,8 @@ class QSGD(Codec):
         codec = self.replaced(form=form, code=code)
         if form == "dense":
             return codec._dense(found, lambda i, j: parts[i:j], parts.size, scalars)
-        lead = _NORM_NBITS // 8 * found.size
-        data, nbits, offsets, positions = sparse_string.write(
-            level_codes.unit_code(code, self.s, scalars), parts, 1 << LOG2_BLOCK, lead
-        )
+        unit, lead = level_codes.unit_code(code, self.s, scalars), 4 * found.size
+        data, nbits, offsets, positions = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, lead)
         table = SeekTable.of(LOG2_BLOCK, offsets, positions)
         return codec._payload(found, scalars, data, nbits, table, parts.size)
 
@@ -237,10 +237,11 @@ class QSGD(Codec):
         self, found: np.ndarray, symbols_of: Any, n: int, scalars: dict[str, Any]
     ) -> Payload:
         """Write the payload of a dense form."""
-        lead = _NORM_NBITS // 8 * found.size
         code = level_codes.word_code(self.code, self.s, scalars)
         live = self._live(found, n)
-        data, nbits, lengths = dense_string.write(code, symbols_of, live, 1 << LOG2_BLOCK, lead)
+        data, nbits, lengths = dense_string.write(
+            code, symbols_of, live, 1 << LOG2_BLOCK, 4 * found.size
+        )
         return self._payload(found, scalars, data, nbits, SeekTable(LOG2_BLOCK, lengths), n)
 
     def _payload(
@@ -252,9 +253,10 @@ class QSGD(Codec):
         table: SeekTable,
         n: int,
     ) -> Payload:
-        data[: _NORM_NBITS // 8 * found.size] = found.astype(">f4").view(np.uint8)
+        data[: 4 * found.size] = found.astype(">f4").view(np.uint8)
         payload = Payload(self, scalars, data, nbits)
-        return payload._replace(seek=table) if worthwhile(table, n, nbits) else payload
+        wanted = self.seek_blocks and worthwhile(table, n, nbits)
+        return payload._replace(seek=table) if wanted else payload
 
     def _plan(self, symbols: QSGDSymbols) -> level_codes.Plan:
         """Choose form and code, and the Rice parameters."""
@@ -302,9 +304,10 @@ class QSGD(Codec):
     ) -> np.ndarray:
         """Read the string of a dense form; return where its blocks begin and the last ends."""
         table, known = payload.seek, None
-        if table is not None:
-            log2_block, known = table.log2_block, table.offsets
         first = _NORM_NBITS * found.size
+        if table is not None:
+            table.must_cover(payload.nbits - first)
+            log2_block, known = table.log2_block, table.offsets
         code = level_codes.word_code(self.code, self.s, payload.scalars)
         where = first, payload.nbits, self._live(found, n), 1 << log2_block
         offsets = dense_string.read(code, payload.data, *where, known, take)

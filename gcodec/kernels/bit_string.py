@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.jit import kernel
 
 SLACK = 64  # bytes behind a string that words may reach
 
@@ -54,12 +54,6 @@ class BitString:
         """Return the bytes, the last filled up with zeros; the string ends with that."""
         self.data.resize(-(-self.nbits // 8), refcheck=False)
         return self.data
-
-
-@inline
-def moved_on(acc, have, at):
-    """Return acc without its whole bytes, the bits that stay, and the byte where they are."""
-    return acc << (have & np.uint64(56)), have & np.uint64(7), at + np.int64(have >> np.uint64(3))
 
 
 def written(

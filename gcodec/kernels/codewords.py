@@ -103,6 +103,17 @@ def _omega_word(value, parameter):
 
 @subroutine(variant="omega")
 def _omega_value(data, at, end, parameter):
+    bits = peek(data, at)  # most words lie in these
+    have = min(end - at, 64)
+    value, used = _ONE, np.int64(0)
+    while used < have:  # so no shift passes 63
+        if bits << np.uint64(used) >> np.uint64(63) == 0:
+            return value, at + used + 1
+        if value > np.uint64(62) or used + np.int64(value) + 1 > have:
+            break
+        count = np.int64(value) + 1
+        value = bits << np.uint64(used) >> np.uint64(64 - count)
+        used += count
     value = _ONE
     while at < end:
         if not _take(data, at, 1, end):

@@ -40,11 +40,20 @@ class Scale(NamedTuple):
     bucket: int
     s: int
 
-    def part(self, first: int, n: int) -> tuple[np.ndarray, int]:
-        """Return the norms of n elements from `first` on, in float64, and where they begin."""
+    def part(self, first: int) -> tuple[np.ndarray, int, int, np.uint32]:
+        """Return the norms from element `first` on, where they begin before it, bucket and s."""
         start = first // self.bucket
-        some = self.norms[start : -(-(first + n) // self.bucket)]
-        return some.astype(np.float64), first - start * self.bucket
+        phase = first - start * self.bucket
+        return self.norms[start:], phase, self.bucket, np.uint32(self.s)
+
+    def of(self, at: np.ndarray) -> np.ndarray:
+        """Return the norms of elements, in float64."""
+        return np.asarray(self.norms[at // self.bucket], np.float64)
+
+    def tiny(self, first: int, n: int) -> np.ndarray:
+        """Return which of n elements from `first` on lie in buckets of tiny norms."""
+        norms = self.of(np.arange(first, first + n))
+        return first + np.flatnonzero((norms > 0) & (norms < _TINY))
 
 
 def symbol_dtype(s: int) -> np.dtype[Any]:
@@ -64,23 +73,25 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
     seed, first : int
     out : (n,) array of `symbol_dtype(scale.s)`
     """
-    norms, phase = scale.part(first, x.size)
-    tiny = norms < _TINY
-    with np.errstate(all="ignore"):
-        factors = np.where(tiny, 0, scale.s / norms).astype(np.float32)
-    numbers, rest = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
-    last = np.empty(BLOCK, out.dtype)
-    loop = _quantizer(out.dtype.name)
-    place = np.uint64(first), factors, phase, scale.bucket
-    loop(x, np.uint64(seed), *place, np.uint32(scale.s), numbers, rest, last, out)
-    if (at := _tiny_elements(tiny & (norms > 0), phase, scale.bucket, x.size)).size:
-        size, wide = np.abs(x[at]).astype(np.float64), norms[(at + phase) // scale.bucket]
-        r = (size * (scale.s / wide)).astype(np.float32)
+    loop, numbers = _quantizer(out.dtype.name), np.empty(BLOCK, np.float32)
+    key, whole = np.uint64(seed), x.size - x.size % BLOCK
+    tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), numbers, out[:whole])
+    if whole < x.size:
+        rest, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, out.dtype)
+        rest[: x.size - whole] = x[whole:]
+        start = first + whole
+        tiny |= loop(rest, key, np.uint64(start), *scale.part(start), numbers, last)
+        out[whole:] = last[: x.size - whole]
+    if tiny:
+        at = scale.tiny(first, x.size)
+        here = at - first
+        size = np.abs(x[here]).astype(np.float64)
+        r = (size * (scale.s / scale.of(at))).astype(np.float32)
         whole = np.floor(r)
         bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
-        level = whole.astype(np.uint32) + (words(seed, first, x.size)[at] >> 1 < bound)
+        level = whole.astype(np.uint32) + (words(seed, first, x.size)[here] >> 1 < bound)
         level = np.minimum(level, np.uint32(scale.s))
-        out[at] = 2 * level + ((level > 0) & (x[at] < 0))
+        out[here] = 2 * level + ((level > 0) & (x[here] < 0))
 
 
 def dequantize(
@@ -107,50 +118,59 @@ def dequantize(
     stream : bool
         Whether to write past the cache; `out` then starts at a multiple of 32 bytes.
     """
-    norms, phase = scale.part(first, out.size)
-    tiny = norms < _TINY
-    factors = np.where(tiny, 0, norms / scale.s).astype(np.float32)
     store: Store = "add" if add is not None else "stream" if stream else "write"
     one = np.float32(1) if add is None else add
-    at = _tiny_elements(tiny & (norms > 0), phase, scale.bucket, out.size)
-    held = out[at]
-    numbers, rest = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
-    last = np.zeros(BLOCK, symbols.dtype)
-    loop = _dequantizer(symbols.dtype.name, store)
-    loop(symbols, factors, phase, scale.bucket, one, numbers, rest, last, out)
-    if at.size:
-        code = symbols[at]
-        size = (code >> 1) * (norms[(at + phase) // scale.bucket] / scale.s)
+    loop, numbers = _dequantizer(symbols.dtype.name, store), np.empty(BLOCK, np.float32)
+    whole = out.size - out.size % BLOCK
+    tiny = loop(symbols[:whole], *scale.part(first), one, numbers, out[:whole])
+    if whole < out.size:
+        last, rest = np.zeros(BLOCK, symbols.dtype), np.zeros(BLOCK, np.float32)
+        last[: out.size - whole], rest[: out.size - whole] = symbols[whole:], out[whole:]
+        some = scale.part(first + whole)
+        loop = _dequantizer(symbols.dtype.name, "add" if store == "add" else "write")
+        tiny |= loop(last, *some, one, numbers, rest)
+        out[whole:] = rest[: out.size - whole]
+    if tiny:
+        # These had the factor 0, so that nothing of them was added.
+        at = scale.tiny(first, out.size)
+        code = symbols[at - first]
+        size = (code >> 1) * (scale.of(at) / scale.s)
         value = np.where(code & 1, -size, size).astype(np.float32)
-        out[at] = value if add is None else held + add * value
+        out[at - first] = value if add is None else out[at - first] + add * value
 
 
-def _tiny_elements(tiny: np.ndarray, phase: int, bucket: int, n: int) -> np.ndarray:
-    """Return which of n elements lie in such buckets, of which the first begins before them."""
-    if not tiny.any():
-        return np.empty(0, np.int64)
-    return np.flatnonzero(tiny[(np.arange(n) + phase) // bucket])
+def _spreading(up: bool) -> Any:
+    """Make the helper that writes the factor of each element of a block.
 
-
-@inline
-def _spread(numbers, factors, bucket, start):
-    """Write the factor of each of the BLOCK elements from `start` on; return up to where it holds.
-
-    numbers.size == BLOCK. Lanes behind the last bucket, which are cut, have its factor.
+    (numbers, norms, bucket, start, s) -> (up to where they hold, whether a norm is tiny)
     """
-    last = factors.size - 1
-    b = min(start // bucket, last)
-    end = (b + 1) * bucket
-    lane = 0
-    while lane < BLOCK:
-        stop = min(end - start, BLOCK) if b < last else BLOCK
-        for k in range(lane, stop):  # stop <= BLOCK
-            numbers[k] = factors[b]
-        if lane == 0 and stop == BLOCK:
-            return end
-        lane = stop
-        b, end = b + 1, end + bucket
-    return start
+
+    @inline
+    def spread(numbers, norms, bucket, start, s):
+        # numbers.size == BLOCK. Lanes behind the last bucket, which are cut off, have its factor.
+        last = norms.size - 1
+        b = min(start // bucket, last)
+        end = (b + 1) * bucket
+        lane = 0
+        held = start
+        tiny = False
+        while lane < BLOCK:
+            stop = min(end - start, BLOCK) if b < last else BLOCK
+            norm = np.float64(norms[b])
+            factor = np.float32(0)
+            if norm >= _TINY:
+                factor = np.float32(np.float64(s) / norm if up else norm / np.float64(s))
+            elif norm > 0:
+                tiny = True
+            for k in range(lane, stop):  # stop <= BLOCK
+                numbers[k] = factor
+            if lane == 0 and stop == BLOCK:
+                held = end
+            lane = stop
+            b, end = b + 1, end + bucket
+        return held, tiny
+
+    return spread
 
 
 def _quantize_block(bits: int) -> Any:
@@ -189,30 +209,25 @@ def _quantize_block(bits: int) -> Any:
 @functools.cache
 def _quantizer(dtype: str) -> Kernel:
     one_block = _quantize_block(8 * np.dtype(dtype).itemsize)
+    spread = _spreading(True)
 
     @kernel(
-        "in float32[], uint64, uint64, in float32[], int64, int64, uint32, "
-        f"out float32[], out float32[], out {dtype}[], out {dtype}[]",
+        "in float32[], uint64, uint64, in float32[], int64, int64, uint32, out float32[], "
+        f"out {dtype}[]",
         variant=dtype,
     )
-    def quantize_part(x, seed, first, factors, phase, bucket, s, numbers, rest, last, out):
-        # out.size == x.size; the first bucket begins `phase` elements before x; numbers, rest and
-        # last have BLOCK elements. `first` is a multiple of BLOCK.
-        held = np.int64(-1)
-        whole = x.size - x.size % BLOCK
-        for i in range(0, whole, BLOCK):
+    def quantize_part(x, seed, first, norms, phase, bucket, s, numbers, out):
+        # out.size == x.size, a multiple of BLOCK, as is `first`; the first bucket begins `phase`
+        # elements before x; numbers.size == BLOCK. Returned is whether some norm is tiny; its
+        # elements are 0.
+        held, any_tiny = np.int64(-1), False
+        for i in range(0, x.size, BLOCK):
             if i + phase + BLOCK > held:
-                held = _spread(numbers, factors, bucket, i + phase)
+                held, tiny = spread(numbers, norms, bucket, i + phase, s)
+                any_tiny |= tiny
             start = first + np.uint64(i)
             one_block(x, i, numbers, 0, s, seed, start, start >> COUNTER_SPAN, out, i)
-        if whole < x.size:
-            _spread(numbers, factors, bucket, whole + phase)
-            for k in range(x.size - whole):  # fewer than BLOCK
-                rest[k] = x[whole + k]
-            start = first + np.uint64(whole)
-            one_block(rest, 0, numbers, 0, s, seed, start, start >> COUNTER_SPAN, last, 0)
-            for k in range(x.size - whole):
-                out[whole + k] = last[k]
+        return any_tiny
 
     return quantize_part
 
@@ -248,30 +263,23 @@ def _dequantize_block(bits: int, store: Store) -> Any:
 def _dequantizer(dtype: str, store: Store) -> Kernel:
     bits = 8 * np.dtype(dtype).itemsize
     one_block = _dequantize_block(bits, store)
-    last_block = _dequantize_block(bits, "add" if store == "add" else "write")
     streaming = store == "stream"
+    spread = _spreading(False)
 
     @kernel(
-        f"in {dtype}[], in float32[], int64, int64, float32, "
-        f"out float32[], out float32[], out {dtype}[], out float32[]",
+        f"in {dtype}[], in float32[], int64, int64, uint32, float32, out float32[], out float32[]",
         variant=f"{dtype} {store}",
     )
-    def dequantize_part(symbols, factors, phase, bucket, scale, numbers, rest, last, out):
-        # symbols.size == out.size; for the rest see quantize_part
-        held = np.int64(-1)
-        whole = out.size - out.size % BLOCK
-        for i in range(0, whole, BLOCK):
+    def dequantize_part(symbols, norms, phase, bucket, s, scale, numbers, out):
+        # symbols.size == out.size, a multiple of BLOCK; for the rest see quantize_part
+        held, any_tiny = np.int64(-1), False
+        for i in range(0, out.size, BLOCK):
             if i + phase + BLOCK > held:
-                held = _spread(numbers, factors, bucket, i + phase)
+                held, tiny = spread(numbers, norms, bucket, i + phase, s)
+                any_tiny |= tiny
             one_block(symbols, i, numbers, 0, scale, out, i)
-        if whole < out.size:
-            _spread(numbers, factors, bucket, whole + phase)
-            for k in range(out.size - whole):  # fewer than BLOCK
-                last[k], rest[k] = symbols[whole + k], out[whole + k]
-            last_block(last, 0, numbers, 0, scale, rest, 0)
-            for k in range(out.size - whole):
-                out[whole + k] = rest[k]
         if streaming:
             fence()
+        return any_tiny
 
     return dequantize_part

@@ -14,6 +14,8 @@ from gcodec.kernels.reduce import LANES, TILE, max_abs_bits, sum_squares
 
 Norm = Literal["l2", "max"]
 
+_PART = 1 << 18  # elements whose norms are made at a time
+
 
 def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     """Norms of the buckets of a (n,) float32 array, each rounded once to float32.
@@ -37,15 +39,30 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
         return out
 
     def task(start: int, stop: int) -> None:
-        part = out[start // bucket : -(-stop // bucket)]
-        if kind == "l2":
-            lanes, sums = np.empty(LANES), np.empty(-(-bucket // TILE))
-            _euclidean(x[start:stop], bucket, lanes, sums, part)
-        else:
-            _largest(x[start:stop], bucket, part)
+        step = max(_PART // bucket, 1) * bucket
+        for at in range(start, stop, step):
+            part = x[at : min(at + step, stop)]
+            _fill(part, bucket, kind, out[at // bucket : -(-(at + part.size) // bucket)])
 
     pool.run(task, x.size, bucket)
     return out
+
+
+def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:
+    """Write the norms of buckets of less than 2^19 elements, so of at most 128 tiles."""
+    if kind == "max":
+        _largest(x, bucket, out)
+        return
+    tiles = -(-bucket // TILE)
+    sums = np.zeros((out.size, tiles))
+    _tile_squares(x, bucket, tiles, np.empty(LANES), sums.reshape(-1))
+    # The lanes of the tiles' sums behind these are 0; so are those that make pairs.
+    while tiles > 1:
+        half = 1 << (tiles - 1).bit_length() - 1
+        sums[:, : tiles - half] += sums[:, half:tiles]
+        tiles = half
+    with np.errstate(over="ignore"):
+        out[:] = np.sqrt(sums[:, 0])
 
 
 def _norm(x: np.ndarray, kind: Norm) -> np.float32:
@@ -88,13 +105,12 @@ def _fold_lanes(e: Emitter) -> None:
     e.store(held[0], first, 8)
 
 
-@kernel("in float32[], int64, out float64[], out float64[], out float32[]")
-def _euclidean(x, bucket, lanes, sums, out):
-    # out.size == ceil(x.size / bucket); lanes.size == LANES; sums.size == ceil(bucket / TILE)
-    for b in range(out.size):
+@kernel("in float32[], int64, int64, out float64[], out float64[]")
+def _tile_squares(x, bucket, tiles, lanes, sums):
+    # lanes.size == LANES; sums.size == ceil(x.size / bucket) * tiles, tiles == ceil(bucket / TILE)
+    for b in range(sums.size // tiles):
         values = x[b * bucket : b * bucket + bucket]
-        tiles = (values.size + TILE - 1) // TILE
-        for tile in range(tiles):  # tiles <= sums.size
+        for tile in range((values.size + TILE - 1) // TILE):
             part = values[tile * TILE : tile * TILE + TILE]
             whole = part.size - part.size % BLOCK
             if part.size < LANES:
@@ -110,29 +126,14 @@ def _euclidean(x, bucket, lanes, sums, out):
             if part.size > 16:
                 _fold_lanes(lanes, 0)
                 width = 8
-            # What is added of lanes behind the bucket is 0, and squares are no −0.
+            # What is added of lanes behind the part is 0, and squares are no −0.
             while width >= part.size and width > 1:
                 width //= 2
             while width >= 1:
                 for t in range(width):  # 2 * width <= LANES
                     lanes[t] += lanes[t + width]
                 width //= 2
-            sums[tile] = lanes[0]
-        while tiles > 1:  # the sums of tiles are reduced by the rule of tiles, in place
-            above = (tiles + TILE - 1) // TILE
-            for tile in range(above):
-                part64 = sums[tile * TILE : min(tile * TILE + TILE, tiles)]
-                lanes[:] = 0.0
-                for i in range(part64.size):
-                    lanes[i % LANES] += part64[i]
-                width = LANES // 2
-                while width >= 1:
-                    for t in range(width):
-                        lanes[t] += lanes[t + width]
-                    width //= 2
-                sums[tile] = lanes[0]
-            tiles = above
-        out[b] = np.float32(np.sqrt(sums[0]))
+            sums[b * tiles + tile] = lanes[0]
 
 
 @kernel("in float32[], int64, out float32[]")

@@ -74,18 +74,18 @@ def read_blocks(
     numbers = np.uint64(code.parameter), np.uint64(code.top)
     loop = _reader(code.kind)
     loop(data, starts, bounds, chained, end, *tables, *numbers, *state, symbols, wide, status)
-    check(status)
+    check(status, chained)
 
 
-def check(status: np.ndarray) -> None:
-    """Raise what a kernel says of a string."""
+def check(status: np.ndarray, chained: bool) -> None:
+    """Raise what a kernel says of a string; blocks that are said to begin somewhere may not."""
     found, at = int(status[0]), int(status[1])
+    if found < 0 and chained:
+        raise Corrupt(f"the seek table or the payload is wrong: no block holds bit {at}")
     if found == TRUNCATED:
         raise Truncated(f"the payload ends within the word at its bit {at}")
     if found == CORRUPT:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
-    if found == BROKEN:
-        raise Corrupt(f"the seek table is wrong: no block ends at bit {at}")
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.bit_string import SLACK, BitString, moved_on
+from gcodec.kernels.bit_string import SLACK, BitString
 from gcodec.kernels.codewords import Rule
 from gcodec.kernels.jit import Kernel, kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
@@ -53,7 +53,7 @@ def write_symbols(
     loop = _writer(code.kind)
     places = np.empty(BLOCK, np.uint32)
     ends = np.empty(bounds.size, np.int64)
-    small, wide = narrowed(symbols)
+    small, wide = narrowed(symbols, code.top)
     progress = np.zeros(2, np.int64)
     number = np.uint64(code.parameter)
     while True:
@@ -64,17 +64,18 @@ def write_symbols(
         string.grow()
 
 
-def narrowed(symbols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Symbols as bytes, those from WIDE on being WIDE; and all of them, if there are such."""
+_NONE = np.empty(0, np.uint64)
+
+
+def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """Symbols up to `top` as bytes, those from WIDE on as WIDE; and all, if there are such."""
     if symbols.dtype == np.uint8:
         small = symbols
     else:
         small = np.minimum(symbols, symbols.dtype.type(WIDE)).astype(np.uint8)
-    wide = symbols.astype(np.uint64, copy=False) if small.size and small.max() == WIDE else _NONE
-    return small, wide
-
-
-_NONE = np.empty(0, np.uint64)
+    if top < WIDE or small.max(initial=0) < WIDE:
+        return small, _NONE
+    return small, symbols.astype(np.uint64, copy=False)
 
 
 @functools.cache
@@ -96,20 +97,17 @@ def spelling(kind: tuple[Rule, Mapping, int]) -> Any:
         if room < 24 or zeros // _EIGHT > np.uint64(room - 24):
             return acc, have, at, min(zeros // _EIGHT, np.uint64(1 << 62)) + np.uint64(32)
         if before:
-            acc = put(out, at, acc, have, sign, np.uint64(1))
-            acc, have, at = moved_on(acc, have + np.uint64(1), at)
+            acc, have, at = put(out, at, acc, have, sign, np.uint64(1))
         while zeros:
             some = min(zeros, np.uint64(56))
-            acc = put(out, at, acc, have, np.uint64(0), some)
-            acc, have, at = moved_on(acc, have + some, at)
+            acc, have, at = put(out, at, acc, have, np.uint64(0), some)
             zeros -= some
         while nbits > 0:  # the upper 32 bits of what is left, or fewer
             start = np.uint64((nbits - 1) // 32 * 32)  # 96, 64, 32 or 0
             some = np.uint64(nbits) - start
             half = high if start >= np.uint64(64) else low
             bits = (half >> (start & np.uint64(63))) & ((np.uint64(1) << some) - np.uint64(1))
-            acc = put(out, at, acc, have, bits, some)
-            acc, have, at = moved_on(acc, have + some, at)
+            acc, have, at = put(out, at, acc, have, bits, some)
             nbits = np.int64(start)
         return acc, have, at, np.uint64(0)
 
@@ -183,8 +181,7 @@ def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
                     fours_of(small, i, places, 0)
                     if places[count + 1] == 0 and n_zeros <= _MOST:
                         for _ in range(BLOCK // 8):
-                            acc = put(out, at, acc, have, zeros, n_zeros)
-                            acc, have, at = moved_on(acc, have + n_zeros, at)
+                            acc, have, at = put(out, at, acc, have, zeros, n_zeros)
                         i += BLOCK
                         continue
                     if places[count]:
@@ -200,8 +197,7 @@ def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
                             if nbits > _MOST:
                                 break
                             bits = (first >> _SIX) << behind | second >> _SIX
-                            acc = put(out, at, acc, have, bits, nbits)
-                            acc, have, at = moved_on(acc, have + nbits, at)
+                            acc, have, at = put(out, at, acc, have, bits, nbits)
                             k += 2
                         i += k * (BLOCK // count)
                         if k == count:
@@ -213,8 +209,7 @@ def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
                     found = singles[symbol]
                     if found:
                         nbits = found & _LENGTH
-                        acc = put(out, at, acc, have, found >> _SIX, nbits)
-                        acc, have, at = moved_on(acc, have + nbits, at)
+                        acc, have, at = put(out, at, acc, have, found >> _SIX, nbits)
                     else:
                         full = wide[i] if symbol == WIDE else np.uint64(symbol)
                         acc, have, at, missing = spell(full, parameter, out, acc, have, at)

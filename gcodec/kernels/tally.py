@@ -17,7 +17,9 @@ from gcodec.kernels.words import bytes_at_least, count_ones, leading_zeros, trai
 
 _SCAN = 64  # symbols that are scanned at once
 _SIZES = 64  # bit lengths, from 1
-_NEXT = 4  # parameters of a Rice code that are looked at in one pass
+_NEXT = 4  # parameters of a Rice code that are looked at in one pass, where they are searched
+_PARAMETERS = 48  # that a Rice code may have
+_NEAR = 256  # numbers below it are counted one by one
 
 Numbers = Literal["zigzag", "levels", "gaps"]
 
@@ -98,24 +100,78 @@ def best_rice(
     int, int
         The least parameter of which the words are shortest, and their bits.
     """
-    mode = ("zigzag", "levels", "gaps").index(numbers)
+    if numbers == "gaps":
+        found = _gaps(symbols)
+    elif symbols.dtype == np.uint8:
+        found = _sums_of_bytes(symbols, numbers)
+    else:
+        return _search(symbols, numbers, near, silent)
+    parameters = np.arange(found.size - 1)
+    lengths = found[1:] + (found[0] - silent) * (1 + parameters)
+    best = int(np.argmin(lengths))
+    return best, int(lengths[best])
+
+
+def _gaps(symbols: np.ndarray) -> np.ndarray:
+    """Return how many gaps there are, and their sums without 0, 1, 2, … of their lowest bits."""
+
+    def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
+        part = symbols[start:stop]
+        small = part if part.dtype == np.uint8 else (part != 0).view(np.uint8)
+        counts, far = np.zeros(_NEAR, np.int64), np.zeros(_PARAMETERS + 1, np.int64)
+        ends = np.zeros(2, np.int64)
+        _gap_counts(small, counts, far, ends)
+        first, last = (int(end) for end in ends)
+        return _sums(counts) + far, start + first if first else 0, start + last if last else 0
+
+    found = pool.run(task, symbols.size)
+    total = np.zeros(_PARAMETERS + 1, np.int64)
+    for part in found:
+        total += part[0]
+    for gap in _between(found):
+        total += np.array([1, *(gap - 1 >> k for k in range(_PARAMETERS))])
+    return total
+
+
+def _sums_of_bytes(symbols: np.ndarray, numbers: Numbers) -> np.ndarray:
+    """Return the same of levels as `_gaps` does of gaps."""
+
+    def task(start: int, stop: int) -> np.ndarray:
+        counts = np.zeros(4 * _NEAR, np.int64)
+        _byte_counts(symbols[start:stop], counts)
+        return counts.reshape(4, _NEAR).sum(axis=0)
+
+    counts = np.zeros(_NEAR, np.int64)
+    for part in pool.run(task, symbols.size):
+        counts += part
+    if numbers == "zigzag":
+        order = np.array([0, *(k ^ 1 for k in range(2, _NEAR))])  # 0, −1, 1, −2, 2, …
+        return _sums(counts[order])
+    return _sums(counts[2::2] + counts[3::2])
+
+
+def _sums(counts: np.ndarray) -> np.ndarray:
+    """Return how many numbers there are, and their sums without 0, 1, 2, … of their lowest bits.
+
+    `counts` tells how many numbers 0, 1, 2, … there are.
+    """
+    numbers = np.arange(counts.size)
+    return np.array([counts.sum(), *(counts @ (numbers >> k) for k in range(_PARAMETERS))])
+
+
+def _search(symbols: np.ndarray, numbers: Numbers, near: int, silent: int) -> tuple[int, int]:
+    """Find the best parameter for symbols of more than a byte; see `best_rice`."""
 
     def totals(first: int) -> list[int]:
-        def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
-            sums, ends = np.zeros(_NEXT + 1, np.uint64), np.zeros(2, np.int64)
+        def task(start: int, stop: int) -> np.ndarray:
+            sums = np.zeros(_NEXT + 1, np.uint64)
             part = symbols[start:stop].astype(np.uint32, copy=False)
-            _shifted(part, mode, np.uint64(first), sums, ends)
-            begun, last = (int(end) for end in ends)
-            return sums, start + begun if begun else 0, start + last if last else 0
+            _shifted(part, numbers == "zigzag", np.uint64(first), sums)
+            return sums
 
         found = pool.run(task, symbols.size)
-        count, *sums = (sum(int(part[0][k]) for part in found) for k in range(_NEXT + 1))
-        between = [gap - 1 for gap in _between(found)] if numbers == "gaps" else []
-        count += len(between) - silent
-        return [
-            total + sum(gap >> first + k for gap in between) + count * (1 + first + k)
-            for k, total in enumerate(sums)
-        ]
+        count, *sums = (sum(int(part[k]) for part in found) for k in range(_NEXT + 1))
+        return [total + (count - silent) * (1 + first + k) for k, total in enumerate(sums)]
 
     first = max(near - 1, 0)
     while True:  # the length is convex in the parameter
@@ -213,28 +269,62 @@ def _tally_wide(symbols, counts, ends):
     ends[1] = last
 
 
-@kernel("in uint32[], int64, uint64, out uint64[], out int64[]")
-def _shifted(symbols, mode, first, sums, ends):
+@kernel("in uint8[], out int64[]")
+def _byte_counts(small, counts):
+    # counts.size == 4 * _NEAR: four tables, so that equal neighbours do not wait for each other.
+    whole = small.size - small.size % 4
+    for i in range(0, whole, 4):
+        counts[small[i]] += 1
+        counts[_NEAR + small[i + 1]] += 1
+        counts[2 * _NEAR + small[i + 2]] += 1
+        counts[3 * _NEAR + small[i + 3]] += 1
+    for i in range(whole, small.size):
+        counts[small[i]] += 1
+
+
+@kernel("in uint8[], out int64[], out int64[], out int64[]")
+def _gap_counts(small, counts, far, ends):
+    # counts of gaps − 1 below counts.size; far: how many are not below, and their sums without
+    # 0, 1, 2, … bits. For ends, see _tally_bytes.
+    last = np.int64(0)
+    for i in range(0, small.size, _SCAN):
+        mask = np.uint64(0)
+        if i + _SCAN <= small.size:
+            mask = bytes_at_least(small, i, np.uint8(1))
+        else:
+            for k in range(small.size - i):
+                mask |= np.uint64(small[i + k] != 0) << np.uint64(k)
+        while mask:
+            here = i + 1 + np.int64(trailing_zeros(mask))
+            gap = here - last - 1
+            if last == 0:
+                ends[0] = here
+            elif gap < counts.size:
+                counts[gap] += 1
+            else:
+                far[0] += 1
+                for k in range(1, far.size):
+                    far[k] += gap
+                    gap >>= 1
+            last = here
+            mask &= mask - np.uint64(1)
+    ends[1] = last
+
+
+@kernel("in uint32[], boolean, uint64, out uint64[]")
+def _shifted(symbols, zigzag, first, sums):
     # sums: how many numbers, then the sums of the numbers without first, first + 1, … bits.
     one = np.uint64(1)
-    last = np.int64(0)
     for i in range(symbols.size):
         symbol = np.uint64(symbols[i])
-        if mode == 0:
+        if zigzag:
             number = symbol - (symbol & one) - (symbol & one)
         elif symbol == 0:
             continue
-        elif mode == 1:
-            number = (symbol >> one) - one
         else:
-            number = np.uint64(i - last)
-            if last == 0:
-                ends[0], last = i + 1, np.int64(i + 1)
-                continue
-            last = np.int64(i + 1)
+            number = (symbol >> one) - one
         sums[0] += one
         rest = number >> first
         for k in range(1, sums.size):
             sums[k] += rest
             rest >>= one
-    ends[1] = last

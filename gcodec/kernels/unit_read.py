@@ -74,7 +74,7 @@ def read_unit_blocks(
         *units,
         status,
     )
-    check(status)
+    check(status, chained)
     return int(status[2]), int(status[1])
 
 
@@ -223,7 +223,7 @@ def place(
     last = _placer(out.dtype.name)(*units, bounds, positions, before, out, status)
     if status[0] == CORRUPT:
         raise Corrupt(f"a gap passes the {out.size} elements of the tensor")
-    check(status)
+    check(status, positions.size > 0)
     return int(last)
 
 

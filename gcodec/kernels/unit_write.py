@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from gcodec.kernels.bit_string import SLACK, BitString, moved_on
+from gcodec.kernels.bit_string import SLACK, BitString
 from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.prefix_table import NEAR, WIDE, unit_tables
@@ -55,7 +55,7 @@ def write_units(
     tables = unit_tables(code.gap, code.symbol)
     places = np.empty(BLOCK, np.uint32)
     parameters = np.uint64(code.gap.parameter), np.uint64(code.symbol.parameter)
-    small, wide = narrowed(symbols)
+    small, wide = narrowed(symbols, code.symbol.top)
     progress = np.array([0, last - base, number], np.int64)
     loop = _writer(code.kind)
     while True:
@@ -128,8 +128,7 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                                 break
                             word = (before >> _SIX) << nbits | group >> np.uint64(24)
                             nbits += before & _LENGTH
-                            acc = put(out, at, acc, have, word, nbits)
-                            acc, have, at = moved_on(acc, have + nbits, at)
+                            acc, have, at = put(out, at, acc, have, word, nbits)
                             i += 4
                             if count:
                                 last = i - np.int64((group >> np.uint64(12)) & np.uint64(15))
@@ -159,8 +158,9 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                 if word and before:
                     behind = word & _LENGTH
                     nbits = (before & _LENGTH) + behind
-                    acc = put(out, at, acc, have, (before >> _SIX) << behind | word >> _SIX, nbits)
-                    acc, have, at = moved_on(acc, have + nbits, at)
+                    acc, have, at = put(
+                        out, at, acc, have, (before >> _SIX) << behind | word >> _SIX, nbits
+                    )
                 else:
                     old_acc, old_have, old_at = acc, have, at
                     acc, have, at, missing = spell_gap(gap, p_gap, out, acc, have, at)

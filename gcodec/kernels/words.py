@@ -123,19 +123,26 @@ def bytes_at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
 def put(typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any) -> Any:
     """Put up to 56 bits behind the `have` bits, below 8, that are the highest of acc.
 
-    `have` and `nbits` are uint64. Eight bytes of the uint8 array `out` are written from `at` on.
-    Returned is the new acc, with the bits of whole bytes left in it; see `moved_on`.
+    Eight bytes of the uint8 array `out` are written from `at` on. All but the array and `at`, an
+    int64, are uint64. Returned are acc without its whole bytes, the bits that stay in it, and the
+    byte where they are.
     """
     from numba.core import types
 
+    made = types.Tuple((types.uint64, types.uint64, types.int64))
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        acc, have, bits, nbits = args[2:]
+        _, at, acc, have, bits, nbits = args
         word = acc.type
+        have = builder.add(have, nbits)
         # Where have and nbits are 0, so are the bits.
-        left = builder.and_(builder.sub(builder.neg(have), nbits), word(63))
+        left = builder.and_(builder.neg(have), word(63))
         acc = builder.or_(acc, builder.shl(bits, left))
         pointer = _word_at(context, builder, signature, args)
         builder.store(builder.bswap(acc), builder.bitcast(pointer, word.as_pointer()), align=1)
-        return acc
+        acc = builder.shl(acc, builder.and_(have, word(56)))
+        at = builder.add(at, builder.lshr(have, word(3)))
+        have = builder.and_(have, word(7))
+        return context.make_tuple(builder, made, (acc, have, at))
 
-    return types.uint64(out, at, acc, have, bits, nbits), generate
+    return made(out, at, acc, have, bits, nbits), generate

@@ -56,8 +56,14 @@ def bucket_of(n: int, bucket: int) -> int:
     return bucket if 0 < bucket < n else max(n, 1)
 
 
-def norms_of(x: Floats, bucket: int, norm: str) -> list[np.float32]:
-    """Return the norm of each bucket, or raise ValueError where one is no finite float32."""
+def norms_of(x: Floats, bucket: int, norm: str, s: int = 1) -> list[np.float32]:
+    """Return the norm of each bucket.
+
+    Raises
+    ------
+    ValueError
+        Where one is no finite float32, or the level s of it is none.
+    """
     size = bucket_of(len(x), bucket)
     found = []
     for start in range(0, len(x), size):
@@ -65,13 +71,13 @@ def norms_of(x: Floats, bucket: int, norm: str) -> list[np.float32]:
         for value in part:
             if not np.isfinite(value):
                 raise ValueError("NaN or Inf")
-        if norm == "max":
-            found.append(np.float32(max(abs(value) for value in part)))
-            continue
         with np.errstate(over="ignore"):
-            found.append(np.float32(math.sqrt(sums.sum_squares(part))))
-        if not np.isfinite(found[-1]):
-            raise ValueError("the norm passes float32")
+            if norm == "max":
+                found.append(np.float32(max(abs(value) for value in part)))
+            else:
+                found.append(np.float32(math.sqrt(sums.sum_squares(part))))
+            if not np.isfinite(np.float32(s) * np.float32(float(found[-1]) / s)):
+                raise ValueError("the norm passes float32")
     return found
 
 
@@ -215,7 +221,7 @@ def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -
 def encode(x: Floats, setting: Setting, seed: int = 0) -> Message:
     """Return the message of a gradient."""
     x = np.asarray(x, np.float32).reshape(-1)
-    norms = norms_of(x, setting.bucket, setting.norm)
+    norms = norms_of(x, setting.bucket, setting.norm, setting.s)
     levels = levels_of(x, norms, setting.s, setting.bucket, seed)
     return pack(setting, norms, levels)
 
