@@ -29,14 +29,13 @@ class Row(NamedTuple):
     goal: float | None = None
 
 
-def rows(n: int) -> tuple[Callable[[], object], list[Row]]:
-    """Return the memcpy, and all rows over n float32 elements."""
+def rows(x: np.ndarray) -> tuple[Callable[[], object], list[Row]]:
+    """Return the memcpy, and all rows over (n,) float32 elements."""
     import gcodec
     from bench import twins
     from gcodec.kernels import arithmetic, convert, pack, philox, reduce
 
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal(n, dtype=np.float32)
+    rng, n = np.random.default_rng(0), x.size
     # Buffers as a user has them: plain NumPy, and every page touched.
     copy, residual, acc = (np.ones(n, np.float32) for _ in range(3))
     half = convert.to_16_bits(x, "bfloat16")
@@ -87,6 +86,7 @@ def rows(n: int) -> tuple[Callable[[], object], list[Row]]:
             ),
         ]
     table += _passes(x)
+    table += _qsgd(x)
     for spec, goals in _GOALS.items():
         table += _calls(spec, x, residual, acc, goals)
     raw = gcodec.encode(x, "raw")
@@ -118,6 +118,13 @@ _GOALS = {
     "terngrad": Goals(payload=0.42),
     "terngrad:pack=terngrad": Goals(),
     "terngrad:pack=base3": Goals(),
+    "qsgd:form=dense": Goals(payload=0.33, decode=0.95),
+    "qsgd:form=dense,bucket=512": Goals(payload=0.33, decode=0.73),
+    "qsgd:form=sparse": Goals(payload=0.42),
+    "qsgd:bucket=512": Goals(),
+    "qsgd:bucket=512,code=rice": Goals(),
+    "qsgd:s=127,form=dense,bucket=512": Goals(),
+    "qsgd:s=4096,form=dense": Goals(),
 }
 
 
@@ -140,6 +147,63 @@ def _passes(x: np.ndarray) -> list[Row]:
         Row("minmax: pass", lambda: uniform.quantize(x, found, n, 8, None, out), narrow, 1.8),
         Row("minmax: back", lambda: uniform.dequantize(out, found, n, 8, values), widen, 1.8),
         Row("terngrad: pass", lambda: ternary.quantize(x, scale, 1, "chapter"), None, 0.5),
+    ]
+
+
+def _qsgd(x: np.ndarray) -> list[Row]:
+    """Rows for the passes of qsgd, for its strings, and for the same in plain loops."""
+    import gcodec
+    from bench import plain, twins
+    from gcodec.kernels import levels, philox
+    from gcodec.kernels.norms import norms
+
+    n = x.size
+    out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
+    table = []
+    for bucket in (n, 512):
+        scale = levels.Scale(norms(x, bucket, "l2"), bucket, 15)
+        codec = gcodec.parse(f"qsgd:form=dense,bucket={bucket % n}")
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec)).without_seek().to_bytes()
+        table += [
+            Row(
+                f"qsgd: norms, bucket {bucket}",
+                lambda b=bucket: norms(x, b, "l2"),
+                twins.stream(n, 32, 0),
+                1.8,
+            ),
+            Row(
+                f"qsgd: quantise, bucket {bucket}",
+                lambda s=scale: levels.quantize(x, s, 1, 0, out),
+                goal=0.5,
+            ),
+            Row(
+                f"qsgd: dequantise, bucket {bucket}",
+                lambda s=scale: levels.dequantize(out, s, 0, values),
+                twins.stream(n, 8, 32),
+            ),
+            Row(
+                f"{codec}: decode, no seek table",
+                lambda f=frame: gcodec.decode(f, out=values),
+                goal=0.35,
+            ),
+        ]
+    factor, words = np.float32(15 / np.sqrt(n)), philox.words(1, 0, n)
+    bits = np.zeros(2 * n, np.uint8)
+    plain.encode(x, words, factor, np.uint32(15), bits)
+
+    def encode() -> None:
+        bits[:] = 0
+        plain.encode(x, words, factor, np.uint32(15), bits)
+
+    plain_decode = Row("qsgd: plain loop, decode", lambda: plain.decode(bits, 1 / factor, values))
+    omega, levels_of = gcodec.entropy.parse("omega"), (out // 2 + 1).astype(np.uint64)
+    coded = omega.encode(levels_of)
+    return [
+        *table,
+        Row("qsgd: plain loop, encode, without random words", encode),
+        plain_decode,
+        Row("entropy: omega encode, of uint64", lambda: omega.encode(levels_of)),
+        Row("entropy: omega decode, to uint64", lambda: omega.decode(coded, n)),
     ]
 
 
@@ -229,19 +293,32 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=1 << 24, help="default 16 Mi")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dump", help="take the tensors of this file, again and again")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     options = parser.parse_args()
     os.environ["GCODEC_NUM_THREADS"] = str(options.threads)
     import numba
 
+    x = elements(options.dump, options.elements)
     print(
-        f"{options.elements} float32 elements, {options.threads} thread(s), "
+        f"{x.size} float32 elements of {options.dump or 'N(0, 1)'}, {options.threads} thread(s), "
         f"median of {options.rounds} rounds; Python {platform.python_version()}, "
         f"NumPy {np.__version__}, Numba {numba.__version__}, {processor()}"
     )
-    memcpy, table = rows(options.elements)
+    memcpy, table = rows(x)
     table = [row for row in table if options.only in row.name]
     Console(width=100).print(measure(memcpy, table, options.rounds))
+
+
+def elements(dump: str | None, n: int) -> np.ndarray:
+    """Return what is measured: normal numbers, or the values of a dump, repeated."""
+    if dump is None:
+        return np.random.default_rng(0).standard_normal(n, dtype=np.float32)
+    from gcodec.gradients.dumps import open_dump
+
+    with open_dump(dump) as file:
+        flat = [np.asarray(file.load(e), np.float32).reshape(-1) for e in file.entries]
+    return np.resize(np.concatenate(flat), n)
 
 
 def processor() -> str:

@@ -30,12 +30,26 @@ _PROBES = (0.5, 0.25, 0.1, 1, 2, 2.5, 3, 4, 7, 8, 15, 16, 64, 255, 4096, 0.0, 0.
 _ODD_PROBES = (-1.5, 2.0**-126, 1e-45, 3e38, math.inf, math.nan)
 _INTEGERS = (*range(9), 32, 100, 4096, 2**32 - 1)
 _MOST_SETTINGS = 48
+# Of codecs with many kernels, these stand for all settings where each costs a whole test.
+_CHOSEN = {
+    "qsgd": (
+        *("qsgd", "qsgd:form=dense", "qsgd:form=sparse,bucket=7", "qsgd:norm=max"),
+        *("qsgd:s=1,form=dense,bucket=100,norm=max", "qsgd:s=4096,form=sparse"),
+        *("qsgd:s=4,bucket=1,code=rice", "qsgd:s=100,form=sparse,norm=max,code=rice"),
+        *("qsgd:s=127,form=dense,bucket=32,code=rice", "qsgd:s=1000,form=dense"),
+        *("qsgd:s=16777216,bucket=33,code=packed", "qsgd:code=auto", "qsgd:form=sparse,code=auto"),
+        "qsgd:s=32768,bucket=4294967295,code=auto",
+    ),
+}
+MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
 
 
 def values_of(declared: Param) -> list[Any]:
     """Values that a declared parameter allows: all words, several numbers."""
     words = getattr(declared.kind, "words", ())
-    numbers = _INTEGERS if isinstance(declared.kind, Integer) else (*_PROBES, *_ODD_PROBES)
+    numbers: tuple[float, ...] = (*_PROBES, *_ODD_PROBES)
+    if isinstance(declared.kind, Integer):
+        numbers = (*_INTEGERS, declared.kind.high)
     candidates = [declared.default, *words, *numbers]
     found: list[Any] = []
     for candidate in candidates:
@@ -92,7 +106,8 @@ def _few() -> list[Codec]:
     """
     seen: dict[object, int] = {}
     found = []
-    for codec in CODECS:
+    others = [codec for codec in CODECS if codec.name not in _CHOSEN]
+    for codec in others:
         values = parameters_of(codec).values()
         kind = (type(codec), *(v if isinstance(v, str) else "number" for v in values))
         seen[kind] = seen.get(kind, 0) + 1
@@ -100,13 +115,14 @@ def _few() -> list[Codec]:
         if seen[kind] <= 2 or odd:
             found.append(codec)
     covered = {(type(c), *item) for c in found for item in parameters_of(c).items()}
-    for codec in reversed(CODECS):  # combinations first
+    for codec in reversed(others):  # combinations first
         items = parameters_of(codec).items()
         new = {(type(codec), *item) for item in items if isinstance(item[1], int)} - covered
         if new:
             found.append(codec)
             covered |= new
-    return sorted(found, key=CODECS.index)
+    found.sort(key=CODECS.index)
+    return [*found, *(gcodec.parse(spec) for specs in _CHOSEN.values() for spec in specs)]
 
 
 FEW = _few()
@@ -169,7 +185,7 @@ def gradients(
     Parameters
     ----------
     codec : Codec, optional
-        Whose threshold some elements lie on, just below and just above.
+        Whose threshold some elements lie on, just below and just above, and which takes the rest.
     size : int, optional
         Of elements.
     large : bool
@@ -190,6 +206,8 @@ def gradients(
             x = np.clip(x, -1024, 1024).astype(np.float32)
             x[np.abs(x) < 2.0**-10] = 0
     x[~np.isfinite(x)] = 0
+    if codec is not None and not codec.takes_all_finite:
+        x[np.abs(x) > MODERATE] *= np.float32(2.0**-40)
     if not finite and n:
         for at in draw(st.lists(st.integers(0, n - 1), max_size=4)):
             x[at] = draw(st.sampled_from(list(SPECIALS)))

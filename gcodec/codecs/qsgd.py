@@ -40,7 +40,7 @@ from gcodec.kinds import Choice, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
-from gcodec.seek import LOG2_BLOCK, SeekTable, worthwhile
+from gcodec.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable, worthwhile
 
 _NORM_NBITS = 32
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
@@ -228,10 +228,9 @@ class QSGD(Codec):
         codec = self.replaced(form=form, code=code)
         if form == "dense":
             return codec._dense(found, lambda i, j: parts[i:j], parts.size, scalars)
-        unit, lead = level_codes.unit_code(code, self.s, scalars), 4 * found.size
-        data, nbits, offsets, positions = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, lead)
-        table = SeekTable.of(LOG2_BLOCK, offsets, positions)
-        return codec._payload(found, scalars, data, nbits, table, parts.size)
+        unit = level_codes.unit_code(code, self.s, scalars)
+        made = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, 4 * found.size)
+        return codec._payload(found, scalars, parts.size, *made)
 
     def _dense(
         self, found: np.ndarray, symbols_of: Any, n: int, scalars: dict[str, Any]
@@ -239,24 +238,24 @@ class QSGD(Codec):
         """Write the payload of a dense form."""
         code = level_codes.word_code(self.code, self.s, scalars)
         live = self._live(found, n)
-        data, nbits, lengths = dense_string.write(
-            code, symbols_of, live, 1 << LOG2_BLOCK, 4 * found.size
-        )
-        return self._payload(found, scalars, data, nbits, SeekTable(LOG2_BLOCK, lengths), n)
+        made = dense_string.write(code, symbols_of, live, 1 << LOG2_BLOCK, 4 * found.size)
+        return self._payload(found, scalars, n, *made)
 
     def _payload(
         self,
         found: np.ndarray,
         scalars: dict[str, Any],
+        n: int,
         data: np.ndarray,
         nbits: int,
-        table: SeekTable,
-        n: int,
+        *sums: np.ndarray,
     ) -> Payload:
         data[: 4 * found.size] = found.astype(">f4").view(np.uint8)
         payload = Payload(self, scalars, data, nbits)
-        wanted = self.seek_blocks and worthwhile(table, n, nbits)
-        return payload._replace(seek=table) if wanted else payload
+        if n >= MIN_ELEMENTS and self.seek_blocks:
+            table = SeekTable.of(LOG2_BLOCK, *sums)
+            return payload._replace(seek=table) if worthwhile(table, n, nbits) else payload
+        return payload
 
     def _plan(self, symbols: QSGDSymbols) -> level_codes.Plan:
         """Choose form and code, and the Rice parameters."""

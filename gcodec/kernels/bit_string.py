@@ -13,6 +13,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.jit import kernel
 
 SLACK = 64  # bytes behind a string that words may reach
+_LEAST = 4096  # bytes that a string grows by
 
 
 class BitString:
@@ -40,7 +41,7 @@ class BitString:
     def grow(self, nbytes: int = 0) -> None:
         """Make room for what found none, or for so many bytes more."""
         used = -(-self.nbits // 8)
-        room = max(int(self.state[3]), nbytes, used // 4)
+        room = max(int(self.state[3]), nbytes, used // 4, _LEAST)
         data = np.empty(used + room + SLACK, np.uint8)
         data[:used] = self.data[:used]
         self.data = data

@@ -97,10 +97,10 @@ def write(
     data : uint8 array
     nbits : int
         Of lead and string.
-    lengths : uint64 array
-        Bits of each block.
+    offsets : (count + 1,) int64 array
+        Bit of the string where each block begins, and where the last ends.
     """
-    lengths = np.empty(-(-live.n // every), np.uint64)
+    lengths = np.empty(-(-live.n // every), np.int64)
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead if start == 0 else 0)
@@ -112,14 +112,16 @@ def write(
             if at == start:
                 string.reserve((end - at) // 2)
             ends = write_symbols(code, symbols if mask is None else symbols[mask], bounds, string)
-            lengths[at // every : -(-end // every)] = np.diff(ends, prepend=before)
+            lengths[at // every : -(-end // every)] = ends
+            lengths[at // every + 1 : -(-end // every)] -= ends[:-1]
+            lengths[at // every] -= before
             if at == start:
                 used = (string.nbits - before) / 8 / (end - at)
                 string.reserve(int(_SPARE * used * (stop - end)))
         return string
 
     data, nbits, _ = written(task, live.n, every)
-    return data, nbits, lengths
+    return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
 
 
 def read(

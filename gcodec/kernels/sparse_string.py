@@ -58,6 +58,8 @@ def write(
         for at in range(start, stop, _CHUNK):
             part = symbols[at : min(at + _CHUNK, stop)]
             used = string.nbits
+            if at == start:
+                string.reserve(part.size // 4)
             marks = string, offsets, positions
             number, last = write_units(code, part, at, number, last, every, *marks)
             if at == start:

@@ -139,11 +139,11 @@ def _sums_of_bytes(symbols: np.ndarray, numbers: Numbers) -> np.ndarray:
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(4 * _NEAR, np.int64)
         _byte_counts(symbols[start:stop], counts)
-        return counts.reshape(4, _NEAR).sum(axis=0)
+        return counts.reshape(4, _NEAR)
 
     counts = np.zeros(_NEAR, np.int64)
     for part in pool.run(task, symbols.size):
-        counts += part
+        counts += part.sum(axis=0)
     if numbers == "zigzag":
         order = np.array([0, *(k ^ 1 for k in range(2, _NEAR))])  # 0, −1, 1, −2, 2, …
         return _sums(counts[order])
