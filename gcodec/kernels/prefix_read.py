@@ -31,6 +31,10 @@ _LOOKS = 4  # looks at a table for each word of bits
 _WORDS = 2  # words for each turn of an entry point
 _RUN = 6  # symbols that one look finds at most
 _MARGIN = _WORDS * _LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
+_ZERO = np.uint64(0)
+_LOOK = np.uint64(64 - WINDOW)
+_COUNT, _USED = np.uint64(48), np.uint64(56)  # where an entry of a table has them
+_SEVEN = np.uint64(7)
 _TAKEN = 56 * _WORDS  # bits that words hold from any bit of their first byte on
 
 
@@ -138,23 +142,23 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                     at, i, stop = bits[j], places[j], stops[j]
                     if i + _MARGIN <= stop and at <= look_end:
                         # Each look writes 8 bytes, of which it counts at most _RUN.
-                        entry = np.uint64(0)
+                        entry = _ZERO
                         for _ in range(_WORDS):
                             word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                            total = np.uint64(0)
+                            total = _ZERO
                             for _ in range(_LOOKS):
-                                entry = runs[(word << total) >> np.uint64(64 - WINDOW)]
+                                entry = runs[(word << total) >> _LOOK]
                                 store_word(out, i, entry)
-                                i += np.int64((entry >> np.uint64(48)) & np.uint64(7))
-                                total += entry >> np.uint64(56)
+                                i += np.int64((entry >> _COUNT) & _SEVEN)
+                                total += entry >> _USED
                             at += np.int64(total)
                         left += 1
-                        if entry >> np.uint64(56):
+                        if entry >> _USED:
                             bits[j], places[j] = at, i
                             continue
                     # At the end of a block, or where no short word stands: one symbol.
                     if i < stop:
-                        found = np.int64(singles[peek(data, at) >> np.uint64(64 - WINDOW)])
+                        found = np.int64(singles[peek(data, at) >> _LOOK])
                         if found and at + (found & 63) <= end:
                             out[i] = np.uint8(found >> 6)
                             at += found & 63

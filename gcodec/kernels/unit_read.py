@@ -18,6 +18,11 @@ _GAP_WINDOW = 14  # bits that a reader looks up for a gap
 _LOOKS = 4  # looks at a table for each word of bits
 _MARGIN = 3 * _LOOKS + 8  # units before the end of a block where looking ahead stops
 _FARTHEST = np.uint64(2**63 - 1)  # gap
+_ZERO = np.uint64(0)
+_LOOK = np.uint64(64 - WINDOW)
+_COUNT, _USED = np.uint64(48), np.uint64(56)  # where an entry of a table has them
+_THREE, _GAPS = np.uint64(3), np.uint64(24)
+_GAP_LOOK = np.uint64(64 - _GAP_WINDOW)
 _TAKEN = 56  # bits that a word holds from any bit of its first byte on
 
 
@@ -130,24 +135,24 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
                     if i + _MARGIN <= stop and at <= min(ends[j] - _TAKEN, look_limit):
                         # Each look writes 8 bytes, of which it counts at most three.
                         word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                        total = np.uint64(0)
-                        entry = np.uint64(0)
+                        total = _ZERO
+                        entry = _ZERO
                         for _ in range(_LOOKS):
-                            entry = runs[(word << total) >> np.uint64(64 - WINDOW)]
+                            entry = runs[(word << total) >> _LOOK]
                             store_word(symbols, i, entry)
-                            store_word(gaps, i, entry >> np.uint64(24))
-                            i += np.int64((entry >> np.uint64(48)) & np.uint64(3))
-                            total += entry >> np.uint64(56)
+                            store_word(gaps, i, entry >> _GAPS)
+                            i += np.int64((entry >> _COUNT) & _THREE)
+                            total += entry >> _USED
                         at += np.int64(total)
                         left += 1
-                        if entry >> np.uint64(56):
+                        if entry >> _USED:
                             bits[j], places[j] = at, i
                             continue
                     # At the end of a block, or where no short unit stands: one unit.
                     if i < stop and at < ends[j]:
                         start = at
                         found = np.int64(
-                            gap_singles[peek(data, at) >> np.uint64(64 - _GAP_WINDOW)]
+                            gap_singles[peek(data, at) >> _GAP_LOOK]
                         )
                         gap = np.uint64(found >> 6)
                         if found and at + (found & 63) <= end:
@@ -157,7 +162,7 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
                             if at < 0:
                                 status[0], status[1] = at, start
                                 return
-                        found = np.int64(singles[peek(data, at) >> np.uint64(64 - WINDOW)])
+                        found = np.int64(singles[peek(data, at) >> _LOOK])
                         symbol = np.uint64(found >> 6)
                         if found and at + (found & 63) <= end:
                             at += found & 63
