@@ -101,7 +101,7 @@ def decode(
         those of `encode`. Its shape must be the frame's.
     out : array, optional
         Where to write the result: of the frame's shape and dtype. Arrays of JAX, TensorFlow and
-        MLX cannot be written to.
+        MLX cannot be written to. What it holds after a `FormatError` is not defined.
     limits : Limits, optional
         What the frame may make this call allocate. Default ``Limits()``, but where `like` or `out`
         fixes the shape.

@@ -65,7 +65,7 @@ each_code = pytest.mark.parametrize("code", CODES, ids=name_of)
 @functools.cache
 def word(code: PrefixCode, symbol: int) -> str:
     """The word of a symbol, by the oracle."""
-    made = functools.partial(WORDS[code.rule.name], **{})
+    made = WORDS[code.rule.name]
     level, odd = symbol >> 1, symbol & 1
     if code.mapping == "zigzag":
         return made(2 * level - odd, code.parameter)
@@ -237,7 +237,7 @@ def test_strings_that_end_early(code: PrefixCode) -> None:
 @pytest.mark.parametrize("mapping", ["plain", "zigzag", "signed"])
 def test_symbols_above_the_top_are_refused(mapping: Any) -> None:
     for top in (1, 3, 8, 9, 254, 255, 256, 257, 1000):
-        if mapping != "plain" and top % 2 == 0:
+        if mapping != "plain" and top % 2 == 0 or (mapping, top) == ("signed", 1):
             continue
         shift = {"plain": 0, "zigzag": 0, "signed": -1}[mapping]
         code = PrefixCode(RICE, 2, 0, mapping, shift, top)
@@ -245,7 +245,7 @@ def test_symbols_above_the_top_are_refused(mapping: Any) -> None:
             for symbol in (top, top + 1, top + 2, 2 * top + 5):
                 if mapping != "plain" and symbol < 2:
                     continue
-                text = word(code, 2) * before + word(code, symbol)
+                text = word(code, code.least) * before + word(code, symbol)
                 where = bytes_of(text), np.array([0, len(text)]), np.array([before + 1])
                 for chained in (False, True):
                     if symbol <= top:

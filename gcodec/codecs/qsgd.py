@@ -32,6 +32,7 @@ from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import dense_string, level_codes, levels, pool, sparse_string
 from gcodec.kernels.cover import streams
+from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import norms
 from gcodec.kernels.pack import check_padding
@@ -137,45 +138,40 @@ class QSGD(Codec):
     def _buckets(self, n: int) -> int:
         return -(-n // self._bucket(n))
 
-    def _norms(self, values: np.ndarray) -> np.ndarray:
-        """Return the norms of all buckets; refuse what is not finite."""
+    def _scale_of(self, values: np.ndarray) -> Scale:
+        """Find the norms of all buckets; refuse what is not finite."""
         found = norms(values, self._bucket(values.size), self.norm)  # type: ignore[arg-type]
         largest = found.max(initial=0)  # NaN, if there is one
         with np.errstate(over="ignore"):
             decoded = np.float32(self.s) * np.float32(float(largest) / self.s)
-        if not np.isfinite(decoded):
-            if all_finite(values):
-                raise ParameterError("x: its norm must not pass float32")
-            raise nonfinite_error(values)
-        return found
-
-    def _scale(self, found: np.ndarray, n: int) -> levels.Scale:
-        return levels.Scale(found, self._bucket(n), self.s)
+        if np.isfinite(decoded):
+            return Scale(found, self._bucket(values.size), self.s)
+        if all_finite(values):
+            raise ParameterError("x: its norm must not pass float32")
+        raise nonfinite_error(values)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
-        found = self._norms(values)
-        scale = self._scale(found, values.size)
+        scale = self._scale_of(values)
         out = aligned_empty(values.size, levels.symbol_dtype(self.s))
 
         def task(start: int, stop: int) -> None:
             levels.quantize(values[start:stop], scale, seed, start, out[start:stop])
 
         pool.run(task, values.size)
-        return QSGDSymbols(found, out)
+        return QSGDSymbols(scale.norms, out)
 
     def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
         if self.form != "dense" or self.code not in ("omega", "packed"):
             return super()._encode(values, seed, prior)
         # No symbol need be kept: each range is quantised where it is written.
-        found = self._norms(values)
-        scale = self._scale(found, values.size)
+        scale = self._scale_of(values)
 
         def symbols_of(start: int, stop: int) -> np.ndarray:
             out = np.empty(stop - start, levels.symbol_dtype(self.s))
             levels.quantize(values[start:stop], scale, seed, start, out)
             return out
 
-        return self._dense(found, symbols_of, values.size, {})
+        return self._dense(scale, symbols_of, values.size, {})
 
     # --- dequantise
 
@@ -193,100 +189,94 @@ class QSGD(Codec):
     def _dequantize_into(
         self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        n = out.size
-        fits = symbols.levels.size == n and symbols.norms.size == self._buckets(n)
-        self._require(fits and symbols.levels.dtype == levels.symbol_dtype(self.s), n)
-        scale = self._scale(symbols.norms, n)
+        scale = self._checked_scale(symbols, out.size)
         stream = add is None and streams(out)
 
         def task(start: int, stop: int) -> None:
             part = symbols.levels[start:stop]
             levels.dequantize(part, scale, start, out[start:stop], add, stream=stream)
 
-        pool.run(task, n, 32)
+        pool.run(task, out.size, 32)
+
+    def _checked_scale(self, symbols: QSGDSymbols, n: int) -> Scale:
+        self._require(symbols.levels.size == n and symbols.norms.size == self._buckets(n), n)
+        levels.check_dtype(symbols.levels, self.s)
+        return Scale(symbols.norms, self._bucket(n), self.s)
 
     def _decode(self, payload: Payload, out: np.ndarray) -> None:
         if self.form == "sparse" or self.s >= 127:
             super()._decode(payload, out)
             return
         # No symbol need be kept: each range is dequantised where it is read.
-        found = self._read_norms(payload, out.size)
-        scale = self._scale(found, out.size)
-        stream = streams(out)
+        scale, stream = self._read_scale(payload, out.size), streams(out)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            part = out[at : at + small.size]
-            levels.dequantize(small, scale, at, part, stream=stream)
+            levels.dequantize(small, scale, at, out[at : at + small.size], stream=stream)
 
-        self._read_dense(payload, found, out.size, take)
+        self._read_dense(payload, scale, out.size, take)
 
     # --- pack
 
     def _pack(self, symbols: QSGDSymbols) -> Payload:
-        found, parts = symbols
-        form, code, scalars, _ = self._plan(symbols)
+        parts = symbols.levels
+        scale = self._checked_scale(symbols, parts.size)
+        levels.check(parts, self.s)
+        form, code, scalars, _ = self._plan(scale, parts)
         codec = self.replaced(form=form, code=code)
         if form == "dense":
-            return codec._dense(found, lambda i, j: parts[i:j], parts.size, scalars)
+            return codec._dense(scale, lambda i, j: parts[i:j], parts.size, scalars)
         unit = level_codes.unit_code(code, self.s, scalars)
-        made = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, 4 * found.size)
-        return codec._payload(found, scalars, parts.size, *made)
+        made = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, 4 * scale.norms.size)
+        return codec._payload(scale, scalars, parts.size, *made)
 
-    def _dense(
-        self, found: np.ndarray, symbols_of: Any, n: int, scalars: dict[str, Any]
-    ) -> Payload:
+    def _dense(self, scale: Scale, symbols_of: Any, n: int, scalars: dict[str, Any]) -> Payload:
         """Write the payload of a dense form."""
         code = level_codes.word_code(self.code, self.s, scalars)
-        live = self._live(found, n)
-        made = dense_string.write(code, symbols_of, live, 1 << LOG2_BLOCK, 4 * found.size)
-        return self._payload(found, scalars, n, *made)
+        where = _live(scale, n), 1 << LOG2_BLOCK, 4 * scale.norms.size
+        return self._payload(scale, scalars, n, *dense_string.write(code, symbols_of, *where))
 
     def _payload(
         self,
-        found: np.ndarray,
+        scale: Scale,
         scalars: dict[str, Any],
         n: int,
         data: np.ndarray,
         nbits: int,
         *sums: np.ndarray,
     ) -> Payload:
-        data[: 4 * found.size] = found.astype(">f4").view(np.uint8)
+        data[: 4 * scale.norms.size] = scale.norms.astype(">f4").view(np.uint8)
         payload = Payload(self, scalars, data, nbits)
         if n >= MIN_ELEMENTS and self.seek_blocks:
             table = SeekTable.of(LOG2_BLOCK, *sums)
             return payload._replace(seek=table) if worthwhile(table, n, nbits) else payload
         return payload
 
-    def _plan(self, symbols: QSGDSymbols) -> level_codes.Plan:
+    def _plan(self, scale: Scale, symbols: np.ndarray) -> level_codes.Plan:
         """Choose form and code, and the Rice parameters."""
         if self.form != "auto" and self.code in ("omega", "packed"):
             return level_codes.Plan(self.form, self.code, {}, 0)
         forms = [form for form in ("dense", "sparse") if self.form in (form, "auto")]
         codes = [code for code in ("omega", "rice", "packed") if self.code in (code, "auto")]
-        live = self._live(symbols.norms, symbols.levels.size)
-        return level_codes.shortest(symbols.levels, self.s, live.words, forms, codes)
-
-    def _live(self, found: np.ndarray, n: int) -> dense_string.Live:
-        return dense_string.Live.of(n, self._bucket(n), found == 0)
+        words = _live(scale, symbols.size).words
+        return level_codes.shortest(symbols, self.s, words, forms, codes)
 
     # --- unpack
 
     def _unpack(self, payload: Payload, n: int) -> QSGDSymbols:
-        found = self._read_norms(payload, n)
-        dtype = levels.symbol_dtype(self.s)
+        scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
         if self.form == "sparse":
             out = np.zeros(n, dtype)
-            self._read_sparse(payload, found, out)
-            return QSGDSymbols(found, out)
+            self._read_sparse(payload, scale, out)
+            return QSGDSymbols(scale.norms, out)
         out = aligned_empty(n, dtype)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             dense_string.widened(small, wide, out[at : at + small.size])
 
-        self._read_dense(payload, found, n, take)
-        return QSGDSymbols(found, out)
+        self._read_dense(payload, scale, n, take)
+        return QSGDSymbols(scale.norms, out)
 
-    def _read_norms(self, payload: Payload, n: int) -> np.ndarray:
+    def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets; check what is before and behind the string."""
         nbits = _NORM_NBITS * self._buckets(n)
         if payload.nbits < nbits:
@@ -296,22 +286,27 @@ class QSGD(Codec):
         wrong = np.flatnonzero(bits >= INFINITY_BITS)
         if wrong.size:
             raise Corrupt("a norm must be finite, and not negative", 4 * int(wrong[0]))
-        return bits.view(np.float32)
+        return Scale(bits.view(np.float32), self._bucket(n), self.s)
 
     def _read_dense(
-        self, payload: Payload, found: np.ndarray, n: int, take: Any, log2_block: int = LOG2_BLOCK
+        self,
+        payload: Payload,
+        scale: Scale,
+        n: int,
+        take: Any,
+        log2_block: int = LOG2_BLOCK,
+        bits_follow: bool = False,
     ) -> np.ndarray:
         """Read the string of a dense form; return where its blocks begin and the last ends."""
-        table, known = payload.seek, None
-        first = _NORM_NBITS * found.size
+        first, table, known = _NORM_NBITS * scale.norms.size, payload.seek, None
         if table is not None:
             table.must_cover(payload.nbits - first)
             log2_block, known = table.log2_block, table.offsets
         code = level_codes.word_code(self.code, self.s, payload.scalars)
-        where = first, payload.nbits, self._live(found, n), 1 << log2_block
+        where = first, payload.nbits, _live(scale, n), 1 << log2_block
         offsets = dense_string.read(code, payload.data, *where, known, take)
         left = payload.nbits - first - int(offsets[-1])
-        if left:
+        if left and not bits_follow:
             raise Corrupt(f"the payload has {left} bits behind its last word")
         return offsets
 
@@ -319,34 +314,37 @@ class QSGD(Codec):
         if self.form == "sparse":
             raise ParameterError("nbits: the bytes of form=sparse do not tell it; give nbits=…")
         payload = Payload(self, scalars, data, 8 * data.size)
-        found = self._read_norms(payload, n)
-        first = _NORM_NBITS * found.size
-        where = first, payload.nbits, self._live(found, n), 1 << LOG2_BLOCK
-        code = level_codes.word_code(self.code, self.s, scalars)
-        offsets = dense_string.read(code, data, *where, None, lambda at, small, wide: None)
-        return first + int(offsets[-1])
+        scale = self._read_scale(payload, n)
+        offsets = self._read_dense(payload, scale, n, _ignore, bits_follow=True)
+        return _NORM_NBITS * scale.norms.size + int(offsets[-1])
 
     def _read_sparse(
-        self, payload: Payload, found: np.ndarray, out: np.ndarray, log2_block: int = LOG2_BLOCK
+        self, payload: Payload, scale: Scale, out: np.ndarray, log2_block: int = LOG2_BLOCK
     ) -> tuple[np.ndarray, np.ndarray]:
         """Read the string of a sparse form; return where its blocks begin and the last ends."""
-        table, known = payload.seek, None
+        first, table, known = _NORM_NBITS * scale.norms.size, payload.seek, None
         if table is not None and table.positions is not None:
-            log2_block, known = table.log2_block, (table.offsets, table.positions)
-        first = _NORM_NBITS * found.size
-        if table is not None:
             table.must_cover(payload.nbits - first)
+            log2_block, known = table.log2_block, (table.offsets, table.positions)
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
         where = first, payload.nbits, 1 << log2_block
-        offsets = sparse_string.read(code, payload.data, *where, known, out)
-        self._live(found, out.size).refuse_silent(out)
-        return offsets
+        sums = sparse_string.read(code, payload.data, *where, known, out)
+        _live(scale, out.size).refuse_silent(out)
+        return sums
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         payload = payload._replace(seek=None)
-        found = self._read_norms(payload, n)
+        scale = self._read_scale(payload, n)
         if self.form == "sparse":
             out = np.zeros(n, levels.symbol_dtype(self.s))
-            return SeekTable.of(log2_block, *self._read_sparse(payload, found, out, log2_block))
-        offsets = self._read_dense(payload, found, n, lambda at, small, wide: None, log2_block)
+            return SeekTable.of(log2_block, *self._read_sparse(payload, scale, out, log2_block))
+        offsets = self._read_dense(payload, scale, n, _ignore, log2_block)
         return SeekTable.of(log2_block, offsets)
+
+
+def _live(scale: Scale, n: int) -> dense_string.Live:
+    return dense_string.Live.of(n, scale.bucket, scale.norms == 0)
+
+
+def _ignore(at: int, small: np.ndarray, wide: np.ndarray) -> None:
+    """Take symbols of which only the ends of their words are wanted."""

@@ -103,9 +103,10 @@ def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, sile
 def longest_nbits(form: str, code: str, s: int) -> int:
     """Return the most bits that each element of a string takes, of levels up to s."""
     width = (2 * s).bit_length()
-    # Of sparse units that of a level behind another is the longest for its elements.
-    omega = 1 + (1 + _omega_nbits(s) if form == "sparse" else _omega_nbits(s + 1))
-    longest = {"omega": omega, "rice": width + (2 if form == "sparse" else 1), "packed": width}
+    if form == "sparse":  # one level behind another takes most for each element
+        longest = {"omega": 2 + _omega_nbits(s), "rice": 2 + width}
+    else:
+        longest = {"omega": 1 + _omega_nbits(s + 1), "rice": 1 + width, "packed": width}
     return min(longest.values()) if code == "auto" else longest[code]
 
 

@@ -14,12 +14,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from gcodec.errors import ParameterError
 from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 
 Store = Literal["write", "stream", "add"]
 
+_PART = 1 << 18  # symbols that are checked at a time
 _TINY = 2.0**-100  # norm from which on the factors stay within float32
 
 
@@ -59,6 +61,20 @@ class Scale(NamedTuple):
 def symbol_dtype(s: int) -> np.dtype[Any]:
     """Return the least unsigned type that holds the symbols of levels up to s."""
     return np.dtype(np.uint8 if s < 1 << 7 else np.uint16 if s < 1 << 15 else np.uint32)
+
+
+def check_dtype(symbols: np.ndarray, s: int) -> None:
+    """Raise `ParameterError` unless symbols are of the type that levels up to s have."""
+    if symbols.dtype != symbol_dtype(s):
+        raise ParameterError(f"symbols: levels must be of {symbol_dtype(s)}, not {symbols.dtype}")
+
+
+def check(symbols: np.ndarray, s: int) -> None:
+    """Raise `ParameterError` unless all symbols are those of levels up to s."""
+    for at in range(0, symbols.size, _PART):
+        part = symbols[at : at + _PART]
+        if part.max() > 2 * s + 1 or (part == 1).any():
+            raise ParameterError(f"symbols: levels must be at most {s}, and that of 0 has no sign")
 
 
 def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:

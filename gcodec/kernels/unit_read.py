@@ -151,9 +151,7 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
                     # At the end of a block, or where no short unit stands: one unit.
                     if i < stop and at < ends[j]:
                         start = at
-                        found = np.int64(
-                            gap_singles[peek(data, at) >> _GAP_LOOK]
-                        )
+                        found = np.int64(gap_singles[peek(data, at) >> _GAP_LOOK])
                         gap = np.uint64(found >> 6)
                         if found and at + (found & 63) <= end:
                             at += found & 63
