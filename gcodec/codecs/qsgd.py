@@ -166,8 +166,7 @@ class QSGD(Codec):
         # No symbol need be kept: each range is quantised where it is written.
         scale = self._scale_of(values)
 
-        def symbols_of(start: int, stop: int) -> np.ndarray:
-            out = np.empty(stop - start, levels.symbol_dtype(self.s))
+        def symbols_of(start: int, stop: int, out: np.ndarray) -> np.ndarray:
             levels.quantize(values[start:stop], scale, seed, start, out)
             return out
 
@@ -224,7 +223,7 @@ class QSGD(Codec):
         form, code, scalars, _ = self._plan(scale, parts)
         codec = self.replaced(form=form, code=code)
         if form == "dense":
-            return codec._dense(scale, lambda i, j: parts[i:j], parts.size, scalars)
+            return codec._dense(scale, lambda i, j, room: parts[i:j], parts.size, scalars)
         unit = level_codes.unit_code(code, self.s, scalars)
         made = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, 4 * scale.norms.size)
         return codec._payload(scale, scalars, parts.size, *made)
@@ -233,7 +232,8 @@ class QSGD(Codec):
         """Write the payload of a dense form."""
         code = level_codes.word_code(self.code, self.s, scalars)
         where = _live(scale, n), 1 << LOG2_BLOCK, 4 * scale.norms.size
-        return self._payload(scale, scalars, n, *dense_string.write(code, symbols_of, *where))
+        made = dense_string.write(code, symbols_of, levels.symbol_dtype(self.s), *where)
+        return self._payload(scale, scalars, n, *made)
 
     def _payload(
         self,

@@ -6,7 +6,7 @@ Blocks of a seek table are blocks of elements, silent ones too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
 
-_CHUNK = 1 << 18  # elements whose symbols stay in the second cache
+_CHUNK = 1 << 19  # elements whose symbols stay in a cache
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 
@@ -74,7 +74,8 @@ class Live(NamedTuple):
 
 def write(
     code: PrefixCode,
-    symbols_of: Callable[[int, int], np.ndarray],
+    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    dtype: np.dtype[Any],
     live: Live,
     every: int,
     lead: int,
@@ -85,10 +86,13 @@ def write(
     ----------
     code : PrefixCode
     symbols_of : callable
-        Returns the symbols of a range of elements; called on the threads of the pool.
+        Returns the symbols of a range of elements, where it may use an array of as many for it;
+        called on the threads of the pool.
+    dtype : dtype
+        Of the symbols.
     live : Live
     every : int
-        Elements of a block, a power of two up to 2^18.
+        Elements of a block, a power of two up to 2^19.
     lead : int
         Bytes that are left free before the string.
 
@@ -104,10 +108,11 @@ def write(
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead if start == 0 else 0)
+        room = np.empty(min(stop - start, _CHUNK), dtype)
         for at in range(start, stop, _CHUNK):
             end = min(at + _CHUNK, stop)
             bounds, mask = live.part(at, end, every)
-            symbols = symbols_of(at, end)
+            symbols = symbols_of(at, end, room[: end - at])
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
@@ -164,49 +169,62 @@ def read(
     least = live.words * least_nbits(code)
     if least > end - first:
         raise Truncated(f"the payload has {end - first} bits for words of at least {least}")
+    read_part = _PartReader(code, data, live, end, take)
     if offsets is not None and every <= _CHUNK:
 
         def task(start: int, stop: int) -> None:
+            room = read_part.room(stop - start)
             for at in range(start, stop, _CHUNK):
                 upto = min(at + _CHUNK, stop)
                 starts = first + offsets[at // every : -(-upto // every) + 1]
-                _read_part(code, data, starts, live, at, upto, every, end, True, take)
+                read_part(at, upto, every, starts, True, *room)
 
         pool.run(task, live.n, every)
         return offsets
     step = min(every, _CHUNK)
     ends = np.empty(-(-live.n // step) + 1, np.int64)
     ends[0] = first
+    room = read_part.room(live.n)
     for at in range(0, live.n, _CHUNK):
         upto = min(at + _CHUNK, live.n)
-        starts = ends[at // step : -(-upto // step) + 1]
-        _read_part(code, data, starts, live, at, upto, step, end, False, take)
+        read_part(at, upto, step, ends[at // step : -(-upto // step) + 1], False, *room)
     found = np.append(ends[: -1 : every // step], ends[-1]) - first
     if offsets is not None and not np.array_equal(found, offsets):
         raise Corrupt("the seek table is wrong: blocks do not end where it says")
     return found
 
 
-def _read_part(
-    code: PrefixCode,
-    data: np.ndarray,
-    starts: np.ndarray,
-    live: Live,
-    at: int,
-    upto: int,
-    every: int,
-    end: int,
-    chained: bool,
-    take: Callable[[int, np.ndarray, np.ndarray], None],
-) -> None:
-    bounds, mask = live.part(at, upto, every)
-    count = int(bounds[-1])
-    symbols = np.empty(count, np.uint8)
-    wide = np.empty(count if code.top >= WIDE else 0, np.uint64)
-    read_blocks(code, data, starts, bounds, symbols, wide, end, chained)
-    if mask is not None:
-        symbols, wide = _spread(symbols, mask), _spread(wide, mask) if wide.size else wide
-    take(at, symbols, wide)
+class _PartReader(NamedTuple):
+    """Reads the symbols of a range of elements, and has them taken."""
+
+    code: PrefixCode
+    data: np.ndarray
+    live: Live
+    end: int
+    take: Callable[[int, np.ndarray, np.ndarray], None]
+
+    def room(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Make room for the symbols of a range: fresh memory for each would cost too much."""
+        count = min(n, _CHUNK)
+        wide = count if self.code.top >= WIDE else 0
+        return np.empty(count, np.uint8), np.empty(wide, np.uint64)
+
+    def __call__(
+        self,
+        at: int,
+        upto: int,
+        every: int,
+        starts: np.ndarray,
+        chained: bool,
+        symbols: np.ndarray,
+        wide: np.ndarray,
+    ) -> None:
+        bounds, mask = self.live.part(at, upto, every)
+        symbols, wide = symbols[: bounds[-1]], wide[: bounds[-1]]
+        read_blocks(self.code, self.data, starts, bounds, symbols, wide, self.end, chained)
+        if mask is not None:
+            symbols, wide = _spread(symbols, mask), _spread(wide, mask) if wide.size else wide
+        self.take(at, symbols, wide)
 
 
 def _spread(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:

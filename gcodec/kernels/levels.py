@@ -89,7 +89,7 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
     seed, first : int
     out : (n,) array of `symbol_dtype(scale.s)`
     """
-    loop, numbers = _quantizer(out.dtype.name), np.empty(BLOCK, np.float32)
+    loop, numbers = _quantizer(out.dtype), np.empty(BLOCK, np.float32)
     key, whole = np.uint64(seed), x.size - x.size % BLOCK
     tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), numbers, out[:whole])
     if whole < x.size:
@@ -136,14 +136,14 @@ def dequantize(
     """
     store: Store = "add" if add is not None else "stream" if stream else "write"
     one = np.float32(1) if add is None else add
-    loop, numbers = _dequantizer(symbols.dtype.name, store), np.empty(BLOCK, np.float32)
+    loop, numbers = _dequantizer(symbols.dtype, store), np.empty(BLOCK, np.float32)
     whole = out.size - out.size % BLOCK
     tiny = loop(symbols[:whole], *scale.part(first), one, numbers, out[:whole])
     if whole < out.size:
         last, rest = np.zeros(BLOCK, symbols.dtype), np.zeros(BLOCK, np.float32)
         last[: out.size - whole], rest[: out.size - whole] = symbols[whole:], out[whole:]
         some = scale.part(first + whole)
-        loop = _dequantizer(symbols.dtype.name, "add" if store == "add" else "write")
+        loop = _dequantizer(symbols.dtype, "add" if store == "add" else "write")
         tiny |= loop(last, *some, one, numbers, rest)
         out[whole:] = rest[: out.size - whole]
     if tiny:
@@ -223,8 +223,9 @@ def _quantize_block(bits: int) -> Any:
 
 
 @functools.cache
-def _quantizer(dtype: str) -> Kernel:
-    one_block = _quantize_block(8 * np.dtype(dtype).itemsize)
+def _quantizer(kind: np.dtype[Any]) -> Kernel:
+    dtype = kind.name
+    one_block = _quantize_block(8 * kind.itemsize)
     spread = _spreading(True)
 
     @kernel(
@@ -276,8 +277,9 @@ def _dequantize_block(bits: int, store: Store) -> Any:
 
 
 @functools.cache
-def _dequantizer(dtype: str, store: Store) -> Kernel:
-    bits = 8 * np.dtype(dtype).itemsize
+def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
+    dtype = kind.name
+    bits = 8 * kind.itemsize
     one_block = _dequantize_block(bits, store)
     streaming = store == "stream"
     spread = _spreading(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -223,7 +224,7 @@ def place(
     Corrupt
     """
     status = np.zeros(2, np.int64)
-    last = _placer(out.dtype.name)(*units, bounds, positions, before, out, status)
+    last = _placer(out.dtype)(*units, bounds, positions, before, out, status)
     if status[0] == CORRUPT:
         raise Corrupt(f"a gap passes the {out.size} elements of the tensor")
     check(status, positions.size > 0)
@@ -231,7 +232,8 @@ def place(
 
 
 @functools.cache
-def _placer(dtype: str) -> Kernel:
+def _placer(kind: np.dtype[Any]) -> Kernel:
+    dtype = kind.name
     cast = getattr(np, dtype)
 
     @kernel(
