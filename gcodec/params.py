@@ -220,6 +220,40 @@ class Parameters:
         return sum(field.kind.nbytes for field in (*self.declared(), *self.scalar_fields()))
 
 
+def parse_spec(what: str, spec: object, base: type[_P], known: Mapping[str, type[_P]]) -> _P:
+    """Make what a spec names.
+
+    Parameters
+    ----------
+    what : str
+        What it is, for the message of an error.
+    spec : str, mapping or `base`
+        ``"name:key=value,key=value"``, a mapping with a ``"name"``, or one of `base`, which is
+        returned as it is.
+    base : type
+    known : mapping
+        The classes of `base`, by name.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if isinstance(spec, base):
+        return spec
+    values: dict[str, Any] = {}
+    if isinstance(spec, str):
+        name, colon, text = spec.partition(":")
+    elif isinstance(spec, Mapping):
+        values = dict(spec)
+        name, colon, text = values.pop("name", None), "", ""
+    else:
+        raise ParameterError.of(what, spec, f"a spec, a mapping or a {base.__name__}")
+    if not isinstance(name, str) or name not in known:
+        raise ParameterError.of(what, name, "one of " + ", ".join(known))
+    made: _P = known[name].from_text(text) if colon else known[name].from_mapping(values)
+    return made
+
+
 def _read(declared: Field, reader: Reader) -> Any:
     try:
         return declared.kind.read(reader)

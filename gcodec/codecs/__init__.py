@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gcodec.codec import Codec
-from gcodec.errors import ParameterError, Unsupported
+from gcodec.errors import Unsupported
+from gcodec.params import parse_spec
 from gcodec.registry import registered
 
 for _module in pkgutil.iter_modules(__path__):
@@ -47,18 +48,7 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    if isinstance(spec, Codec):
-        return spec
-    if isinstance(spec, str):
-        name, colon, text = spec.partition(":")
-        cls = _by_name(name)
-        codec: Codec = cls.from_text(text) if colon else cls()
-        return codec
-    if isinstance(spec, Mapping):
-        values = dict(spec)
-        made: Codec = _by_name(values.pop("name", None)).from_mapping(values)
-        return made
-    raise ParameterError.of("codec", spec, "a spec, a mapping or a Codec")
+    return parse_spec("codec", spec, Codec, registered())
 
 
 def by_id(number: int) -> type[Codec]:
@@ -67,13 +57,6 @@ def by_id(number: int) -> type[Codec]:
         if cls.id == number:
             return cls
     raise Unsupported(f"codec id {number} is not known to this release")
-
-
-def _by_name(name: object) -> type[Codec]:
-    known = registered()
-    if not isinstance(name, str) or name not in known:
-        raise ParameterError.of("codec", name, "one of " + ", ".join(known))
-    return known[name]
 
 
 class _Callable(types.ModuleType):

@@ -22,7 +22,7 @@ from gcodec.entropy.golomb import Golomb
 from gcodec.entropy.omega import Omega
 from gcodec.entropy.rice import Rice
 from gcodec.entropy.unary import Unary
-from gcodec.errors import ParameterError
+from gcodec.params import parse_spec
 
 __all__ = [
     "CODES",
@@ -69,21 +69,4 @@ def parse(spec: str | Mapping[str, Any] | Code) -> Code:
     >>> str(entropy.parse({"name": "rice", "k": 0}))
     'rice'
     """
-    if isinstance(spec, Code):
-        return spec
-    if isinstance(spec, str):
-        name, colon, text = spec.partition(":")
-        cls = _by_name(name)
-        code: Code = cls.from_text(text) if colon else cls()
-        return code
-    if isinstance(spec, Mapping):
-        values = dict(spec)
-        made: Code = _by_name(values.pop("name", None)).from_mapping(values)
-        return made
-    raise ParameterError.of("code", spec, "a spec, a mapping or a Code")
-
-
-def _by_name(name: object) -> type[Code]:
-    if not isinstance(name, str) or name not in CODES:
-        raise ParameterError.of("code", name, "one of " + ", ".join(CODES))
-    return CODES[name]
+    return parse_spec("code", spec, Code, CODES)

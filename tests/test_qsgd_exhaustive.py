@@ -1,0 +1,352 @@
+"""qsgd on every string of up to 16 bits: the compiled readers and the oracle find the same.
+
+The codec takes too long for so many strings, so a loop of Numba calls its readers. The oracle is
+asked about every string that may yet become one element; what elements make a message is put
+together here, and held against the oracle on some of the strings. Refusals outside the readers,
+such as that of fill, are in `test_qsgd_reference`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from reference import qsgd as reference
+from reference import universal
+from reference.qsgd import Setting
+
+from gcodec.kernels import level_codes, prefix_read, unit_read
+from gcodec.kernels.codewords import CORRUPT, TRUNCATED
+from gcodec.kernels.levels import symbol_dtype
+from gcodec.kernels.prefix_table import (
+    NEAR,
+    WIDE,
+    least_nbits,
+    read_runs,
+    read_singles,
+    read_units,
+)
+
+# A string is the number with its bits behind a one, so that shorter ones come first.
+MOST = 16
+SIZE = 2 << MOST
+EMPTY = 1
+OK = 0
+N = (1, 2, 3, 4)
+HEAD = np.array([1], ">f4").tobytes()
+BEGIN = 8 * len(HEAD)
+FARTHEST = 255  # gap of two bytes: its omega word has 14 bits, sign and level have 2
+UNITS = 4096  # that the codec reads at a time
+ALL = np.arange(SIZE)
+
+# A level of 127 has a symbol that bytes cannot hold; with 300 and 4096, results are no bytes.
+CASES = [
+    *((Setting(s, form), ()) for form in reference.FORMS for s in (1, 2, 3, 7, 127, 300)),
+    *((Setting(s, "dense", code="rice"), (k,)) for s in (1, 3, 7) for k in (0, 1)),
+    *((Setting(s, "dense", code="rice"), (k,)) for s, k in ((2, 10), (5, 3), (300, 6))),
+    *(
+        (Setting(s, "sparse", code="rice"), (k, g))
+        for s, k, g in itertools.product((1, 3), (0, 1), (0, 1))
+    ),
+    *((Setting(s, "sparse", code="rice"), rices) for s, rices in ((5, (2, 3)), (300, (6, 0)))),
+    *((Setting(s, "dense", code="packed"), ()) for s in (1, 2, 3, 5, 8, 4096)),
+]
+
+
+def text_of(string: int) -> str:
+    return f"{string:b}"[1:]
+
+
+# --- what the oracle reads ----------------------------------------------------------------------
+
+
+def judged(setting: Setting, rices: tuple[int, ...], string: int, n: int) -> tuple[int, list[int]]:
+    """Ask the oracle: a status, and the symbols."""
+    text = text_of(string)
+    data = HEAD + universal.to_bytes(text)
+    try:
+        _, levels = reference.read(setting, data, BEGIN + len(text), n, rices)
+    except universal.Truncated:
+        return TRUNCATED, []
+    except universal.Corrupt:
+        return CORRUPT, []
+    return OK, [2 * abs(k) + (k < 0) for k in levels]
+
+
+class Elements(NamedTuple):
+    """The first element of each string: of a dense form a word, of a sparse one a unit.
+
+    `status` says whether there is one, `rest` is the string behind it, `nbits` are those of the
+    shortest one.
+    """
+
+    status: np.ndarray
+    gap: np.ndarray
+    symbol: np.ndarray
+    rest: np.ndarray
+    nbits: int
+
+
+def elements_of(setting: Setting, rices: tuple[int, ...]) -> Elements:
+    """Ask the oracle about strings, and about longer ones while they may become an element."""
+    n = 1 if setting.form == "dense" else FARTHEST
+    status = np.full(SIZE, TRUNCATED, np.int8)
+    gap, symbol, rest = np.zeros(SIZE, np.int64), np.zeros(SIZE, np.uint32), np.zeros_like(ALL)
+    lengths = []
+    open_ = [EMPTY]
+    for string in open_:
+        found, symbols = judged(setting, rices, string, n)
+        if found == TRUNCATED or string == EMPTY:
+            if 2 * string < SIZE:
+                open_ += [2 * string, 2 * string + 1]
+            continue
+        places = np.flatnonzero(symbols) if setting.form == "sparse" else [0]
+        length = len(text_of(string))
+        for more in range(MOST - length + 1):  # all that begin so
+            part = slice(string << more, (string + 1) << more)
+            status[part] = found
+            if found == OK:
+                (place,) = places
+                gap[part], symbol[part] = place + 1, symbols[place]
+                rest[part] = (1 << more) + np.arange(1 << more)
+        if found == OK:
+            lengths.append(length)
+    return Elements(status, gap, symbol, rest, min(lengths, default=MOST + 1))
+
+
+Results = Iterator[tuple[int, np.ndarray, np.ndarray]]  # n, a status and n symbols of each string
+
+
+def dense_messages(first: Elements) -> Results:
+    for n in N:
+        status, symbols = np.zeros(SIZE, np.int8), np.zeros((SIZE, n), np.uint32)
+        string = ALL
+        for i in range(n):
+            status = np.where(status == OK, first.status[string], status)
+            symbols[:, i] = first.symbol[string]
+            string = first.rest[string]
+        status[(status == OK) & (string != EMPTY)] = CORRUPT
+        status[: 1 << min(n * first.nbits, MOST + 1)] = TRUNCATED
+        yield n, status, symbols
+
+
+def sparse_messages(first: Elements) -> Results:
+    status, symbols = np.zeros(SIZE, np.int8), np.zeros((SIZE, max(N)), np.uint32)
+    string, place = ALL, np.zeros(SIZE, np.int64)
+    for _ in range(MOST // first.nbits + 1):
+        status = np.where((status == OK) & (string != EMPTY), first.status[string], status)
+        more = (status == OK) & (string != EMPTY)
+        place += np.where(more, first.gap[string], 0)
+        here = np.flatnonzero(more & (place <= max(N)))
+        symbols[here, place[here] - 1] = first.symbol[string[here]]
+        string = np.where(more, first.rest[string], string)
+    assert (string[status == OK] == EMPTY).all()
+    for n in N:  # the oracle reads all words before it looks at places
+        yield n, np.where((status == OK) & (place > n), CORRUPT, status), symbols[:, :n]
+
+
+# --- what gcodec reads --------------------------------------------------------------------------
+
+
+@numba.njit(cache=False)
+def fill(data, nbits, value):
+    """Write a string behind the norm; return all bytes of the payload, ones behind them."""
+    data[4:] = 255
+    nbytes = (nbits + 7) >> 3
+    for i in range(nbytes):
+        data[4 + i] = (value << (MOST - nbits)) >> (8 - 8 * i) & 255
+    return data[: 4 + nbytes]
+
+
+@functools.cache
+def dense_loop(kind: Any) -> Any:
+    read = prefix_read._reader(kind).built
+
+    @numba.njit(cache=False)
+    def loop(n, runs, singles, parameter, top, state, out, wide, statuses, ends, symbols):
+        data, status = np.empty(16, np.uint8), np.empty(2, np.int64)
+        data[:4] = 0
+        starts, bounds = np.empty(2, np.int64), np.empty(1, np.int64)
+        for nbits in range(MOST + 1):
+            for value in range(1 << nbits):
+                payload = fill(data, nbits, value)
+                starts[0], starts[1], bounds[0] = BEGIN, -1, n
+                status[:] = 0
+                out[:] = 77
+                wide[:] = 77777
+                read(
+                    payload,
+                    starts,
+                    bounds,
+                    False,
+                    BEGIN + nbits,
+                    runs,
+                    singles,
+                    parameter,
+                    top,
+                    state[0],
+                    state[1],
+                    state[2],
+                    out,
+                    wide,
+                    status,
+                )
+                string = (1 << nbits) + value
+                statuses[string], ends[string] = status[0], starts[1] - BEGIN
+                for i in range(n):
+                    symbols[string, i] = wide[i] if out[i] == WIDE and wide.size else out[i]
+
+    return loop
+
+
+@functools.cache
+def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
+    read, place = unit_read._reader(kind).built, unit_read._placer(dtype).built
+
+    @numba.njit(cache=False)
+    def loop(
+        runs,
+        gap_singles,
+        singles,
+        gap_parameter,
+        parameter,
+        top,
+        state,
+        gaps,
+        codes,
+        far,
+        wide,
+        out,
+        statuses,
+        ends,
+        symbols,
+    ):
+        data, status = np.empty(16, np.uint8), np.empty(3, np.int64)
+        data[:4] = 0
+        starts, bounds = np.empty(1, np.int64), np.empty(1, np.int64)
+        nowhere = np.empty(0, np.int64)
+        for nbits in range(MOST + 1):
+            for value in range(1 << nbits):
+                string = (1 << nbits) + value
+                starts[0], bounds[0] = BEGIN, gaps.size
+                status[:] = 0
+                if nbits:  # else the codec reads nothing
+                    payload = fill(data, nbits, value)
+                    gaps[:8] = 77
+                    codes[:8] = 77
+                    read(
+                        payload,
+                        starts,
+                        bounds,
+                        False,
+                        BEGIN + nbits,
+                        runs,
+                        gap_singles,
+                        singles,
+                        gap_parameter,
+                        parameter,
+                        top,
+                        state[0],
+                        state[1],
+                        state[2],
+                        gaps,
+                        codes,
+                        far,
+                        wide,
+                        status,
+                    )
+                    ends[string] = status[1] - BEGIN
+                statuses[string, :] = status[0]
+                if status[0] != OK:
+                    continue
+                bounds[0] = status[2]
+                for n in range(1, out.size + 1):
+                    status[0] = 0
+                    out[:] = 0
+                    place(gaps, codes, far, wide, bounds, nowhere, 0, out[:n], status)
+                    statuses[string, n - 1] = status[0]
+                    for i in range(n):
+                        symbols[string, n - 1, i] = out[i]
+
+    return loop
+
+
+def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
+    code = level_codes.word_code(setting.code, setting.s, {"rice": sum(rices)})
+    tables = read_runs(code), read_singles(code)
+    numbers = np.uint64(code.parameter), np.uint64(code.top)
+    for n in N:
+        status, end = np.empty(SIZE, np.int64), np.empty(SIZE, np.int64)
+        symbols = np.empty((SIZE, n), np.uint32)
+        state = np.empty((3, prefix_read.ENTRIES), np.int64)
+        room = np.empty(n, np.uint8), np.empty(n if code.top >= WIDE else 0, np.uint64)
+        dense_loop(code.kind)(n, *tables, *numbers, state, *room, status, end, symbols)
+        nbits = np.frexp(ALL.astype(np.float64))[1] - 1
+        # As the codec does around the reader.
+        status[(status == OK) & (end != nbits)] = CORRUPT
+        status[n * least_nbits(code) > nbits] = TRUNCATED
+        yield n, status, symbols
+
+
+def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
+    scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
+    code = level_codes.unit_code(setting.code, setting.s, scalars)
+    tables = read_units(code.gap, code.symbol), read_singles(code.gap, unit_read._GAP_WINDOW, NEAR)
+    numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
+    state = np.empty((3, prefix_read.ENTRIES), np.int64)
+    room = np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint64)
+    wide = np.empty(UNITS if code.symbol.top >= WIDE else 0, np.uint64)
+    out = np.empty(max(N), symbol_dtype(setting.s))
+    status, end = np.empty((SIZE, max(N)), np.int64), np.zeros(SIZE, np.int64)
+    symbols = np.zeros((SIZE, max(N), max(N)), np.uint32)
+    sparse_loop(code.kind, out.dtype)(
+        *tables,
+        read_singles(code.symbol),
+        *numbers,
+        state,
+        *room,
+        wide,
+        out,
+        status,
+        end,
+        symbols,
+    )
+    whole = status[:, -1] == OK
+    whole[0] = False
+    assert ((1 << end[whole]) == 1 << np.frexp(ALL[whole].astype(np.float64))[1] - 1).all()
+    for n in N:
+        yield n, status[:, n - 1], symbols[:, n - 1, :n]
+
+
+# --- tests --------------------------------------------------------------------------------------
+
+
+def first_difference(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> Any:
+    """Return the shortest string of which status or symbols differ, and these; or None."""
+    differs = (a[0] != b[0]) | ((a[0] == OK) & (a[1] != b[1]).any(axis=1))
+    found = np.flatnonzero(differs[EMPTY:]) + EMPTY
+    if not found.size:
+        return None
+    at = int(found[0])
+    return text_of(at), *((int(status[at]), symbols[at].tolist()) for status, symbols in (a, b))
+
+
+@pytest.mark.parametrize(("setting", "rices"), CASES)
+def test_every_string(setting: Setting, rices: tuple[int, ...]) -> None:
+    dense = setting.form == "dense"
+    first = elements_of(setting, rices)
+    messages = (dense_messages if dense else sparse_messages)(first)
+    found = (read_dense if dense else read_sparse)(setting, rices)
+    for (n, *expected), (_, *got) in zip(messages, found, strict=True):
+        assert first_difference(tuple(got), tuple(expected)) is None, n
+        # The message that was put together is the one that the oracle reads.
+        status, symbols = expected
+        for string in [*range(EMPTY, 1 << 8), *range(1 << 8, SIZE, 97 + n)]:
+            kind, values = judged(setting, rices, string, n)
+            assert status[string] == kind, (n, text_of(string))
+            assert kind != OK or symbols[string].tolist() == values, (n, text_of(string))
