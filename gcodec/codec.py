@@ -85,9 +85,12 @@ class Codec(Parameters):
     def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload:
         return self._pack(self._quantize(values, seed, prior))
 
-    def _decode(self, payload: Payload, out: np.ndarray) -> None:
-        """Write the values of a message; `out` may be half written where an error is raised."""
-        self._dequantize(self._unpack(payload, out.size), out)
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the values of a message, or write them to `out`, some even if it is wrong."""
+        symbols = self._unpack(payload, n)  # before there is memory for the values
+        values = empty_like_shape(n) if out is None else out
+        self._dequantize(symbols, values)
+        return values
 
     def _quantize_residual(
         self,
@@ -238,9 +241,8 @@ class Codec(Parameters):
         FormatError
             If the bytes are not those of as many elements.
         """
-        n = size_of(shape)
-        payload = self._checked(payload, n)
-        return payload.codec._unpack(payload, n)
+        payload = self._checked(payload, size_of(shape))
+        return payload.codec._unpack(payload, size_of(shape))
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
@@ -281,10 +283,9 @@ class Codec(Parameters):
             payload = self._bare_payload(payload, size_of(shape), nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
-        out = empty_like_shape(shape)
-        payload = self._checked(payload, out.size)
-        payload.codec._decode(payload, out)
-        return out.reshape(shape)
+        payload = self._checked(payload, size_of(shape))
+        values: np.ndarray = payload.codec._decode(payload, size_of(shape))
+        return values.reshape(shape)
 
     def _checked(self, payload: Payload, n: int) -> Payload:
         """Return a message of n elements that is one of this kind of codec, and whole."""

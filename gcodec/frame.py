@@ -24,7 +24,6 @@ from gcodec import wire
 from gcodec.arrays import (
     as_library_of,
     dtype_like,
-    empty_like_shape,
     intake,
     is_flat,
     outlet,
@@ -259,10 +258,9 @@ class Frame:
         if like is not None:
             dtype = dtype_like(like, self.shape)
         if target is not None and dtype == "float32" and is_flat(target):
-            self.codec._decode(self.payload, target.reshape(-1))
+            self.codec._decode(self.payload, self.size, target.reshape(-1))
             return out
-        values = empty_like_shape(self.size)
-        self.codec._decode(self.payload, values)
+        values = self.codec._decode(self.payload, self.size)
         array = outlet(values, self.dtype).reshape(self.shape)
         if target is not None:
             target[...] = array

@@ -166,15 +166,11 @@ class Parameters:
 
     def write_parameters(self) -> bytes:
         """Return the header bytes of the parameters, trailing defaults left out."""
-        parts = [
-            (declared.name, declared.kind.write(getattr(self, declared.attribute)))
-            for declared in self.declared()
-            if not declared.in_message
-        ]
+        sent = [declared for declared in self.declared() if not declared.in_message]
         set_here = self._set_here()
-        while parts and parts[-1][0] not in set_here:
-            parts.pop()
-        return b"".join(written for _, written in parts)
+        while sent and sent[-1].name not in set_here:
+            sent.pop()
+        return b"".join(d.kind.write(getattr(self, d.attribute)) for d in sent)
 
     @classmethod
     def read_parameters(cls, data: memoryview) -> dict[str, Any]:

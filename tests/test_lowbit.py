@@ -1,4 +1,4 @@
-"""terngrad, minmax and sign against their oracles, bit for bit."""
+"""terngrad, minmax and sign against their oracles, bit for bit; what holds for qsgd, too."""
 
 from __future__ import annotations
 
@@ -289,11 +289,12 @@ def test_sign_l1_is_the_nearest_scale() -> None:
     assert best < 1 < error("sign:scale=l2")
 
 
-# --- all three ----------------------------------------------------------------------------------
+# --- all of them --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "spec", ["terngrad", "terngrad:clip=0", "minmax", "sign", "sign:scale=l2"]
+    "spec",
+    ["terngrad", "terngrad:clip=0", "minmax", "sign", "sign:scale=l2", "qsgd", "qsgd:bucket=3"],
 )
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_inf_are_refused(spec: str, bad: float) -> None:
@@ -308,7 +309,9 @@ def test_nan_and_inf_are_refused(spec: str, bad: float) -> None:
         assert (residual == 0.25).all()
 
 
-@pytest.mark.parametrize("spec", ["terngrad", "minmax:bits=4", "sign"])
+@pytest.mark.parametrize(
+    "spec", ["terngrad", "minmax:bits=4", "sign", "qsgd", "qsgd:form=dense,bucket=100,s=300"]
+)
 @pytest.mark.parametrize("size", [1e-44, 1e-30, 1e-9, 1.0, 1e30])
 def test_no_size_is_too_small(spec: str, size: float) -> None:
     """Powers of two apart, the payloads are the same and the errors in proportion."""
@@ -321,6 +324,7 @@ def test_no_size_is_too_small(spec: str, size: float) -> None:
     assert error < 1
     if size > 1e-40:  # where nothing is rounded to a subnormal
         codec = gcodec.parse(spec)
-        rest = 8 if spec.startswith("minmax") else 0  # behind the range
+        # behind the range, or the norms
+        rest = {"minmax": 8, "qsgd": 12 if "bucket" in spec else 4}.get(codec.name, 0)
         assert codec.encode(x).tobytes()[rest:] == codec.encode(base).tobytes()[rest:]
         assert bits(decoded) == bits(gcodec.decode(gcodec.encode(base, spec)) * factor)

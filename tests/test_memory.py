@@ -50,3 +50,33 @@ def test_memory_is_that_of_the_result(spec: str, monkeypatch: pytest.MonkeyPatch
     assert peak(lambda: gcodec.decode(frame, out=acc))[1] <= slack
     assert peak(lambda: gcodec.decode_add(frame, acc))[1] <= slack
     assert peak(lambda: codec.quantize_residual(x, acc))[1] <= payload.data.nbytes + slack
+
+
+FEWER = 1 << 22
+
+
+def shaped(kind: str) -> np.ndarray:
+    """Values like a gradient's; some buckets of zeros; or so small that norms are tiny."""
+    x = np.resize(np.random.default_rng(0).standard_normal(1 << 18, np.float32), FEWER)
+    if kind == "silent":
+        x.reshape(-1, 512)[::3] = 0
+    return x * np.float32(1e-33) if kind == "tiny" else x
+
+
+@pytest.mark.parametrize("kind", ["normal", "silent", "tiny"])
+@pytest.mark.parametrize("bucket", [0, 512, 64])
+@pytest.mark.parametrize("s", [15, 127, 1000, 2**24])
+@pytest.mark.parametrize(
+    "how", ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"]
+)
+def test_memory_of_levels(
+    how: str, s: int, bucket: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call returns or reads, and the tensor once more with a fifth of it."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    x = shaped(kind)
+    codec = gcodec.parse(f"qsgd:{how},s={s},bucket={bucket}")
+    codec.decode(codec.encode(x[: 1 << 16]), 1 << 16)  # compiles
+    payload, used = peak(lambda: codec.encode(x))
+    assert used <= payload.data.nbytes + 1.2 * x.nbytes
+    assert peak(lambda: codec.decode(payload, x.size))[1] <= payload.data.nbytes + 1.2 * x.nbytes

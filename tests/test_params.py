@@ -234,8 +234,9 @@ def test_header_fields_round_trip(codec: Codec) -> None:
 
 def test_registry() -> None:
     found = gcodec.codecs()
-    assert [(name, cls.name, cls.id) for name, cls in found.items()][:6] == [
+    assert [(name, cls.name, cls.id) for name, cls in found.items()][:7] == [
         ("raw", "raw", 1),
+        ("qsgd", "qsgd", 2),
         ("mxnet-2bit", "mxnet-2bit", 3),
         ("mxnet-1bit", "mxnet-1bit", 4),
         ("terngrad", "terngrad", 5),

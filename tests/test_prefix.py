@@ -310,9 +310,7 @@ def test_blocks_of_very_different_lengths(code: PrefixCode) -> None:
         bounds = np.cumsum(counts)
         places = np.cumsum([0, *(len(word(code, symbol)) for symbol in symbols.tolist())])
         string = BitString()
-        assert np.array_equal(
-            write_symbols(code, narrow(symbols), bounds, string), places[bounds]
-        )
+        assert np.array_equal(write_symbols(code, narrow(symbols), bounds, string), places[bounds])
         nbits = string.nbits
         starts = places[np.concatenate([[0], bounds])]
         data = string.trimmed()
@@ -380,7 +378,9 @@ def spaced(code: UnitCode, gaps: list[int], rng: np.random.Generator, tail: int)
     some = alphabet(code.symbol)
     small = some[some < 8]
     out[places] = np.where(
-        rng.random(places.size) < 0.2, rng.choice(some, places.size), rng.choice(small, places.size)
+        rng.random(places.size) < 0.2,
+        rng.choice(some, places.size),
+        rng.choice(small, places.size),
     )
     return out
 
@@ -589,13 +589,19 @@ def test_words_by_parts(
         live = Live.of(n, size, silent)
         mask = np.repeat(~silent, size)[:n]
         assert live.words == mask.sum()
-        words = [word(code, symbol) if lives else "" for symbol, lives in zip(
-            symbols.tolist(), mask.tolist(), strict=True
-        )]
+        words = [
+            word(code, symbol) if lives else ""
+            for symbol, lives in zip(symbols.tolist(), mask.tolist(), strict=True)
+        ]
         text, places = "".join(words), np.cumsum([0, *map(len, words)])
         for threads, every in itertools.product((1, 2, 3, 7), (16, 128)):
             small_parts(threads)
-            written = dense_string.write(code, lambda i, j: symbols[i:j], live, every, 3)
+
+            def part(start: int, stop: int, _: np.ndarray, all: Any = symbols) -> np.ndarray:
+                found: np.ndarray = all[start:stop]
+                return found
+
+            written = dense_string.write(code, part, symbols.dtype, live, every, 3)
             data, nbits, offsets = written
             assert text_of(data[3:], nbits - 24) == text
             assert offsets.tolist() == places[[*range(0, n, every), n]].tolist()

@@ -17,7 +17,7 @@ from reference import universal
 
 import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, ParameterError, Truncated
-from gcodec.kernels import pool
+from gcodec.kernels import pool, sparse_string
 from gcodec.payload import Payload
 from gcodec.seek import SeekTable
 
@@ -70,7 +70,6 @@ def test_worked_example(code: str, form: str) -> None:
     expected = {
         "omega dense": ("40a000006340", 47),
         "omega sparse": ("40a0000024e0", 44),
-        # Words of 4, 0, 5, 0: with k = 1, 3 bits, 2, 4 and 2... the least k of the fewest bits.
         "packed dense": ("40a000004050", 48),
     }
     if wanted := expected.get(f"{code} {form}"):
@@ -97,9 +96,9 @@ def test_one_element_is_kept() -> None:
         for s in (1, 2, 15, 128, 2**24):
             codec = qsgd(s=s)
             decoded = through(codec, f32(value))
-            assert abs(float(decoded[0]) / value - 1) <= 1 / s * (s > 2**20) + 2.0**-22 or (
-                abs(float(decoded[0]) / value - 1) <= 1 / s + 2.0**-22
-            )
+            # In the product of rounded numbers, r may be one less only where s has as many bits.
+            error = abs(float(decoded[0]) / float(np.float32(value)) - 1)
+            assert error <= (1 / s if s > 2**20 else 0) + 2.0**-22
             assert np.signbit(decoded[0]) == np.signbit(np.float32(value))
 
 
@@ -203,7 +202,8 @@ def test_buckets_of_all_sizes_beside_each_other() -> None:
             wide = part.astype(np.float64)
             step = float(symbols.norms[b]) / s
             error = np.abs(decoded[8 * b : 8 * b + 8] - wide)
-            assert (error <= step * (1 + 2.0**-20) + float(symbols.norms[b]) * 2.0**-21).all()
+            rounding = float(symbols.norms[b]) * 2.0**-21 + 2.0**-149
+            assert (error <= step * (1 + 2.0**-20) + rounding).all()
 
 
 @pytest.mark.parametrize("norm", ["l2", "max"])
@@ -296,7 +296,7 @@ def test_no_level_passes_s(s: int) -> None:
         symbols = codec.quantize(x)
         assert symbols.levels.dtype == wide
         levels = symbols.levels >> 1
-        assert levels.max() == s
+        assert s - (s > 2**20) <= levels.max() <= s
         assert (levels[x != 0] >= s - 1).all()
         for code, form in WRITTEN:
             one = qsgd(s=s, bucket=bucket, code=code, form=form)
@@ -446,7 +446,7 @@ def test_decode_add_is_the_composition(size: float, scale: float) -> None:
         assert gs.same_bits(found, expected)
 
 
-@pytest.mark.parametrize("spec", ["qsgd", "qsgd:s=3,bucket=64,code=auto", "qsgd:s=500,norm=max"])
+@pytest.mark.parametrize("spec", ["qsgd", "qsgd:s=5,bucket=64,code=auto", "qsgd:s=500,norm=max"])
 def test_feedback(spec: str) -> None:
     """What is sent and what is kept is what was given, and in the end all of it arrives."""
     rng = np.random.default_rng(8)
@@ -616,7 +616,7 @@ HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
     "norm cut": (Truncated, payload_of(OMEGA_DENSE, NORM[:3], ""), 1),
     "no norm": (Truncated, payload_of(OMEGA_DENSE, b"", ""), 1),
     "norm for nothing": (Corrupt, payload_of(OMEGA_DENSE, NORM, ""), 0),
-    "bits for nothing": (Corrupt, payload_of(OMEGA_SPARSE, b"", "1"), 0),
+    "bits for nothing": (Corrupt, payload_of(OMEGA_SPARSE, b"", omega(1) + "0" + omega(1)), 0),
     "level 5": (Corrupt, payload_of(OMEGA_DENSE, NORM, "0" + omega(6)), 1),
     "level 2^40": (Corrupt, payload_of(OMEGA_DENSE, NORM, "0" + omega(2**40)), 1),
     "sign of 0": (Corrupt, payload_of(OMEGA_DENSE, NORM, "1" + omega(1)), 1),
@@ -676,9 +676,7 @@ HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
     ),
     "rice gap that wraps": (
         Corrupt,
-        payload_of(
-            RICE_SPARSE, NORM, "0" * 65_535 + "1" + "1" * 47, rice=0, rice_gap=47
-        ),
+        payload_of(RICE_SPARSE, NORM, "0" * 65_535 + "1" + "1" * 47, rice=0, rice_gap=47),
         3,
     ),
     "packed level 5": (Corrupt, payload_of(PACKED, NORM, "1010"), 1),
@@ -693,6 +691,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Cut short inputs for so many threads."""
     monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(sparse_string, "_READ", 1 << 12)
     monkeypatch.setenv("GCODEC_NUM_THREADS", request.param)
     return str(request.param)
 
@@ -725,7 +724,7 @@ def test_every_flipped_bit_is_seen_or_refused(code: str, form: str, threads: str
     codec = qsgd(s=20, code=code, form=form, bucket=32)
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec)).with_seek(3)
     payload = frame.payload
-    good = codec.decode(payload, 150)
+    good, symbols = codec.decode(payload, 150), codec.unpack(payload, 150)
     assert gs.same_bits(good, codec.decode(payload._replace(seek=None), 150))
     for bit in range(payload.nbits):
         data = payload.data.copy()
@@ -737,8 +736,9 @@ def test_every_flipped_bit_is_seen_or_refused(code: str, form: str, threads: str
         except FormatError:
             pass
         else:
-            assert not gs.same_bits(plain, good)
-            codec.pack(codec.unpack(changed._replace(seek=None), 150))
+            found = codec.unpack(changed._replace(seek=None), 150)
+            pairs = zip(found, symbols, strict=True)
+            assert not all(one.tobytes() == other.tobytes() for one, other in pairs)
         try:
             found = codec.decode(changed, 150)
         except FormatError:
@@ -936,6 +936,7 @@ def test_segments_change_nothing(
                 patch.setenv("GCODEC_NUM_THREADS", threads)
                 patch.setattr(pool, "SEGMENT", 4096)
                 patch.setattr(pool, "_THRESHOLD", 1)
+                patch.setattr(sparse_string, "_CHUNK", 4096)
                 payload = codec.encode(x, seed=3)
                 residual = np.full(n, 0.01, np.float32)
                 symbols = codec.quantize_residual(x, residual, seed=3)

@@ -57,6 +57,22 @@ def test_threads_share_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(task.result() == expected for task in tasks)
 
 
+@pytest.mark.parametrize("spec", ["qsgd:form=dense,s=127", "qsgd:form=sparse", "qsgd:code=auto"])
+def test_strings_in_several_threads(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a string are joined, and blocks of a seek table read, in several calls at once."""
+    x = np.random.default_rng(0).standard_normal((1 << 21) + 5, np.float32)
+    x[1 << 19 : 3 << 19] = 0  # segments of which a sparse form sends nothing
+    x[5::7] = 0
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    expected = gcodec.encode(x, spec)
+    plain = gcodec.Frame.from_bytes(expected).without_seek().decode()
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    with ThreadPoolExecutor(3) as executor:
+        frames = list(executor.map(lambda _: gcodec.encode(x, spec), range(4)))
+        assert all(frame == expected for frame in frames)
+        assert all(executor.map(lambda one: np.array_equal(gcodec.decode(one), plain), frames))
+
+
 def test_an_error_in_a_segment_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
 

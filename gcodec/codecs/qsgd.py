@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import nonfinite_error
+from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import dense_string, level_codes, levels, pool, sparse_string
@@ -87,9 +87,7 @@ class QSGD(Codec):
 
     s: int = param(Integer(1, 2**24), 15, "level of the norm")
     form: str = param(
-        Choice("dense", "sparse", unsent=("auto",)),
-        "auto",
-        "words for all elements, or for those that are not 0",
+        Choice("dense", "sparse", unsent=("auto",)), "auto", "what has a word: all, or all but 0"
     )
     bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all")
     norm: str = param(Choice("l2", "max"), "l2", "Euclidean, or the largest magnitude")
@@ -202,17 +200,19 @@ class QSGD(Codec):
         levels.check_dtype(symbols.levels, self.s)
         return Scale(symbols.norms, self._bucket(n), self.s)
 
-    def _decode(self, payload: Payload, out: np.ndarray) -> None:
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.form == "sparse" or self.s >= 127:
-            super()._decode(payload, out)
-            return
+            return super()._decode(payload, n, out)
         # No symbol need be kept: each range is dequantised where it is read.
-        scale, stream = self._read_scale(payload, out.size), streams(out)
+        scale = self._read_scale(payload, n)
+        values = empty_like_shape(n) if out is None else out
+        stream = streams(values)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            levels.dequantize(small, scale, at, out[at : at + small.size], stream=stream)
+            levels.dequantize(small, scale, at, values[at : at + small.size], stream=stream)
 
-        self._read_dense(payload, scale, out.size, take)
+        self._read_dense(payload, scale, n, take)
+        return values
 
     # --- pack
 
@@ -277,7 +277,7 @@ class QSGD(Codec):
         return QSGDSymbols(scale.norms, out)
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
-        """Read the norms of all buckets; check what is before and behind the string."""
+        """Read the norms of all buckets; check what can be told without reading the string."""
         nbits = _NORM_NBITS * self._buckets(n)
         if payload.nbits < nbits:
             raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
@@ -286,7 +286,11 @@ class QSGD(Codec):
         wrong = np.flatnonzero(bits >= INFINITY_BITS)
         if wrong.size:
             raise Corrupt("a norm must be finite, and not negative", 4 * int(wrong[0]))
-        return Scale(bits.view(np.float32), self._bucket(n), self.s)
+        scale = Scale(bits.view(np.float32), self._bucket(n), self.s)
+        if self.form == "dense":
+            code = level_codes.word_code(self.code, self.s, payload.scalars)
+            dense_string.refuse_short(code, _live(scale, n), payload.nbits - nbits)
+        return scale
 
     def _read_dense(
         self,

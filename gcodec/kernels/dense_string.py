@@ -166,9 +166,6 @@ def read(
     ------
     FormatError
     """
-    least = live.words * least_nbits(code)
-    if least > end - first:
-        raise Truncated(f"the payload has {end - first} bits for words of at least {least}")
     read_part = _PartReader(code, data, live, end, take)
     if offsets is not None and every <= _CHUNK:
 
@@ -192,6 +189,13 @@ def read(
     if offsets is not None and not np.array_equal(found, offsets):
         raise Corrupt("the seek table is wrong: blocks do not end where it says")
     return found
+
+
+def refuse_short(code: PrefixCode, live: Live, nbits: int) -> None:
+    """Raise `Truncated` if so many bits cannot hold the words."""
+    least = live.words * least_nbits(code)
+    if least > nbits:
+        raise Truncated(f"the payload has {nbits} bits for words of at least {least}")
 
 
 class _PartReader(NamedTuple):
