@@ -7,13 +7,13 @@ the integers beside it, and the sign: for all elements (``form=dense``), or for 
 Payload: norms as binary32, big-endian; then one bit string, most significant bit first. omega,
 dense: sign, omega(k + 1). omega, sparse: omega(gap), sign, omega(k). rice, dense: rice(z) with z =
 0, 2k − 1 for −k and 2k for k. rice, sparse: rice(gap − 1), sign, rice(k − 1). packed: z in as many
-bits as 2s has. A sign of 1 is −; that of a level 0 is 0. Gaps count from 1 and run across buckets;
-the sparse form ends where the payload's bits end.
+bits as 2s has. A sign of 1 is −; that of a level 0 is 0. Gaps count from 1, across buckets; the
+sparse form ends where the payload's bits end.
 
-Arithmetic: see `kernels.levels`; the norm is rounded to float32 first, and both sides use that. A
-level that the rounding lifts above s is s. NaN and Inf are refused, as is a norm beyond float32.
+Arithmetic: see `kernels.levels`; the norm is rounded to float32 first, and both sides use that.
+NaN and Inf are refused, as is a norm beyond float32.
 
-Example: v = (3, 0, −4, 0) with s = 4 has N = 5; levels 2, 0, −3, 0 are ``40a00000 6340`` dense and
+Example: v = (3, 0, −4, 0), s = 4, N = 5, levels 2, 0, −3, 0 are ``40a00000 6340`` dense and
 ``40a00000 24e0`` sparse.
 
 Source: Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and
@@ -102,9 +102,8 @@ class QSGD(Codec):
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the parameters of the Rice codes."""
-        if self.code in ("omega", "packed"):
-            return ()
-        return (_RICE,) if self.form == "dense" else (_RICE, _RICE_GAP)
+        rice = (_RICE,) if self.form == "dense" else (_RICE, _RICE_GAP)
+        return () if self.code in ("omega", "packed") else rice
 
     @property
     def unbiased(self) -> bool:
@@ -124,9 +123,8 @@ class QSGD(Codec):
     @property
     def seek_blocks(self) -> str | None:
         """Elements where the form is dense, sent values where it is sparse."""
-        if self.code == "packed":
-            return None
-        return "values" if self.form == "sparse" else "elements"
+        blocks = "values" if self.form == "sparse" else "elements"
+        return None if self.code == "packed" else blocks
 
     # --- quantise
 
@@ -186,8 +184,7 @@ class QSGD(Codec):
     def _dequantize_into(
         self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        scale = self._checked_scale(symbols, out.size)
-        stream = add is None and streams(out)
+        scale, stream = self._checked_scale(symbols, out.size), add is None and streams(out)
 
         def task(start: int, stop: int) -> None:
             part = symbols.levels[start:stop]
@@ -245,11 +242,10 @@ class QSGD(Codec):
         *sums: np.ndarray,
     ) -> Payload:
         data[: 4 * scale.norms.size] = scale.norms.astype(">f4").view(np.uint8)
-        payload = Payload(self, scalars, data, nbits)
-        if n >= MIN_ELEMENTS and self.seek_blocks:
-            table = SeekTable.of(LOG2_BLOCK, *sums)
-            return payload._replace(seek=table) if worthwhile(table, n, nbits) else payload
-        return payload
+        if n < MIN_ELEMENTS or self.seek_blocks is None:
+            return Payload(self, scalars, data, nbits)
+        table = SeekTable.of(LOG2_BLOCK, *sums)
+        return Payload(self, scalars, data, nbits, table if worthwhile(table, n, nbits) else None)
 
     def _plan(self, scale: Scale, symbols: np.ndarray) -> level_codes.Plan:
         """Choose form and code, and the Rice parameters."""
@@ -257,8 +253,8 @@ class QSGD(Codec):
             return level_codes.Plan(self.form, self.code, {}, 0)
         forms = [form for form in ("dense", "sparse") if self.form in (form, "auto")]
         codes = [code for code in ("omega", "rice", "packed") if self.code in (code, "auto")]
-        words = _live(scale, symbols.size).words
-        return level_codes.shortest(symbols, self.s, words, forms, codes)
+        live = _live(scale, symbols.size)
+        return level_codes.shortest(symbols, self.s, live.words, forms, codes)
 
     # --- unpack
 
