@@ -63,8 +63,7 @@ def shaped(kind: str) -> np.ndarray:
     return x * np.float32(1e-33) if kind == "tiny" else x
 
 
-@pytest.mark.parametrize("kind", ["normal", "silent", "tiny"])
-@pytest.mark.parametrize("bucket", [0, 512, 64])
+@pytest.mark.parametrize(("kind", "bucket"), [("normal", 0), ("silent", 512), ("tiny", 64)])
 @pytest.mark.parametrize("s", [15, 127, 1000, 2**24])
 @pytest.mark.parametrize(
     "how", ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"]

@@ -237,7 +237,7 @@ def test_strings_that_end_early(code: PrefixCode) -> None:
 @pytest.mark.parametrize("mapping", ["plain", "zigzag", "signed"])
 def test_symbols_above_the_top_are_refused(mapping: Any) -> None:
     for top in (1, 3, 8, 9, 254, 255, 256, 257, 1000):
-        if mapping != "plain" and top % 2 == 0 or (mapping, top) == ("signed", 1):
+        if (mapping != "plain" and top % 2 == 0) or (mapping, top) == ("signed", 1):
             continue
         shift = {"plain": 0, "zigzag": 0, "signed": -1}[mapping]
         code = PrefixCode(RICE, 2, 0, mapping, shift, top)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import struct
@@ -352,7 +353,7 @@ def test_seeds_decide_and_priors_do_not() -> None:
     x = np.random.default_rng(4).standard_normal(2000, np.float32)
     for codec in settings(2000):
         found = {codec.encode(x, seed=seed).tobytes() for seed in (0, 1, 2**32, 2**64 - 1)}
-        assert len(found) == 4 or codec.s == 1 and len(found) > 1
+        assert len(found) == 4 or (codec.s == 1 and len(found) > 1)
         prior = codec.quantize(-x, seed=3)
         first = codec.encode(x, seed=5)
         assert codec.encode(x, seed=5, prior=prior).tobytes() == first.tobytes()
@@ -465,8 +466,8 @@ def test_feedback(spec: str) -> None:
 def shapes_of_data() -> list[np.ndarray]:
     rng = np.random.default_rng(9)
     found = [rng.standard_normal(n).astype(np.float32) for n in (1, 2, 3, 10, 100, 4097)]
-    for share in (0.5, 0.1, 0.01, 0.001):
-        found.append(np.where(rng.random(5000) < share, 1, 0).astype(np.float32))
+    shares = (0.5, 0.1, 0.01, 0.001)
+    found += [np.where(rng.random(5000) < share, 1, 0).astype(np.float32) for share in shares]
     found.append((rng.standard_t(1.2, 5000)).astype(np.float32))
     blocks = rng.standard_normal(6400).astype(np.float32)
     blocks.reshape(100, 64)[rng.random(100) < 0.7] = 0
@@ -833,10 +834,8 @@ def test_hostile_megabytes_take_no_time(
                 payload = payload._replace(seek=SeekTable(max(log2_block, 0), *columns))
             codec.decode(codec.encode(np.ones(3, np.float32)), 3)  # compiles
             start = time.perf_counter()
-            try:
+            with contextlib.suppress(FormatError):
                 codec.decode(payload, n)
-            except FormatError:
-                pass
             assert time.perf_counter() - start < 20  # where it is quadratic, hours
 
 
@@ -869,7 +868,6 @@ def test_shapes_that_limits_refuse() -> None:
 def test_bits_that_are_too_few_are_refused_before_memory_is_taken() -> None:
     """A dense word has a least length, and each bucket a norm."""
     n = 1 << 26
-    out = np.empty(n, np.float32)
     for codec, scalars in (
         *((OMEGA_DENSE, {}), (PACKED, {}), (RICE_DENSE, {"rice": 5})),
         (qsgd(form="sparse", bucket=2), {}),
@@ -878,7 +876,7 @@ def test_bits_that_are_too_few_are_refused_before_memory_is_taken() -> None:
         tracemalloc.start()
         try:
             with pytest.raises(Truncated):
-                codec._decode(payload, out)
+                codec.decode(payload, n)
             assert tracemalloc.get_traced_memory()[1] < 1 << 20
         finally:
             tracemalloc.stop()

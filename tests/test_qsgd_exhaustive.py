@@ -20,7 +20,7 @@ from reference import qsgd as reference
 from reference import universal
 from reference.qsgd import Setting
 
-from gcodec.kernels import level_codes, prefix_read, unit_read
+from gcodec.kernels import level_codes, look_ahead, prefix_read, unit_read
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.prefix_table import (
@@ -194,9 +194,7 @@ def dense_loop(kind: Any) -> Any:
                     singles,
                     parameter,
                     top,
-                    state[0],
-                    state[1],
-                    state[2],
+                    state,
                     out,
                     wide,
                     status,
@@ -254,9 +252,7 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
                         gap_parameter,
                         parameter,
                         top,
-                        state[0],
-                        state[1],
-                        state[2],
+                        state,
                         gaps,
                         codes,
                         far,
@@ -287,7 +283,7 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
     for n in N:
         status, end = np.empty(SIZE, np.int64), np.empty(SIZE, np.int64)
         symbols = np.empty((SIZE, n), np.uint32)
-        state = np.empty((3, prefix_read.ENTRIES), np.int64)
+        state = look_ahead.state()
         room = np.empty(n, np.uint8), np.empty(n if code.top >= WIDE else 0, np.uint64)
         dense_loop(code.kind)(n, *tables, *numbers, state, *room, status, end, symbols)
         # As the codec does around the reader.
@@ -301,7 +297,7 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     code = level_codes.unit_code(setting.code, setting.s, scalars)
     tables = read_units(code.gap, code.symbol), read_singles(code.gap, unit_read._GAP_WINDOW, NEAR)
     numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
-    state = np.empty((3, prefix_read.ENTRIES), np.int64)
+    state = look_ahead.state()
     room = np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint64)
     wide = np.empty(UNITS if code.symbol.top >= WIDE else 0, np.uint64)
     out = np.empty(max(N), symbol_dtype(setting.s))

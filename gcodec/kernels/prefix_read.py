@@ -12,7 +12,18 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED, Rule
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.look_ahead import (
+    AT,
+    ENTRIES,
+    LAST_AT,
+    LAST_PLACE,
+    LOOKS,
+    PLACE,
+    TAKEN,
+    looking,
+    state,
+)
 from gcodec.kernels.prefix_table import (
     WIDE,
     WINDOW,
@@ -22,20 +33,13 @@ from gcodec.kernels.prefix_table import (
     read_singles,
     reading,
 )
-from gcodec.kernels.words import load_word, peek, store_word, swapped
+from gcodec.kernels.words import peek
 
-ENTRIES = 4  # blocks that are read at once
 BROKEN = -3  # a block does not end where the next begins
 
-_LOOKS = 4  # looks at a table for each word of bits
-_WORDS = 2  # words for each turn of an entry point
 _RUN = 6  # symbols that one look finds at most
-_MARGIN = _WORDS * _LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
-_ZERO = np.uint64(0)
+_MARGIN = LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
 _LOOK = np.uint64(64 - WINDOW)
-_COUNT, _USED = np.uint64(48), np.uint64(56)  # where an entry of a table has them
-_SEVEN = np.uint64(7)
-_TAKEN = 56 * _WORDS  # bits that words hold from any bit of their first byte on
 
 
 def read_blocks(
@@ -74,10 +78,9 @@ def read_blocks(
     """
     status = np.zeros(2, np.int64)
     tables = read_runs(code), read_singles(code)
-    state = np.empty(ENTRIES, np.int64), np.empty(ENTRIES, np.int64), np.empty(ENTRIES, np.int64)
     numbers = np.uint64(code.parameter), np.uint64(code.top)
     loop = _reader(code.kind)
-    loop(data, starts, bounds, chained, end, *tables, *numbers, *state, symbols, wide, status)
+    loop(data, starts, bounds, chained, end, *tables, *numbers, state(), symbols, wide, status)
     check(status, chained)
 
 
@@ -92,93 +95,81 @@ def check(status: np.ndarray, chained: bool) -> None:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
 
 
+_look_one, _look_all = (looking(count, {"out": 8}) for count in (1, ENTRIES))
+
+
 @functools.cache
 def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
     rule, mapping, shift = kind
     read_symbol = reading(kind)
+    name = f"{rule.name} {mapping} {shift}"
+
+    @subroutine(variant=name)
+    def read_one(data, at, end, singles, parameter, top, out, wide, i):
+        """Read the symbol at bit `at` to place i; return the next bit, or what is wrong."""
+        found = np.int64(singles[peek(data, at) >> _LOOK])
+        if found and at + (found & 63) <= end:
+            out[i] = np.uint8(found >> 6)
+            return at + (found & 63)
+        symbol, after = read_symbol(data, at, end, parameter, top)
+        if after >= 0:
+            if symbol >= WIDE:  # so the code has such symbols
+                wide[i] = symbol
+            out[i] = np.uint8(min(symbol, np.uint64(WIDE)))
+        return after
 
     @kernel(
         "in uint8[], out int64[], in int64[], boolean, int64, in uint64[], in uint32[], uint64, "
-        "uint64, out int64[], out int64[], out int64[], out uint8[], out uint64[], out int64[]",
-        variant=f"{rule.name} {mapping} {shift}",
+        "uint64, out int64[], out uint8[], out uint64[], out int64[]",
+        variant=name,
     )
     def read_words(
-        data,
-        starts,
-        bounds,
-        chained,
-        end,
-        runs,
-        singles,
-        parameter,
-        top,
-        bits,
-        places,
-        stops,
-        out,
-        wide,
-        status,
+        data, starts, bounds, chained, end, runs, singles, parameter, top, kept, out, wide, status
     ):
-        # bits, places and stops have ENTRIES elements: of each entry point, the next bit, the next
-        # symbol, and the end of its symbols.
         count = bounds.size  # of the bounds, none passes out.size
-        look_end = min(
-            end - _TAKEN, 8 * (data.size - 8 * _WORDS)
-        )  # a word of bits from here is inside
+        last_at = min(end - TAKEN, 8 * (data.size - 8))
         step = ENTRIES if chained else 1
         for first in range(0, count, step):
             some = min(step, count - first)
             for j in range(some):
-                bits[j] = starts[first + j]
-                places[j] = bounds[first + j - 1] if first + j else 0
-                stops[j] = bounds[first + j]
-                if bits[j] < 0 or bits[j] > end:
-                    status[0], status[1] = BROKEN, bits[j]
+                kept[AT + j] = starts[first + j]
+                kept[PLACE + j] = bounds[first + j - 1] if first + j else 0
+                kept[LAST_PLACE + j] = bounds[first + j] - _MARGIN
+                kept[LAST_AT + j] = last_at
+                if kept[AT + j] < 0 or kept[AT + j] > end:
+                    status[0], status[1] = BROKEN, kept[AT + j]
                     return
-            left = some
-            while left > 0:
-                left = 0
-                for j in range(some):
-                    at, i, stop = bits[j], places[j], stops[j]
-                    if i + _MARGIN <= stop and at <= look_end:
-                        # Each look writes 8 bytes, of which it counts at most _RUN.
-                        entry = _ZERO
-                        for _ in range(_WORDS):
-                            word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                            total = _ZERO
-                            for _ in range(_LOOKS):
-                                entry = runs[(word << total) >> _LOOK]
-                                store_word(out, i, entry)
-                                i += np.int64((entry >> _COUNT) & _SEVEN)
-                                total += entry >> _USED
-                            at += np.int64(total)
-                        left += 1
-                        if entry >> _USED:
-                            bits[j], places[j] = at, i
-                            continue
-                    # At the end of a block, or where no short word stands: one symbol.
-                    if i < stop:
-                        found = np.int64(singles[peek(data, at) >> _LOOK])
-                        if found and at + (found & 63) <= end:
-                            out[i] = np.uint8(found >> 6)
-                            at += found & 63
-                        else:
-                            symbol, after = read_symbol(data, at, end, parameter, top)
-                            if after < 0:
-                                status[0], status[1] = after, at
-                                return
-                            at = after
-                            if symbol >= WIDE:  # so the code has such symbols
-                                wide[i] = symbol
-                                symbol = np.uint64(WIDE)
-                            out[i] = np.uint8(symbol)
-                        i += 1
-                        left += i < stop
-                    bits[j], places[j] = at, i
+            together = some == ENTRIES
+            while together:
+                _look_all(data, runs, kept, 0, 0, out)
+                for j in range(ENTRIES):
+                    i = kept[PLACE + j]
+                    if i > kept[LAST_PLACE + j] or kept[AT + j] > last_at:
+                        together = False
+                    elif together:  # one of them stands before a word that is not short
+                        at = read_one(
+                            data, kept[AT + j], end, singles, parameter, top, out, wide, i
+                        )
+                        if at < 0:
+                            status[0], status[1] = at, kept[AT + j]
+                            return
+                        kept[AT + j], kept[PLACE + j] = at, i + 1
             for j in range(some):
+                stop = bounds[first + j]
+                while kept[PLACE + j] < stop:
+                    _look_one(data, runs, kept, j, 0, out)
+                    i = kept[PLACE + j]
+                    if i < stop:
+                        at = read_one(
+                            data, kept[AT + j], end, singles, parameter, top, out, wide, i
+                        )
+                        if at < 0:
+                            status[0], status[1] = at, kept[AT + j]
+                            return
+                        kept[AT + j], kept[PLACE + j] = at, i + 1
                 if not chained:
-                    starts[first + 1] = bits[0]
-                elif bits[j] != starts[first + j + 1]:
+                    starts[first + 1] = kept[AT]
+                elif kept[AT + j] != starts[first + j + 1]:
                     status[0], status[1] = BROKEN, starts[first + j + 1]
                     return
         status[0] = 0

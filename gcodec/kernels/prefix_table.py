@@ -281,7 +281,7 @@ def read_runs(code: PrefixCode) -> np.ndarray:
     Returns
     -------
     (2**WINDOW,) uint64 array
-        A byte for each symbol, the first lowest, then how many they are and their bits.
+        Their bits, a byte for each symbol, and how many they are, from the lowest byte on.
     """
     table = np.zeros(1 << WINDOW, np.uint64)
     _fill_runs(read_singles(code), table)
@@ -295,7 +295,8 @@ def read_units(gap: PrefixCode, code: PrefixCode) -> np.ndarray:
     Returns
     -------
     (2**WINDOW,) uint64 array
-        Three bytes of symbols, three of gaps, then how many they are and their bits.
+        Their bits, three bytes of symbols, three of gaps, how many they are, from the lowest byte
+        on.
     """
     table = np.zeros(1 << WINDOW, np.uint64)
     _fill_units(read_singles(gap), read_singles(code), table)
@@ -311,10 +312,10 @@ def _fill_runs(singles, table):
             found = np.int64(singles[(start << used) & (table.size - 1)])
             if found == 0 or used + (found & 63) > WINDOW:
                 break
-            entry |= np.uint64(found >> 6) << np.uint64(8 * count)
+            entry |= np.uint64(found >> 6) << np.uint64(8 * count + 8)
             used += found & 63
             count += 1
-        table[start] = entry | np.uint64(count) << np.uint64(48) | np.uint64(used) << np.uint64(56)
+        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used)
 
 
 @kernel("in uint32[], in uint32[], out uint64[]")
@@ -330,11 +331,11 @@ def _fill_units(gaps, singles, table):
             found = np.int64(singles[(start << after) & (table.size - 1)])
             if found == 0 or after + (found & 63) > WINDOW:
                 break
-            entry |= np.uint64(found >> 6) << np.uint64(8 * count)
-            entry |= np.uint64(gap >> 6) << np.uint64(24 + 8 * count)
+            entry |= np.uint64(found >> 6) << np.uint64(8 * count + 8)
+            entry |= np.uint64(gap >> 6) << np.uint64(8 * count + 32)
             used = after + (found & 63)
             count += 1
-        table[start] = entry | np.uint64(count) << np.uint64(48) | np.uint64(used) << np.uint64(56)
+        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used)
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,22 +9,27 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.codewords import CORRUPT
-from gcodec.kernels.jit import Kernel, kernel
-from gcodec.kernels.prefix_read import BROKEN, ENTRIES, check
+from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.look_ahead import (
+    AT,
+    ENTRIES,
+    LAST_AT,
+    LAST_PLACE,
+    LOOKS,
+    PLACE,
+    TAKEN,
+    looking,
+    state,
+)
+from gcodec.kernels.prefix_read import BROKEN, check
 from gcodec.kernels.prefix_table import NEAR, WIDE, WINDOW, read_singles, read_units, reading
 from gcodec.kernels.units import FAR, Kind, UnitCode, Units, name_of
-from gcodec.kernels.words import load_word, peek, store_word, swapped
+from gcodec.kernels.words import peek
 
 _GAP_WINDOW = 14  # bits that a reader looks up for a gap
-_LOOKS = 4  # looks at a table for each word of bits
-_MARGIN = 3 * _LOOKS + 8  # units before the end of a block where looking ahead stops
+_MARGIN = 3 * LOOKS + 8  # units before the end of a block where looking ahead stops
 _FARTHEST = np.uint64(2**63 - 1)  # gap
-_ZERO = np.uint64(0)
-_LOOK = np.uint64(64 - WINDOW)
-_COUNT, _USED = np.uint64(48), np.uint64(56)  # where an entry of a table has them
-_THREE, _GAPS = np.uint64(3), np.uint64(24)
-_GAP_LOOK = np.uint64(64 - _GAP_WINDOW)
-_TAKEN = 56  # bits that a word holds from any bit of its first byte on
+_LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - _GAP_WINDOW)
 
 
 def read_unit_blocks(
@@ -64,34 +69,52 @@ def read_unit_blocks(
     """
     tables = read_units(code.gap, code.symbol), read_singles(code.gap, _GAP_WINDOW, NEAR)
     single = read_singles(code.symbol)
-    numbers = code.gap.parameter, code.symbol.parameter, code.symbol.top
-    state = np.empty(ENTRIES, np.int64), np.empty(ENTRIES, np.int64), np.empty(ENTRIES, np.int64)
+    numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
     status = np.zeros(3, np.int64)
-    _reader(code.kind)(
-        data,
-        starts,
-        bounds,
-        chained,
-        end,
-        *tables,
-        single,
-        *map(np.uint64, numbers),
-        *state,
-        *units,
-        status,
-    )
+    where = data, starts, bounds, chained, end
+    _reader(code.kind)(*where, *tables, single, *numbers, state(), *units, status)
     check(status, chained)
     return int(status[2]), int(status[1])
+
+
+_look_one, _look_all = (looking(count, {"symbols": 8, "gaps": 32}) for count in (1, ENTRIES))
 
 
 @functools.cache
 def _reader(kind: tuple[Kind, Kind]) -> Kernel:
     read_gap, read_symbol = reading(kind[0]), reading(kind[1])
 
+    @subroutine(variant=name_of(kind))
+    def read_unit(data, at, end, gap_singles, singles, p_gap, p, top, gaps, symbols, far, wide, i):
+        """Read the unit at bit `at` to place i; return the next bit, or what is wrong."""
+        found = np.int64(gap_singles[peek(data, at) >> _GAP_LOOK])
+        gap = np.uint64(found >> 6)
+        if found and at + (found & 63) <= end:
+            at += found & 63
+        else:
+            gap, at = read_gap(data, at, end, p_gap, _FARTHEST)
+            if at < 0:
+                return at
+        found = np.int64(singles[peek(data, at) >> _LOOK])
+        symbol = np.uint64(found >> 6)
+        if found and at + (found & 63) <= end:
+            at += found & 63
+        else:
+            symbol, at = read_symbol(data, at, end, p, top)
+            if at < 0:
+                return at
+        if gap >= FAR:
+            far[i] = gap
+        if symbol >= WIDE:  # so the code has such symbols
+            wide[i] = symbol
+        gaps[i] = np.uint8(min(gap, np.uint64(FAR)))
+        symbols[i] = np.uint8(min(symbol, np.uint64(WIDE)))
+        return at
+
     @kernel(
         "in uint8[], in int64[], in int64[], boolean, int64, in uint64[], in uint32[], "
-        "in uint32[], uint64, uint64, uint64, out int64[], out int64[], out int64[], "
-        "out uint8[], out uint8[], out uint64[], out uint64[], out int64[]",
+        "in uint32[], uint64, uint64, uint64, out int64[], out uint8[], out uint8[], "
+        "out uint64[], out uint64[], out int64[]",
         variant=name_of(kind),
     )
     def read_some(
@@ -106,88 +129,85 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
         p_gap,
         p,
         top,
-        bits,
-        places,
-        ends,
+        kept,
         gaps,
         symbols,
         far,
         wide,
         status,
     ):
-        # bits, places and ends have ENTRIES elements: of each entry point, the next bit, the next
-        # unit, and the bit where its block ends. The bounds do not pass gaps.size == symbols.size.
-        count = bounds.size
-        look_limit = 8 * (data.size - 8)  # a word of bits from here is inside
+        count = bounds.size  # of the bounds, none passes gaps.size == symbols.size
         for first in range(0, count, ENTRIES):
             some = min(ENTRIES, count - first)
             for j in range(some):
-                bits[j] = starts[first + j]
-                places[j] = bounds[first + j - 1] if first + j else 0
-                ends[j] = starts[first + j + 1] if chained else end
-                if bits[j] < 0 or bits[j] > ends[j] or ends[j] > end:
-                    status[0], status[1] = BROKEN, bits[j]
+                b = first + j
+                stop = starts[b + 1] if chained else end
+                kept[AT + j] = starts[b]
+                kept[PLACE + j] = bounds[b - 1] if b else 0
+                kept[LAST_PLACE + j] = bounds[b] - _MARGIN
+                kept[LAST_AT + j] = min(stop - TAKEN, 8 * (data.size - 8))
+                if starts[b] < 0 or starts[b] > stop or stop > end:
+                    status[0], status[1] = BROKEN, starts[b]
                     return
-            left = some
-            while left > 0:
-                left = 0
-                for j in range(some):
-                    at, i, stop = bits[j], places[j], bounds[first + j]
-                    if i + _MARGIN <= stop and at <= min(ends[j] - _TAKEN, look_limit):
-                        # Each look writes 8 bytes, of which it counts at most three.
-                        word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                        total = _ZERO
-                        entry = _ZERO
-                        for _ in range(_LOOKS):
-                            entry = runs[(word << total) >> _LOOK]
-                            store_word(symbols, i, entry)
-                            store_word(gaps, i, entry >> _GAPS)
-                            i += np.int64((entry >> _COUNT) & _THREE)
-                            total += entry >> _USED
-                        at += np.int64(total)
-                        left += 1
-                        if entry >> _USED:
-                            bits[j], places[j] = at, i
-                            continue
-                    # At the end of a block, or where no short unit stands: one unit.
-                    if i < stop and at < ends[j]:
-                        start = at
-                        found = np.int64(gap_singles[peek(data, at) >> _GAP_LOOK])
-                        gap = np.uint64(found >> 6)
-                        if found and at + (found & 63) <= end:
-                            at += found & 63
-                        else:
-                            gap, at = read_gap(data, at, end, p_gap, _FARTHEST)
-                            if at < 0:
-                                status[0], status[1] = at, start
-                                return
-                        found = np.int64(singles[peek(data, at) >> _LOOK])
-                        symbol = np.uint64(found >> 6)
-                        if found and at + (found & 63) <= end:
-                            at += found & 63
-                        else:
-                            symbol, at = read_symbol(data, at, end, p, top)
-                            if at < 0:
-                                status[0], status[1] = at, start
-                                return
-                        if gap >= FAR:
-                            far[i] = gap
-                            gap = np.uint64(FAR)
-                        if symbol >= WIDE:  # so the code has such symbols
-                            wide[i] = symbol
-                            symbol = np.uint64(WIDE)
-                        gaps[i], symbols[i] = np.uint8(gap), np.uint8(symbol)
-                        i += 1
-                        left += 1
-                    bits[j], places[j] = at, i
+            together = some == ENTRIES
+            while together:
+                _look_all(data, runs, kept, 0, 0, symbols, gaps)
+                for j in range(ENTRIES):
+                    at, i = kept[AT + j], kept[PLACE + j]
+                    if i > kept[LAST_PLACE + j] or at > kept[LAST_AT + j]:
+                        together = False
+                    elif together:  # one of them stands before a unit that is not short
+                        after = read_unit(
+                            data,
+                            at,
+                            end,
+                            gap_singles,
+                            singles,
+                            p_gap,
+                            p,
+                            top,
+                            gaps,
+                            symbols,
+                            far,
+                            wide,
+                            i,
+                        )
+                        if after < 0:
+                            status[0], status[1] = after, at
+                            return
+                        kept[AT + j], kept[PLACE + j] = after, i + 1
             for j in range(some):
-                whole = places[j] == bounds[first + j]
-                begun = places[j] > (bounds[first + j - 1] if first + j else 0)
-                last = first + j + 1 == count
-                if chained and (bits[j] != ends[j] or not (whole or (last and begun))):
-                    status[0], status[1] = BROKEN, ends[j]
+                b = first + j
+                stop = starts[b + 1] if chained else end
+                while kept[PLACE + j] < bounds[b] and kept[AT + j] < stop:
+                    _look_one(data, runs, kept, j, 0, symbols, gaps)
+                    at, i = kept[AT + j], kept[PLACE + j]
+                    if i < bounds[b] and at < stop:
+                        after = read_unit(
+                            data,
+                            at,
+                            end,
+                            gap_singles,
+                            singles,
+                            p_gap,
+                            p,
+                            top,
+                            gaps,
+                            symbols,
+                            far,
+                            wide,
+                            i,
+                        )
+                        if after < 0:
+                            status[0], status[1] = after, at
+                            return
+                        kept[AT + j], kept[PLACE + j] = after, i + 1
+                begun = kept[PLACE + j] > (bounds[b - 1] if b else 0)
+                full = kept[PLACE + j] == bounds[b] or (b + 1 == count and begun)
+                if chained and (kept[AT + j] != stop or not full):
+                    status[0], status[1] = BROKEN, stop
                     return
-                status[1], status[2] = bits[j], places[j]
+                status[1], status[2] = kept[AT + j], kept[PLACE + j]
         status[0] = 0
 
     return read_some

@@ -1,0 +1,119 @@
+"""The inner loop of the readers of prefix codes, as LLVM IR: looks at a table, from many places.
+
+Each look takes an entry of 8 bytes by the next WINDOW bits, writes it, and goes on behind what it
+found. From the lowest bit on an entry has: 8 bits that tell how many bits it stands for, bytes to
+write, and 8 bits that tell how many places it fills. What a look must wait for is the one before
+it; so several strings are read in turn, with all that belongs to them in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.lanes import Emitter, block
+from gcodec.kernels.prefix_table import WINDOW
+
+ENTRIES = 4  # strings that are read at once
+LOOKS = 4  # looks for each word of bits, of which 57 hold from any bit of a byte on
+TAKEN = 56  # bits behind a place that all looks at a word may need
+AT, PLACE, LAST_PLACE, LAST_AT = (k * ENTRIES for k in range(4))
+
+
+def state() -> np.ndarray:
+    """Make what a reader keeps of each string.
+
+    Returns
+    -------
+    (4 * ENTRIES,) int64 array
+        From AT on the next bit, from PLACE on the next place, and the last of both from which on
+        looks at a word stay inside of all arrays.
+    """
+    return np.empty(4 * ENTRIES, np.int64)
+
+
+def looking(count: int, targets: dict[str, int]) -> Any:
+    """Make the block that looks ahead in `count` strings, from number `first` on.
+
+    Its arguments are the bytes of the strings, the table, the state, `first`, and the arrays that
+    entries are written to. It ends when a string is behind its last place or bit, or has no entry.
+
+    Parameters
+    ----------
+    count : int
+    targets : dict
+        For each array, the bit of an entry where its bytes begin.
+    """
+
+    @block("data", "table", "state", "first", "zero", *targets)
+    def look_ahead(e: Emitter) -> None:
+        from llvmlite import ir
+
+        builder, word = e.builder, ir.IntType(64)
+        data, table = e.address("data", "zero"), e.address("table", "zero")
+        arrays = {name: e.address(name, "zero") for name in targets}
+        kept = e.address("state", "first")
+
+        def field(offset: int, k: int) -> Any:
+            return e.element(kept, offset + k)
+
+        limits = [
+            (builder.load(field(LAST_PLACE, k)), builder.load(field(LAST_AT, k)))
+            for k in range(count)
+        ]
+        begun = builder.block
+        before = [
+            (builder.load(field(AT, k)), builder.load(field(PLACE, k))) for k in range(count)
+        ]
+        head, body, none, done = (
+            builder.append_basic_block(name) for name in ("head", "body", "none", "done")
+        )
+        builder.branch(head)
+
+        builder.position_at_end(head)
+        held = [(builder.phi(word), builder.phi(word)) for _ in range(count)]
+        outside = builder.append_basic_block("outside")
+        for (at, place), (last_place, last_at) in zip(held, limits, strict=True):
+            for value, last in ((place, last_place), (at, last_at)):
+                inside = builder.append_basic_block("inside")
+                builder.cbranch(builder.icmp_signed("<=", value, last), inside, outside)
+                builder.position_at_end(inside)
+        builder.branch(body)
+
+        builder.position_at_end(body)
+        after, entries = [], []
+        for at, place in held:
+            pointer = builder.gep(data, [builder.lshr(at, word(3))])
+            loaded = builder.load(builder.bitcast(pointer, word.as_pointer()), align=1)
+            bits = builder.shl(builder.bswap(loaded), builder.and_(at, word(7)))
+            for _ in range(LOOKS):
+                entry = builder.load(builder.gep(table, [builder.lshr(bits, word(64 - WINDOW))]))
+                for name, shift in targets.items():
+                    pointer = builder.gep(arrays[name], [place])
+                    pointer = builder.bitcast(pointer, word.as_pointer())
+                    builder.store(builder.lshr(entry, word(shift)), pointer, align=1)
+                used = builder.and_(entry, word(63))
+                bits, at = builder.shl(bits, used), builder.add(at, used)
+                place = builder.add(place, builder.lshr(entry, word(56)))
+            after.append((at, place))
+            entries.append(entry)
+        for phis, first, then in zip(held, before, after, strict=True):
+            for phi, one, two in zip(phis, first, then, strict=True):
+                phi.add_incoming(one, begun)
+                phi.add_incoming(two, builder.block)
+        # Behind a look that finds no entry the next finds none too; so the last tells.
+        found = builder.icmp_unsigned("!=", entries[0], word(0))
+        for entry in entries[1:]:
+            found = builder.and_(found, builder.icmp_unsigned("!=", entry, word(0)))
+        builder.cbranch(found, head, none)
+
+        for here, values in ((none, after), (outside, held)):
+            builder.position_at_end(here)
+            for k, pair in enumerate(values):
+                for offset, value in zip((AT, PLACE), pair, strict=True):
+                    builder.store(value, field(offset, k))
+            builder.branch(done)
+        builder.position_at_end(done)
+
+    return look_ahead
