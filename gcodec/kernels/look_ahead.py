@@ -1,9 +1,9 @@
 """The inner loop of the readers of prefix codes, as LLVM IR: looks at a table, from many places.
 
 Each look takes an entry of 8 bytes by the next WINDOW bits, writes it, and goes on behind what it
-found. From the lowest bit on an entry has: 8 bits that tell how many bits it stands for, bytes to
-write, and 8 bits that tell how many places it fills. What a look must wait for is the one before
-it; so several strings are read in turn, with all that belongs to them in registers.
+found. An entry has six bytes to write, then a byte that tells how many bits it stands for, and one
+that tells how many places it fills; all are 0 where there is none. What a look must wait for is
+the one before it; so several strings are read in turn, with all that belongs to them in registers.
 """
 
 from __future__ import annotations
@@ -82,29 +82,46 @@ def looking(count: int, targets: dict[str, int]) -> Any:
         builder.branch(body)
 
         builder.position_at_end(body)
-        after, entries = [], []
-        for at, place in held:
+        words = []
+        for at, _ in held:
             pointer = builder.gep(data, [builder.lshr(at, word(3))])
             loaded = builder.load(builder.bitcast(pointer, word.as_pointer()), align=1)
-            bits = builder.shl(builder.bswap(loaded), builder.and_(at, word(7)))
-            for _ in range(LOOKS):
-                entry = builder.load(builder.gep(table, [builder.lshr(bits, word(64 - WINDOW))]))
+            words.append(builder.shl(builder.bswap(loaded), builder.and_(at, word(7))))
+        starts = [
+            {name: builder.gep(array, [place]) for name, array in arrays.items()}
+            for _, place in held
+        ]
+        # Of all looks so far, the bits in the lowest byte and the places above it.
+        sums, last = [word(0)] * count, [word(0)] * count
+        for _ in range(LOOKS):
+            # In turn, as a processor only looks so far ahead for what need not wait.
+            for k in range(count):
+                index = builder.lshr(words[k], word(64 - WINDOW))
+                entry = builder.load(builder.gep(table, [index]))
+                place = builder.lshr(sums[k], word(8))
                 for name, shift in targets.items():
-                    pointer = builder.gep(arrays[name], [place])
-                    pointer = builder.bitcast(pointer, word.as_pointer())
+                    pointer = builder.bitcast(
+                        builder.gep(starts[k][name], [place]), word.as_pointer()
+                    )
                     builder.store(builder.lshr(entry, word(shift)), pointer, align=1)
-                used = builder.and_(entry, word(63))
-                bits, at = builder.shl(bits, used), builder.add(at, used)
-                place = builder.add(place, builder.lshr(entry, word(56)))
-            after.append((at, place))
-            entries.append(entry)
+                last[k] = builder.lshr(entry, word(48))
+                # A shift looks at the lowest six bits only.
+                words[k] = builder.shl(words[k], builder.and_(last[k], word(63)))
+                sums[k] = builder.add(sums[k], last[k])
+        after = [
+            (
+                builder.add(at, builder.and_(total, word(255))),
+                builder.add(place, builder.lshr(total, word(8))),
+            )
+            for (at, place), total in zip(held, sums, strict=True)
+        ]
         for phis, first, then in zip(held, before, after, strict=True):
             for phi, one, two in zip(phis, first, then, strict=True):
                 phi.add_incoming(one, begun)
                 phi.add_incoming(two, builder.block)
         # Behind a look that finds no entry the next finds none too; so the last tells.
-        found = builder.icmp_unsigned("!=", entries[0], word(0))
-        for entry in entries[1:]:
+        found = builder.icmp_unsigned("!=", last[0], word(0))
+        for entry in last[1:]:
             found = builder.and_(found, builder.icmp_unsigned("!=", entry, word(0)))
         builder.cbranch(found, head, none)
 

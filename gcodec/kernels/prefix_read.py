@@ -33,13 +33,14 @@ from gcodec.kernels.prefix_table import (
     read_singles,
     reading,
 )
-from gcodec.kernels.words import peek
+from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 BROKEN = -3  # a block does not end where the next begins
 
 _RUN = 6  # symbols that one look finds at most
 _MARGIN = LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
 _LOOK = np.uint64(64 - WINDOW)
+_BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
 
 
 def read_blocks(
@@ -95,7 +96,7 @@ def check(status: np.ndarray, chained: bool) -> None:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
 
 
-_look_one, _look_all = (looking(count, {"out": 8}) for count in (1, ENTRIES))
+_look_one, _look_all = (looking(count, {"out": 0}) for count in (1, ENTRIES))
 
 
 @functools.cache
@@ -155,18 +156,33 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                             return
                         kept[AT + j], kept[PLACE + j] = at, i + 1
             for j in range(some):
-                stop = bounds[first + j]
-                while kept[PLACE + j] < stop:
-                    _look_one(data, runs, kept, j, 0, out)
-                    i = kept[PLACE + j]
-                    if i < stop:
-                        at = read_one(
-                            data, kept[AT + j], end, singles, parameter, top, out, wide, i
-                        )
-                        if at < 0:
-                            status[0], status[1] = at, kept[AT + j]
-                            return
-                        kept[AT + j], kept[PLACE + j] = at, i + 1
+                _look_one(data, runs, kept, j, 0, out)
+                at, i, stop = kept[AT + j], kept[PLACE + j], bounds[first + j]
+                while i < stop:
+                    if at <= last_at:
+                        word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
+                        if i + 8 <= stop and runs[word >> _LOOK]:
+                            entry = runs[word >> _LOOK]
+                            store_word(out, i, entry)
+                            at += np.int64((entry >> _BITS) & _BYTE)
+                            i += np.int64(entry >> _COUNT)
+                            continue
+                        found = np.int64(singles[word >> _LOOK])
+                        if found:
+                            out[i] = np.uint8(found >> 6)
+                            at += found & 63
+                            i += 1
+                            continue
+                    after = read_one(data, at, end, singles, parameter, top, out, wide, i)
+                    if after < 0:
+                        status[0], status[1] = after, at
+                        return
+                    at, i = after, i + 1
+                    if at <= last_at and i <= kept[LAST_PLACE + j]:
+                        kept[AT + j], kept[PLACE + j] = at, i
+                        _look_one(data, runs, kept, j, 0, out)
+                        at, i = kept[AT + j], kept[PLACE + j]
+                kept[AT + j] = at
                 if not chained:
                     starts[first + 1] = kept[AT]
                 elif kept[AT + j] != starts[first + j + 1]:

@@ -281,7 +281,7 @@ def read_runs(code: PrefixCode) -> np.ndarray:
     Returns
     -------
     (2**WINDOW,) uint64 array
-        Their bits, a byte for each symbol, and how many they are, from the lowest byte on.
+        A byte for each symbol, the first lowest, in six; their bits; how many they are.
     """
     table = np.zeros(1 << WINDOW, np.uint64)
     _fill_runs(read_singles(code), table)
@@ -295,8 +295,7 @@ def read_units(gap: PrefixCode, code: PrefixCode) -> np.ndarray:
     Returns
     -------
     (2**WINDOW,) uint64 array
-        Their bits, three bytes of symbols, three of gaps, how many they are, from the lowest byte
-        on.
+        Three bytes of symbols, the first lowest; three of gaps; their bits; how many they are.
     """
     table = np.zeros(1 << WINDOW, np.uint64)
     _fill_units(read_singles(gap), read_singles(code), table)
@@ -312,10 +311,10 @@ def _fill_runs(singles, table):
             found = np.int64(singles[(start << used) & (table.size - 1)])
             if found == 0 or used + (found & 63) > WINDOW:
                 break
-            entry |= np.uint64(found >> 6) << np.uint64(8 * count + 8)
+            entry |= np.uint64(found >> 6) << np.uint64(8 * count)
             used += found & 63
             count += 1
-        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used)
+        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used) << np.uint64(48)
 
 
 @kernel("in uint32[], in uint32[], out uint64[]")
@@ -331,11 +330,11 @@ def _fill_units(gaps, singles, table):
             found = np.int64(singles[(start << after) & (table.size - 1)])
             if found == 0 or after + (found & 63) > WINDOW:
                 break
-            entry |= np.uint64(found >> 6) << np.uint64(8 * count + 8)
-            entry |= np.uint64(gap >> 6) << np.uint64(8 * count + 32)
+            entry |= np.uint64(found >> 6) << np.uint64(8 * count)
+            entry |= np.uint64(gap >> 6) << np.uint64(8 * count + 24)
             used = after + (found & 63)
             count += 1
-        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used)
+        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used) << np.uint64(48)
 
 
 @functools.lru_cache(maxsize=256)

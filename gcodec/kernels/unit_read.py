@@ -24,11 +24,13 @@ from gcodec.kernels.look_ahead import (
 from gcodec.kernels.prefix_read import BROKEN, check
 from gcodec.kernels.prefix_table import NEAR, WIDE, WINDOW, read_singles, read_units, reading
 from gcodec.kernels.units import FAR, Kind, UnitCode, Units, name_of
-from gcodec.kernels.words import peek
+from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 _GAP_WINDOW = 14  # bits that a reader looks up for a gap
 _MARGIN = 3 * LOOKS + 8  # units before the end of a block where looking ahead stops
 _FARTHEST = np.uint64(2**63 - 1)  # gap
+_BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
+_GAPS = np.uint64(24)
 _LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - _GAP_WINDOW)
 
 
@@ -77,7 +79,7 @@ def read_unit_blocks(
     return int(status[2]), int(status[1])
 
 
-_look_one, _look_all = (looking(count, {"symbols": 8, "gaps": 32}) for count in (1, ENTRIES))
+_look_one, _look_all = (looking(count, {"symbols": 0, "gaps": 24}) for count in (1, ENTRIES))
 
 
 @functools.cache
@@ -179,29 +181,42 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
             for j in range(some):
                 b = first + j
                 stop = starts[b + 1] if chained else end
-                while kept[PLACE + j] < bounds[b] and kept[AT + j] < stop:
-                    _look_one(data, runs, kept, j, 0, symbols, gaps)
-                    at, i = kept[AT + j], kept[PLACE + j]
-                    if i < bounds[b] and at < stop:
-                        after = read_unit(
-                            data,
-                            at,
-                            end,
-                            gap_singles,
-                            singles,
-                            p_gap,
-                            p,
-                            top,
-                            gaps,
-                            symbols,
-                            far,
-                            wide,
-                            i,
-                        )
-                        if after < 0:
-                            status[0], status[1] = after, at
-                            return
-                        kept[AT + j], kept[PLACE + j] = after, i + 1
+                _look_one(data, runs, kept, j, 0, symbols, gaps)
+                at, i = kept[AT + j], kept[PLACE + j]
+                while i < bounds[b] and at < stop:
+                    if i + 8 <= bounds[b] and at <= kept[LAST_AT + j]:
+                        word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
+                        entry = runs[word >> _LOOK]
+                        if entry:
+                            store_word(symbols, i, entry)
+                            store_word(gaps, i, entry >> _GAPS)
+                            at += np.int64((entry >> _BITS) & _BYTE)
+                            i += np.int64(entry >> _COUNT)
+                            continue
+                    after = read_unit(
+                        data,
+                        at,
+                        end,
+                        gap_singles,
+                        singles,
+                        p_gap,
+                        p,
+                        top,
+                        gaps,
+                        symbols,
+                        far,
+                        wide,
+                        i,
+                    )
+                    if after < 0:
+                        status[0], status[1] = after, at
+                        return
+                    at, i = after, i + 1
+                    if i <= kept[LAST_PLACE + j] and at <= kept[LAST_AT + j]:
+                        kept[AT + j], kept[PLACE + j] = at, i
+                        _look_one(data, runs, kept, j, 0, symbols, gaps)
+                        at, i = kept[AT + j], kept[PLACE + j]
+                kept[AT + j], kept[PLACE + j] = at, i
                 begun = kept[PLACE + j] > (bounds[b - 1] if b else 0)
                 full = kept[PLACE + j] == bounds[b] or (b + 1 == count and begun)
                 if chained and (kept[AT + j] != stop or not full):
