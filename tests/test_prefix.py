@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gcodec.kernels.dense_string import Live
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix_write import write_symbols
+from gcodec.kernels.unit_place import place
 from gcodec.kernels.unit_read import read_unit_blocks
 from gcodec.kernels.unit_write import write_units
 from gcodec.kernels.units import FAR, UnitCode, Units, count_units
@@ -143,9 +145,7 @@ def read(
     count = int(bounds[-1])
     small, wide = np.empty(count, np.uint8), np.empty(count * (code.top >= WIDE), np.uint64)
     read_blocks(code, data, starts, bounds, small, wide, end, chained)
-    out = np.empty(count, np.uint64)
-    dense_string.widened(small, wide, out)
-    return out
+    return dense_string.widened(small, wide, np.dtype(np.uint64))
 
 
 class Guarded(BitString):
@@ -427,7 +427,7 @@ def test_units(code: UnitCode) -> None:
             for table in (None, (offsets, positions)):
                 out = np.zeros(symbols.size, narrow(symbols).dtype)
                 where = 8 * lead, nbits, every
-                found = sparse_string.read(code, data, *where, table, out)
+                found = sparse_string.read(code, data, *where, table, partial(place, out=out))
                 assert np.array_equal(out, symbols)
                 assert all(map(np.array_equal, found, (offsets, positions)))
 
@@ -510,7 +510,7 @@ def test_tables_of_units_that_are_wrong_are_refused(code: UnitCode) -> None:
                 with pytest.raises(Corrupt):
                     out = np.zeros(symbols.size, symbols.dtype)
                     table = changed[0], changed[1]
-                    sparse_string.read(code, data, 0, nbits, every, table, out)
+                    sparse_string.read(code, data, 0, nbits, every, table, partial(place, out=out))
 
 
 def test_gaps_past_the_tensor_are_refused() -> None:
@@ -520,10 +520,12 @@ def test_gaps_past_the_tensor_are_refused() -> None:
             text = word(code.gap, gap) + word(code.symbol, 2)
             with pytest.raises(Corrupt, match="gap passes"):
                 out = np.zeros(n, np.uint8)
-                sparse_string.read(code, bytes_of(text), 0, len(text), 64, None, out)
+                sparse_string.read(
+                    code, bytes_of(text), 0, len(text), 64, None, partial(place, out=out)
+                )
         out = np.zeros(n, np.uint8)
         text = word(code.gap, n) + word(code.symbol, 3)
-        sparse_string.read(code, bytes_of(text), 0, len(text), 64, None, out)
+        sparse_string.read(code, bytes_of(text), 0, len(text), 64, None, partial(place, out=out))
         assert np.flatnonzero(out).tolist() == [n - 1] and out[-1] == 3
 
 
@@ -569,7 +571,9 @@ def test_units_by_parts(
             assert text_of(data[2:], nbits - 16) == text
             for table in (None, (offsets, positions)):
                 out = np.zeros(n, np.uint8)
-                found = sparse_string.read(code, data, 16, nbits, 16, table, out)
+                found = sparse_string.read(
+                    code, data, 16, nbits, 16, table, partial(place, out=out)
+                )
                 assert np.array_equal(out, symbols)
                 assert all(map(np.array_equal, found, (offsets, positions)))
 
@@ -609,7 +613,7 @@ def test_words_by_parts(
                 out = np.full(n, 9, np.uint16)
 
                 def take(at: int, small: np.ndarray, wide: np.ndarray, out: Any = out) -> None:
-                    dense_string.widened(small, wide, out[at : at + small.size])
+                    out[at : at + small.size] = dense_string.widened(small, wide, out.dtype)
 
                 found = dense_string.read(code, data, 24, nbits, live, every, known, take)
                 assert np.array_equal(found, offsets)

@@ -20,7 +20,7 @@ from reference import qsgd as reference
 from reference import universal
 from reference.qsgd import Setting
 
-from gcodec.kernels import level_codes, look_ahead, prefix_read, unit_read
+from gcodec.kernels import level_codes, look_ahead, prefix_read, unit_place, unit_read
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.prefix_table import (
@@ -209,7 +209,7 @@ def dense_loop(kind: Any) -> Any:
 
 @functools.cache
 def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
-    read, place = unit_read._reader(kind).built, unit_read._placer(dtype).built
+    read, place = unit_read._reader(kind).built, unit_place._placer(dtype).built
 
     @numba.njit(cache=False)
     def loop(

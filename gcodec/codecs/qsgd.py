@@ -23,6 +23,7 @@ encoding", NIPS 2017, section 3.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,9 +35,10 @@ from gcodec.kernels import dense_string, level_codes, levels, pool, sparse_strin
 from gcodec.kernels.cover import streams
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.norms import norms
+from gcodec.kernels.norms import norms, read_norms, write_norms
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import INFINITY_BITS, all_finite
+from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
@@ -198,15 +200,18 @@ class QSGD(Codec):
         return Scale(symbols.norms, self._bucket(n), self.s)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        if self.form == "sparse" or self.s >= 127:
-            return super()._decode(payload, n, out)
         # No symbol need be kept: each range is dequantised where it is read.
         scale = self._read_scale(payload, n)
         values = empty_like_shape(n) if out is None else out
-        stream = streams(values)
+        if self.form == "sparse":
+            values[:] = 0
+            self._read_sparse(payload, scale, partial(place_values, scale=scale, out=values))
+            return values
+        stream, dtype = streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            levels.dequantize(small, scale, at, values[at : at + small.size], stream=stream)
+            symbols = dense_string.widened(small, wide, dtype)
+            levels.dequantize(symbols, scale, at, values[at : at + small.size], stream=stream)
 
         self._read_dense(payload, scale, n, take)
         return values
@@ -217,7 +222,8 @@ class QSGD(Codec):
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
         levels.check(parts, self.s)
-        form, code, scalars, _ = self._plan(scale, parts)
+        words = _live(scale, parts.size).words
+        form, code, scalars, _ = level_codes.plan(parts, self.s, words, self.form, self.code)
         codec = self.replaced(form=form, code=code)
         if form == "dense":
             return codec._dense(scale, lambda i, j, room: parts[i:j], parts.size, scalars)
@@ -241,20 +247,11 @@ class QSGD(Codec):
         nbits: int,
         *sums: np.ndarray,
     ) -> Payload:
-        data[: 4 * scale.norms.size] = scale.norms.astype(">f4").view(np.uint8)
+        write_norms(scale.norms, data)
         if n < MIN_ELEMENTS or self.seek_blocks is None:
             return Payload(self, scalars, data, nbits)
         table = SeekTable.of(LOG2_BLOCK, *sums)
         return Payload(self, scalars, data, nbits, table if worthwhile(table, n, nbits) else None)
-
-    def _plan(self, scale: Scale, symbols: np.ndarray) -> level_codes.Plan:
-        """Choose form and code, and the Rice parameters."""
-        if self.form != "auto" and self.code in ("omega", "packed"):
-            return level_codes.Plan(self.form, self.code, {}, 0)
-        forms = [form for form in ("dense", "sparse") if self.form in (form, "auto")]
-        codes = [code for code in ("omega", "rice", "packed") if self.code in (code, "auto")]
-        live = _live(scale, symbols.size)
-        return level_codes.shortest(symbols, self.s, live.words, forms, codes)
 
     # --- unpack
 
@@ -262,12 +259,13 @@ class QSGD(Codec):
         scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
         if self.form == "sparse":
             out = np.zeros(n, dtype)
-            self._read_sparse(payload, scale, out)
+            self._read_sparse(payload, scale, partial(place, out=out))
+            _live(scale, n).refuse_silent(out)
             return QSGDSymbols(scale.norms, out)
         out = aligned_empty(n, dtype)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            dense_string.widened(small, wide, out[at : at + small.size])
+            out[at : at + small.size] = dense_string.widened(small, wide, dtype)
 
         self._read_dense(payload, scale, n, take)
         return QSGDSymbols(scale.norms, out)
@@ -278,11 +276,7 @@ class QSGD(Codec):
         if payload.nbits < nbits:
             raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
         check_padding(payload.data, payload.nbits)
-        bits = payload.data[: nbits // 8].view(">u4").astype(np.uint32)
-        wrong = np.flatnonzero(bits >= INFINITY_BITS)
-        if wrong.size:
-            raise Corrupt("a norm must be finite, and not negative", 4 * int(wrong[0]))
-        scale = Scale(bits.view(np.float32), self._bucket(n), self.s)
+        scale = Scale(read_norms(payload.data[: nbits // 8]), self._bucket(n), self.s)
         if self.form == "dense":
             code = level_codes.word_code(self.code, self.s, payload.scalars)
             dense_string.refuse_short(code, _live(scale, n), payload.nbits - nbits)
@@ -319,7 +313,11 @@ class QSGD(Codec):
         return _NORM_NBITS * scale.norms.size + int(offsets[-1])
 
     def _read_sparse(
-        self, payload: Payload, scale: Scale, out: np.ndarray, log2_block: int = LOG2_BLOCK
+        self,
+        payload: Payload,
+        scale: Scale,
+        put: sparse_string.Place,
+        log2_block: int = LOG2_BLOCK,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Read the string of a sparse form; return where its blocks begin and the last ends."""
         first, table, known = _NORM_NBITS * scale.norms.size, payload.seek, None
@@ -328,16 +326,15 @@ class QSGD(Codec):
             log2_block, known = table.log2_block, (table.offsets, table.positions)
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
         where = first, payload.nbits, 1 << log2_block
-        sums = sparse_string.read(code, payload.data, *where, known, out)
-        _live(scale, out.size).refuse_silent(out)
-        return sums
+        return sparse_string.read(code, payload.data, *where, known, put)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         payload = payload._replace(seek=None)
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
             out = np.zeros(n, levels.symbol_dtype(self.s))
-            return SeekTable.of(log2_block, *self._read_sparse(payload, scale, out, log2_block))
+            sums = self._read_sparse(payload, scale, partial(place, out=out), log2_block)
+            return SeekTable.of(log2_block, *sums)
         offsets = self._read_dense(payload, scale, n, _ignore, log2_block)
         return SeekTable.of(log2_block, offsets)
 

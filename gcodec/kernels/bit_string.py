@@ -111,5 +111,5 @@ def _copy(part, nbits, at, out):
     left, right = np.uint8(8 - shift), np.uint8(shift)
     for i in range(1, min(here.size, part.size)):
         here[i] = np.uint8(part[i - 1] << left) | np.uint8(part[i] >> right)
-    if here.size > part.size:  # by one: the last bits of the part
+    if here.size > part.size > 0:  # by one: the last bits of the part
         here[part.size] = np.uint8(part[part.size - 1] << left)

@@ -237,9 +237,10 @@ def _spread(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return full
 
 
-def widened(symbols: np.ndarray, wide: np.ndarray, out: np.ndarray) -> None:
-    """Write symbols, of bytes and what is too large for them, to (n,) unsigned `out`."""
-    out[:] = symbols
+def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return symbols, of bytes and what is too large for them, as an unsigned type."""
+    out = symbols.astype(dtype, copy=False)
     if wide.size:
         large = symbols == WIDE
         out[large] = wide[large]
+    return out

@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     scalars : dict of str to int
         The Rice parameters: ``rice`` of the levels, ``rice_gap`` of the gaps.
     nbits : int
-        Bits of the string.
+        Bits of the string; 0 where there was nothing to choose.
     """
 
     form: str
@@ -59,8 +59,8 @@ def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> UnitCode:
     return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
 
 
-def shortest(symbols: np.ndarray, s: int, words: int, forms: list[str], codes: list[str]) -> Plan:
-    """Return the plan of the shortest string, the first of equals, by exact length.
+def plan(symbols: np.ndarray, s: int, words: int, form: str, code: str) -> Plan:
+    """Return the plan of the shortest string, by exact length; the first of equals.
 
     Parameters
     ----------
@@ -69,17 +69,16 @@ def shortest(symbols: np.ndarray, s: int, words: int, forms: list[str], codes: l
         The largest level.
     words : int
         Elements that have a word in a dense form; all others are 0.
-    forms, codes : list of str
-        From which to choose; packed is dense only.
+    form, code : str
+        Those to take; "auto" for any. The code packed is dense only.
     """
+    forms = ("dense", "sparse") if form == "auto" else (form,)
+    codes = ("omega", "rice", "packed") if code == "auto" else (code,)
+    pairs = [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
+    if len(pairs) == 1 and code != "rice":  # nothing to choose
+        return Plan(*pairs[0], {}, 0)
     counts = tally(symbols)
-    silent = symbols.size - words
-    plans = [
-        _plan(form, code, s, symbols, counts, silent)
-        for code in codes
-        for form in forms
-        if (form, code) != ("sparse", "packed")
-    ]
+    plans = [_plan(*pair, s, symbols, counts, symbols.size - words) for pair in pairs]
     return min(plans, key=lambda plan: plan.nbits)
 
 

@@ -22,7 +22,8 @@ from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 Store = Literal["write", "stream", "add"]
 
 _PART = 1 << 18  # symbols that are checked at a time
-_TINY = 2.0**-100  # norm from which on the factors stay within float32
+_TINY_PART = 1 << 16  # elements among which those of tiny norms are looked for
+TINY = 2.0**-100  # norm from which on the factors stay within float32
 
 
 class Scale(NamedTuple):
@@ -52,10 +53,17 @@ class Scale(NamedTuple):
         """Return the norms of elements, in float64."""
         return np.asarray(self.norms[at // self.bucket], np.float64)
 
-    def tiny(self, first: int, n: int) -> np.ndarray:
-        """Return which of n elements from `first` on lie in buckets of tiny norms."""
-        norms = self.of(np.arange(first, first + n))
-        return first + np.flatnonzero((norms > 0) & (norms < _TINY))
+    def has_tiny(self, first: int, n: int) -> bool:
+        """Whether some norm of the n elements from `first` on is tiny, but not 0."""
+        some = self.norms[first // self.bucket : -(-(first + n) // self.bucket)]
+        return bool(((some > 0) & (some < np.float32(TINY))).any())
+
+    def tiny(self, first: int, n: int, part: slice) -> np.ndarray:
+        """Return which of n elements from `first` on are in a part and have a tiny norm."""
+        begin, end = part.start, min(part.stop, n)
+        norms = self.of(np.arange(first + begin, first + end))
+        found: np.ndarray = np.flatnonzero((norms > 0) & (norms < TINY)) + begin
+        return found
 
 
 def symbol_dtype(s: int) -> np.dtype[Any]:
@@ -99,15 +107,23 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
         tiny |= loop(rest, key, np.uint64(start), *scale.part(start), numbers, last)
         out[whole:] = last[: x.size - whole]
     if tiny:
-        at = scale.tiny(first, x.size)
-        here = at - first
-        size = np.abs(x[here]).astype(np.float64)
-        r = (size * (scale.s / scale.of(at))).astype(np.float32)
-        whole = np.floor(r)
-        bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
-        level = whole.astype(np.uint32) + (words(seed, first, x.size)[here] >> 1 < bound)
-        level = np.minimum(level, np.uint32(scale.s))
-        out[here] = 2 * level + ((level > 0) & (x[here] < 0))
+        for begin in range(0, x.size, _TINY_PART):
+            _quantize_tiny(x, scale, seed, first, out, slice(begin, begin + _TINY_PART))
+
+
+def _quantize_tiny(
+    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, part: slice
+) -> None:
+    """Quantise again what lies in buckets of tiny norms."""
+    here = scale.tiny(first, x.size, part)
+    size = np.abs(x[here]).astype(np.float64)
+    r = (size * (scale.s / scale.of(first + here))).astype(np.float32)
+    whole = np.floor(r)
+    bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
+    random = words(seed, first + part.start, min(part.stop, x.size) - part.start)
+    level = whole.astype(np.uint32) + (random[here - part.start] >> 1 < bound)
+    level = np.minimum(level, np.uint32(scale.s))
+    out[here] = 2 * level + ((level > 0) & (x[here] < 0))
 
 
 def dequantize(
@@ -135,24 +151,38 @@ def dequantize(
         Whether to write past the cache; `out` then starts at a multiple of 32 bytes.
     """
     store: Store = "add" if add is not None else "stream" if stream else "write"
+    if scale.has_tiny(first, out.size):
+        for begin in range(0, out.size, _TINY_PART):
+            part = slice(begin, min(begin + _TINY_PART, out.size))
+            here = scale.tiny(first, out.size, part)
+            held, code = out[here], symbols[here]
+            _dequantize_part(symbols[part], scale, first + begin, out[part], add, store)
+            size = (code >> 1) * (scale.of(first + here) / scale.s)
+            value = np.where(code & 1, -size, size).astype(np.float32)
+            out[here] = value if add is None else held + add * value
+    else:
+        _dequantize_part(symbols, scale, first, out, add, store)
+
+
+def _dequantize_part(
+    symbols: np.ndarray,
+    scale: Scale,
+    first: int,
+    out: np.ndarray,
+    add: np.float32 | None,
+    store: Store,
+) -> None:
+    """Do what `dequantize` does, but in buckets of tiny norms."""
     one = np.float32(1) if add is None else add
     loop, numbers = _dequantizer(symbols.dtype, store), np.empty(BLOCK, np.float32)
     whole = out.size - out.size % BLOCK
-    tiny = loop(symbols[:whole], *scale.part(first), one, numbers, out[:whole])
+    loop(symbols[:whole], *scale.part(first), one, numbers, out[:whole])
     if whole < out.size:
         last, rest = np.zeros(BLOCK, symbols.dtype), np.zeros(BLOCK, np.float32)
         last[: out.size - whole], rest[: out.size - whole] = symbols[whole:], out[whole:]
-        some = scale.part(first + whole)
         loop = _dequantizer(symbols.dtype, "add" if store == "add" else "write")
-        tiny |= loop(last, *some, one, numbers, rest)
+        loop(last, *scale.part(first + whole), one, numbers, rest)
         out[whole:] = rest[: out.size - whole]
-    if tiny:
-        # These had the factor 0, so that nothing of them was added.
-        at = scale.tiny(first, out.size)
-        code = symbols[at - first]
-        size = (code >> 1) * (scale.of(at) / scale.s)
-        value = np.where(code & 1, -size, size).astype(np.float32)
-        out[at - first] = value if add is None else out[at - first] + add * value
 
 
 def _spreading(up: bool) -> Any:
@@ -174,7 +204,7 @@ def _spreading(up: bool) -> Any:
             stop = min(end - start, BLOCK) if b < last else BLOCK
             norm = np.float64(norms[b])
             factor = np.float32(0)
-            if norm >= _TINY:
+            if norm >= TINY:
                 factor = np.float32(np.float64(s) / norm if up else norm / np.float64(s))
             elif norm > 0:
                 tiny = True
@@ -290,14 +320,12 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     )
     def dequantize_part(symbols, norms, phase, bucket, s, scale, numbers, out):
         # symbols.size == out.size, a multiple of BLOCK; for the rest see quantize_part
-        held, any_tiny = np.int64(-1), False
+        held = np.int64(-1)
         for i in range(0, out.size, BLOCK):
             if i + phase + BLOCK > held:
-                held, tiny = spread(numbers, norms, bucket, i + phase, s)
-                any_tiny |= tiny
+                held, _ = spread(numbers, norms, bucket, i + phase, s)
             one_block(symbols, i, numbers, 0, scale, out, i)
         if streaming:
             fence()
-        return any_tiny
 
     return dequantize_part

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats
 from gcodec.kernels.memory import bits_float, float_bits
-from gcodec.kernels.reduce import LANES, TILE, max_abs_bits, sum_squares
+from gcodec.kernels.reduce import INFINITY_BITS, LANES, TILE, max_abs_bits, sum_squares
 
 Norm = Literal["l2", "max"]
 
@@ -46,6 +47,20 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
 
     pool.run(task, x.size, bucket)
     return out
+
+
+def write_norms(found: np.ndarray, data: np.ndarray) -> None:
+    """Write norms as binary32, big-endian, to the first bytes of `data`."""
+    data[: found.nbytes] = found.astype(">f4").view(np.uint8)
+
+
+def read_norms(data: np.ndarray) -> np.ndarray:
+    """Read what `write_norms` wrote: whole numbers of four bytes."""
+    bits = data.view(">u4").astype(np.uint32)
+    wrong = np.flatnonzero(bits >= INFINITY_BITS)  # the sign is the highest bit
+    if wrong.size:
+        raise Corrupt("a norm must be finite, and not negative", 4 * int(wrong[0]))
+    return bits.view(np.float32)
 
 
 def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:

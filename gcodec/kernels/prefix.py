@@ -67,7 +67,7 @@ def read(
         small, wide = np.empty(out.size, np.uint8), np.empty(out.size, np.uint64)
         starts = np.array([start, 0])
         read_blocks(code, data, starts, np.array([out.size]), small, wide, nbits, False)
-        widened(small, wide, out)
+        out[:] = widened(small, wide, out.dtype)
         start = int(starts[1])
     return values, start
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.prefix_table import WIDE
-from gcodec.kernels.unit_read import place, read_unit_blocks
+from gcodec.kernels.unit_read import read_unit_blocks
 from gcodec.kernels.unit_write import write_units
 from gcodec.kernels.units import UnitCode, Units, count_units
 
 _CHUNK = 1 << 18  # elements that are written at a time
 _READ = 1 << 16  # units that are read at a time
+Place = Callable[[Units, np.ndarray, np.ndarray, int], int]
+
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 
@@ -42,8 +46,11 @@ def write(
     """
 
     def count(start: int, stop: int) -> tuple[int, int, int]:
-        number, last = count_units(symbols[start:stop])
-        return start, number, start + last if last else 0
+        number, last = 0, 0
+        for at in range(start, stop, _CHUNK):
+            found, position = count_units(symbols[at : min(at + _CHUNK, stop)])
+            number, last = number + found, at + position if position else last
+        return start, number, last
 
     before, number, last = {}, 0, 0
     for start, found, position in pool.run(count, symbols.size, _CHUNK):
@@ -82,7 +89,7 @@ def read(
     end: int,
     every: int,
     table: tuple[np.ndarray, np.ndarray] | None,
-    out: np.ndarray,
+    place: Place,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read the string of a tensor.
 
@@ -96,8 +103,10 @@ def read(
         Units of a block.
     table : (offsets, positions), optional
         As `write` returns them. Blocks are then read side by side, and must be so.
-    out : (n,) unsigned array
-        Zeros, where the symbols are written.
+    place : callable
+        Takes units, the ends of their blocks, the positions of the last of each if they are known,
+        and the position before them; returns the position of the last. Called on the threads of
+        the pool if there is a table.
 
     Returns
     -------
@@ -121,11 +130,11 @@ def read(
                 bounds[-1], _ = read_unit_blocks(code, data, starts, bounds, units, end, True)
                 if bounds[-1] != (last - b) * every and last != count:
                     raise Corrupt("the seek table is wrong: a block has too few values")
-                place(units, bounds, positions[b + 1 : last + 1], int(positions[b]), out)
+                place(units, bounds, positions[b + 1 : last + 1], int(positions[b]))
 
         pool.run(task, count * every, every)
         return table
-    return _read_on(code, data, first, end, every, table, out)
+    return _read_on(code, data, first, end, every, table, place)
 
 
 def _read_on(
@@ -135,7 +144,7 @@ def _read_on(
     end: int,
     every: int,
     table: tuple[np.ndarray, np.ndarray] | None,
-    out: np.ndarray,
+    place: Place,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read a string from its begin to its end; see `read`."""
     step = min(every, _READ)
@@ -146,7 +155,7 @@ def _read_on(
         bounds = np.array([step])
         count, at = read_unit_blocks(code, data, np.array([at]), bounds, units, end, False)
         bounds[0] = count
-        last = place(units, bounds, np.empty(0, np.int64), last, out)
+        last = place(units, bounds, np.empty(0, np.int64), last)
         number += count
         if number % every == 0:
             offsets.append(at - first)

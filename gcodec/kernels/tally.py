@@ -7,7 +7,8 @@ Symbols are twice a level, plus its sign.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,9 @@ _NEXT = 4  # parameters of a Rice code that are looked at in one pass, where the
 _PARAMETERS = 48  # that a Rice code may have
 _NEAR = 256  # numbers below it are counted one by one
 
+_PART = 1 << 17  # elements that are counted at a time
+
+_T = TypeVar("_T")
 Numbers = Literal["zigzag", "levels", "gaps"]
 
 
@@ -61,12 +65,21 @@ def tally(symbols: np.ndarray) -> Tally:
         first, last = (int(end) for end in ends)
         return counts, start + first if first else 0, start + last if last else 0
 
-    found = pool.run(task, symbols.size)
+    found = _in_parts(task, symbols.size)
     counts = sum((counts for counts, _, _ in found), np.zeros(3 * _SIZES, np.int64))
     above, levels, gaps = counts.reshape(3, _SIZES)
     for gap in _between(found):
         gaps[gap.bit_length() - 1] += 1
     return Tally(above, levels, gaps)
+
+
+def _in_parts(task: Callable[[int, int], _T], n: int) -> list[_T]:
+    """Return what a task makes of parts of n elements, small enough to be copied."""
+
+    def several(start: int, stop: int) -> list[_T]:
+        return [task(at, min(at + _PART, stop)) for at in range(start, stop, _PART)]
+
+    return [result for results in pool.run(several, n, _PART) for result in results]
 
 
 def _between(found: list[tuple[Any, int, int]]) -> list[int]:
@@ -124,7 +137,7 @@ def _gaps(symbols: np.ndarray) -> np.ndarray:
         first, last = (int(end) for end in ends)
         return _sums(counts) + far, start + first if first else 0, start + last if last else 0
 
-    found = pool.run(task, symbols.size)
+    found = _in_parts(task, symbols.size)
     total = np.zeros(_PARAMETERS + 1, np.int64)
     for part in found:
         total += part[0]
@@ -142,7 +155,7 @@ def _sums_of_bytes(symbols: np.ndarray, numbers: Numbers) -> np.ndarray:
         return counts.reshape(4, _NEAR)
 
     counts = np.zeros(_NEAR, np.int64)
-    for part in pool.run(task, symbols.size):
+    for part in _in_parts(task, symbols.size):
         counts += part.sum(axis=0)
     if numbers == "zigzag":
         order = np.array([0, *(k ^ 1 for k in range(2, _NEAR))])  # 0, −1, 1, −2, 2, …
@@ -169,7 +182,7 @@ def _search(symbols: np.ndarray, numbers: Numbers, near: int, silent: int) -> tu
             _shifted(part, numbers == "zigzag", np.uint64(first), sums)
             return sums
 
-        found = pool.run(task, symbols.size)
+        found = _in_parts(task, symbols.size)
         count, *sums = (sum(int(part[k]) for part in found) for k in range(_NEXT + 1))
         return [total + (count - silent) * (1 + first + k) for k, total in enumerate(sums)]
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
-from gcodec.errors import Corrupt
-from gcodec.kernels.codewords import CORRUPT
 from gcodec.kernels.jit import Kernel, kernel, subroutine
 from gcodec.kernels.look_ahead import (
     AT,
@@ -226,72 +223,3 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
         status[0] = 0
 
     return read_some
-
-
-def place(
-    units: Units,
-    bounds: np.ndarray,
-    positions: np.ndarray,
-    before: int,
-    out: np.ndarray,
-) -> int:
-    """Write symbols to their positions.
-
-    Parameters
-    ----------
-    units : Units
-    bounds : (count,) int64 array
-        Ends of blocks of units; the last tells how many units there are.
-    positions : (count,) int64 array
-        Of the last unit of each block; of no elements where they are not known.
-    before : int
-        Position of the last unit before these.
-    out : (n,) unsigned array
-        Of the whole tensor; zeros.
-
-    Returns
-    -------
-    int
-        The position of the last unit.
-
-    Raises
-    ------
-    Corrupt
-    """
-    status = np.zeros(2, np.int64)
-    last = _placer(out.dtype)(*units, bounds, positions, before, out, status)
-    if status[0] == CORRUPT:
-        raise Corrupt(f"a gap passes the {out.size} elements of the tensor")
-    check(status, positions.size > 0)
-    return int(last)
-
-
-@functools.cache
-def _placer(kind: np.dtype[Any]) -> Kernel:
-    dtype = kind.name
-    cast = getattr(np, dtype)
-
-    @kernel(
-        "in uint8[], in uint8[], in uint64[], in uint64[], in int64[], in int64[], int64, "
-        f"out {dtype}[], out int64[]",
-        variant=dtype,
-    )
-    def place_units(gaps, symbols, far, wide, bounds, positions, before, out, status):
-        # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE
-        last, i = before, 0
-        for b in range(bounds.size):
-            while i < bounds[b]:  # at most gaps.size
-                gap = far[i] if gaps[i] == FAR else np.uint64(gaps[i])
-                if gap > np.uint64(out.size - last):
-                    status[0], status[1] = CORRUPT, i
-                    return last
-                last += np.int64(gap)
-                symbol = symbols[i]
-                out[last - 1] = cast(wide[i]) if symbol == WIDE and wide.size else cast(symbol)
-                i += 1
-            if positions.size and positions[b] != last:
-                status[0], status[1] = BROKEN, b
-                return last
-        return last
-
-    return place_units

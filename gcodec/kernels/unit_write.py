@@ -107,7 +107,7 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
             mask = np.uint64(0)
             if span == SCAN:
                 mask = bytes_at_least(small, i, np.uint8(1))
-                near = i - last + SCAN < NEAR and until > SCAN and at <= limit
+                near = i - last + SCAN < NEAR and until > SCAN
                 if near and count_ones(mask) >= np.uint64(_MANY):
                     # Groups of four, up to one that has no word.
                     start = i
@@ -116,7 +116,7 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                         if places[BLOCK // 4]:
                             break
                         k = 0
-                        while k < BLOCK // 4:
+                        while k < BLOCK // 4 and at <= limit:
                             group = groups[places[k]]
                             nbits = group & _LENGTH
                             count = np.int64((group >> np.uint64(16)) & np.uint64(7))
