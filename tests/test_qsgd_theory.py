@@ -97,7 +97,7 @@ def chances(x: np.ndarray, codec: Any, norms: np.ndarray, factor: float = 1) -> 
 
 
 def chances_of(x: np.ndarray, codec: Any) -> Chances:
-    return chances(x, codec, codec._norms(x))
+    return chances(x, codec, codec._scale_of(x).norms)
 
 
 def codecs_for(n: int, s: int) -> list[Any]:
@@ -257,7 +257,7 @@ def sampled_and_known(
     shape: str, setting: dict[str, Any], factor: float = 1
 ) -> tuple[np.ndarray, np.ndarray, Chances]:
     x, codec = vector(shape, PLACES), qsgd(**setting)
-    return *sample(shape, tuple(setting.items())), chances(x, codec, codec._norms(x), factor)
+    return *sample(shape, tuple(setting.items())), chances(x, codec, codec._scale_of(x).norms, factor)
 
 
 @sampled
@@ -395,7 +395,7 @@ def test_payloads_have_the_expected_bits(shape: str, n: int) -> None:
     settings = [{"s": 1}, {"s": 4}, {"s": root}, {"s": 15, "bucket": 100, "norm": "max"}]
     for setting in settings:
         codec = qsgd(**setting)
-        norms = codec._norms(x)
+        norms = codec._scale_of(x).norms
         known = chances(x, codec, norms)
         for form, expected in (("dense", dense_nbits), ("sparse", sparse_nbits)):
             one = codec.replaced(form=form)

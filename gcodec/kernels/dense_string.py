@@ -18,6 +18,7 @@ from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
 
 _CHUNK = 1 << 19  # elements whose symbols stay in a cache
+_LESS = 1 << 16  # elements, where more than a byte is kept of each
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 
@@ -50,6 +51,10 @@ class Live(NamedTuple):
         silent = int(self.silent.sum()) * self.bucket
         return self.n - silent + (-self.n % self.bucket if self.silent[-1] else 0)
 
+    def chunk(self, wide: bool) -> int:
+        """Tell how many elements to take at a time; `wide` if symbols pass a byte."""
+        return _LESS if wide or self.silent is not None else _CHUNK
+
     def part(self, start: int, stop: int, every: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the words up to the end of each block of a range, and which elements have one."""
         bounds = np.minimum(np.arange(start + every, stop + every, every), stop) - start
@@ -65,8 +70,8 @@ class Live(NamedTuple):
         """Raise `Corrupt` if an element that has no word is not 0."""
         if self.silent is None:
             return
-        for at in range(0, self.n, _CHUNK):
-            part = symbols[at : at + _CHUNK]
+        for at in range(0, self.n, _LESS):
+            part = symbols[at : at + _LESS]
             _, mask = self.part(at, at + part.size, part.size)
             if mask is not None and part[~mask].any():
                 raise Corrupt("a value lies in a bucket whose norm is 0")
@@ -92,7 +97,7 @@ def write(
         Of the symbols.
     live : Live
     every : int
-        Elements of a block, a power of two up to 2^19.
+        Elements of a block, a power of two up to 2^16.
     lead : int
         Bytes that are left free before the string.
 
@@ -105,12 +110,13 @@ def write(
         Bit of the string where each block begins, and where the last ends.
     """
     lengths = np.empty(-(-live.n // every), np.int64)
+    chunk = live.chunk(dtype.itemsize > 1)
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead if start == 0 else 0)
-        room = np.empty(min(stop - start, _CHUNK), dtype)
-        for at in range(start, stop, _CHUNK):
-            end = min(at + _CHUNK, stop)
+        room = np.empty(min(stop - start, chunk), dtype)
+        for at in range(start, stop, chunk):
+            end = min(at + chunk, stop)
             bounds, mask = live.part(at, end, every)
             symbols = symbols_of(at, end, room[: end - at])
             before = string.nbits
@@ -167,23 +173,24 @@ def read(
     FormatError
     """
     read_part = _PartReader(code, data, live, end, take)
-    if offsets is not None and every <= _CHUNK:
+    chunk = live.chunk(code.top >= WIDE)
+    if offsets is not None and every <= chunk:
 
         def task(start: int, stop: int) -> None:
-            room = read_part.room(stop - start)
-            for at in range(start, stop, _CHUNK):
-                upto = min(at + _CHUNK, stop)
+            room = read_part.room(min(chunk, stop - start))
+            for at in range(start, stop, chunk):
+                upto = min(at + chunk, stop)
                 starts = first + offsets[at // every : -(-upto // every) + 1]
                 read_part(at, upto, every, starts, True, *room)
 
         pool.run(task, live.n, every)
         return offsets
-    step = min(every, _CHUNK)
+    step = min(every, chunk)
     ends = np.empty(-(-live.n // step) + 1, np.int64)
     ends[0] = first
-    room = read_part.room(live.n)
-    for at in range(0, live.n, _CHUNK):
-        upto = min(at + _CHUNK, live.n)
+    room = read_part.room(min(chunk, live.n))
+    for at in range(0, live.n, chunk):
+        upto = min(at + chunk, live.n)
         read_part(at, upto, step, ends[at // step : -(-upto // step) + 1], False, *room)
     found = np.append(ends[: -1 : every // step], ends[-1]) - first
     if offsets is not None and not np.array_equal(found, offsets):
@@ -207,9 +214,8 @@ class _PartReader(NamedTuple):
     end: int
     take: Callable[[int, np.ndarray, np.ndarray], None]
 
-    def room(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def room(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Make room for the symbols of a range: fresh memory for each would cost too much."""
-        count = min(n, _CHUNK)
         wide = count if self.code.top >= WIDE else 0
         return np.empty(count, np.uint8), np.empty(wide, np.uint64)
 
