@@ -257,7 +257,8 @@ def sampled_and_known(
     shape: str, setting: dict[str, Any], factor: float = 1
 ) -> tuple[np.ndarray, np.ndarray, Chances]:
     x, codec = vector(shape, PLACES), qsgd(**setting)
-    return *sample(shape, tuple(setting.items())), chances(x, codec, codec._scale_of(x).norms, factor)
+    norms = codec._scale_of(x).norms
+    return *sample(shape, tuple(setting.items())), chances(x, codec, norms, factor)
 
 
 @sampled
