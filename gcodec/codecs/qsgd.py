@@ -32,7 +32,6 @@ from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import dense_string, level_codes, levels, pool, sparse_string
-from gcodec.kernels.cover import streams
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import norms, read_norms, write_norms
@@ -186,7 +185,10 @@ class QSGD(Codec):
     def _dequantize_into(
         self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        scale, stream = self._checked_scale(symbols, out.size), add is None and streams(out)
+        scale, stream = (
+            self._checked_scale(symbols, out.size),
+            add is None and levels.streams(out),
+        )
 
         def task(start: int, stop: int) -> None:
             part = symbols.levels[start:stop]
@@ -207,7 +209,7 @@ class QSGD(Codec):
             values[:] = 0
             self._read_sparse(payload, scale, partial(place_values, scale=scale, out=values))
             return values
-        stream, dtype = streams(values), levels.symbol_dtype(self.s)
+        stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             symbols = dense_string.widened(small, wide, dtype)

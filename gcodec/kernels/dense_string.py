@@ -17,8 +17,8 @@ from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
 
-_CHUNK = 1 << 19  # elements whose symbols stay in a cache
-_LESS = 1 << 16  # elements, where more than a byte is kept of each
+_CHUNK = 1 << 20  # elements whose symbols stay in a cache
+_LESS = 1 << 17  # elements, where more than a byte is kept of each
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 
@@ -97,7 +97,7 @@ def write(
         Of the symbols.
     live : Live
     every : int
-        Elements of a block, a power of two up to 2^16.
+        Elements of a block, a power of two up to 2^17.
     lead : int
         Bytes that are left free before the string.
 

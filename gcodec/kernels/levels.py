@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.kernels import cover
 from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
@@ -126,6 +127,11 @@ def _quantize_tiny(
     out[here] = 2 * level + ((level > 0) & (x[here] < 0))
 
 
+def streams(out: np.ndarray) -> bool:
+    """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
+    return cover.streams(out[cover.to_cache_line(out, 1) :])
+
+
 def dequantize(
     symbols: np.ndarray,
     scale: Scale,
@@ -148,8 +154,11 @@ def dequantize(
     add : float32, optional
         The multiple; each product is rounded before it is added.
     stream : bool
-        Whether to write past the cache; `out` then starts at a multiple of 32 bytes.
+        Whether to write past the cache, from the first cache line of `out` on.
     """
+    if stream and (head := cover.to_cache_line(out, 1)):
+        dequantize(symbols[:head], scale, first, out[:head], add)
+        symbols, first, out = symbols[head:], first + head, out[head:]
     store: Store = "add" if add is not None else "stream" if stream else "write"
     if scale.has_tiny(first, out.size):
         for begin in range(0, out.size, _TINY_PART):

@@ -131,11 +131,12 @@ def _place_values(
                 step = norm / np.float64(s)
                 factor, tiny = np.float32(step), norm < TINY
             symbol = wide[i] if symbols[i] == WIDE and wide.size else np.uint64(symbols[i])
-            level = symbol >> np.uint64(1)
+            level = np.int64(symbol >> np.uint64(1))
             value = np.float32(level) * factor
             if tiny:
                 value = np.float32(np.float64(level) * step)
-            out[last - 1] = -value if symbol & np.uint64(1) else value
+            # Signs are as good as random: a branch would guess every second one wrong.
+            out[last - 1] = value * np.float32(1 - 2 * np.int64(symbol & np.uint64(1)))
             i += 1
         if positions.size and positions[b] != last:
             status[0], status[1] = BROKEN, b
