@@ -102,6 +102,20 @@ class Emitter:
             one = builder.module.add_metadata([ir.IntType(32)(1)])
             written.set_metadata("nontemporal", one)
 
+    def store_as(self, store: str, values: Any, pointer: Any) -> None:
+        """Store what a block decoded: "write" or "stream" it, or "add" it times the scale.
+
+        Each product is rounded before it is added.
+        """
+        if store == "stream":
+            self.store(values, pointer, align=32, streaming=True)
+            return
+        self.fetch(pointer)
+        if store == "add":
+            scaled = self.builder.fmul(self.splat(self.args["scale"]), values)
+            values = self.builder.fadd(self.load(pointer, values.type), scaled)
+        self.store(values, pointer)
+
     def magnitude_bits(self, x: Any) -> Any:
         """Bits of the absolute values of float32 lanes."""
         bits = self.builder.bitcast(x, lanes(32, x.type.count))

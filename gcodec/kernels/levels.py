@@ -303,14 +303,7 @@ def _dequantize_block(bits: int, store: Store) -> Any:
         level = builder.sitofp(builder.lshr(codes, every([1] * BLOCK)), floats())
         size = builder.fmul(level, e.load(e.address("numbers", "zero"), floats()))
         values = builder.bitcast(builder.or_(builder.bitcast(size, every), sign), floats())
-        if store == "stream":
-            e.store(values, target, align=32, streaming=True)
-            return
-        e.fetch(target)
-        if store == "add":
-            scaled = builder.fmul(e.splat(e.args["scale"]), values)
-            values = builder.fadd(e.load(target, floats()), scaled)
-        e.store(values, target)
+        e.store_as(store, values, target)
 
     return dequantize_block
 

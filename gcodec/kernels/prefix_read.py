@@ -161,8 +161,8 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                 while i < stop:
                     if at <= last_at:
                         word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                        if i + 8 <= stop and runs[word >> _LOOK]:
-                            entry = runs[word >> _LOOK]
+                        entry = runs[word >> _LOOK]
+                        if entry and i + 8 <= stop:
                             store_word(out, i, entry)
                             at += np.int64((entry >> _BITS) & _BYTE)
                             i += np.int64(entry >> _COUNT)

@@ -1,4 +1,4 @@
-"""Prefix codes as tables: what a writer puts down for two symbols, what a reader sees in 12 bits.
+"""Prefix codes as tables: what a writer puts for four symbols, what a reader sees in 12 bits.
 
 A symbol is what is coded; its word is that of a universal code. Symbols below 255 whose words are
 short are in tables, all others go by the code's rule.
@@ -164,7 +164,7 @@ class WriteTables(NamedTuple):
     groups : (2**(4 * FOURS) + 2**(2 * TWOS),) uint32 array
         Words of four symbols below 2**FOURS, by the number that has them as digits; behind these,
         words of two symbols below 2**TWOS. Length 63 where there is none.
-    singles : (size,) uint64 array
+    singles : (WIDE + 1,) uint64 array
         Words of single symbols; 0 where there is none. Never for symbol WIDE.
     """
 
@@ -173,16 +173,20 @@ class WriteTables(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def write_tables(code: PrefixCode, size: int = WIDE + 1) -> WriteTables:
+def write_tables(code: PrefixCode) -> WriteTables:
     """Make the tables of a writer."""
-    bits, nbits = _words(code, size)
-    if size == WIDE + 1:
-        bits[WIDE], nbits[WIDE] = 0, 0
-    ready = (nbits > 0) & (nbits <= _SINGLE_NBITS)
-    singles = np.where(ready, bits << np.uint64(6) | nbits.astype(np.uint64), np.uint64(0))
+    bits, nbits = _words(code, WIDE + 1)
+    bits[WIDE], nbits[WIDE] = 0, 0
     twos = _joined(bits, nbits, 1 << TWOS)
     fours = _joined(*_joined(bits, nbits, 1 << FOURS), 1 << 2 * FOURS)
-    return WriteTables(np.concatenate([_entries(*fours), _entries(*twos)]), singles)
+    groups = np.concatenate([_entries(*fours), _entries(*twos)])
+    return WriteTables(groups, _ready(bits, nbits))
+
+
+def _ready(bits: np.ndarray, nbits: np.ndarray) -> np.ndarray:
+    """Join words and their lengths; 0 where a word is too long, or none."""
+    ready = (nbits > 0) & (nbits <= _SINGLE_NBITS)
+    return np.where(ready, bits << np.uint64(6) | nbits.astype(np.uint64), np.uint64(0))
 
 
 NEAR = 1024  # gaps below it have their word in a table
@@ -203,7 +207,7 @@ def unit_tables(gap: PrefixCode, code: PrefixCode) -> tuple[np.ndarray, np.ndarr
         too many), zeros before the first symbol that is not 0, zeros behind the last (4 each), how
         many are not 0 (8), the bits.
     """
-    gaps, singles = write_tables(gap, NEAR).singles, write_tables(code).singles
+    gaps, singles = _ready(*_words(gap, NEAR)), write_tables(code).singles
     groups = np.empty(1 << 4 * FOURS, np.uint64)
     _fill_groups(gaps, singles, groups)
     return gaps, singles, groups

@@ -1,4 +1,4 @@
-"""The writer of prefix codes: eight symbols at a time through a table of pairs.
+"""The writer of prefix codes: four symbols at a time by a table, or two where they are larger.
 
 Words go one behind the other into one bit string, most significant bit first. What a table does
 not hold goes by the code's rule.

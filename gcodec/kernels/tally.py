@@ -14,9 +14,9 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.jit import kernel
+from gcodec.kernels.units import SCAN
 from gcodec.kernels.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
 
-_SCAN = 64  # symbols that are scanned at once
 _SIZES = 64  # bit lengths, from 1
 _NEXT = 4  # parameters of a Rice code that are looked at in one pass, where they are searched
 _PARAMETERS = 48  # that a Rice code may have
@@ -205,8 +205,8 @@ def _tally_bytes(small, counts, ends):
     # The loop counts those of at least so many bits; what each has more than the next follows.
     above, levels, gaps = counts[:_SIZES], counts[_SIZES : 2 * _SIZES], counts[2 * _SIZES :]
     last = np.int64(0)
-    whole = small.size - small.size % _SCAN
-    for i in range(0, whole, _SCAN):
+    whole = small.size - small.size % SCAN
+    for i in range(0, whole, SCAN):
         sent = bytes_at_least(small, i, np.uint8(1))
         if sent == 0:
             continue
@@ -225,7 +225,7 @@ def _tally_bytes(small, counts, ends):
             gaps[63 - np.int64(leading_zeros(np.uint64(head - last)))] += 1
         else:
             ends[0] = head
-        last = i + _SCAN - np.int64(leading_zeros(sent))
+        last = i + SCAN - np.int64(leading_zeros(sent))
         # All gaps but the first are within the word: `zeros_n` marks where n zeros precede.
         rest = sent & (sent - np.uint64(1))
         if rest:
@@ -300,9 +300,9 @@ def _gap_counts(small, counts, far, ends):
     # counts of gaps − 1 below counts.size; far: how many are not below, and their sums without
     # 0, 1, 2, … bits. For ends, see _tally_bytes.
     last = np.int64(0)
-    for i in range(0, small.size, _SCAN):
+    for i in range(0, small.size, SCAN):
         mask = np.uint64(0)
-        if i + _SCAN <= small.size:
+        if i + SCAN <= small.size:
             mask = bytes_at_least(small, i, np.uint8(1))
         else:
             for k in range(small.size - i):

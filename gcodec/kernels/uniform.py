@@ -237,14 +237,7 @@ def _dequantize_block(store: Store) -> Any:
         steps = builder.sitofp(builder.zext(codes, lanes(32)), doubles())
         exact = builder.fadd(end, builder.fmul(steps, step))
         values = builder.fptrunc(exact, floats())
-        if store == "stream":
-            e.store(values, target, align=32, streaming=True)
-            return
-        e.fetch(target)
-        if store == "add":
-            scaled = builder.fmul(e.splat(e.args["scale"]), values)
-            values = builder.fadd(e.load(target, floats()), scaled)
-        e.store(values, target)
+        e.store_as(store, values, target)
 
     return dequantize_block
 
