@@ -13,7 +13,7 @@ LAYERS = [
     {"errors"},
     {"limits", "wire"},
     {"kernels"},
-    {"kinds", "seeds"},
+    {"kinds", "seeds", "minifloats"},
     {"params", "frameworks", "seek"},
     {"arrays", "payload"},
     {"entropy"},
