@@ -32,7 +32,7 @@ from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.kinds import binary32, check_number
 from gcodec.params import Parameters
 from gcodec.payload import Payload
-from gcodec.seek import SeekTable, most_nbytes
+from gcodec.seek import Blocks, SeekTable, most_nbytes
 from gcodec.wire import encode_name, max_header_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
@@ -72,9 +72,13 @@ class Codec(Parameters):
     # What a class of variable length may add.
 
     @property
-    def seek_blocks(self) -> str | None:
-        """What blocks of a seek table count: "elements" or (sent) "values"; None: no table."""
+    def seek_blocks(self) -> Blocks | None:
+        """What blocks of a seek table count; None: no table."""
         return None
+
+    def seek_count(self, n: int) -> int:
+        """Return how many there are of that in n elements, or are at most."""
+        return n
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Return the table of a payload, found by decoding it from bit 0; raise `FormatError`."""
@@ -303,7 +307,8 @@ class Codec(Parameters):
             kind = Truncated if 8 * data.size < payload.nbits else Corrupt
             raise kind(f"the payload has {data.size} bytes for {payload.nbits} bits")
         if payload.seek is not None:
-            payload.seek.check(payload.codec.seek_blocks, n, payload.nbits)
+            blocks = payload.codec.seek_blocks, payload.codec.seek_count(n)
+            payload.seek.check(*blocks, payload.nbits)
         return payload._replace(data=data)
 
     def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:

@@ -35,7 +35,7 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.seek import LOG2_BLOCK, Section, SeekTable, check_log2
+from gcodec.seek import LOG2_BLOCK, LOG2_STATES, Section, SeekTable, check_log2
 from gcodec.wire import Reader, leb128
 
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
@@ -71,7 +71,8 @@ class Frame:
     def __post_init__(self) -> None:
         """Raise `Corrupt` if the seek table cannot be one of the payload."""
         if self.seek is not None:
-            self.seek.check(self.codec.seek_blocks, self.size, self.payload.nbits)
+            blocks = self.codec.seek_blocks, self.codec.seek_count(self.size)
+            self.seek.check(*blocks, self.payload.nbits)
 
     @property
     def seek(self) -> SeekTable | None:
@@ -134,13 +135,14 @@ class Frame:
             parts.append(_tag(self.key, parts))
         return parts
 
-    def with_seek(self, log2_block: int = LOG2_BLOCK) -> Frame:
+    def with_seek(self, log2_block: int | None = None) -> Frame:
         """Return the frame with a seek table, which decoding its payload finds.
 
         Parameters
         ----------
-        log2_block : int
-            Of the elements, or sent values, of a block; from 0 to 62.
+        log2_block : int, optional
+            Of the elements, or sent values, of a block, from 0 to 62; default 12. Of the symbols
+            of a rANS string, from 5 to 18; default 16.
 
         Returns
         -------
@@ -152,10 +154,14 @@ class Frame:
         ------
         FormatError
             If the payload cannot be decoded.
+        ParameterError
         """
-        log2_block = check_log2(log2_block)
+        blocks = self.codec.seek_blocks
+        if log2_block is None:
+            log2_block = LOG2_STATES if blocks == "states" else LOG2_BLOCK
+        log2_block = check_log2(log2_block, blocks or "elements")
         has_it = self.seek is not None and self.seek.log2_block == log2_block
-        if has_it or self.codec.seek_blocks is None or not self.size:
+        if has_it or blocks is None or not self.size:
             return self
         payload = self.payload._replace(seek=None)
         table = self.codec._index(payload, self.size, log2_block)
@@ -243,7 +249,7 @@ class Frame:
             raise Corrupt("no array has such a shape", start + 8)
         name = _read_name(raw_name)
         codec, values = _read_codec(codec_class, parameters, scalars)
-        table = None if section is None else section.table(n)
+        table = None if section is None else section.table(codec.seek_count(n))
         payload = Payload(codec, values, payload_data, nbits, table)
         return cls(codec, dtype, shape, payload, name, key), reader.at
 

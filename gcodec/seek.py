@@ -2,20 +2,22 @@
 
 It lies in the frame's header and says nothing that decoding from bit 0 would not find; with it, a
 decoder can begin at many places at once. A block is 2^log2_block elements, or as many sent values
-for codecs that send only some; the last may have fewer. Which of both it is, the codec says.
+for codecs that send only some, or as many symbols of a rANS string; the last may have fewer. Which
+of these it is, the codec says.
 
-    log2 of the block u8 · width u8 · count LEB128 · entries
+    log2 of the block u8 · width u8 · count LEB128 · entries · states
 
 An entry is the block's number of bits and, where blocks count sent values, its advance: how many
 elements from the last value before the block, or from before the tensor, to its last value. Both
 take `width` bytes, the least of 1, 2, 4 and 8 that hold them all. Before entries 4096, 8192, …
-lie the sums so far, 8 bytes each. Source: docs/wire-format.md, part A.
+lie the sums so far, 8 bytes each. Only rANS has states: those of the coder's lanes at each block
+that begins within one of rANS. Source: docs/wire-format.md, part A.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,9 +29,14 @@ from gcodec.wire import Reader, leb128
 # most one byte for so many of the payload.
 MIN_ELEMENTS = 1 << 16
 LOG2_BLOCK = 12
+LOG2_STATES = 16  # where blocks have states, if that is not too much; else
+LOG2_RANS = 18  # that of the symbols of a block of rANS, which has a head of its own
 _SHARE = 100
 
-_MOST_LOG2 = 62
+Blocks = Literal["elements", "values", "states"]
+
+_LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (5, LOG2_RANS)}
+_LANES = 32
 _WIDTHS = (1, 2, 4, 8)
 _STRIDE = 4096  # entries from one pair of sums to the next
 
@@ -47,6 +54,9 @@ class SeekTable:
     advances : (count,) uint64 array, optional
         Where blocks count sent values: elements from the last value before a block, or from
         before the tensor, to its last value.
+    states : (count, 32) uint32 array, optional
+        Of a rANS string: states of the lanes where blocks begin; of no meaning where a block of
+        rANS does.
 
     Attributes
     ----------
@@ -65,25 +75,37 @@ class SeekTable:
     log2_block: int
     lengths: np.ndarray
     advances: np.ndarray | None = None
+    states: np.ndarray | None = None
     offsets: np.ndarray = field(init=False, repr=False)
     positions: np.ndarray | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Reject what no table can hold, and add up."""
-        check_log2(self.log2_block)
+        check_log2(self.log2_block, self.blocks)
         object.__setattr__(self, "offsets", _sums("lengths", self.lengths, self.lengths))
         positions = None
         if self.advances is not None:
             positions = _sums("advances", self.advances, self.lengths)
         object.__setattr__(self, "positions", positions)
+        if self.states is not None:
+            shape, given = (self.count, _LANES), self.states
+            if not (isinstance(given, np.ndarray) and given.dtype == np.uint32):
+                raise ParameterError("states: must be a uint32 array")
+            if given.shape != shape:
+                raise ParameterError.of("states.shape", given.shape, f"{shape}")
 
     @classmethod
     def of(
-        cls, log2_block: int, offsets: np.ndarray, positions: np.ndarray | None = None
+        cls,
+        log2_block: int,
+        offsets: np.ndarray,
+        positions: np.ndarray | None = None,
+        states: np.ndarray | None = None,
     ) -> SeekTable:
         """Make the table whose attributes these are."""
-        sums = [s for s in (offsets, positions) if s is not None]
-        return cls(log2_block, *(np.diff(s).astype(np.uint64) for s in sums))
+        sums = [None if s is None else np.diff(s).astype(np.uint64) for s in (offsets, positions)]
+        assert sums[0] is not None
+        return cls(log2_block, *sums, states)
 
     @property
     def count(self) -> int:
@@ -95,7 +117,15 @@ class SeekTable:
         """Bytes of the table in a header."""
         columns = self._columns()
         entries = _entries_nbytes(self.count, _width(columns), len(columns))
-        return 2 + len(leb128(self.count)) + entries
+        states = 0 if self.states is None else _states_nbytes(self.count, self.log2_block)
+        return 2 + len(leb128(self.count)) + entries + states
+
+    @property
+    def blocks(self) -> Blocks:
+        """What the blocks count; of "states", symbols of a rANS string."""
+        if self.states is not None:
+            return "states"
+        return "elements" if self.advances is None else "values"
 
     def _columns(self) -> list[np.ndarray]:
         return [self.lengths] if self.advances is None else [self.lengths, self.advances]
@@ -111,9 +141,12 @@ class SeekTable:
             if first:
                 parts += [int(s[first]).to_bytes(8, "little") for s in sums]
             parts.append(entries[first : first + _STRIDE].tobytes())
+        if self.states is not None:
+            sent = self.states[_within(self.count, self.log2_block)]
+            parts.append(sent.astype("<u4").tobytes())
         return b"".join(parts)
 
-    def check(self, blocks: str | None, n: int, nbits: int) -> None:
+    def check(self, blocks: Blocks | None, n: int, nbits: int) -> None:
         """Raise `Corrupt` if this can be no table of a payload, as far as that can be told unread.
 
         Parameters
@@ -121,13 +154,13 @@ class SeekTable:
         blocks : str or None
             The codec's `seek_blocks`.
         n : int
-            Elements.
+            The codec's `seek_count`.
         nbits : int
             Bits of the payload.
         """
         if blocks is None:
             raise Corrupt("a seek table, but the payload has no blocks")
-        if (blocks == "values") != (self.advances is not None):
+        if blocks != self.blocks:
             raise Corrupt("the seek table is one of other blocks")
         _check_count(self.count, self.log2_block, blocks, n)
         if self.offsets[-1] > nbits:
@@ -153,33 +186,37 @@ class Section(NamedTuple):
     Attributes
     ----------
     log2_block, width, number : int
-    entries : memoryview
-    blocks : str
-        What its blocks count: "elements" or "values".
+    entries, states : memoryview
+    blocks : {"elements", "values", "states"}
+        What its blocks count.
     """
 
     log2_block: int
     width: int
     number: int
     entries: memoryview
-    blocks: str
+    states: memoryview
+    blocks: Blocks
 
     @classmethod
-    def take(cls, reader: Reader, blocks: str) -> Section:
+    def take(cls, reader: Reader, blocks: Blocks) -> Section:
         """Take the section that comes next, for a codec whose `seek_blocks` is `blocks`."""
         start = reader.at
         log2_block, width = reader.uint(1), reader.uint(1)
-        if log2_block > _MOST_LOG2:
+        if not _is_log2(log2_block, blocks):
             raise Corrupt(f"the seek table has blocks of 2^{log2_block}", offset=start)
         if width not in _WIDTHS:
             raise Corrupt(f"the seek table has entries of {width} bytes", offset=start + 1)
         number = reader.leb128()
         columns = 2 if blocks == "values" else 1
         entries = reader.take(_entries_nbytes(number, width, columns))
-        return cls(log2_block, width, number, entries, blocks)
+        states = reader.take(_states_nbytes(number, log2_block) if blocks == "states" else 0)
+        return cls(log2_block, width, number, entries, states, blocks)
 
     def table(self, n: int) -> SeekTable:
         """Return the table, which must not contradict itself; memory is bounded by n.
+
+        `n` is the codec's `seek_count`.
 
         Raises
         ------
@@ -201,7 +238,8 @@ class Section(NamedTuple):
         if self.width != _width(list(numbers)):
             raise Corrupt("the seek table has wider entries than it needs")
         try:
-            table = SeekTable(self.log2_block, *numbers)
+            advances = numbers[1] if columns == 2 else None
+            table = SeekTable(self.log2_block, numbers[0], advances, self._states())
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
         for sums, found in zip((table.offsets, table.positions), marks, strict=False):
@@ -210,6 +248,14 @@ class Section(NamedTuple):
             ):
                 raise Corrupt("the seek table contradicts its own sums")
         return table
+
+    def _states(self) -> np.ndarray | None:
+        if self.blocks != "states":
+            return None
+        states = np.zeros((self.number, _LANES), np.uint32)
+        sent = np.frombuffer(self.states, "<u4").reshape(-1, _LANES)
+        states[_within(self.number, self.log2_block)] = sent
+        return states
 
 
 def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
@@ -222,14 +268,20 @@ def most_nbytes(n: int, payload_nbytes: int) -> int:
     return payload_nbytes // _SHARE if n >= MIN_ELEMENTS else 0
 
 
-def check_log2(log2_block: object) -> int:
+def check_log2(log2_block: object, blocks: Blocks) -> int:
     """Return the log2 of a block's size, or raise `ParameterError`."""
-    allowed = f"an integer from 0 to {_MOST_LOG2}"
-    return check_integer("log2_block", log2_block, 0, _MOST_LOG2, allowed)
+    least, most = _LOG2[blocks]
+    allowed = f"an integer from {least} to {most}"
+    return check_integer("log2_block", log2_block, least, most, allowed)
 
 
-def _check_count(count: int, log2_block: int, blocks: str, n: int) -> None:
-    if blocks == "values":
+def _is_log2(log2_block: int, blocks: Blocks) -> bool:
+    least, most = _LOG2[blocks]
+    return least <= log2_block <= most
+
+
+def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
+    if blocks != "elements":
         # All blocks but the last are full, and no element is sent twice.
         fits = count >= 1 and ((count - 1) << log2_block) < n
     else:
@@ -259,3 +311,15 @@ def _width(columns: list[np.ndarray]) -> int:
 
 def _entries_nbytes(count: int, width: int, columns: int) -> int:
     return columns * (width * count + 8 * (max(count - 1, 0) // _STRIDE))
+
+
+def _within(count: int, log2_block: int) -> np.ndarray:
+    """Tell which blocks begin within one of rANS."""
+    within = np.ones(count, np.bool_)
+    within[:: 1 << LOG2_RANS - log2_block] = False
+    return within
+
+
+def _states_nbytes(count: int, log2_block: int) -> int:
+    heads = -(-count >> LOG2_RANS - log2_block)
+    return 4 * _LANES * (count - heads)

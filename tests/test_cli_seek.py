@@ -118,7 +118,7 @@ def test_summary_and_document(tmp_path, source):
     document = json.loads(run("seek", source, "-fo", target, "--json").stdout)
     assert document == {
         "schema": "gcodec.seek/1",
-        "log2_block": 12,
+        "log2_block": None,
         "strip": False,
         "files": [
             {

@@ -13,7 +13,7 @@ from gcodec.codec import Codec
 from gcodec.kinds import Choice
 from gcodec.params import param
 from gcodec.payload import Payload
-from gcodec.seek import SeekTable
+from gcodec.seek import Blocks, SeekTable
 
 ID, NAME = 201, "test-unary"
 PREAMBLE = b"\xaa\x55"  # before the coded bits, as norms are
@@ -116,7 +116,7 @@ class Unary(Codec):
         return levels
 
     @property
-    def seek_blocks(self) -> str | None:
+    def seek_blocks(self) -> Blocks | None:
         return {"dense": "elements", "sparse": "values", "auto": None}[self.form]
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:

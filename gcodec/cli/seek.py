@@ -12,8 +12,6 @@ from gcodec.cli.options import force_option, json_option, limit_options, quiet_o
 if TYPE_CHECKING:
     from gcodec.limits import Limits
 
-_LOG2_BLOCK = 12  # that of `Frame.with_seek`
-
 
 @click.command(name="seek")
 @click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...")
@@ -27,8 +25,8 @@ _LOG2_BLOCK = 12  # that of `Frame.with_seek`
     "--log2-block",
     type=click.IntRange(0, 62),
     metavar="N",
-    help="Blocks of 2^N elements, or sent values where a codec sends only some. "
-    f"Default: {_LOG2_BLOCK}.",
+    help="Blocks of 2^N elements, or sent values where a codec sends only some; default: 12. "
+    "Of the symbols of rANS: 5 to 18; default: 16.",
 )
 @click.option("--strip", is_flag=True, help="Take the tables out instead.")
 @force_option
@@ -59,8 +57,6 @@ def command(
 
     if strip and log2_block is not None:
         raise click.UsageError("--strip takes tables out: --log2-block has no place there.")
-    if not strip and log2_block is None:
-        log2_block = _LOG2_BLOCK
     sources = inputs.files(files, ".gcf file", inputs.is_frames)
     targets = sources if output is None else outputs.plan(sources, output, ".gcf")
     outputs.refuse_existing(targets, force)
@@ -69,7 +65,7 @@ def command(
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source):
-            done = _write(source, target, log2_block, limits)
+            done = _write(source, target, strip, log2_block, limits)
             written.append(done)
             if not as_json and not quiet:
                 line = f"{source} -> {target}   {text.count(done['frames'], 'frame')}"
@@ -83,8 +79,10 @@ def command(
     return outcome.code
 
 
-def _write(source: Path, target: Path, log2_block: int | None, limits: Limits) -> dict[str, Any]:
-    """Write one file and say what is in it; without `log2_block`, no tables."""
+def _write(
+    source: Path, target: Path, strip: bool, log2_block: int | None, limits: Limits
+) -> dict[str, Any]:
+    """Write one file and say what is in it."""
     from gcodec.cli.frames import in_payload, read_file
     from gcodec.gradients.atomic import atomic_write
 
@@ -93,7 +91,7 @@ def _write(source: Path, target: Path, log2_block: int | None, limits: Limits) -
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:
         for placed in read:
-            if log2_block is None:
+            if strip:
                 frame = placed.frame.without_seek()
             else:
                 with in_payload(placed):

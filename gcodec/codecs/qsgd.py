@@ -42,7 +42,7 @@ from gcodec.kinds import Choice, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
-from gcodec.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable, worthwhile
+from gcodec.seek import LOG2_BLOCK, MIN_ELEMENTS, Blocks, SeekTable, worthwhile
 
 _NORM_NBITS = 32
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
@@ -122,9 +122,9 @@ class QSGD(Codec):
         return _NORM_NBITS * self._buckets(n) + n * longest
 
     @property
-    def seek_blocks(self) -> str | None:
+    def seek_blocks(self) -> Blocks | None:
         """Elements where the form is dense, sent values where it is sparse."""
-        blocks = "values" if self.form == "sparse" else "elements"
+        blocks: Blocks = "values" if self.form == "sparse" else "elements"
         return None if self.code == "packed" else blocks
 
     # --- quantise
