@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
+from gcodec.kernels import signs
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
@@ -21,6 +22,21 @@ from gcodec.seeds import derive_seed
 from gcodec.wire import encode_name
 
 _RESIDUAL, _STEP = "residual:", "step:"  # prefixes in a state_dict
+
+
+class L1Norms(NamedTuple):
+    """Sums of the magnitudes of one tensor, in float64 by the fixed order.
+
+    Attributes
+    ----------
+    gradient : float
+        Of the last step's gradient.
+    residual : float
+        Of what that step left.
+    """
+
+    gradient: float
+    residual: float
 
 
 class Feedback:
@@ -43,6 +59,8 @@ class Feedback:
         Of this worker.
     nonfinite : {"raise", "zero", "propagate"}
         NaN and Inf are refused before anything changes, replaced by 0, or left to the codec.
+    track : bool
+        Whether to keep what `l1_norms` reports, which costs a pass over each gradient.
 
     Raises
     ------
@@ -65,6 +83,7 @@ class Feedback:
         seed: int = 0,
         rank: int = 0,
         nonfinite: NonFinite = "raise",
+        track: bool = False,
     ) -> None:
         self.codec: Codec | Policy = codec if isinstance(codec, Policy) else parse(codec)
         self.decay = check_number("decay", decay, "a number from 0 to 1")
@@ -74,6 +93,8 @@ class Feedback:
         self.seed = check_seed(seed)
         self.rank = check_seed(rank, "rank")
         self.nonfinite: NonFinite = nonfinite
+        self.track = track
+        self._gradients: dict[str, float] = {}  # their L1 norms
         self._residuals: dict[str, np.ndarray] = {}  # in the shape of the tensor
         self._steps: dict[str, int] = {}
         self._priors: dict[str, tuple[Codec, Any]] = {}  # last symbols, and whose they are
@@ -121,6 +142,8 @@ class Feedback:
             self._finite(tensor, flat, decay)  # says it better, if that is the reason
             raise
         payload = codec.pack(symbols)
+        if self.track:
+            self._gradients[name] = _l1_norm(tensor.values)
         self._residuals[name] = residual
         self._steps[name] = step + 1
         self._priors[name] = codec, symbols
@@ -153,6 +176,22 @@ class Feedback:
         view = self._residuals[name].view()
         view.flags.writeable = False
         return view
+
+    def l1_norms(self, name: str) -> L1Norms:
+        """Return the L1 norms of a tensor's last gradient and of what is still unsent of it.
+
+        Where decay is below 1 the one should stay a small multiple of the other (Chen et al.,
+        "Convert, compress, correct", arXiv 2203.09044, Fig. 3).
+
+        Raises
+        ------
+        ParameterError
+            If no gradient of that name was compressed yet by this object, with ``track=True``.
+        """
+        if name not in self._gradients:
+            allowed = "one that was compressed before, with track=True"
+            raise ParameterError.of("name", name, allowed)
+        return L1Norms(self._gradients[name], _l1_norm(self._residuals[name].reshape(-1)))
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return residuals and step counts as plain arrays, copied.
@@ -191,6 +230,12 @@ class Feedback:
         if residuals.keys() != steps.keys() or any(step < 0 for step in steps.values()):
             raise ParameterError("state: each name must have a residual and a step count")
         self._residuals, self._steps, self._priors = residuals, steps, {}
+        self._gradients = {}
+
+
+def _l1_norm(values: np.ndarray) -> float:
+    _, total = signs.quantize(values, squares=False)
+    return total
 
 
 def _flat_zeros(size: int) -> np.ndarray:

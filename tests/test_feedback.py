@@ -401,3 +401,23 @@ def test_the_gradient_is_not_kept() -> None:
     feedback.compress("w", grad)
     grad[...] = 99
     assert np.array_equal(feedback.residual("w"), G)
+
+
+def test_l1_norms() -> None:
+    feedback = Feedback("sign", decay=0.5, track=True)
+    rng = np.random.default_rng(3)
+    for name, n in (("w", 3000), ("b", 5), ("none", 0)):
+        for _ in range(3):
+            grad = rng.standard_normal((n, 1), np.float32)
+            feedback.compress(name, grad)
+            norms = feedback.l1_norms(name)
+            assert norms.gradient == pytest.approx(np.abs(grad, dtype=np.float64).sum(), rel=1e-14)
+            kept = np.abs(feedback.residual(name), dtype=np.float64)
+            assert norms.residual == pytest.approx(kept.sum(), rel=1e-14)
+    feedback.load_state_dict(feedback.state_dict())
+    with pytest.raises(ParameterError, match="track"):
+        feedback.l1_norms("w")  # the gradient is not part of the state
+    silent = Feedback("sign")
+    silent.compress("w", grad)
+    with pytest.raises(ParameterError, match="track"):
+        silent.l1_norms("w")
