@@ -291,7 +291,7 @@ def test_values_of_torch() -> None:
         {1: 2},
         (n for n in (1, 2)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_that_are_no_integers(spec: str, values: Any) -> None:
     code = entropy.parse(spec)

@@ -76,7 +76,7 @@ def test_memory_of_levels(
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     x = shaped(kind)
     codec = gcodec.parse(f"qsgd:{how},s={s},bucket={bucket}")
-    codec.decode(codec.encode(x[: 1 << 16]), 1 << 16)  # compiles
+    codec.decode(codec.encode(x), x.size)  # compiles
     payload, used = peak(lambda: codec.encode(x))
     assert used <= payload.data.nbytes + 1.2 * x.nbytes
     assert peak(lambda: codec.decode(payload, x.size))[1] <= payload.data.nbytes + 1.2 * x.nbytes
