@@ -57,6 +57,8 @@ def test_table_of_the_example():
     row = next(line for line in lines if line.startswith("layer3.conv2.weight"))
     assert row.split()[1:8] == ["64x64x3x3", "float32", "36,864", "2.4e-03", "1.7e-02", "0", "0"]
     assert "█" in row
+    assert re.search(r" gennorm 1\.29  0\.04\d ", row)
+    assert lines[1:4][-1].count("best fit beta    W2") == 1
     for name in ("minmax", "qsgd", "mxnet-2bit", "terngrad", "sign"):
         assert any(name in line for line in lines[1:4])
     assert sum("float32" in line for line in lines[1:]) == 29
@@ -92,6 +94,37 @@ def test_bits_and_errors_are_those_of_real_frames():
     assert found["metadata"]["step"] == "300"
 
 
+def test_the_nearest_distribution_is_named(tmp_path):
+    random = np.random.default_rng(0)
+    tensors = {
+        "normal": random.normal(size=20_000),
+        "laplace": random.laplace(size=20_000),
+        "heavy": random.gamma(2, size=20_000) ** 2 * random.choice([-1, 1], 20_000),
+        "few": random.normal(size=15),
+        "zeros": np.zeros(50),
+    }
+    path = dump(tmp_path, **{name: x.astype(np.float32) for name, x in tensors.items()})
+    rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
+    assert rows["few"]["fits"] == rows["zeros"]["fits"] == []
+    for name, beta in (("normal", 2), ("laplace", 1), ("heavy", 0.5)):
+        found = rows[name]["fits"]
+        assert [fit["w2_in_rms"] for fit in found] == sorted(fit["w2_in_rms"] for fit in found)
+        assert sorted((fit["distribution"], fit["method"]) for fit in found) == [
+            ("gennorm", "likelihood"),
+            ("gennorm", "moments"),
+            ("laplace", "likelihood"),
+            ("normal", "likelihood"),
+        ]
+        assert found[0]["beta"] == pytest.approx(beta, rel=0.06)
+        assert found[0]["w2_in_rms"] < 0.1 and found[0]["ks"] < 0.02
+        (normal,) = (fit for fit in found if fit["distribution"] == "normal")
+        assert normal["sigma"] == pytest.approx(rows[name]["rms"], rel=1e-6)
+        assert normal["alpha"] == pytest.approx(normal["sigma"] * 2**0.5, rel=1e-6)
+    lines = run("inspect", path).stdout.splitlines()
+    (heavy,) = (line for line in lines if line.startswith("heavy"))
+    assert re.search(r" gennorm 0\.[45]\d  0\.\d{3} ", heavy)
+
+
 def test_names_from_files_are_harmless_and_exact_in_json(tmp_path):
     path = dump(tmp_path, **{name: gaussian(9) for name in EVIL})
     for args in (["inspect", path], ["encode", path, "-c", "raw"]):
@@ -118,6 +151,7 @@ def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones(columns):
     result = run("inspect", EXAMPLE, "--top", "3", env=env)
     lines = re.sub("\x1b\\[[0-9]*m", "", result.stdout).splitlines()
     assert all(len(line) <= columns for line in lines[1:])
+    assert any("best fit" in line for line in lines) == (columns >= 100)
     assert f"{columns} columns have no room for: " in result.stderr
     assert lines[-1].split()[0] == "total" and "8.4e-03" in lines[-1]
 

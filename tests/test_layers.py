@@ -11,11 +11,12 @@ PACKAGE = Path(__file__).parent.parent / "gcodec"
 # From the bottom to the top; a name stands for a module or for a whole package.
 LAYERS = [
     {"errors"},
-    {"limits", "wire"},
+    {"limits", "wire", "minifloats"},
     {"kernels"},
-    {"kinds", "seeds", "minifloats"},
+    {"kinds", "seeds"},
     {"params", "frameworks", "seek"},
     {"arrays", "payload"},
+    {"gennorm", "codebooks"},
     {"entropy"},
     {"codec"},
     {"registry"},

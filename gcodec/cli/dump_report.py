@@ -117,6 +117,7 @@ class DumpReport:
             Column("zero %", rank=40),
             Column("NaN/Inf", rank=0 if has_nonfinite else 104),
             Column("distribution", left=True, rank=20),
+            Column("best fit beta    W2", left=True, rank=30),
         ]
         for place, codec in enumerate(self._codecs):
             # The first stays whatever happens, the second longer than most, the others not.
@@ -129,7 +130,7 @@ class DumpReport:
         start = [entry.name, text.shape(entry.shape), entry.dtype, f"{tensor.size:,}"]
         if summary is None:
             why = f"not a gradient: {entry.dtype}"
-            return [*start, "-", "-", "-", "-", why, *["-"] * len(self._codecs)]
+            return [*start, "-", "-", "-", "-", why, "-", *["-"] * len(self._codecs)]
         return [
             *start,
             text.small(summary.rms),
@@ -137,6 +138,7 @@ class DumpReport:
             text.percent(summary.zeros, summary.size),
             str(tensor.nonfinite),
             text.sparkline(summary.histogram),
+            _shape_cell(tensor),
             *map(_fit_cell, tensor.fits),
         ]
 
@@ -164,6 +166,7 @@ class DumpReport:
             text.small(largest),
             text.percent(round(zeros), values),
             str(sum(tensor.nonfinite for tensor in self._tensors)),
+            "",
             "",
             *(_cell(bits, error) for bits, error in fits),
         ]
@@ -261,6 +264,18 @@ class DumpReport:
             "nonfinite": tensor.nonfinite,
             "first_nonfinite": list(tensor.places),
             "histogram": {"span_in_rms": [-SPAN, SPAN], "counts": list(summary.histogram)},
+            "fits": [
+                {
+                    "distribution": fit.name,
+                    "method": fit.method,
+                    "beta": number(fit.shape.beta),
+                    "alpha": number(fit.shape.alpha),
+                    "sigma": number(fit.shape.sigma),
+                    "w2_in_rms": number(fit.w2),
+                    "ks": number(fit.ks),
+                }
+                for fit in tensor.shapes
+            ],
             "codecs": [
                 {"codec": str(codec), "problem": fit}
                 if isinstance(fit, str)
@@ -280,6 +295,13 @@ def _first_fit(tensor: Measured, order: str) -> float:
         return -math.inf
     value = fit.bits if order == "bits" else fit.error
     return -math.inf if math.isnan(value) else value
+
+
+def _shape_cell(tensor: Measured) -> str:
+    if not tensor.shapes:
+        return "-"
+    best = tensor.shapes[0]
+    return f"{best.name:7} {best.shape.beta:4.2f}  {best.w2:5.3f}"
 
 
 def _last_name(tensor: Measured) -> str:

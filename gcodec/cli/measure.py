@@ -14,6 +14,7 @@ from gcodec.cli.options import selects
 from gcodec.cli.progress import progress
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
+from gcodec.gradients import fits as distributions
 from gcodec.gradients import stats
 from gcodec.gradients.dumps import open_dump
 from gcodec.gradients.entries import Array, Dump, Entry
@@ -93,6 +94,8 @@ class Measured(NamedTuple):
         Flat indices of the first of them.
     fits : tuple of Fit or str
         One for each codec; text says why there is none.
+    shapes : tuple of gcodec.gradients.fits.Fit
+        Distributions that were fitted to the values that were measured, the nearest first.
     """
 
     entry: Entry
@@ -101,6 +104,7 @@ class Measured(NamedTuple):
     nonfinite: int = 0
     places: tuple[int, ...] = ()
     fits: tuple[Fit | str, ...] = ()
+    shapes: tuple[distributions.Fit, ...] = ()
 
 
 class Contents(NamedTuple):
@@ -164,11 +168,12 @@ def _tensor(dump: Dump, entry: Entry, task: Task) -> Measured:
     if task.most is not None and size > task.most:
         values = stats.sample(values, task.most, seed)
     summary = stats.summarize(values)
+    shapes = distributions.fit_all(values, seed)
     if nonfinite:
         values = np.where(np.isfinite(values), values, np.zeros((), values.dtype))
     rms = stats.rms_error(values)
     fits = tuple(_fit(values, rms, codec, seed, entry.name) for codec in task.codecs)
-    return Measured(entry, size, summary, nonfinite, places, fits)
+    return Measured(entry, size, summary, nonfinite, places, fits, shapes)
 
 
 def _fit(values: Array, rms: float, codec: Codec, seed: int, name: str) -> Fit | str:
