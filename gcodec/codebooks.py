@@ -43,16 +43,6 @@ def counts(fmt: MiniFloat, number: int) -> np.ndarray:
     return _counts(fmt, number)
 
 
-def nearest(fmt: MiniFloat, beta: float) -> int:
-    """Return the number of the codebook for about this GenNorm at the scale of the tables."""
-
-    def distance(number: int) -> tuple[bool, float]:
-        shape, offset = map(float, _books(fmt)[number].split()[:2])
-        return offset != 0, max(shape / beta, beta / shape)
-
-    return min(range(number_of(fmt)), key=distance)
-
-
 @functools.cache
 def _counts(fmt: MiniFloat, number: int) -> np.ndarray:
     # Of code 0, halved, and of the other magnitudes with one sign.

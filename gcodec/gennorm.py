@@ -41,6 +41,11 @@ _CO3 = MiniFloat("e2m1", "ieee")
 _LARGEST = float(np.finfo(np.float32).max)
 _NORMAL, _LEAST = 2.0**-126, 2.0**-149
 _FINE = 16  # times the least level the rms is at least, or else the scale may be subnormal
+MANY = 1 << 21
+"""Elements from which on a scale is that of a sample of as many."""
+ENOUGH = 1 << 18
+"""Elements that are not 0, with fewer of which a sample tells too little."""
+
 _FEW = 1 << 18  # elements that are all looked at, for the last choice
 _SAMPLE, _LINE = 1 << 14, 16  # elements of a sample, and of a cache line
 _STEPS = 32  # scales that are tried in an octave
@@ -184,7 +189,7 @@ class _Grid:
 
 def _least_error(values: np.ndarray, counts: np.ndarray, grid: _Grid, from_table: float) -> float:
     """Search the largest scale with about the least error, not above that of the table."""
-    found = Binned(counts, _sample(values))
+    found = Binned(counts, sample(values, _SAMPLE))
     scales = grid.all(found.total / values.size)
     errors = found.sums(scales, grid.ladder).errors
     around = np.concatenate([[np.inf], errors, [np.inf]])
@@ -211,11 +216,20 @@ def _largest(scales: np.ndarray, errors: np.ndarray) -> int:
     return int(np.where(errors <= limit, scales, 0.0).argmax())
 
 
-def _sample(values: np.ndarray) -> np.ndarray:
-    """Take some of the elements of a tensor, from everywhere; all of a small one."""
-    if values.size <= _SAMPLE:
+def sample(values: np.ndarray, most: int = MANY) -> np.ndarray:
+    """Take some of the elements of a tensor, from everywhere; all of a small one.
+
+    Which ones they are depends on the size of the tensor only.
+
+    Parameters
+    ----------
+    values : (n,) array
+    most : int
+        Elements to take, a multiple of 16.
+    """
+    if values.size <= most:
         return values
-    lines, shares = values.size // _LINE, np.arange(_SAMPLE // _LINE + 1, dtype=np.int64)
+    lines, shares = values.size // _LINE, np.arange(most // _LINE + 1, dtype=np.int64)
     starts = shares * lines // (shares.size - 1)
     # A line lies anywhere in its share: what repeats in a tensor must not repeat in the sample.
     anywhere = shares[:-1] * 0x9E3779B1 % (1 << 32)

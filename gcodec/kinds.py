@@ -93,48 +93,64 @@ class Choice:
 
 
 class Integer:
-    """An integer, LEB128 on the wire.
+    """An integer, LEB128 on the wire; where words may be sent, it is counted from behind them.
 
     Parameters
     ----------
     low, high : int
         The least and the largest; from 0 to 2**64 - 1.
+    sent : tuple of str
+        Words with a place on the wire, below those of the integers.
+    unsent : tuple of str
+        Words that stand for what the message will say, such as ``"auto"``.
     """
 
-    unsent: tuple[str, ...] = ()
-
-    def __init__(self, low: int, high: int) -> None:
+    def __init__(
+        self, low: int, high: int, sent: tuple[str, ...] = (), unsent: tuple[str, ...] = ()
+    ) -> None:
         self.low, self.high = low, high
-        self.nbytes = len(leb128(high))
+        self.sent = sent
+        self.unsent = unsent
+        self.words = (*unsent, *sent)
+        self.nbytes = len(leb128(high + len(sent)))
 
     @property
     def allowed(self) -> str:
-        """The range."""
-        return f"an integer from {self.low} to {self.high}"
+        """The words and the range."""
+        return " or ".join((*self.words, f"an integer from {self.low} to {self.high}"))
 
-    def check(self, name: str, value: object) -> int:
-        """Return `value` if it is an integer of the range."""
+    def check(self, name: str, value: object) -> int | str:
+        """Return `value` if it is an integer of the range, or one of the words."""
+        if isinstance(value, str) and value in self.words:
+            return value
         return check_integer(name, value, self.low, self.high, self.allowed)
 
-    def parse(self, name: str, text: str) -> int:
-        """Return the integer that a Python literal spells."""
+    def parse(self, name: str, text: str) -> int | str:
+        """Return the integer that a Python literal spells, or the word."""
+        if text in self.words:
+            return text
         try:
             number = int(text, 0)
         except ValueError:
             raise ParameterError.of(name, text, self.allowed) from None
         return self.check(name, number)
 
-    def text(self, value: int) -> str:
-        """Return the decimal digits."""
+    def text(self, value: int | str) -> str:
+        """Return the decimal digits, or the word."""
         return str(value)
 
-    def write(self, value: int) -> bytes:
+    def write(self, value: int | str) -> bytes:
         """Return the LEB128 bytes."""
-        return leb128(value)
+        if isinstance(value, str):
+            return leb128(self.sent.index(value))
+        return leb128(value + len(self.sent))
 
-    def read(self, reader: Reader) -> int:
-        """Read an integer of the range."""
-        value = reader.leb128()
+    def read(self, reader: Reader) -> int | str:
+        """Read an integer of the range, or a word."""
+        place = reader.leb128()
+        if place < len(self.sent):
+            return self.sent[place]
+        value = place - len(self.sent)
         if not self.low <= value <= self.high:
             raise Corrupt(f"{value} must be {self.allowed}")
         return value

@@ -103,9 +103,8 @@ class SeekTable:
         states: np.ndarray | None = None,
     ) -> SeekTable:
         """Make the table whose attributes these are."""
-        sums = [None if s is None else np.diff(s).astype(np.uint64) for s in (offsets, positions)]
-        assert sums[0] is not None
-        return cls(log2_block, *sums, states)
+        advances = None if positions is None else np.diff(positions).astype(np.uint64)
+        return cls(log2_block, np.diff(offsets).astype(np.uint64), advances, states)
 
     @property
     def count(self) -> int:

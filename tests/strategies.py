@@ -38,7 +38,18 @@ _CHOSEN = {
         *("qsgd:s=4,bucket=1,code=rice", "qsgd:s=100,form=sparse,norm=max,code=rice"),
         *("qsgd:s=127,form=dense,bucket=32,code=rice", "qsgd:s=1000,form=dense"),
         *("qsgd:s=16777216,bucket=33,code=packed", "qsgd:code=auto", "qsgd:form=sparse,code=auto"),
-        "qsgd:s=32768,bucket=4294967295,code=auto",
+        *("qsgd:s=32768,bucket=4294967295,code=auto", "qsgd:s=7,bucket=50,code=huffman"),
+        *("qsgd:s=127,form=dense,code=huffman", "qsgd:s=1,bucket=9,code=rans", "qsgd:code=rans"),
+    ),
+    "minifloat": (
+        *("minifloat", "minifloat:style=ieee,scale=co3", "minifloat:code=none"),
+        *("minifloat:format=e1m1,scale=0.5,code=none", "minifloat:format=e1m2,code=pair"),
+        *("minifloat:style=fn,scale=gennorm,code=huffman", "minifloat:code=huffman,table=0"),
+        *("minifloat:code=pair,table=11", "minifloat:scale=1,code=rans", "minifloat:scale=0"),
+        *("minifloat:format=e3m0,code=planes", "minifloat:format=e2m2,style=ieee,scale=gennorm"),
+        *("minifloat:format=e3m2,code=rans,table=gennorm", "minifloat:format=e4m3,style=fn"),
+        *("minifloat:format=e4m3,code=planes", "minifloat:format=e5m2,scale=3e-38,code=huffman"),
+        *("minifloat:format=e5m2,style=ieee,code=none", "minifloat:format=e5m2,table=empirical"),
     ),
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values

@@ -84,17 +84,6 @@ def test_nobody_can_change_a_codebook():
         codebooks.counts(MiniFloat("e2m1"), 0)[0] = 7
 
 
-@pytest.mark.parametrize("fmt", ALL, ids="-".join)
-def test_nearest_has_the_nearest_shape_at_the_scale_of_the_tables(fmt):
-    books = script().CODEBOOKS[fmt.format]
-    own = [beta for beta, offset in books if not offset]
-    for number, (beta, offset) in enumerate(books):
-        if not offset:
-            assert codebooks.nearest(fmt, beta) == codebooks.nearest(fmt, beta * 1.04) == number
-    assert books[codebooks.nearest(fmt, 0.01)][0] == min(own)
-    assert books[codebooks.nearest(fmt, 99.0)][0] == max(own)
-
-
 @pytest.mark.parametrize("number", [0, 3, 6, 11])
 @pytest.mark.parametrize("fmt", [("e2m1", "full"), ("e2m1", "ieee"), ("e3m2", "fn")])
 def test_counts_are_those_of_the_distribution(number, fmt):

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from reference import fields, mxnet, philox, ternary, universal
 from reference import qsgd as reference
 
 import gcodec
+from gcodec import codebooks
 from gcodec.gradients.dumps import open_dump
+from gcodec.minifloats import MiniFloat
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "corrections.md"
@@ -259,6 +262,114 @@ def test_naive_elias_has_no_zero() -> None:
     ours = {reference.write(setting, [np.float32(1)], k).data for k in ([0, 1], [1, 1], [0, 0])}
     assert len(ours) == 3
     assert gcodec.decode(gcodec.encode(f32(0, -7, 0), "qsgd:s=255")).tolist() == [0, -7, 0]
+
+
+CO3 = "minifloat:format=e2m1,style=ieee,code=none"
+
+
+def quantiles(beta: float, n: int = 20001) -> np.ndarray:
+    """Values of a GenNorm with α = 1, as even as they can be."""
+    return np.asarray(scipy.stats.gennorm.ppf((np.arange(n) + 0.5) / n, beta))
+
+
+def polynomial(beta: float) -> float:
+    """Right side of CO3's Eq. (9), but for what it is divided by."""
+    return 0.46 - 2.85 * beta + 5.37 * beta**2 - 2.85 * beta**3 + 0.52 * beta**4
+
+
+def minifloat_error(x: np.ndarray, scale: float | str, spec: str = CO3) -> float:
+    """Squared error over the sum of squares."""
+    codec = gcodec.parse(spec).replaced(scale=scale if isinstance(scale, str) else float(scale))
+    wide = x.astype(np.float32).astype(np.float64)
+    back = gcodec.decode(gcodec.encode(x.astype(np.float32), codec))
+    return float(((wide - back) ** 2).sum() / (wide**2).sum())
+
+
+def least_error(x: np.ndarray) -> float:
+    """The least error of all scales, but for 0.3 % of it."""
+    return min(minifloat_error(x, scale) for scale in x.std() * np.exp2(np.arange(-3, 2, 0.04)))
+
+
+def test_bracket_is_swapped() -> None:
+    levels = MiniFloat("e2m1", "ieee").magnitudes()
+    assert levels.tolist() == sorted({m * 2**e for m in range(4) for e in range(2)})
+    assert 2 * levels.size - 1 == 11
+    assert MiniFloat("e1m2").magnitudes().tolist() == [k / 2 for k in range(8)]
+    x = quantiles(1.0)
+    assert minifloat_error(x, 0.5 / polynomial(1)) < 1.005 * least_error(x)
+
+
+@pytest.mark.parametrize(("beta", "times"), [(1.0, 1.4), (2.0, 9)])
+def test_bias_is_a_factor(beta: float, times: float) -> None:
+    x = quantiles(beta)
+    right = minifloat_error(x, 0.5 / polynomial(beta))
+    assert right < 1.005 * least_error(x)
+    for sign in (1, -1):
+        assert minifloat_error(x, x.std() * 2 ** (sign * polynomial(beta)) / 2) > times * right
+
+
+@pytest.mark.parametrize(("beta", "times"), [(1.0, 1.35), (0.7, 4), (0.5, 9)])
+def test_polynomial_is_over_alpha(beta: float, times: float) -> None:
+    x = quantiles(beta)
+    right = minifloat_error(x, 0.5 / polynomial(beta))
+    assert right < 1.005 * least_error(x)
+    assert minifloat_error(x, x.std() * 0.5 / polynomial(beta)) > times * right
+    assert minifloat_error(x, "co3") == pytest.approx(right, rel=0.01)
+
+
+def test_polynomial_ends_at_two() -> None:
+    for beta, low, high in (
+        (0.3, 5, 6),
+        (0.4, 1, 1.08),
+        (2, 1, 1.01),
+        (2.5, 1.4, 1.5),
+        (3, 9, 10),
+    ):
+        x = quantiles(beta)
+        least = least_error(x)
+        assert low * least <= minifloat_error(x, 0.5 / polynomial(beta)) * 1.003 <= high * least
+        assert minifloat_error(x, "gennorm") <= 1.005 * least
+        assert minifloat_error(x, "histogram") <= 1.005 * least
+    assert minifloat_error(quantiles(0.3), 0.5 / 0.0009) <= 1.01 * least_error(quantiles(0.3))
+
+
+def test_algorithm_one_climbs() -> None:
+    rate, target = 0.1, np.linspace(-1, 1, 50, dtype=np.float32)
+    away = {}
+    for sign in (1, -1):
+        w, feedback = np.zeros(50, np.float32), gcodec.Feedback(CO3, decay=0.9)
+        for _ in range(60):
+            w += np.float32(sign * rate) * gcodec.decode(feedback.compress("w", w - target))
+        away[sign] = np.abs(w - target).max()
+    assert away[-1] < 0.05 and away[1] > 100
+
+
+def test_every_code_has_a_word() -> None:
+    fmt = MiniFloat("e2m1", "ieee")
+    for number in range(codebooks.number_of(fmt)):
+        counts = codebooks.counts(fmt, number)
+        assert np.flatnonzero(counts).tolist() == [0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13]
+        for code in ("huffman", "pair", "planes", "rans"):
+            spec = f"minifloat:style=ieee,scale=1,table={number},code={code}"
+            x = np.repeat(np.concatenate([fmt.magnitudes(), -fmt.magnitudes()]), 3)
+            assert gcodec.decode(gcodec.encode(x, spec)).tolist() == (x + 0.0).tolist()
+
+
+def test_printed_bits_are_not_coded() -> None:
+    assert 5.3e6 * 117_300 * np.log2(11) == pytest.approx(2.15e12, rel=1e-3)
+    rng = np.random.default_rng(1)
+    x = rng.laplace(size=1 << 20).astype(np.float32)
+    for scale in ("co3", "histogram"):
+        frame = gcodec.encode(x, f"minifloat:style=ieee,scale={scale}")
+        assert 8 * len(frame) <= 2.85 * x.size
+        assert 8 * len(frame) * 4_243_548 / x.size * 117_300 < 2.15e12 / 1.5
+
+
+def test_ties_do_not_lean() -> None:
+    x = f32(0.5, 1.5, 2.5, 3.5, 5)
+    codec = gcodec.parse("minifloat:style=ieee,scale=1,code=none")
+    assert gcodec.decode(gcodec.encode(x, codec)).tolist() == [0, 2, 2, 4, 4]
+    assert gcodec.decode(gcodec.encode(-x, codec)).tolist() == [0, -2, -2, -4, -4]
 
 
 def test_default_threshold_sends_nothing() -> None:

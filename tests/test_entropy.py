@@ -89,7 +89,8 @@ def test_refused_specs(spec: Any, match: str) -> None:
 
 def test_the_package_is_reached_through_gcodec() -> None:
     assert gcodec.entropy is entropy
-    assert list(entropy.CODES) == [spec.partition(":")[0] for spec in SPECS]
+    names = [spec.partition(":")[0] for spec in SPECS]
+    assert list(entropy.CODES)[: len(names)] == names
     for name, cls in entropy.CODES.items():
         assert getattr(entropy, cls.__name__) is cls
         assert cls.name == name

@@ -243,7 +243,7 @@ import sys
 import numpy as np
 from gcodec.kernels import convert, jit, pack
 print(pack.pack_fields(np.arange(8, dtype=np.uint8) % 2, pack.FieldLayout(1)).tolist())
-kernel = pack._packer(1, True).built
+kernel = pack.packer(1, True).built
 print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 print(jit.cache_directory() is not None, jit.checked())
 """

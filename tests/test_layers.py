@@ -18,6 +18,7 @@ LAYERS = [
     {"arrays", "payload"},
     {"gennorm", "codebooks"},
     {"entropy"},
+    {"level_strings", "minifloat_strings"},
     {"codec"},
     {"registry"},
     {"codecs"},

@@ -24,13 +24,12 @@ from gcodec.kernels import level_codes, look_ahead, prefix_read, unit_place, uni
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.prefix_table import (
-    NEAR,
     WIDE,
     least_nbits,
     read_runs,
     read_singles,
-    read_units,
 )
+from gcodec.kernels.unit_table import NEAR, read_units
 
 # A string is the number with its bits behind a one, so that shorter ones come first.
 MOST = 16

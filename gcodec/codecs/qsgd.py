@@ -28,10 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec import level_strings
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.kernels import dense_string, level_codes, levels, pool, sparse_string
+from gcodec.errors import ParameterError, Truncated
+from gcodec.kernels import level_codes, levels, pool
+from gcodec.kernels.dense_string import Live, widened
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import norms, read_norms, write_norms
@@ -39,10 +41,11 @@ from gcodec.kernels.pack import check_padding
 from gcodec.kernels.reduce import all_finite
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
+from gcodec.level_strings import LevelString, Plan, SymbolsOf
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
-from gcodec.seek import LOG2_BLOCK, MIN_ELEMENTS, Blocks, SeekTable, worthwhile
+from gcodec.seek import Blocks, SeekTable
 
 _NORM_NBITS = 32
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
@@ -78,9 +81,9 @@ class QSGD(Codec):
         Elements that share a norm; 0: all.
     norm : {"l2", "max"}
         Euclidean norm, or the largest magnitude.
-    code : {"omega", "rice", "packed", "auto"}
-        Elias omega as in the paper, Rice codes of the best parameter, fixed width; ``"auto"``:
-        whichever is shortest.
+    code : {"omega", "rice", "packed", "huffman", "rans", "auto"}
+        Elias omega as in the paper, Rice codes of the best parameter, fixed width; Huffman words
+        or rANS of the levels' own frequencies, for s up to 127; ``"auto"``: whichever is shortest.
     """
 
     refuses_nonfinite = True
@@ -93,18 +96,21 @@ class QSGD(Codec):
     bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all")
     norm: str = param(Choice("l2", "max"), "l2", "Euclidean, or the largest magnitude")
     code: str = param(
-        Choice("omega", "rice", "packed", unsent=("auto",)), "omega", "what levels are coded in"
+        Choice(*level_strings.CODES, unsent=("auto",)), "omega", "what levels are coded in"
     )
 
     def check(self) -> None:
-        """Refuse a form that a code does not have."""
-        if self.form == "sparse" and self.code == "packed":
-            raise ParameterError.of("form", self.form, "dense with code=packed")
+        """Refuse a form or levels that a code does not have."""
+        if self.form == "sparse" and self.code in ("packed", *level_strings.TABLED):
+            raise ParameterError.of("form", self.form, f"dense with code={self.code}")
+        most = level_strings.MOST_TABLED
+        if self.code in level_strings.TABLED and self.s > most:
+            raise ParameterError.of("s", self.s, f"at most {most} with code={self.code}")
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the parameters of the Rice codes."""
         rice = (_RICE,) if self.form == "dense" else (_RICE, _RICE_GAP)
-        return () if self.code in ("omega", "packed") else rice
+        return rice if self.code in ("rice", "auto") else ()
 
     @property
     def unbiased(self) -> bool:
@@ -118,14 +124,14 @@ class QSGD(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and of as many of the longest words."""
-        longest = level_codes.longest_nbits(self.form, self.code, self.s)
-        return _NORM_NBITS * self._buckets(n) + n * longest
+        longest = level_strings.longest_nbits(n, self.form, self.code, self.s)
+        return _NORM_NBITS * self._buckets(n) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
         """Elements where the form is dense, sent values where it is sparse."""
         blocks: Blocks = "values" if self.form == "sparse" else "elements"
-        return None if self.code == "packed" else blocks
+        return {"packed": None, "rans": "states"}.get(self.code, blocks)
 
     # --- quantise
 
@@ -167,7 +173,9 @@ class QSGD(Codec):
             levels.quantize(values[start:stop], scale, seed, start, out)
             return out
 
-        return self._dense(scale, symbols_of, values.size, {})
+        return self._dense(
+            scale, Plan("dense", self.code, {}), symbols_of, _live(scale, values.size)
+        )
 
     # --- dequantise
 
@@ -203,19 +211,19 @@ class QSGD(Codec):
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         # No symbol need be kept: each range is dequantised where it is read.
-        scale = self._read_scale(payload, n)
+        scale, string = self._read_head(payload, n)
         values = empty_like_shape(n) if out is None else out
         if self.form == "sparse":
             values[:] = 0
-            self._read_sparse(payload, scale, partial(place_values, scale=scale, out=values))
+            string.read_sparse(partial(place_values, scale=scale, out=values), payload.seek)
             return values
         stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            symbols = dense_string.widened(small, wide, dtype)
+            symbols = widened(small, wide, dtype)
             levels.dequantize(symbols, scale, at, values[at : at + small.size], stream=stream)
 
-        self._read_dense(payload, scale, n, take)
+        string.read_dense(take, payload.seek)
         return values
 
     # --- pack
@@ -224,125 +232,73 @@ class QSGD(Codec):
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
         levels.check(parts, self.s)
-        words = _live(scale, parts.size).words
-        form, code, scalars, _ = level_codes.plan(parts, self.s, words, self.form, self.code)
-        codec = self.replaced(form=form, code=code)
-        if form == "dense":
-            return codec._dense(scale, lambda i, j, room: parts[i:j], parts.size, scalars)
-        unit = level_codes.unit_code(code, self.s, scalars)
-        made = sparse_string.write(unit, parts, 1 << LOG2_BLOCK, 4 * scale.norms.size)
-        return codec._payload(scale, scalars, parts.size, *made)
+        live = _live(scale, parts.size)
+        plan = level_strings.plan(parts, self.s, live, self.form, self.code)
+        if plan.form == "sparse":
+            made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
+            return self._payload(scale, plan, *made)
+        if plan.code == "rans":  # which knows nothing of elements that have no symbol
+            parts = live.gathered(parts)
+            live = Live.all(parts.size)
+        return self._dense(scale, plan, lambda i, j, room: parts[i:j], live)
 
-    def _dense(self, scale: Scale, symbols_of: Any, n: int, scalars: dict[str, Any]) -> Payload:
+    def _dense(self, scale: Scale, plan: Plan, symbols_of: SymbolsOf, live: Live) -> Payload:
         """Write the payload of a dense form."""
-        code = level_codes.word_code(self.code, self.s, scalars)
-        where = _live(scale, n), 1 << LOG2_BLOCK, 4 * scale.norms.size
-        made = dense_string.write(code, symbols_of, levels.symbol_dtype(self.s), *where)
-        return self._payload(scale, scalars, n, *made)
+        made = level_strings.write_dense(plan, self.s, symbols_of, live, 4 * scale.norms.size)
+        return self._payload(scale, plan, *made)
 
     def _payload(
-        self,
-        scale: Scale,
-        scalars: dict[str, Any],
-        n: int,
-        data: np.ndarray,
-        nbits: int,
-        *sums: np.ndarray,
+        self, scale: Scale, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
     ) -> Payload:
         write_norms(scale.norms, data)
-        if n < MIN_ELEMENTS or self.seek_blocks is None:
-            return Payload(self, scalars, data, nbits)
-        table = SeekTable.of(LOG2_BLOCK, *sums)
-        return Payload(self, scalars, data, nbits, table if worthwhile(table, n, nbits) else None)
+        codec = self.replaced(form=plan.form, code=plan.code)
+        return Payload(codec, dict(plan.scalars), data, nbits, seek)
 
     # --- unpack
 
     def _unpack(self, payload: Payload, n: int) -> QSGDSymbols:
-        scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
+        scale, string = self._read_head(payload, n)
+        dtype = levels.symbol_dtype(self.s)
         if self.form == "sparse":
             out = np.zeros(n, dtype)
-            self._read_sparse(payload, scale, partial(place, out=out))
-            _live(scale, n).refuse_silent(out)
+            string.read_sparse(partial(place, out=out), payload.seek)
+            string.live.refuse_silent(out)
             return QSGDSymbols(scale.norms, out)
         out = aligned_empty(n, dtype)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            out[at : at + small.size] = dense_string.widened(small, wide, dtype)
+            out[at : at + small.size] = widened(small, wide, dtype)
 
-        self._read_dense(payload, scale, n, take)
+        string.read_dense(take, payload.seek)
         return QSGDSymbols(scale.norms, out)
 
-    def _read_scale(self, payload: Payload, n: int) -> Scale:
+    def _read_head(self, payload: Payload, n: int) -> tuple[Scale, LevelString]:
         """Read the norms of all buckets; check what can be told without reading the string."""
         nbits = _NORM_NBITS * self._buckets(n)
         if payload.nbits < nbits:
             raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
         check_padding(payload.data, payload.nbits)
         scale = Scale(read_norms(payload.data[: nbits // 8]), self._bucket(n), self.s)
-        if self.form == "dense":
-            code = level_codes.word_code(self.code, self.s, payload.scalars)
-            dense_string.refuse_short(code, _live(scale, n), payload.nbits - nbits)
-        return scale
-
-    def _read_dense(
-        self,
-        payload: Payload,
-        scale: Scale,
-        n: int,
-        take: Any,
-        log2_block: int = LOG2_BLOCK,
-        bits_follow: bool = False,
-    ) -> np.ndarray:
-        """Read the string of a dense form; return where its blocks begin and the last ends."""
-        first, table, known = _NORM_NBITS * scale.norms.size, payload.seek, None
-        if table is not None:
-            table.must_cover(payload.nbits - first)
-            log2_block, known = table.log2_block, table.offsets
-        code = level_codes.word_code(self.code, self.s, payload.scalars)
-        where = first, payload.nbits, _live(scale, n), 1 << log2_block
-        offsets = dense_string.read(code, payload.data, *where, known, take)
-        left = payload.nbits - first - int(offsets[-1])
-        if left and not bits_follow:
-            raise Corrupt(f"the payload has {left} bits behind its last word")
-        return offsets
+        plan = Plan(self.form, self.code, payload.scalars)
+        where = payload.data, nbits, payload.nbits
+        return scale, LevelString.of(plan, self.s, *where, _live(scale, n))
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":
             raise ParameterError("nbits: the bytes of form=sparse do not tell it; give nbits=…")
-        payload = Payload(self, scalars, data, 8 * data.size)
-        scale = self._read_scale(payload, n)
-        offsets = self._read_dense(payload, scale, n, _ignore, bits_follow=True)
-        return _NORM_NBITS * scale.norms.size + int(offsets[-1])
-
-    def _read_sparse(
-        self,
-        payload: Payload,
-        scale: Scale,
-        put: sparse_string.Place,
-        log2_block: int = LOG2_BLOCK,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Read the string of a sparse form; return where its blocks begin and the last ends."""
-        first, table, known = _NORM_NBITS * scale.norms.size, payload.seek, None
-        if table is not None and table.positions is not None:
-            table.must_cover(payload.nbits - first)
-            log2_block, known = table.log2_block, (table.offsets, table.positions)
-        code = level_codes.unit_code(self.code, self.s, payload.scalars)
-        where = first, payload.nbits, 1 << log2_block
-        return sparse_string.read(code, payload.data, *where, known, put)
+        _, string = self._read_head(Payload(self, scalars, data, 8 * data.size), n)
+        return string.read_dense(_ignore, bits_follow=True)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        payload = payload._replace(seek=None)
-        scale = self._read_scale(payload, n)
-        if self.form == "sparse":
-            out = np.zeros(n, levels.symbol_dtype(self.s))
-            sums = self._read_sparse(payload, scale, partial(place, out=out), log2_block)
-            return SeekTable.of(log2_block, *sums)
-        offsets = self._read_dense(payload, scale, n, _ignore, log2_block)
-        return SeekTable.of(log2_block, offsets)
+        _, string = self._read_head(payload, n)
+        if self.form == "dense":
+            return string.dense_blocks(log2_block)
+        out = np.zeros(n, levels.symbol_dtype(self.s))
+        return string.read_sparse(partial(place, out=out), None, log2_block)
 
 
-def _live(scale: Scale, n: int) -> dense_string.Live:
-    return dense_string.Live.of(n, scale.bucket, scale.norms == 0)
+def _live(scale: Scale, n: int) -> Live:
+    return Live.of(n, scale.bucket, scale.norms == 0)
 
 
 def _ignore(at: int, small: np.ndarray, wide: np.ndarray) -> None:

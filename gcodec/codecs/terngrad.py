@@ -1,4 +1,4 @@
-"""terngrad: 0 or ±s for each element, at random and unbiased: 2 bits, or 1.6.
+"""terngrad: 0 or ±s for each element, at random and unbiased: 2 bits, or 1.6, or fewer.
 
 s = min(max|x|, c·σ), with the deviation σ² = max(0, Σx²/n − (Σx/n)²); r = |x|/s, 1 from |x| = s
 on. An element is sent as sign(x)·s with probability r, else as 0: so E x̂ is x clipped at s. The
@@ -9,7 +9,8 @@ Packs: ``chapter``: 00 = 0, 01 = +1, 10 = −1, four in a byte, the first in the
 up with zeros. ``terngrad`` (the original program): codes 0, 1, 2 for −1, 0, +1; always one to four
 pad codes 0, 1, 2, 3 behind them; byte i of Q holds codes i, i + Q, i + 2Q, i + 3Q, the first in
 the lowest bits. ``base3``: five in a byte, c0 + 3·c1 + 9·c2 + 27·c3 + 81·c4, with 0, 1, 2 for 0,
-+1, −1. Bits per element: 2, 2, 1.6.
++1, −1. ``rans``: a table of frequencies, and rANS of the bytes of ``base3``. Bits per element: 2,
+2, 1.6; with ``rans`` what the codes tell, fewer than 1.6 where most are 0.
 
 Sums are taken in float64 in the fixed order, s is rounded once to float32, and r is one float32
 division. Where σ² is below 2^-40 of Σx²/n, it is the rounding of the sums: such a tensor is not
@@ -30,20 +31,27 @@ import numpy as np
 
 from gcodec.arrays import intake, nonfinite_error
 from gcodec.codec import Codec
+from gcodec.entropy import tabled
+from gcodec.entropy.tabled import String, Table
 from gcodec.errors import ParameterError
 from gcodec.kernels import convert, ternary
-from gcodec.kernels.pack import check_length
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.dense_string import Live
+from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits, moments
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.seek import Blocks, SeekTable
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
 )
 _NO_DEVIATION = 2.0**-40  # of the mean square
+_ALPHABET = np.arange(243).astype(np.uint8)  # bytes of five codes
 
 
 class TernarySymbols(NamedTuple):
@@ -52,7 +60,7 @@ class TernarySymbols(NamedTuple):
     Attributes
     ----------
     codes : uint8 array
-        Packed as the codec packs.
+        Packed as the codec packs; with ``rans`` as with ``base3``.
     scale : float
     """
 
@@ -68,7 +76,7 @@ class TernGrad(Codec):
     ----------
     clip : float
         Values are clipped at this many standard deviations; 0 clips nothing.
-    packing : {"chapter", "terngrad", "base3"}
+    packing : {"chapter", "terngrad", "base3", "rans"}
         The layout of the codes; ``pack`` in specs.
     """
 
@@ -80,9 +88,9 @@ class TernGrad(Codec):
         "clip at so many standard deviations; 0: not at all",
     )
     packing: str = param(
-        Choice("chapter", "terngrad", "base3"),
+        Choice("chapter", "terngrad", "base3", "rans"),
         "chapter",
-        "2 bits in order, 2 bits in strides with pad codes, or 5 codes in a byte",
+        "2 bits in order, or in strides with pad codes; 5 codes in a byte; these as rANS",
         name="pack",
     )
 
@@ -100,12 +108,24 @@ class TernGrad(Codec):
         return (math.sqrt(max(n, 1)) - 1) / 2 if self.clip == 0 else None
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of n codes, in whole bytes."""
-        return 8 * ternary.packed_nbytes(n, self._pack_rule)
+        """Return the bits of n codes, in whole bytes; or the most that rANS makes of them."""
+        nbytes = ternary.packed_nbytes(n, self._pack_rule)
+        if self.packing != "rans":
+            return 8 * nbytes
+        return tabled.longest_nbits("rans", nbytes, _ALPHABET.size) if n else 0
 
     @property
     def _pack_rule(self) -> ternary.Pack:
-        return cast(ternary.Pack, self.packing)
+        return cast(ternary.Pack, "base3" if self.packing == "rans" else self.packing)
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """States, with ``rans``."""
+        return "states" if self.packing == "rans" else None
+
+    def seek_count(self, n: int) -> int:
+        """Return how many bytes five codes each take."""
+        return ternary.packed_nbytes(n, "base3")
 
     def scale_of(self, x: Any) -> float:
         """Return the scale that this tensor gets when none is given.
@@ -210,13 +230,43 @@ class TernGrad(Codec):
         self._require(symbols.codes.size == nbytes, out.size)
 
     def _pack(self, symbols: TernarySymbols) -> Payload:
-        scalars = {"scale": symbols.scale}
-        return Payload(self, scalars, symbols.codes, 8 * symbols.codes.size)
+        scalars, codes = {"scale": symbols.scale}, symbols.codes
+        if self.packing != "rans" or not codes.size:
+            return Payload(self, scalars, codes, 8 * codes.size)
+        table = Table.own("rans", byte_counts(codes), _ALPHABET)
+        live, head = Live.all(codes.size), BitString()
+        made = tabled.write(table, lambda i, j, room: codes[i:j], live, head, codes.size)
+        return Payload(self, scalars, *made)
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
-        check_length(payload.nbits, self.max_payload_nbits(n))
-        ternary.check(payload.data, n, self._pack_rule)
-        return TernarySymbols(payload.data, payload.scalars["scale"])
+        codes = payload.data
+        if self.packing == "rans":
+            string, codes = self._string(payload, n), np.empty(self.seek_count(n), np.uint8)
+
+            def take(at: int, part: np.ndarray) -> None:
+                codes[at : at + part.size] = part
+
+            string.read(take, payload.seek)
+        else:
+            check_length(payload.nbits, self.max_payload_nbits(n))
+        ternary.check(codes, n, self._pack_rule)
+        return TernarySymbols(codes, payload.scalars["scale"])
+
+    def _string(self, payload: Payload, n: int) -> String:
+        check_padding(payload.data, payload.nbits)
+        live = Live.all(self.seek_count(n))
+        string = String.behind("rans", payload.data, 0, payload.nbits, _ALPHABET, live)
+        string.refuse_short()
+        return string
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        return self._string(payload, n).blocks(log2_block)
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        if self.packing != "rans":
+            return super()._bare_nbits(n, data, scalars)
+        string = self._string(Payload(self, scalars, data, 8 * data.size), n)
+        return string.read(lambda at, part: None, None, bits_follow=True)
 
 
 def _largest(values: np.ndarray, bits: int) -> float:

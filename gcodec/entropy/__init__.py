@@ -19,19 +19,23 @@ from gcodec.entropy.delta import Delta
 from gcodec.entropy.expgolomb import ExpGolomb
 from gcodec.entropy.gamma import Gamma
 from gcodec.entropy.golomb import Golomb
+from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.omega import Omega
+from gcodec.entropy.rans import RANS
 from gcodec.entropy.rice import Rice
 from gcodec.entropy.unary import Unary
 from gcodec.params import parse_spec
 
 __all__ = [
     "CODES",
+    "RANS",
     "Bits",
     "Code",
     "Delta",
     "ExpGolomb",
     "Gamma",
     "Golomb",
+    "Huffman",
     "Omega",
     "Rice",
     "Unary",
@@ -39,7 +43,8 @@ __all__ = [
 ]
 
 CODES: dict[str, type[Code]] = {
-    code.name: code for code in (Omega, Gamma, Delta, Unary, Rice, Golomb, ExpGolomb)
+    code.name: code
+    for code in (Omega, Gamma, Delta, Unary, Rice, Golomb, ExpGolomb, Huffman, RANS)
 }
 
 

@@ -1,7 +1,8 @@
-"""What a code is: a prefix-free word for each integer from 0 or 1 to 2^64 − 1.
+"""What a code is: a reversible map between integers and bits.
 
-A code's file declares its parameters and names its rule (`gcodec.kernels.codewords`). Everything
-that users call is given here once: intake, checks of ranges and sizes, calls of the kernels.
+Everything that users call is given here once: intake and checks of ranges. A code's file declares
+its parameters and how values are written and read; or, for a code that has a word for each integer
+from 0 or 1 to 2^64 − 1, its rule (`gcodec.kernels.codewords`).
 """
 
 from __future__ import annotations
@@ -28,20 +29,35 @@ class Code(Parameters):
     """Base of all codes; see `gcodec.entropy.parse`."""
 
     name: ClassVar[str]
-    first: ClassVar[int] = 0  # the least value, which has the shortest word
+    first: ClassVar[int] = 0  # the least value
+    last: ClassVar[int] = _LARGEST
 
-    def _prefix(self) -> PrefixCode:
-        """Return what kernels know this code by."""
+    def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return the bits of (n,) uint64 values: (ceil(nbits / 8),) uint8 array, nbits."""
+        raise NotImplementedError
+
+    def _read(
+        self, data: np.ndarray, nbits: int, count: int, start: int
+    ) -> tuple[np.ndarray, int]:
+        """Read values from bit `start` on, of bytes that end at bit `nbits`.
+
+        `count` may be any number: it must be refused before room is made for what the bits cannot
+        hold. Returned are a (count,) uint64 array and the bit behind the last value.
+        """
+        raise NotImplementedError
+
+    def _lengths(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the (n,) uint64 bits of the words of (n,) uint64 values."""
         raise NotImplementedError
 
     def encode(self, values: Any) -> Bits:
-        """Write the words of values, one behind the other.
+        """Write values, one behind the other.
 
         Parameters
         ----------
         values : array of integers
-            From 0 or 1, as the code's page says, to 2**64 - 1: an array of any shape, which is
-            read in C order, or a list of integers.
+            In the range that the code's page says: an array of any shape, which is read in C
+            order, or a list of integers.
 
         Returns
         -------
@@ -50,18 +66,16 @@ class Code(Parameters):
         Raises
         ------
         ParameterError
-            If a value is out of range, or the words together pass ``gcodec.Limits().max_bytes``.
+            If a value is out of range, or the bits together pass ``gcodec.Limits().max_bytes``.
         TypeError
             If these are no integers.
         """
-        numbers = self._numbers(values)
-        self._check_size(numbers)
-        data, nbits = prefix.write(self._prefix(), numbers)
+        data, nbits = self._write(self._numbers(values))
         data.flags.writeable = False
         return Bits(data, nbits)
 
     def decode(self, bits: Any, count: int, *, start: int = 0) -> tuple[np.ndarray, int]:
-        """Read words, one behind the other.
+        """Read values, one behind the other.
 
         Parameters
         ----------
@@ -69,30 +83,28 @@ class Code(Parameters):
             A bitarray may have any bit order. All bits of bytes count, and those of a text of 0
             and 1.
         count : int
-            Words to read.
+            Values to read.
         start : int
-            The bit where the first word begins.
+            The bit where they begin.
 
         Returns
         -------
         values : (count,) uint64 array
         end : int
-            The bit behind the last word.
+            The bit behind the last value.
 
         Raises
         ------
         Truncated
             If the bits end too early.
         Corrupt
-            If some are no word of a value below 2**64.
+            If some are no word of a value.
         ParameterError, TypeError
         """
         data, nbits = as_bits(bits)
         count = check_integer("count", count, 0, _LARGEST, "a non-negative integer")
         start = check_integer("start", start, 0, nbits, f"from 0 to the {nbits} bits")
-        if count > (nbits - start) // self._shortest():
-            raise Truncated(f"{nbits - start} bits cannot hold {count} words of {self}")
-        return prefix.read(self._prefix(), data, nbits, count, start)
+        return self._read(data, nbits, count, start)
 
     def lengths(self, values: Any) -> np.ndarray:
         """Return how many bits the word of each value has.
@@ -111,21 +123,7 @@ class Code(Parameters):
         ------
         ParameterError, TypeError
         """
-        return prefix.lengths(self._prefix(), self._numbers(values))
-
-    def _shortest(self) -> int:
-        return int(prefix.lengths(self._prefix(), np.array([self.first], np.uint64))[0])
-
-    def _check_size(self, numbers: np.ndarray) -> None:
-        lengths = prefix.lengths(self._prefix(), numbers)
-        most = 8 * Limits().max_bytes
-        # In float64: exact as far as `most` and beyond, and it does not wrap around.
-        if lengths.sum(dtype=np.float64) > most:
-            longest = int(lengths.argmax())
-            raise ParameterError(
-                f"values: their words of {self} must take at most {most} bits "
-                f"(gcodec.Limits().max_bytes); that of {numbers[longest]} takes {lengths[longest]}"
-            )
+        return self._lengths(self._numbers(values))
 
     def _numbers(self, values: Any) -> np.ndarray:
         """Return values of any kind as a flat uint64 array, or refuse them."""
@@ -134,8 +132,10 @@ class Code(Parameters):
             return self._objects(array)
         if array.dtype.kind not in "iu":
             raise TypeError(f"values have dtype {array.dtype}: must be integers")
-        if array.size and int(array.min()) < self.first:
-            raise self._range_error(array.reshape(-1), int(array.argmin()))
+        for least in (True, False) if array.size else ():
+            at = int(array.argmin() if least else array.argmax())
+            if not self.first <= int(array.flat[at]) <= self.last:
+                raise self._range_error(array.reshape(-1), at)
         return np.require(array, np.uint64, ["C", "A"]).reshape(-1)
 
     def _objects(self, array: np.ndarray) -> np.ndarray:
@@ -143,13 +143,45 @@ class Code(Parameters):
         for at, value in enumerate(flat):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise TypeError(f"values[{at}] is a {type(value).__name__}: must be an integer")
-            if not self.first <= value <= _LARGEST:
+            if not self.first <= value <= self.last:
                 raise self._range_error(flat, at)
         return flat.astype(np.uint64)
 
     def _range_error(self, flat: np.ndarray, at: int) -> ParameterError:
-        allowed = f"an integer from {self.first} to 2**64 - 1"
+        last = "2**64 - 1" if self.last == _LARGEST else self.last
+        allowed = f"an integer from {self.first} to {last}"
         return ParameterError.of(f"values[{at}]", int(flat[at]), allowed)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Universal(Code):
+    """Base of the codes that have a word for each integer; that of the least is shortest."""
+
+    def _prefix(self) -> PrefixCode:
+        """Return what kernels know this code by."""
+        raise NotImplementedError
+
+    def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
+        lengths = self._lengths(numbers)
+        most = 8 * Limits().max_bytes
+        # In float64: exact as far as `most` and beyond, and it does not wrap around.
+        if lengths.sum(dtype=np.float64) > most:
+            longest = int(lengths.argmax())
+            raise ParameterError(
+                f"values: their words of {self} must take at most {most} bits "
+                f"(gcodec.Limits().max_bytes); that of {numbers[longest]} takes {lengths[longest]}"
+            )
+        return prefix.write(self._prefix(), numbers)
+
+    def _read(
+        self, data: np.ndarray, nbits: int, count: int, start: int
+    ) -> tuple[np.ndarray, int]:
+        if count > (nbits - start) // int(self._lengths(np.array([self.first], np.uint64))[0]):
+            raise Truncated(f"{nbits - start} bits cannot hold {count} words of {self}")
+        return prefix.read(self._prefix(), data, nbits, count, start)
+
+    def _lengths(self, numbers: np.ndarray) -> np.ndarray:
+        return prefix.lengths(self._prefix(), numbers)
 
 
 def _array_of(values: Any) -> np.ndarray:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gcodec.entropy.code import Code
+from gcodec.entropy.code import Universal
 from gcodec.kernels import codewords
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kinds import Integer
@@ -36,7 +36,7 @@ from gcodec.params import param
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ExpGolomb(Code):
+class ExpGolomb(Universal):
     """Exponential Golomb: buckets that double.
 
     Parameters

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from gcodec.entropy.code import Code
+from gcodec.entropy.code import Universal
 from gcodec.kernels import codewords
 from gcodec.kernels.prefix_table import PrefixCode
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Gamma(Code):
+class Gamma(Universal):
     """Elias gamma."""
 
     name = "gamma"

@@ -41,13 +41,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from gcodec.entropy.code import Code
+from gcodec.entropy.code import Universal
 from gcodec.kernels import codewords
 from gcodec.kernels.prefix_table import PrefixCode
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Omega(Code):
+class Omega(Universal):
     """Elias omega."""
 
     name = "omega"

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gcodec.entropy.code import Code
+from gcodec.entropy.code import Universal
 from gcodec.kernels import codewords
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kinds import Integer
@@ -35,7 +35,7 @@ from gcodec.params import param
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Rice(Code):
+class Rice(Universal):
     """Rice: a power of two as divisor.
 
     Parameters

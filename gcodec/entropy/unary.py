@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from gcodec.entropy.code import Code
+from gcodec.entropy.code import Universal
 from gcodec.kernels import codewords
 from gcodec.kernels.prefix_table import PrefixCode
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Unary(Code):
+class Unary(Universal):
     """Zeros and a one."""
 
     name = "unary"

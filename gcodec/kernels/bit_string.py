@@ -51,6 +51,19 @@ class BitString:
         if self.data.size < int(self.state[0]) + nbytes + SLACK:
             self.grow(nbytes)
 
+    def extend(self, data: np.ndarray, nbits: int) -> None:
+        """Put bits at the end: those of a (ceil(nbits / 8),) uint8 array, zeros behind them."""
+        if nbits == 0:
+            return
+        at = self.nbits
+        self.reserve(data.size + 1)
+        first = int(self.state[1]) >> 56 | int(data[0]) >> at % 8
+        _copy(data, nbits, at, self.data)
+        self.data[at // 8] = first
+        whole, rest = divmod(at + nbits, 8)
+        last = int(self.data[whole]) << 56 if rest else 0
+        self.state[:3] = whole, last, rest
+
     def trimmed(self) -> np.ndarray:
         """Return the bytes, the last filled up with zeros; the string ends with that."""
         self.data.resize(-(-self.nbits // 8), refcheck=False)

@@ -16,6 +16,7 @@ from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
+from gcodec.kernels.table_code import TableCode
 
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
 _LESS = 1 << 17  # elements, where more than a byte is kept of each
@@ -43,6 +44,11 @@ class Live(NamedTuple):
         """Tell it by the buckets that are silent."""
         return cls(n, bucket, silent if silent.any() else None)
 
+    @classmethod
+    def all(cls, n: int) -> Live:
+        """Tell that all of n elements have one."""
+        return cls(n, max(n, 1), None)
+
     @property
     def words(self) -> int:
         """How many elements have a word."""
@@ -66,6 +72,27 @@ class Live(NamedTuple):
         counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
         return np.cumsum(counts), mask
 
+    def gathered(self, symbols: np.ndarray) -> np.ndarray:
+        """Return the symbols of the elements that have a word, of those of all."""
+        if self.silent is None:
+            return symbols
+        starts = range(0, self.n, _LESS)
+        parts = [symbols[at : at + _LESS] for at in starts]
+        masks = [
+            self.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)
+        ]
+        return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
+
+    def spread(self, symbols: np.ndarray, take: Callable[[int, np.ndarray], None]) -> None:
+        """Let the symbols of all elements be taken, given those of the ones that have a word."""
+        used = 0
+        for at in range(0, self.n, _LESS):
+            upto = min(at + _LESS, self.n)
+            bounds, mask = self.part(at, upto, upto - at)
+            here = symbols[used : used + int(bounds[-1])]
+            take(at, here if mask is None else _spread(here, mask))
+            used += here.size
+
     def refuse_silent(self, symbols: np.ndarray) -> None:
         """Raise `Corrupt` if an element that has no word is not 0."""
         if self.silent is None:
@@ -78,18 +105,19 @@ class Live(NamedTuple):
 
 
 def write(
-    code: PrefixCode,
+    code: PrefixCode | TableCode,
     symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
     dtype: np.dtype[Any],
     live: Live,
     every: int,
     lead: int,
+    head: tuple[np.ndarray, int] | None = None,
 ) -> tuple[np.ndarray, int, np.ndarray]:
     """Write the string of a tensor.
 
     Parameters
     ----------
-    code : PrefixCode
+    code : PrefixCode or TableCode
     symbols_of : callable
         Returns the symbols of a range of elements, where it may use an array of as many for it;
         called on the threads of the pool.
@@ -100,12 +128,14 @@ def write(
         Elements of a block, a power of two up to 2^17.
     lead : int
         Bytes that are left free before the string.
+    head : (ceil(k / 8),) uint8 array and k, optional
+        Bits between these and the string, zeros behind them.
 
     Returns
     -------
     data : uint8 array
     nbits : int
-        Of lead and string.
+        Of lead, head and string.
     offsets : (count + 1,) int64 array
         Bit of the string where each block begins, and where the last ends.
     """
@@ -114,6 +144,8 @@ def write(
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead if start == 0 else 0)
+        if head and start == 0:
+            string.extend(*head)
         room = np.empty(min(stop - start, chunk), dtype)
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
@@ -136,7 +168,7 @@ def write(
 
 
 def read(
-    code: PrefixCode,
+    code: PrefixCode | TableCode,
     data: np.ndarray,
     first: int,
     end: int,
@@ -149,7 +181,7 @@ def read(
 
     Parameters
     ----------
-    code : PrefixCode
+    code : PrefixCode or TableCode
     data : uint8 array
     first, end : int
         Bits where the string begins and ends.
@@ -173,7 +205,7 @@ def read(
     FormatError
     """
     read_part = _PartReader(code, data, live, end, take)
-    chunk = live.chunk(code.top >= WIDE)
+    chunk = live.chunk(code.wide)
     if offsets is not None and every <= chunk:
 
         def task(start: int, stop: int) -> None:
@@ -198,7 +230,7 @@ def read(
     return found
 
 
-def refuse_short(code: PrefixCode, live: Live, nbits: int) -> None:
+def refuse_short(code: PrefixCode | TableCode, live: Live, nbits: int) -> None:
     """Raise `Truncated` if so many bits cannot hold the words."""
     least = live.words * least_nbits(code)
     if least > nbits:
@@ -208,7 +240,7 @@ def refuse_short(code: PrefixCode, live: Live, nbits: int) -> None:
 class _PartReader(NamedTuple):
     """Reads the symbols of a range of elements, and has them taken."""
 
-    code: PrefixCode
+    code: PrefixCode | TableCode
     data: np.ndarray
     live: Live
     end: int
@@ -216,7 +248,7 @@ class _PartReader(NamedTuple):
 
     def room(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Make room for the symbols of a range: fresh memory for each would cost too much."""
-        wide = count if self.code.top >= WIDE else 0
+        wide = count if self.code.wide else 0
         return np.empty(count, np.uint8), np.empty(wide, np.uint64)
 
     def __call__(

@@ -8,6 +8,7 @@ checks no index; the loop around it keeps every block inside its arrays.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +22,12 @@ _AHEAD = 256  # elements between a block and what is prefetched for a later one
 _LINE = 16  # float32 elements in a cache line
 
 
-def block(*names: str) -> Callable[[Callable[[Emitter], None]], Any]:
+def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], None]], Any]:
     """Declare a block: a function of the named arguments that kernels call.
 
-    What is decorated emits its code, and may call the arguments by name; see `Emitter`.
+    What is decorated emits its code, and may call the arguments by name; see `Emitter`. The code
+    is a part of the kernel; or, if `apart`, a function of its own, so that all registers are free
+    for the loop in it.
     """
 
     def decorate(generate: Callable[[Emitter], None]) -> Any:
@@ -32,8 +35,18 @@ def block(*names: str) -> Callable[[Callable[[Emitter], None]], Any]:
             from numba.core import types
 
             def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                types_of = dict(zip(names, signature.args, strict=True))
-                generate(Emitter(context, builder, types_of, dict(zip(names, args, strict=True))))
+                values = [
+                    context.make_array(kind)(context, builder, value).data
+                    if isinstance(kind, types.Array)
+                    else value
+                    for kind, value in zip(signature.args, args, strict=True)
+                ]
+                inner = _function(builder, generate.__name__, values) if apart else builder
+                inside = inner.function.args if apart else values
+                generate(Emitter(inner, dict(zip(names, inside, strict=True))))
+                if apart:
+                    inner.ret_void()
+                    builder.call(inner.function, values)
                 return context.get_dummy_value()
 
             return types.void(*arguments), code
@@ -49,6 +62,17 @@ def block(*names: str) -> Callable[[Callable[[Emitter], None]], Any]:
     return decorate
 
 
+def _function(builder: Any, name: str, values: list[Any]) -> Any:
+    """Begin a function that gets such values, and is never inlined; return its builder."""
+    from llvmlite import ir
+
+    kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+    made = ir.Function(builder.module, kind, builder.module.get_unique_name(name))
+    made.linkage = "internal"
+    made.attributes.add("noinline")
+    return ir.IRBuilder(made.append_basic_block("entry"))
+
+
 class Emitter:
     """Emits the IR of one block.
 
@@ -56,22 +80,16 @@ class Emitter:
     ----------
     builder : llvmlite.ir.IRBuilder
     args : dict
-        Values of the call's arguments, by name.
+        Values of the call's arguments, by name; of arrays, the address of the first element.
     """
 
-    def __init__(
-        self, context: Any, builder: Any, types_of: dict[str, Any], args: dict[str, Any]
-    ) -> None:
+    def __init__(self, builder: Any, args: dict[str, Any]) -> None:
         self.builder = builder
         self.args = args
-        self._context = context
-        self._types = types_of
 
     def address(self, array: str, index: str) -> Any:
         """Address of the element of an array argument at an index argument."""
-        made = self._context.make_array(self._types[array])
-        data = made(self._context, self.builder, self.args[array]).data
-        return self.builder.gep(data, [self.args[index]])
+        return self.builder.gep(self.args[array], [self.args[index]])
 
     def element(self, pointer: Any, ahead: int) -> Any:
         """Address of the element so many places behind another."""
@@ -151,6 +169,15 @@ class Emitter:
             self.builder.module, ir.FunctionType(kind, [kind]), f"{name}.v{kind.count}f64"
         )
         return self.builder.call(function, [value])
+
+
+@functools.cache
+def compiles_for(feature: str) -> bool:
+    """Whether kernels are compiled for processors with a feature, such as ``avx2``."""
+    from numba.core.registry import cpu_target
+
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"+{feature}" in features.split(",")
 
 
 def lanes(bits: int, count: int = BLOCK) -> Any:

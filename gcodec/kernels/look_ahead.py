@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.kernels.lanes import Emitter, block
 from gcodec.kernels.prefix_table import WINDOW
 
-ENTRIES = 4  # strings that are read at once
+ENTRIES = 5  # strings that are read at once
 LOOKS = 4  # looks for each word of bits, of which 57 hold from any bit of a byte on
 TAKEN = 56  # bits behind a place that all looks at a word may need
 AT, PLACE, LAST_PLACE, LAST_AT = (k * ENTRIES for k in range(4))

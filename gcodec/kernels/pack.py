@@ -107,7 +107,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
         def task(start: int, stop: int) -> None:
             total = layout._codes(n) if stop == n else stop
             part = out[start * width // 8 : -(-total * width // 8)]
-            _packer(width, msb)(codes[start:stop], part, count)
+            packer(width, msb)(codes[start:stop], part, count)
 
         pool.run(task, n, _GROUP)
         if layout.word == 4 and msb:
@@ -158,7 +158,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     if layout.pad == "count":
         last = data[n // 8 * width :]
         tail = codes[n // 8 * 8 :]
-        _unpacker(width, msb)(last, tail)
+        unpacker(width, msb)(last, tail)
         expected = pack_fields(tail, layout._replace(align=1))
         if not np.array_equal(expected, last[: expected.size]):
             raise Corrupt("a pad code differs from what the format fills in", size - 1)
@@ -168,7 +168,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
 
     def task(start: int, stop: int) -> None:
         part = data[start * width // 8 : -(-stop * width // 8)]
-        _unpacker(width, msb)(part, codes[start:stop])
+        unpacker(width, msb)(part, codes[start:stop])
 
     pool.run(task, n, _GROUP)
     return codes
@@ -270,7 +270,8 @@ def packing(width: int, msb: bool) -> Any:
 
 
 @functools.cache
-def _packer(width: int, msb: bool) -> Kernel:
+def packer(width: int, msb: bool) -> Kernel:
+    """Make the kernel (codes, out, count): a part from a whole byte on, on the calling thread."""
     loop = packing(width, msb)
 
     @kernel("in uint8[], out uint8[], boolean", variant=f"{width} {msb}")
@@ -311,7 +312,8 @@ def unpacking(width: int, msb: bool) -> Any:
 
 
 @functools.cache
-def _unpacker(width: int, msb: bool) -> Kernel:
+def unpacker(width: int, msb: bool) -> Kernel:
+    """Make the kernel (data, codes): a part from a whole byte on, on the calling thread."""
     loop = unpacking(width, msb)
 
     @kernel("in uint8[], out uint8[]", variant=f"{width} {msb}")

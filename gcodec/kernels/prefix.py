@@ -14,6 +14,7 @@ from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.prefix_write import write_symbols
+from gcodec.kernels.table_code import TableCode
 
 _CHUNK = 1 << 18  # values whose bytes stay in the second cache
 
@@ -26,8 +27,12 @@ def lengths(code: PrefixCode, values: np.ndarray) -> np.ndarray:
     return out
 
 
-def write(code: PrefixCode, values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Write the words of (n,) uint64 values.
+def write(
+    code: PrefixCode | TableCode,
+    values: np.ndarray,
+    head: tuple[np.ndarray, int] | None = None,
+) -> tuple[np.ndarray, int]:
+    """Write the words of (n,) unsigned values, behind a head as `dense_string.write` gets it.
 
     Returns
     -------
@@ -37,6 +42,8 @@ def write(code: PrefixCode, values: np.ndarray) -> tuple[np.ndarray, int]:
 
     def task(start: int, stop: int) -> BitString:
         string = BitString()
+        if head and start == 0:
+            string.extend(*head)
         for at in range(start, stop, _CHUNK):
             part = values[at : min(at + _CHUNK, stop)]
             write_symbols(code, part, np.array([part.size]), string)
@@ -47,7 +54,7 @@ def write(code: PrefixCode, values: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def read(
-    code: PrefixCode, data: np.ndarray, nbits: int, count: int, start: int = 0
+    code: PrefixCode | TableCode, data: np.ndarray, nbits: int, count: int, start: int = 0
 ) -> tuple[np.ndarray, int]:
     """Read the words of values from bit `start` on, of a uint8 array that ends at bit `nbits`.
 
@@ -64,7 +71,7 @@ def read(
     values = np.empty(count, np.uint64)
     for at in range(0, count, _CHUNK):
         out = values[at : at + _CHUNK]
-        small, wide = np.empty(out.size, np.uint8), np.empty(out.size, np.uint64)
+        small, wide = np.empty(out.size, np.uint8), np.empty(out.size * code.wide, np.uint64)
         starts = np.array([start, 0])
         read_blocks(code, data, starts, np.array([out.size]), small, wide, nbits, False)
         out[:] = widened(small, wide, out.dtype)

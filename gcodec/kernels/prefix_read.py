@@ -33,18 +33,19 @@ from gcodec.kernels.prefix_table import (
     read_singles,
     reading,
 )
+from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 BROKEN = -3  # a block does not end where the next begins
 
 _RUN = 6  # symbols that one look finds at most
-_MARGIN = LOOKS * _RUN + 8  # symbols before the end of a block where looking ahead stops
+_MARGIN = (LOOKS - 1) * _RUN + 8  # places that looks at a word write to
 _LOOK = np.uint64(64 - WINDOW)
 _BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
 
 
 def read_blocks(
-    code: PrefixCode,
+    code: PrefixCode | TableCode,
     data: np.ndarray,
     starts: np.ndarray,
     bounds: np.ndarray,
@@ -57,7 +58,7 @@ def read_blocks(
 
     Parameters
     ----------
-    code : PrefixCode
+    code : PrefixCode or TableCode
     data : uint8 array
     starts : (count + 1,) int64 array
         Bit where each block begins, and where the last ends. Of those, only the first is looked
@@ -131,8 +132,8 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         step = ENTRIES if chained else 1
         for first in range(0, count, step):
-            some = min(step, count - first)
-            for j in range(some):
+            blocks = min(step, count - first)
+            for j in range(blocks):
                 kept[AT + j] = starts[first + j]
                 kept[PLACE + j] = bounds[first + j - 1] if first + j else 0
                 kept[LAST_PLACE + j] = bounds[first + j] - _MARGIN
@@ -140,7 +141,7 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                 if kept[AT + j] < 0 or kept[AT + j] > end:
                     status[0], status[1] = BROKEN, kept[AT + j]
                     return
-            together = some == ENTRIES
+            together = blocks == ENTRIES
             while together:
                 _look_all(data, runs, kept, 0, 0, out)
                 for j in range(ENTRIES):
@@ -155,17 +156,22 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                             status[0], status[1] = at, kept[AT + j]
                             return
                         kept[AT + j], kept[PLACE + j] = at, i + 1
-            for j in range(some):
+            for j in range(blocks):
                 _look_one(data, runs, kept, j, 0, out)
                 at, i, stop = kept[AT + j], kept[PLACE + j], bounds[first + j]
                 while i < stop:
                     if at <= last_at:
                         word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
                         entry = runs[word >> _LOOK]
-                        if entry and i + 8 <= stop:
-                            store_word(out, i, entry)
+                        some = np.int64(entry >> _COUNT)
+                        if some and i + some <= stop:
+                            if i + 8 <= stop:
+                                store_word(out, i, entry)
+                            else:
+                                for k in range(some):
+                                    out[i + k] = np.uint8(entry >> np.uint64(8 * k))
                             at += np.int64((entry >> _BITS) & _BYTE)
-                            i += np.int64(entry >> _COUNT)
+                            i += some
                             continue
                         found = np.int64(singles[word >> _LOOK])
                         if found:

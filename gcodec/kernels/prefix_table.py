@@ -1,7 +1,7 @@
 """Prefix codes as tables: what a writer puts for four symbols, what a reader sees in 12 bits.
 
 A symbol is what is coded; its word is that of a universal code. Symbols below 255 whose words are
-short are in tables, all others go by the code's rule.
+short are in tables, all others go by the code's rule. A `TableCode` has its words in tables only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED, Rule
 from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.words import peek
 
 Mapping = Literal["plain", "zigzag", "signed"]
@@ -21,7 +22,7 @@ WIDE = 255  # in a byte: a symbol from here on, which is kept elsewhere
 FOURS, TWOS = 3, 6  # bits of the symbols of which words stand together, four or two at a time
 WINDOW = 12  # bits that a reader looks up
 _GROUP_NBITS = 26  # bits of the longest words that stand together
-_SINGLE_NBITS = 28  # of the longest words that a writer has ready
+SINGLE_NBITS = 28  # of the longest words that a writer has ready
 
 
 class PrefixCode(NamedTuple):
@@ -57,9 +58,30 @@ class PrefixCode(NamedTuple):
         return (2 if self.mapping == "signed" else 1) * (self.first - self.shift)
 
     @property
+    def in_bytes(self) -> int:
+        """Symbols below it are kept in a byte."""
+        return WIDE
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are symbols that are kept elsewhere."""
+        return self.top >= WIDE
+
+    @property
     def kind(self) -> tuple[Rule, Mapping, int]:
         """What tells one kernel from another."""
         return self.rule, self.mapping, self.shift
+
+    def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Words of the symbols below `size`, and their lengths; 0 where there is none of 56."""
+        bits, nbits = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        least = min(self.least, size)
+        stop = min(self.top + 1, size)
+        loop = _words_kernel(self.kind)
+        loop(np.uint64(self.parameter), np.uint64(least), bits[least:stop], nbits[least:stop])
+        if self.mapping != "plain":  # there is no −0
+            bits[1:2], nbits[1:2] = 0, 0
+        return bits, nbits
 
 
 @functools.cache
@@ -144,18 +166,6 @@ def _words_kernel(kind: tuple[Rule, Mapping, int]) -> Kernel:
     return fill_words
 
 
-def _words(code: PrefixCode, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words of the symbols below `size`, and their lengths; 0 where there is none of 56 bits."""
-    bits, nbits = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-    least = min(code.least, size)
-    stop = min(code.top + 1, size)
-    loop = _words_kernel(code.kind)
-    loop(np.uint64(code.parameter), np.uint64(least), bits[least:stop], nbits[least:stop])
-    if code.mapping != "plain":  # there is no −0
-        bits[1:2], nbits[1:2] = 0, 0
-    return bits, nbits
-
-
 class WriteTables(NamedTuple):
     """What a writer looks up; a word and its length are word·64 + length.
 
@@ -175,75 +185,18 @@ class WriteTables(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def write_tables(code: PrefixCode) -> WriteTables:
     """Make the tables of a writer."""
-    bits, nbits = _words(code, WIDE + 1)
+    bits, nbits = code.words(WIDE + 1)
     bits[WIDE], nbits[WIDE] = 0, 0
     twos = _joined(bits, nbits, 1 << TWOS)
     fours = _joined(*_joined(bits, nbits, 1 << FOURS), 1 << 2 * FOURS)
     groups = np.concatenate([_entries(*fours), _entries(*twos)])
-    return WriteTables(groups, _ready(bits, nbits))
+    return WriteTables(groups, ready(bits, nbits))
 
 
-def _ready(bits: np.ndarray, nbits: np.ndarray) -> np.ndarray:
+def ready(bits: np.ndarray, nbits: np.ndarray) -> np.ndarray:
     """Join words and their lengths; 0 where a word is too long, or none."""
-    ready = (nbits > 0) & (nbits <= _SINGLE_NBITS)
-    return np.where(ready, bits << np.uint64(6) | nbits.astype(np.uint64), np.uint64(0))
-
-
-NEAR = 1024  # gaps below it have their word in a table
-
-
-@functools.lru_cache(maxsize=64)
-def unit_tables(gap: PrefixCode, code: PrefixCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Make the tables of a writer of units, each a gap and a symbol.
-
-    Returns
-    -------
-    gaps : (NEAR,) uint64 array
-    singles : (WIDE + 1,) uint64 array
-        As `WriteTables.singles`, of gaps and of symbols.
-    groups : (2**(4 * FOURS),) uint64 array
-        Of four symbols below 2**FOURS, by the number that has them as digits: their units but for
-        the first gap. From the lowest bit on: how many bits these are (8 bits; 63 where there are
-        too many), zeros before the first symbol that is not 0, zeros behind the last (4 each), how
-        many are not 0 (8), the bits.
-    """
-    gaps, singles = _ready(*_words(gap, NEAR)), write_tables(code).singles
-    groups = np.empty(1 << 4 * FOURS, np.uint64)
-    _fill_groups(gaps, singles, groups)
-    return gaps, singles, groups
-
-
-@kernel("in uint64[], in uint64[], out uint64[]")
-def _fill_groups(gaps, singles, groups):
-    # gaps.size == NEAR, singles.size == WIDE + 1
-    for place in range(groups.size):
-        bits, nbits, count = np.uint64(0), np.uint64(0), np.uint64(0)
-        lead, gap = np.uint64(0), 0
-        for k in range(4):
-            symbol = (place >> FOURS * (3 - k)) & ((1 << FOURS) - 1)
-            gap += 1
-            if symbol:
-                word = singles[symbol]
-                if count == 0:
-                    lead = np.uint64(k)
-                else:
-                    before = gaps[gap]
-                    bits = bits << (before & np.uint64(63)) | before >> np.uint64(6)
-                    nbits += before & np.uint64(63) if before else np.uint64(63)
-                bits = bits << (word & np.uint64(63)) | word >> np.uint64(6)
-                nbits += word & np.uint64(63) if word else np.uint64(63)
-                count += np.uint64(1)
-                gap = 0
-        if nbits > np.uint64(_SINGLE_NBITS):
-            bits, nbits = np.uint64(0), np.uint64(63)
-        tail = np.uint64(gap) if count else np.uint64(4)
-        groups[place] = (
-            nbits
-            | lead << np.uint64(8)
-            | tail << np.uint64(12)
-            | count << np.uint64(16)
-            | bits << np.uint64(24)
-        )
+    short = (nbits > 0) & (nbits <= SINGLE_NBITS)
+    return np.where(short, bits << np.uint64(6) | nbits.astype(np.uint64), np.uint64(0))
 
 
 def _joined(bits: np.ndarray, nbits: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -261,25 +214,34 @@ def _entries(bits: np.ndarray, nbits: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=256)
-def read_singles(code: PrefixCode, window: int = WINDOW, size: int = WIDE) -> np.ndarray:
-    """Symbols below `size` by the `window` bits that begin with their word.
+def read_singles(
+    code: PrefixCode | TableCode, window: int = WINDOW, size: int | None = None
+) -> np.ndarray:
+    """Symbols below `size`, or all in bytes, by the `window` bits that begin with their word.
 
     Returns
     -------
     (2**window,) uint32 array
         symbol·64 + length; 0 where there is none.
     """
-    bits, nbits = _words(code, size)
     table = np.zeros(1 << window, np.uint32)
-    for symbol in np.flatnonzero((nbits > 0) & (nbits <= window)).tolist():
-        length = int(nbits[symbol])
-        start = int(bits[symbol]) << window - length
-        table[start : start + (1 << window - length)] = symbol << 6 | length
+    _fill_singles(*code.words(code.in_bytes if size is None else size), table)
     return table
 
 
+@kernel("in uint64[], in int64[], out uint32[]")
+def _fill_singles(bits, nbits, table):
+    for symbol in range(bits.size):  # nbits.size == bits.size
+        length = nbits[symbol]
+        size = table.size >> length
+        if length > 0 and size > 0 and bits[symbol] < np.uint64(1) << np.uint64(length):
+            start = np.int64(bits[symbol]) * size
+            for place in range(start, start + size):  # at most 2**length times size
+                table[place] = np.uint32(symbol << 6 | length)
+
+
 @functools.lru_cache(maxsize=256)
-def read_runs(code: PrefixCode) -> np.ndarray:
+def read_runs(code: PrefixCode | TableCode) -> np.ndarray:
     """All symbols, up to six, whose words stand one behind the other in a window.
 
     Returns
@@ -289,20 +251,6 @@ def read_runs(code: PrefixCode) -> np.ndarray:
     """
     table = np.zeros(1 << WINDOW, np.uint64)
     _fill_runs(read_singles(code), table)
-    return table
-
-
-@functools.lru_cache(maxsize=256)
-def read_units(gap: PrefixCode, code: PrefixCode) -> np.ndarray:
-    """All units of a gap and a symbol, up to three, that stand in a window.
-
-    Returns
-    -------
-    (2**WINDOW,) uint64 array
-        Three bytes of symbols, the first lowest; three of gaps; their bits; how many they are.
-    """
-    table = np.zeros(1 << WINDOW, np.uint64)
-    _fill_units(read_singles(gap), read_singles(code), table)
     return table
 
 
@@ -321,28 +269,8 @@ def _fill_runs(singles, table):
         table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used) << np.uint64(48)
 
 
-@kernel("in uint32[], in uint32[], out uint64[]")
-def _fill_units(gaps, singles, table):
-    # all have 2**WINDOW elements
-    for start in range(table.size):
-        entry, count, used = np.uint64(0), 0, np.int64(0)
-        while count < 3:
-            gap = np.int64(gaps[(start << used) & (table.size - 1)])
-            after = used + (gap & 63)
-            if gap == 0 or after > WINDOW:
-                break
-            found = np.int64(singles[(start << after) & (table.size - 1)])
-            if found == 0 or after + (found & 63) > WINDOW:
-                break
-            entry |= np.uint64(found >> 6) << np.uint64(8 * count)
-            entry |= np.uint64(gap >> 6) << np.uint64(8 * count + 24)
-            used = after + (found & 63)
-            count += 1
-        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used) << np.uint64(48)
-
-
 @functools.lru_cache(maxsize=256)
-def least_nbits(code: PrefixCode) -> int:
+def least_nbits(code: PrefixCode | TableCode) -> int:
     """Bits of the shortest word of a code; a lower bound where all are longer than 56."""
-    lengths = _words(code, WIDE)[1]
+    lengths = code.words(code.in_bytes)[1]
     return int(lengths[lengths > 0].min(initial=57))

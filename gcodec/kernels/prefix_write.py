@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.errors import ParameterError
 from gcodec.kernels.bit_string import SLACK, BitString
 from gcodec.kernels.codewords import Rule
 from gcodec.kernels.jit import Kernel, kernel, subroutine
@@ -24,6 +25,8 @@ from gcodec.kernels.prefix_table import (
     splitting,
     write_tables,
 )
+from gcodec.kernels.table_code import TableCode
+from gcodec.kernels.table_write import table_arguments, write_table_words
 from gcodec.kernels.words import put
 
 _SIX, _EIGHT = np.uint64(6), np.uint64(8)
@@ -32,13 +35,13 @@ _MOST = np.uint64(56)  # bits that are put at once
 
 
 def write_symbols(
-    code: PrefixCode, symbols: np.ndarray, bounds: np.ndarray, string: BitString
+    code: PrefixCode | TableCode, symbols: np.ndarray, bounds: np.ndarray, string: BitString
 ) -> np.ndarray:
     """Put the words of symbols at the end of a string, on the calling thread.
 
     Parameters
     ----------
-    code : PrefixCode
+    code : PrefixCode or TableCode
     symbols : (n,) unsigned array
     bounds : (count,) int64 array
         Ends of blocks of symbols, not falling; the last is n.
@@ -48,19 +51,27 @@ def write_symbols(
     -------
     (count,) int64 array
         Bits of the string, its lead too, at the end of each block.
+
+    Raises
+    ------
+    ParameterError
+        If a table has no word for a symbol.
     """
-    tables = write_tables(code)
-    loop = _writer(code.kind)
-    places = np.empty(BLOCK, np.uint32)
+    loop: Kernel
+    if isinstance(code, TableCode):
+        loop, arguments = write_table_words, table_arguments(code, symbols)
+    else:
+        places, number = np.empty(BLOCK, np.uint32), np.uint64(code.parameter)
+        words = narrowed(symbols, code.top)
+        loop, arguments = _writer(code.kind), (*words, *write_tables(code), number, places)
     ends = np.empty(bounds.size, np.int64)
-    small, wide = narrowed(symbols, code.top)
-    progress = np.zeros(2, np.int64)
-    number = np.uint64(code.parameter)
+    progress = np.zeros(3, np.int64)
     while True:
-        room = string.data, string.state
-        loop(small, wide, bounds, *tables, number, places, *room, ends, progress)
+        loop(*arguments, bounds, string.data, string.state, ends, progress)
         if progress[1] == bounds.size:
             return ends
+        if progress[2]:
+            raise ParameterError(f"symbol {symbols[progress[0]]} has no word")
         string.grow()
 
 
@@ -157,12 +168,12 @@ def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
     spell = spelling(kind)
 
     @kernel(
-        "in uint8[], in uint64[], in int64[], in uint32[], in uint64[], uint64, out uint32[], "
+        "in uint8[], in uint64[], in uint32[], in uint64[], uint64, out uint32[], in int64[], "
         "out uint8[], out uint64[], out int64[], out int64[]",
         variant=f"{rule.name} {mapping} {shift}",
     )
     def write_words(
-        small, wide, bounds, groups, singles, parameter, places, out, state, ends, progress
+        small, wide, groups, singles, parameter, places, bounds, out, state, ends, progress
     ):
         # small.size == wide.size, unless no symbol is WIDE; places.size == BLOCK; ends.size ==
         # bounds.size. `progress` tells the symbols and the blocks that found room.

@@ -19,7 +19,8 @@ from gcodec.kernels.look_ahead import (
     state,
 )
 from gcodec.kernels.prefix_read import BROKEN, check
-from gcodec.kernels.prefix_table import NEAR, WIDE, WINDOW, read_singles, read_units, reading
+from gcodec.kernels.prefix_table import WIDE, WINDOW, read_singles, reading
+from gcodec.kernels.unit_table import NEAR, read_units
 from gcodec.kernels.units import FAR, Kind, UnitCode, Units, name_of
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 

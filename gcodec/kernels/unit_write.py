@@ -9,8 +9,9 @@ import numpy as np
 from gcodec.kernels.bit_string import SLACK, BitString
 from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.prefix_table import NEAR, WIDE, unit_tables
+from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.prefix_write import fours_of, narrowed, spelling
+from gcodec.kernels.unit_table import NEAR, unit_tables
 from gcodec.kernels.units import SCAN, Kind, UnitCode, name_of
 from gcodec.kernels.words import bytes_at_least, count_ones, put, trailing_zeros
 

@@ -127,22 +127,48 @@ def put(typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, 
     int64, are uint64. Returned are acc without its whole bytes, the bits that stay in it, and the
     byte where they are.
     """
-    from numba.core import types
-
-    made = types.Tuple((types.uint64, types.uint64, types.int64))
+    made, behind = _putting()
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, at, acc, have, bits, nbits = args
+        _, _, acc, have, bits, nbits = args
         word = acc.type
         have = builder.add(have, nbits)
         # Where have and nbits are 0, so are the bits.
         left = builder.and_(builder.neg(have), word(63))
         acc = builder.or_(acc, builder.shl(bits, left))
+        return behind(context, builder, signature, args, acc, have)
+
+    return made(out, at, acc, have, bits, nbits), generate
+
+
+@intrinsic
+def put_high(
+    typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any
+) -> Any:
+    """Put the highest up to 56 bits of a word whose others are 0; else as `put`."""
+    made, behind = _putting()
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, _, acc, have, bits, nbits = args
+        acc = builder.or_(acc, builder.lshr(bits, have))
+        return behind(context, builder, signature, args, acc, builder.add(have, nbits))
+
+    return made(out, at, acc, have, bits, nbits), generate
+
+
+def _putting() -> tuple[Any, Any]:
+    """Return the type of what is put, and what emits the rest, with `have` bits in acc."""
+    from numba.core import types
+
+    made = types.Tuple((types.uint64, types.uint64, types.int64))
+
+    def behind(context: Any, builder: Any, signature: Any, args: Any, acc: Any, have: Any) -> Any:
+        word = acc.type
         pointer = _word_at(context, builder, signature, args)
         builder.store(builder.bswap(acc), builder.bitcast(pointer, word.as_pointer()), align=1)
         acc = builder.shl(acc, builder.and_(have, word(56)))
-        at = builder.add(at, builder.lshr(have, word(3)))
+        at = builder.add(args[1], builder.lshr(have, word(3)))
         have = builder.and_(have, word(7))
         return context.make_tuple(builder, made, (acc, have, at))
 
-    return made(out, at, acc, have, bits, nbits), generate
+    return made, behind

@@ -14,8 +14,9 @@ The seek table::
     log2 of the block u8  width u8  count LEB128
     per block: length, `width` bytes  [advance, `width` bytes]
     before blocks 4096, 8192 ...: sum of the lengths so far u64  [sum of the advances so far u64]
+    [per block that does not begin where one of rANS does: 32 states u32]
 
-Only tables of codecs whose blocks count sent values have advances.
+Only tables of codecs whose blocks count sent values have advances, and only those of rANS states.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 from . import leb128
 from .crc32c import crc32c
+from .seek import STRIDE
 
 MAGIC = bytes([0x47, 0x43, 0x46, 0x01])
 FLAG_NAME = 1
@@ -35,9 +37,14 @@ FLAG_SEEK = 2
 FLAG_TAG = 4
 MAX_NDIM = 32
 TAG_NBYTES = 16
-QSGD = 2  # the public codec that has seek tables
-SPARSE = 1  # its form whose blocks count sent values
-STRIDE = 4096  # blocks from one pair of sums to the next
+QSGD, TERNGRAD, MINIFLOAT = 2, 5, 8  # the public codecs that have seek tables
+SPARSE = 1  # the form of qsgd whose blocks count sent values
+QSGD_CODES = ("elements", "elements", None, "elements", "states")
+MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
+PAIRS = 2  # the code of minifloat whose blocks are of pairs
+TERNGRAD_RANS = 3  # the pack of terngrad that has blocks: of bytes, each of five elements
+LANES = 32
+RANS_BLOCK = 18  # log2
 
 
 def _tag(data: bytes, key: bytes) -> bytes:
@@ -132,17 +139,18 @@ class _Reader:
         return int.from_bytes(self.take(4), "little")
 
 
-def _read_seek(read: _Reader, has_advances: bool) -> dict[str, Any]:
+def _read_seek(read: _Reader, kind: str) -> dict[str, Any]:
     """Read a seek table, which must be in its shortest form and not contradict itself."""
     log2_block = read.byte()
-    if log2_block > 62:
+    least, most = (5, RANS_BLOCK) if kind == "states" else (0, 62)
+    if not least <= log2_block <= most:
         raise ValueError(f"a seek table of blocks of 2^{log2_block}")
     width = read.byte()
     if width not in (1, 2, 4, 8):
         raise ValueError(f"a seek table with entries of {width} bytes")
     lengths: list[int] = []
     advances: list[int] = []
-    columns = [lengths, advances] if has_advances else [lengths]
+    columns = [lengths, advances] if kind == "values" else [lengths]
     for block in range(read.number()):
         if block and block % STRIDE == 0:
             for column in columns:
@@ -152,31 +160,49 @@ def _read_seek(read: _Reader, has_advances: bool) -> dict[str, Any]:
             column.append(int.from_bytes(read.take(width), "little"))
     if width > 1 and max(lengths + advances, default=0) < 256 ** (width // 2):
         raise ValueError("the seek table has wider entries than it needs")
+    if kind == "states":
+        within = [i for i in range(len(lengths)) if (i << log2_block) % (1 << RANS_BLOCK)]
+        read.take(4 * LANES * len(within))
     return {
         "log2_block": log2_block,
         "lengths": lengths,
-        "advances": advances if has_advances else None,
+        "advances": advances if kind == "values" else None,
     }
 
 
-def _check_seek(table: dict[str, Any], n: int, nbits: int) -> None:
-    """Check a seek table against the elements and payload bits of its frame."""
+def _check_seek(table: dict[str, Any], kind: str, n: int, nbits: int) -> None:
+    """Check a seek table against the payload bits of its frame, and what its blocks are of."""
     lengths, advances, block = table["lengths"], table["advances"], 2 ** table["log2_block"]
     if not lengths or sum(lengths) > nbits:
         raise ValueError("the seek table is not one of so many bits")
-    if advances is None:
-        if len(lengths) != (n + block - 1) // block:
-            raise ValueError("the seek table has another number of blocks")
-    elif sum(advances) > n or advances[-1] < 1 or min(advances[:-1], default=block) < block:
-        raise ValueError("the seek table is not one of so many elements")
+    if kind == "values":
+        if sum(advances) > n or advances[-1] < 1 or min(advances[:-1], default=block) < block:
+            raise ValueError("the seek table is not one of so many elements")
+    elif kind == "states":  # of n symbols at most: silent elements have none
+        if (len(lengths) - 1) * block >= n:
+            raise ValueError("the seek table has too many blocks")
+    elif len(lengths) != (n + block - 1) // block:
+        raise ValueError("the seek table has another number of blocks")
 
 
-def _has_advances(codec_id: int, params: bytes) -> bool:
-    """Tell whether blocks count sent values: of codecs with a public id, for sparse qsgd."""
-    if codec_id != QSGD:
+def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
+    """Tell what the blocks of a public codec are of, and how many of these there are at most."""
+    kind = None
+    if codec_id == QSGD:
+        s_end = leb128.decode(params, 0)[1]  # the number of levels is in front
+        code_at = 1 + leb128.decode(params + b"\0", s_end + 1)[1]  # form, bucket and norm
+        code = params[code_at] if code_at < len(params) else 0
+        kind = QSGD_CODES[code] if code < len(QSGD_CODES) else None
+        if params[s_end : s_end + 1] == bytes([SPARSE]):
+            kind = "values"
+    elif codec_id == TERNGRAD and params[4:] == bytes([TERNGRAD_RANS]):
+        kind, n = "states", (n + 4) // 5
+    elif codec_id == MINIFLOAT and len(params) > 2 and params[2] < len(MINIFLOAT_CODES):
+        kind = MINIFLOAT_CODES[params[2]]
+        n = (n + 1) // 2 if params[2] == PAIRS else n
+    if kind is None:
         raise ValueError("a seek table, but the codec has no blocks")
-    _, end = leb128.decode(params, 0)  # the number of levels is in front
-    return params[end : end + 1] == bytes([SPARSE])
+    return kind, n
 
 
 def parse(
@@ -229,16 +255,17 @@ def parse(
     nbits = read.number()
     seek = None
     if flags & FLAG_SEEK:
+        kind, count = "values" if has_advances else "elements", math.prod(shape)
         if has_advances is None:
-            has_advances = _has_advances(codec_id, params)
+            kind, count = _blocks(codec_id, params, count)
         section = read.at
-        table = _read_seek(read, has_advances)
+        table = _read_seek(read, kind)
         seek = data[section : read.at]
     header_crc = crc32c(data[: read.at])
     if read.crc() != header_crc:
         raise ValueError("wrong CRC of the header")
     if seek is not None:
-        _check_seek(table, math.prod(shape), nbits)
+        _check_seek(table, kind, count, nbits)
 
     payload = read.take((nbits + 7) // 8)
     if read.crc() != crc32c(payload):

@@ -15,16 +15,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import leb128, philox, sums, universal
+from . import canonical as huffman
+from . import leb128, philox, sums, tabled, universal
+from .seek import Table as Table
+from .seek import lengths_of
+from .seek import section as section
 from .universal import Bits, Corrupt, Truncated, fixed, omega, rice, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 
 LARGEST_RICE = 47
 TINY = 2.0**-100
-FORMS, NORMS, CODES = ("dense", "sparse"), ("l2", "max"), ("omega", "rice", "packed")
+LARGEST_TABLED = 127  # the last s of codes with a table
+FORMS, NORMS = ("dense", "sparse"), ("l2", "max")
+CODES = ("omega", "rice", "packed", "huffman", "rans")
 ALL = [("omega", "dense"), ("omega", "sparse"), ("rice", "dense"), ("rice", "sparse")]
 ALL += [("packed", "dense")]  # in the order in which the first of the shortest is taken
+TABLED = [("huffman", "dense"), ("rans", "dense")]
 
 
 class Setting(NamedTuple):
@@ -46,6 +53,7 @@ class Message(NamedTuple):
     rices: tuple[int, ...]  # the scalars: of levels, and of gaps
     data: bytes
     nbits: int
+    model: Sequence[int] = ()  # lengths or frequencies of symbols, where there is a table
 
 
 # --- quantise -----------------------------------------------------------------------------------
@@ -169,8 +177,28 @@ def rices_of(levels: Sequence[int], quiet: Sequence[bool], s: Setting) -> tuple[
     return best_rice(sent), best_rice([gap - 1 for gap in gaps_of(levels)])
 
 
+def place(k: int) -> int:
+    """Return which of 0, 2, 3, 4, ... is 2k for k, and 2k + 1 for −k."""
+    return max(0, 2 * abs(k) + (k < 0) - 1)
+
+
+def level_at(at: int) -> int:
+    """Return the level of `place`."""
+    y = at + 1 if at else 0
+    return -(y // 2) if y % 2 else y // 2
+
+
+def sounding(levels: Sequence[int], quiet: Sequence[bool]) -> list[int]:
+    """Return the symbol of each element that is not silent, in codes with a table."""
+    return [place(k) for k, q in zip(levels, quiet, strict=True) if not q]
+
+
 def units(
-    levels: Sequence[int], quiet: Sequence[bool], setting: Setting, rices: tuple[int, ...]
+    levels: Sequence[int],
+    quiet: Sequence[bool],
+    setting: Setting,
+    rices: tuple[int, ...],
+    model: Sequence[int] = (),
 ) -> list[str]:
     """Return the bits of each element, or in the sparse form of each level other than 0."""
     s, form, _, _, code = setting
@@ -184,6 +212,9 @@ def units(
         words = [sign(k) + omega(abs(k) + 1) for k in levels]
     elif code == "rice":
         words = [rice(zigzag(k), rices[0]) for k in levels]
+    elif code == "huffman":
+        table = huffman.words(model) if model else []
+        return ["" if q else table[place(k)] for k, q in zip(levels, quiet, strict=True)]
     else:
         words = [fixed(zigzag(k), (2 * s).bit_length()) for k in levels]
     return ["" if q else word for word, q in zip(words, quiet, strict=True)]
@@ -194,15 +225,23 @@ def write(
     norms: Sequence[np.float32],
     levels: Sequence[int],
     rices: tuple[int, ...] | None = None,
+    model: Sequence[int] | None = None,
 ) -> Message:
     """Return the message of levels, in the form and code of the setting."""
     quiet = silent(norms, len(levels), setting.bucket)
     if rices is None:
         rices = rices_of(levels, quiet, setting)
-    string = "".join(units(levels, quiet, setting, rices))
+    sent = sounding(levels, quiet)
+    if setting.code in tabled.KINDS:
+        assert setting.form == "dense" and setting.s <= LARGEST_TABLED
+        model = model or tabled.model_of(setting.code, sent, 2 * setting.s + 1)
+        string = tabled.write(setting.code, sent, model)  # the norms before it are whole bytes
+    else:
+        model, string = [], "".join(units(levels, quiet, setting, rices))
     head = b"".join(struct.pack(">f", norm) for norm in norms)
     data = head + to_bytes(string)
-    return Message(setting, list(norms), list(levels), rices, data, 8 * len(head) + len(string))
+    nbits = 8 * len(head) + len(string)
+    return Message(setting, list(norms), list(levels), rices, data, nbits, model)
 
 
 def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -> Message:
@@ -210,9 +249,9 @@ def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -
     if setting.code == "auto":
         pairs = [pair for pair in ALL if setting.form in ("auto", pair[1])]
     elif setting.form == "auto":
-        pairs = [pair for pair in ALL if pair[0] == setting.code]
+        pairs = [pair for pair in ALL + TABLED if pair[0] == setting.code]
     else:
-        assert (setting.code, setting.form) in ALL
+        assert (setting.code, setting.form) in ALL + TABLED
         pairs = [(setting.code, setting.form)]
     made = [write(setting._replace(code=c, form=f), norms, levels) for c, f in pairs]
     return min(made, key=lambda message: message.nbits)  # the first of equals
@@ -246,9 +285,13 @@ def _read_dense(
 ) -> list[int]:
     s, code = setting.s, setting.code
     width = (2 * s).bit_length()
-    least = {"omega": 2, "rice": 1 + sum(rices), "packed": width}[code]
-    if len(bits.text) - bits.at < least * quiet.count(False):
+    count = quiet.count(False)
+    least = {"omega": 2, "rice": 1 + sum(rices), "packed": width}.get(code, 0)
+    if len(bits.text) - bits.at < least * count:
         raise Truncated("fewer bits than the elements take")
+    sent: list[int] = []
+    if code in tabled.KINDS:
+        sent, _ = tabled.read(code, bits, count, 2 * s + 1)
     levels = []
     for q in quiet:
         if q:
@@ -262,6 +305,8 @@ def _read_dense(
         elif code == "rice":
             z = _number(bits, lambda b: universal.read_rice(b, rices[0]), 2 * s)
             levels.append(unzigzag(z))
+        elif code in tabled.KINDS:
+            levels.append(level_at(sent.pop(0)))
         else:
             levels.append(unzigzag(_number(bits, lambda b: b.number(width), 2 * s)))
     if bits.at != len(bits.text):
@@ -352,42 +397,18 @@ def scalars(message: Message) -> bytes:
     return b"".join(leb128.encode(k) for k in message.rices)
 
 
-class Table(NamedTuple):
-    """A seek table: bits of each block, and for the sparse form the advance of its position."""
-
-    log2_block: int
-    lengths: list[int]
-    advances: list[int] | None
-
-
 def seek_table(message: Message, log2_block: int) -> Table:
     """Return the seek table of a message whose words have no fixed width."""
-    assert message.setting.code != "packed"
-    quiet = silent(message.norms, len(message.levels), message.setting.bucket)
-    words = units(message.levels, quiet, message.setting, message.rices)
-    size = 1 << log2_block
-    starts = range(0, len(words), size)
-    lengths = [sum(len(word) for word in words[at : at + size]) for at in starts]
-    if message.setting.form == "dense":
+    setting = message.setting
+    assert setting.code != "packed"
+    quiet = silent(message.norms, len(message.levels), setting.bucket)
+    if setting.code == "rans":
+        sent = sounding(message.levels, quiet)
+        return tabled.seek_table("rans", sent, message.model, log2_block)
+    words = units(message.levels, quiet, setting, message.rices, message.model)
+    lengths = lengths_of(words, log2_block)
+    if setting.form == "dense":
         return Table(log2_block, lengths, None)
-    gaps = gaps_of(message.levels)
-    return Table(log2_block, lengths, [sum(gaps[at : at + size]) for at in starts])
-
-
-def section(table: Table) -> bytes:
-    """Return a seek table as it stands in a frame."""
-    numbers = [*table.lengths, *(table.advances or [])]
-    width = next(w for w in (1, 2, 4, 8) if all(v < 1 << 8 * w for v in numbers))
-    out = bytes([table.log2_block, width]) + leb128.encode(len(table.lengths))
-    offset = position = 0
-    for i, length in enumerate(table.lengths):
-        if i and i % 4096 == 0:
-            out += offset.to_bytes(8, "little")
-            if table.advances is not None:
-                out += position.to_bytes(8, "little")
-        out += length.to_bytes(width, "little")
-        offset += length
-        if table.advances is not None:
-            out += table.advances[i].to_bytes(width, "little")
-            position += table.advances[i]
-    return out
+    gaps, size = gaps_of(message.levels), 1 << log2_block
+    advances = [sum(gaps[at : at + size]) for at in range(0, len(words), size)]
+    return Table(log2_block, lengths, advances)

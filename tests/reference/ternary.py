@@ -1,4 +1,4 @@
-"""TernGrad: the scale, the codes −1, 0, +1, and their three packs, one element at a time.
+"""TernGrad: the scale, the codes −1, 0, +1, and their four packs, one element at a time.
 
 Source: ``docs/wire-format.md``, terngrad.
 """
@@ -11,11 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from . import fields, philox, sums
+from . import fields, philox, sums, tabled
+from .seek import Table
+from .universal import Bits, Corrupt, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 
-DIGIT = {0: 0, 1: 1, -1: 2}  # of chapter and base3
+DIGIT = {0: 0, 1: 1, -1: 2}  # of chapter, base3 and rans
+BYTES = 243  # that five digits make
 
 
 def scale_of(x: Floats, clip: float) -> np.float32:
@@ -59,7 +62,10 @@ def codes(x: Floats, scale: np.float32, seed: int) -> list[int]:
 
 
 def pack(found: Sequence[int], how: str) -> bytes:
-    """Return the payload of codes −1, 0, 1."""
+    """Return the payload of codes −1, 0, 1; that of ``rans`` with the table that gcodec makes."""
+    if how == "rans":
+        sent = list(pack(found, "base3"))
+        return to_bytes(tabled.write("rans", sent, tabled.model_of("rans", sent, BYTES)))
     if how == "chapter":
         return fields.pack([DIGIT[code] for code in found], 2, order="lsb")
     if how == "terngrad":
@@ -74,14 +80,20 @@ def pack(found: Sequence[int], how: str) -> bytes:
     return bytes(out)
 
 
-def unpack(data: bytes, n: int, how: str) -> list[int]:
-    """Return the n codes of a payload, or raise ValueError."""
+def unpack(data: bytes, n: int, how: str, nbits: int | None = None) -> list[int]:
+    """Return the n codes of a payload, or raise ValueError; ``nbits`` is asked for ``rans``."""
     if how == "chapter":
         digits = fields.unpack(data, n, 2, order="lsb")
         found = [{0: 0, 1: 1, 2: -1}.get(digit) for digit in digits]
     elif how == "terngrad":
         digits = fields.unpack(data, n, 2, "lsb", strided=True, pad="count")
         found = [{0: -1, 1: 0, 2: 1}.get(digit) for digit in digits]
+    elif how == "rans":
+        bits = Bits(to_text(data)[:nbits])
+        sent, _ = tabled.read("rans", bits, (n + 4) // 5, BYTES)
+        if bits.at != len(bits.text):
+            raise Corrupt("bits behind the last symbol")
+        return unpack(bytes(sent), n, "base3")
     else:
         assert how == "base3"
         found = []
@@ -105,3 +117,9 @@ def decode(data: bytes, n: int, scale: float, how: str) -> Floats:
     s = np.float32(scale)
     values = {1: s, -1: -s, 0: np.float32(0)}
     return np.array([values[code] for code in unpack(data, n, how)], np.float32)
+
+
+def seek_table(found: Sequence[int], log2_block: int) -> Table:
+    """Return the seek table of the pack ``rans``."""
+    sent = list(pack(found, "base3"))
+    return tabled.seek_table("rans", sent, tabled.model_of("rans", sent, BYTES), log2_block)

@@ -1,0 +1,80 @@
+"""Print what minifloats take in each code, as the table of docs/minifloat.md.
+
+Bits per value are those of the payloads, with their tables. ``entropy`` is the order-0 entropy of
+the codes; ``nmse`` is the squared error over the sum of squares. Data are those of `bench.bits`.
+``--dumps FILE...`` takes the tensors of files instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+import gcodec
+from bench.bits import DATA, entropy, tensors
+from gcodec.gradients.dumps import open_dump
+
+FORMATS = (
+    *("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0"),
+    *("e2m2", "e3m2", "e4m3", "e5m2"),
+)
+CODES = ("none", "huffman", "pair", "planes", "rans")
+COLUMNS = ("data", "format", "nmse", "entropy", *CODES, "code=auto")
+
+
+def codes_of(codec: gcodec.Codec, x: np.ndarray) -> np.ndarray:
+    """Return the codes of a tensor, a byte for each."""
+    payload = codec.replaced(code="none", table="auto").encode(x)
+    bits = np.unpackbits(payload.data, count=payload.nbits).reshape(x.size, -1)
+    return np.packbits(bits, axis=1).reshape(-1)
+
+
+def measure(data: list[np.ndarray], spec: str) -> list[float]:
+    """Return nmse and bits per value, in the order of the columns; NaN where there is no code."""
+    codec = gcodec.parse(f"minifloat:format={spec}")
+    bits = np.zeros(len(COLUMNS) - 3)
+    error = energy = 0.0
+    for x in data:
+        symbols = codec.quantize(x)
+        wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.size)
+        error, energy = error + float(((decoded - wide) ** 2).sum()), energy + float(wide @ wide)
+        bits[0] += entropy(codes_of(codec, x))
+        for i, code in enumerate((*CODES, "auto"), 1):
+            try:
+                bits[i] += codec.replaced(code=code).pack(symbols).nbits
+            except gcodec.ParameterError:  # pairs of wide codes
+                bits[i] = np.nan
+    return [error / energy, *(bits / sum(x.size for x in data))]
+
+
+def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
+    """Return the table."""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|" + "---|" * len(COLUMNS)
+    for name, found in data.items():
+        for spec in FORMATS:
+            nmse, *bits = measure(found, spec)
+            cells = ["–" if np.isnan(b) else f"{b:.3f}" for b in bits]
+            yield f"| {name} | `{spec}` | {float(f'{nmse:.2g}'):g} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.minifloat_bits", description=__doc__)
+    parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
+    found = {name: tensors(name) for name in DATA}
+    if dumps := parser.parse_args().dumps:
+        found = {}
+        for path in dumps:
+            with open_dump(path) as dump:
+                parts = [dump.load(e).astype(np.float32).reshape(-1) for e in dump.entries]
+            found[path.rpartition("/")[2].partition(".")[0]] = parts
+    for line in lines(found):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

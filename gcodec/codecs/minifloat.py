@@ -1,0 +1,357 @@
+"""minifloat: each element as a float of a few bits, times a scale Δ that a message carries.
+
+A format names its bits: ``e2m1`` has a sign, two bits of exponent, one of mantissa. The magnitude
+of code j is (1 + m/2^M)·2^e with e = j >> M and m = j mod 2^M, but 2·m/2^M where e is 0. With
+``style=full`` all codes are in use; ``ieee`` leaves out those of the largest e, ``fn`` the last
+one: other formats have infinity and NaN there. CO3's fp4 is ``e2m1`` with ``ieee``. OCP's E4M3 is
+``e4m3`` with ``fn`` and E5M2 is ``e5m2`` with ``ieee``, whose own scales are Δ = 2^-7 and 2^-15.
+
+r = |x|/Δ is a float32 division, rounded once. The code is that of the magnitude nearest to r; a
+tie goes to the even code, what passes the largest magnitude to that one. Where Δ is 0, all codes
+are 0. x̂ = ±f32(Δ·c), and +0 for code 0: there is no −0. NaN and Inf are refused.
+
+Payload of ``code=none``, one MSB-first string: for each element its sign (1 = negative) and j, so
+the bytes of OCP where a code has 8 bits. Else a table, unless it is that of a codebook, and a
+string: ``huffman``, a word for each code; ``pair``, for each two; ``planes``, signs and mantissas
+before the table, and a word for each exponent; ``rans``, rANS of the codes. Δ is finite and not
+negative, and so is its product with the largest magnitude.
+
+Example: x = (1, −0.6, 0.1, 6), Δ = 0.5: codes 2, −1, 0, 7 in ``e2m1`` are ``29 07`` and decode
+to (1, −0.5, 0, 6).
+
+Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0; Chen et al.,
+"Convert, compress, correct", arXiv 2203.09044, for ``e2m1`` with ``ieee`` and ``scale=co3``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from gcodec import codebooks, minifloat_strings
+from gcodec.arrays import Tensor, empty_like_shape, nonfinite_error
+from gcodec.codec import Codec
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.gennorm import ENOUGH, RULES, Rule, sample, scale_of
+from gcodec.kernels import arithmetic, minifloat, pool
+from gcodec.kernels.lanes import BLOCK
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.minifloat_block import per_byte
+from gcodec.kernels.pack import (
+    FieldLayout,
+    check_length,
+    check_padding,
+    pack_fields,
+    unpack_fields,
+)
+from gcodec.kernels.reduce import all_finite, all_finite_corrected
+from gcodec.kinds import Choice, Float32, Integer, binary32
+from gcodec.minifloats import FORMATS, STYLES, MiniFloat
+from gcodec.params import param
+from gcodec.payload import Payload
+from gcodec.registry import register
+from gcodec.seek import Blocks, SeekTable
+
+_CO3 = MiniFloat("e2m1", "ieee")
+
+
+class MiniFloatSymbols(NamedTuple):
+    """Codes and the scale.
+
+    Attributes
+    ----------
+    codes : uint8 array
+        Of up to four bits: two in a byte, the first in the high half, which leaves a last half
+        zero where n is odd. Of more bits: a byte each.
+    scale : float
+    n : int
+        Elements.
+    """
+
+    codes: np.ndarray
+    scale: float
+    n: int
+
+
+@register(id=8, name="minifloat")
+class MiniFloatCodec(Codec):
+    """Floats of a few bits, times a scale.
+
+    Parameters
+    ----------
+    format : {"e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2"}
+        Bits of exponent and mantissa; there is a sign besides.
+    style : {"full", "ieee", "fn"}
+        All codes in use; without those of the largest exponent; without the last one.
+    scale : float or {"histogram", "gennorm", "co3"}
+        What magnitudes are multiplied by, from 0 on, such that none passes float32. Or what it is
+        found by, for each tensor: the least squared error; a table for generalised normal
+        distributions; the rule of CO3's program, for ``e2m1`` with ``ieee``.
+    code : {"auto", "none", "huffman", "pair", "planes", "rans"}
+        How the codes are written: as they are, or entropy-coded, one by one, two at a time, the
+        exponents only, or by rANS. ``auto`` takes the shortest.
+    table : int or {"auto", "gennorm", "empirical"}
+        Of the entropy code: a codebook for GenNorm values, by its number; the best of them; one
+        of the tensor's own, in the payload; ``auto`` takes what is shortest.
+    block : int
+        Elements that share a factor of the scale; 0: none does. Up to now there is 0.
+    """
+
+    refuses_nonfinite = True
+
+    format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
+    style: str = param(
+        Choice(*STYLES),
+        "full",
+        "codes left out: none, those of the largest exponent, the last",
+    )
+    scale: float | str = param(
+        Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf, words=RULES),
+        "histogram",
+        "what magnitudes are multiplied by, or the rule that finds it",
+        in_message=True,
+    )
+    code: str = param(
+        Choice("none", "huffman", "pair", "planes", "rans", unsent=("auto",)),
+        "auto",
+        "how codes are written; auto: the shortest",
+    )
+    table: int | str = param(
+        Integer(0, 2**32, sent=("empirical",), unsent=("auto", "gennorm")),
+        "auto",
+        "of the entropy code: its own, a static one, or the shortest",
+        in_message=True,
+    )
+    block: int = param(Integer(0, 0), 0, "elements that share a factor of the scale; 0: none")
+
+    def check(self) -> None:
+        """Refuse what does not fit together; without an entropy code there is one table only."""
+        fmt = self._format
+        if self.code == "none":
+            object.__setattr__(self, "table", "empirical")
+        if self.code == "pair" and fmt.width > 4:
+            allowed = f"another one: {self.format} has codes of more than four bits"
+            raise ParameterError.of("code", self.code, allowed)
+        if isinstance(self.table, int) and self.table >= codebooks.number_of(fmt):
+            allowed = f"a codebook from 0 to {codebooks.number_of(fmt) - 1}"
+            raise ParameterError.of("table", self.table, allowed)
+        if self.scale == "co3" and fmt != _CO3:
+            raise ParameterError.of("scale", self.scale, "another one, but for e2m1 with ieee")
+        if isinstance(self.scale, float):
+            with np.errstate(over="ignore"):
+                largest = np.float32(self.scale) * fmt.magnitudes()[-1]
+            if not np.isfinite(largest):
+                allowed = f"such that float32 holds its product with {fmt.magnitudes()[-1]:g}"
+                raise ParameterError.of("scale", self.scale, allowed)
+
+    @property
+    def _format(self) -> MiniFloat:
+        return MiniFloat(self.format, self.style)
+
+    def variance(self, n: int) -> float | None:
+        """Return 1: x̂ is never farther from x than 0 is."""
+        return 1.0
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of the codes as they are, or of the longest words and a table."""
+        return minifloat_strings.longest_nbits(n, self._format, self.code)
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """What is coded where words differ in length: elements, pairs, or states of rANS."""
+        blocks: Blocks = "states" if self.code == "rans" else "elements"
+        return None if self.code == "none" else blocks
+
+    def seek_count(self, n: int) -> int:
+        """Return how many bytes are coded: one for each element, or each pair."""
+        return minifloat_strings.coded(n, self.code)
+
+    # --- quantise
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
+    ) -> MiniFloatSymbols:
+        symbols = self._empty_symbols(values.size, self._scale_of(values))
+        fmt, scale = self._format, _delta(symbols)
+
+        def task(start: int, stop: int) -> bool:
+            part = minifloat.part_of(symbols.codes, start, stop, fmt)
+            return minifloat.quantize(values[start:stop], scale, fmt, part)
+
+        if not all(pool.run(task, values.size, BLOCK)):
+            raise nonfinite_error(values)
+        return symbols
+
+    def _quantize_residual(
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+    ) -> MiniFloatSymbols:
+        values = tensor.values
+        if tensor.dtype not in ("float32", "float64"):  # x̂ is rounded to it first
+            symbols: MiniFloatSymbols = super()._quantize_residual(
+                tensor, residual, decay, seed, prior
+            )
+            return symbols
+        if not all_finite_corrected(values, residual, decay):
+            if all_finite(values):
+                raise ParameterError("x: must not pass float32 when its residual is added")
+            raise nonfinite_error(values)
+        symbols = self._empty_symbols(values.size, self._scale_of(values, residual, decay))
+        fmt, scale = self._format, _delta(symbols)
+
+        def task(start: int, stop: int) -> None:
+            part = minifloat.part_of(symbols.codes, start, stop, fmt)
+            here = values[start:stop], residual[start:stop]
+            minifloat.quantize_residual(*here, decay, scale, fmt, part)
+
+        pool.run(task, values.size, BLOCK)
+        return symbols
+
+    def _scale_of(
+        self,
+        values: np.ndarray,
+        residual: np.ndarray | None = None,
+        decay: np.float32 = np.float32(0),
+    ) -> float:
+        """Return the scale of a tensor, or of its sum with a multiple of the residual."""
+        if not isinstance(self.scale, str):
+            return self.scale
+        rule = cast(Rule, self.scale)
+        some, kept = sample(values), None if residual is None else sample(residual)
+        if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
+            some, kept = values, residual
+        if kept is not None:
+            some = arithmetic.corrected(some, kept, decay)
+        return binary32(scale_of(some, self._format, rule))
+
+    def _empty_symbols(self, n: int, scale: float) -> MiniFloatSymbols:
+        nbytes = minifloat.codes_nbytes(n, self._format)
+        return MiniFloatSymbols(aligned_empty(nbytes, np.uint8), scale, n)
+
+    # --- dequantise
+
+    def _dequantize(self, symbols: MiniFloatSymbols, out: np.ndarray) -> None:
+        self._dequantize_into(symbols, out, None)
+
+    def _dequantize_add(
+        self, symbols: MiniFloatSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        if dtype in ("float16", "bfloat16"):  # x̂ is rounded to it first
+            super()._dequantize_add(symbols, dtype, scale, out)
+        else:
+            self._dequantize_into(symbols, out, scale)
+
+    def _dequantize_into(
+        self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
+    ) -> None:
+        self._check_size(symbols, out.size)
+        fmt, scale = self._format, _delta(symbols)
+        stream = add is None and minifloat.streams(out, fmt)
+
+        def task(start: int, stop: int) -> None:
+            part = minifloat.part_of(symbols.codes, start, stop, fmt)
+            minifloat.dequantize(part, scale, fmt, out[start:stop], add, stream=stream)
+
+        pool.run(task, out.size, BLOCK)
+
+    def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
+        nbytes = minifloat.codes_nbytes(n, self._format)
+        self._require(symbols.n == n and symbols.codes.size == nbytes, n)
+
+    # --- pack
+
+    def _pack(self, symbols: MiniFloatSymbols) -> Payload:
+        codes, n, fmt = symbols.codes, symbols.n, self._format
+        self._check_size(symbols, n)
+        plan = minifloat_strings.plan(codes, n, fmt, self.code, self.table)
+        table = "empirical" if plan.book is None else plan.book
+        codec = self.replaced(scale=symbols.scale, code=plan.code, table=table)
+        scalars = {"scale": codec.scale, "table": table}
+        if plan.table is None:
+            return Payload(codec, scalars, _packed(symbols, fmt), n * fmt.width)
+        return Payload(codec, scalars, *minifloat_strings.write(codes, n, fmt, plan))
+
+    def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
+        fmt = self._format
+        check_padding(payload.data, payload.nbits)
+        if self.code == "none":
+            if payload.scalars["table"] != "empirical":
+                raise Corrupt(f"table {payload.scalars['table']}, but nothing is entropy-coded")
+            check_length(payload.nbits, n * fmt.width)
+            codes = _unpacked(payload.data, n, fmt)
+            minifloat.check(codes, n, fmt)
+            return MiniFloatSymbols(codes, float(self.scale), n)
+        string = self._string(payload, n)
+        codes = aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8)
+
+        def take(at: int, part: np.ndarray) -> None:
+            start = minifloat.codes_nbytes(at, fmt)
+            codes[start : start + part.size] = part
+
+        string.read(take, payload.seek)
+        return MiniFloatSymbols(codes, float(self.scale), n)
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if self.code == "none":
+            return super()._decode(payload, n, out)
+        # No code need be kept: each range is dequantised where it is read.
+        fmt, scale = self._format, np.float32(abs(cast(float, self.scale)))  # −0 is 0
+        check_padding(payload.data, payload.nbits)
+        string = self._string(payload, n)
+        values = empty_like_shape(n) if out is None else out
+        stream = minifloat.streams(values, fmt)
+
+        def take(at: int, part: np.ndarray) -> None:
+            stop = min(at + part.size * per_byte(fmt), n)
+            minifloat.dequantize(part, scale, fmt, values[at:stop], stream=stream)
+
+        string.read(take, payload.seek)
+        return values
+
+    def _string(self, payload: Payload, n: int) -> minifloat_strings.CodedPayload:
+        """Return the payload of an entropy code, its table read and its length looked at."""
+        book = self.table if isinstance(self.table, int) else None
+        where = payload.data, payload.nbits
+        return minifloat_strings.CodedPayload.of(*where, n, self._format, self.code, book)
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        return self._string(payload, n).blocks(log2_block)
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        if self.code == "none":
+            return super()._bare_nbits(n, data, scalars)
+        payload = Payload(self, scalars, data, 8 * data.size)
+        return self._string(payload, n).read(_ignore, bits_follow=True)
+
+
+def _ignore(at: int, part: np.ndarray) -> None:
+    """Take codes of which only the end of the string is wanted."""
+
+
+def _delta(symbols: MiniFloatSymbols) -> np.float32:
+    return np.float32(abs(symbols.scale))  # −0 is 0
+
+
+def _packed(symbols: MiniFloatSymbols, fmt: MiniFloat) -> np.ndarray:
+    """Write codes as they are: the very bytes of the symbols where these are so already."""
+    codes, kept = symbols.codes, 8 // per_byte(fmt)
+    if kept == fmt.width:
+        return codes
+    if kept == 4:
+        codes = unpack_fields(codes, symbols.n, FieldLayout(4))
+    return pack_fields(codes, FieldLayout(fmt.width))
+
+
+def _unpacked(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
+    """Read what `_packed` wrote."""
+    kept = 8 // per_byte(fmt)
+    if kept == fmt.width:
+        return data
+    codes = unpack_fields(data, n, FieldLayout(fmt.width))
+    return pack_fields(codes, FieldLayout(4)) if kept == 4 else codes

@@ -1,0 +1,217 @@
+"""huffman: a table that says how long the word of each value is, then words that suit the values.
+
+    bits(values) = [8 bits] the largest value m, [4 bits] length(0), …, [4 bits] length(m),
+                   then word(n) of each value n
+    bits of no values: none
+
+Values from 0 to 255. Lengths are 1 to 12 bits, or 0 where a value does not occur, and of all such
+lengths those for which the words take the fewest bits. Words are canonical: the values, sorted by
+the length of their words and then by themselves, get consecutive numbers, 0 for the first, with
+zeros behind the number wherever words become longer. A lone value has the word 0.
+
+A word of b bits suits a value of probability 2^-b, and b is here the whole number that is best:
+the mean is less than 1 bit above the entropy, but for what the limit of 12 bits costs. It is far
+above where one value has nearly all of the probability, since no word takes less than a bit.
+
+The lengths are made by package-merge. Say that each value has coins worth 2^-1, 2^-2, … 2^-12 and
+each costs as much as the value occurs often: a length is how many coins of the value are among the
+cheapest that are worth n − 1 together, where n is how many values occur.
+
+>>> from gcodec.entropy import Huffman
+>>> bits = Huffman().encode([2, 0, 2, 1, 2, 4])
+>>> text = bits.to01()
+>>> int(text[:8], 2), [int(text[at : at + 4], 2) for at in range(8, 28, 4)], text[28:]
+(4, [3, 3, 1, 0, 2], '01100111010')
+>>> Huffman().decode(bits, 6)
+(array([2, 0, 2, 1, 2, 4], dtype=uint64), 39)
+>>> Huffman().lengths([2, 0, 2, 1, 2, 4])
+array([1, 3, 1, 3, 1, 2], dtype=uint64)
+
+Sources: D. A. Huffman, "A method for the construction of minimum-redundancy codes", Proceedings of
+the IRE 40, 1952; L. L. Larmore and D. S. Hirschberg, "A fast algorithm for optimal length-limited
+Huffman codes", Journal of the ACM 37, 1990 (package-merge); E. S. Schwartz and B. Kallick,
+"Generating a canonical prefix encoding", Communications of the ACM 7, 1964.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from gcodec.entropy.code import Code
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels import prefix
+from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.package_merge import package_merge
+from gcodec.kernels.table_code import LONGEST, SYMBOLS, TableCode, room_left
+
+LENGTH_NBITS = 4  # of a length in a table
+_TOP = 8  # bits of the largest value
+_MOST = 2**62  # that something may occur
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Huffman(Code):
+    """Huffman words for bytes, behind a table of their lengths."""
+
+    name = "huffman"
+    last = SYMBOLS - 1
+
+    def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
+        if numbers.size == 0:
+            return np.empty(0, np.uint8), 0
+        symbols = numbers.astype(np.uint8)
+        lengths = code_lengths(byte_counts(symbols))
+        top = int(np.flatnonzero(lengths)[-1])
+        table, nbits = write_lengths(lengths, np.arange(top + 1))
+        head = np.concatenate([np.array([top], np.uint8), table])
+        return prefix.write(TableCode.of(lengths), symbols, (head, _TOP + nbits))
+
+    def _read(
+        self, data: np.ndarray, nbits: int, count: int, start: int
+    ) -> tuple[np.ndarray, int]:
+        if count == 0:
+            return np.empty(0, np.uint64), start
+        top = int(_fields(data, start, nbits, _TOP, 1)[0])
+        lengths, first = read_lengths(data, start + _TOP, nbits, np.arange(top + 1))
+        if lengths[top] == 0:
+            raise Corrupt(
+                f"the table says that {top} is the largest value, but has no word for it"
+            )
+        if count > (nbits - first) // int(lengths[lengths > 0].min()):
+            raise Truncated(f"{nbits - first} bits cannot hold {count} words of {self}")
+        return prefix.read(TableCode.of(lengths), data, nbits, count, first)
+
+    def _lengths(self, numbers: np.ndarray) -> np.ndarray:
+        symbols = numbers.astype(np.uint8)
+        return code_lengths(byte_counts(symbols)).astype(np.uint64)[symbols]
+
+
+def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
+    """Make the lengths of Huffman words.
+
+    Parameters
+    ----------
+    counts : (n,) array of integers
+        How often each symbol occurs, up to 2**62.
+    limit : int
+        Bits of the longest word, 1 to 12.
+
+    Returns
+    -------
+    (n,) uint8 array
+        Those of least sum with these counts as weights: made by package-merge, where of equal
+        weights coins come before packages, lower symbols and earlier packages first. A lone symbol
+        has the length 1, and one that does not occur 0.
+
+    Raises
+    ------
+    ParameterError
+        If a count is out of range, or the symbols that occur are more than 2**limit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gcodec.entropy.huffman import code_lengths
+    >>> code_lengths(np.array([5, 1, 0, 1, 2]))
+    array([1, 3, 0, 3, 2], dtype=uint8)
+    >>> code_lengths(np.array([5, 1, 0, 1, 2]), limit=2)
+    array([2, 2, 0, 2, 2], dtype=uint8)
+    """
+    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= _MOST:
+        raise ParameterError(
+            f"counts are from {counts.min()} to {counts.max()}: must be 0 to 2**62"
+        )
+    lengths = np.zeros(counts.size, np.uint8)
+    used = np.flatnonzero(counts)
+    if used.size > 1 << limit:
+        raise ParameterError(f"{used.size} symbols have no words of up to {limit} bits")
+    if used.size == 1:
+        lengths[used] = 1
+    elif used.size:
+        order = used[np.argsort(counts[used], kind="stable")]
+        lengths[order] = package_merge(counts[order].astype(np.uint64), limit)
+    return lengths
+
+
+def check_lengths(lengths: np.ndarray) -> None:
+    """Raise `Corrupt` unless lengths are those of a code that wastes no bits.
+
+    Parameters
+    ----------
+    lengths : (n,) uint8 array
+        0 where there is no word. The sum of 2^-length over all words must be 1; or there must be
+        one word, of 1 bit.
+    """
+    used = lengths[lengths > 0]
+    if used.max(initial=0) > LONGEST:
+        raise Corrupt(f"a word of {used.max()} bits in the table: at most {LONGEST} are allowed")
+    if room_left(lengths) and used.tolist() != [1]:
+        kind = "few" if room_left(lengths) > 0 else "many"
+        raise Corrupt(
+            f"the table has too {kind} words: {used.size}, of {used.sum()} bits together"
+        )
+
+
+def write_lengths(lengths: np.ndarray, alphabet: np.ndarray) -> tuple[np.ndarray, int]:
+    """Write a table of lengths, 4 bits each.
+
+    Parameters
+    ----------
+    lengths : (n,) uint8 array
+        Of the words of the symbols from 0 on, up to 12.
+    alphabet : (k,) array of integers
+        The symbols in the table, rising.
+
+    Returns
+    -------
+    data : (ceil(k / 2),) uint8 array
+    nbits : int
+        4·k.
+    """
+    fields = np.zeros(len(alphabet) + len(alphabet) % 2, np.uint8)
+    fields[: len(alphabet)] = lengths[alphabet]
+    return fields[::2] << np.uint8(LENGTH_NBITS) | fields[1::2], LENGTH_NBITS * len(alphabet)
+
+
+def read_lengths(
+    data: np.ndarray, start: int, end: int, alphabet: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Read a table of lengths.
+
+    Parameters
+    ----------
+    data : uint8 array
+    start, end : int
+        Bits where the table begins and where what holds it ends.
+    alphabet : (k,) array of integers
+        The symbols in the table, rising, up to 255.
+
+    Returns
+    -------
+    lengths : (256,) uint8 array
+        0 for symbols that are not in the table too.
+    next : int
+        The bit behind the table.
+
+    Raises
+    ------
+    Truncated
+        If the bits end within the table.
+    Corrupt
+        See `check_lengths`.
+    """
+    lengths = np.zeros(SYMBOLS, np.uint8)
+    lengths[alphabet] = _fields(data, start, end, LENGTH_NBITS, len(alphabet))
+    check_lengths(lengths)
+    return lengths, start + LENGTH_NBITS * len(alphabet)
+
+
+def _fields(data: np.ndarray, start: int, end: int, width: int, count: int) -> np.ndarray:
+    """Read fields of `width` bits, up to 8, as a (count,) uint8 array."""
+    stop = start + width * count
+    if stop > end:
+        raise Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")
+    bits = np.unpackbits(data[start // 8 : -(-stop // 8)])[start % 8 :][: width * count]
+    return np.packbits(bits.reshape(count, width), axis=1)[:, 0] >> np.uint8(8 - width)

@@ -1,0 +1,346 @@
+"""rans: all values as states of 32 numbers, that grow by what each value costs.
+
+Each value s has a frequency f(s), a whole number, and c(s) is the sum of those of the values below
+it; all add up to 2^P, P from 12 to 15. Coding s takes a state x to
+
+    x' = floor(x / f)·2^P + (x mod f) + c
+
+which is about x·2^P/f: so s costs log2(2^P / f(s)) bits, and not a whole number of them. What it
+was is told by x' mod 2^P, from c(s) to below c(s) + f(s); and x = f·floor(x' / 2^P) + x' mod 2^P −
+c. States stay from 2^16 to below 2^32: before coding, a state of at least f·2^(32 − P) gives off
+its 16 lower bits as a word; and behind decoding, one below 2^16 takes up the next. A decoder gets
+the values in the opposite order; so an encoder begins with the last, from states of 2^16, and
+writes its words backwards. A decoder must end in those states.
+
+With f(0) = 3072 and f(1) = 1024, and so P = 12, c(0) = 0 and c(1) = 3072, the values 0, 1 are,
+from the last to the first,
+
+    1: 65536 = 64·1024 + 0       becomes  64·4096 + 0 + 3072 = 265216
+    0: 265216 = 86·3072 + 1024   becomes  86·4096 + 1024 + 0 = 353280
+
+Values from 0 to 255. The bits are, whole bytes little-endian:
+
+    the largest value in 8 bits · the frequencies of 0 to that value · zeros to a whole byte
+    for each block of 2^18 values: 32 states of 32 bits, for the first to the last lane · words
+
+Value i of a block is of lane i mod 32. Frequencies are P in 4 bits, then for each value the bit
+length of its f in 4 bits, and f without its highest bit. No values have no bits. A value has no
+word of its own, and none can be decoded without those before it.
+
+The cost is that of a block of 2^18 values, about 768 bits, and of frequencies that are not the
+probabilities: with 12 bits, a value of probability 2^-14 costs at least 12.
+
+>>> from gcodec.entropy import RANS
+>>> values = [0, 0, 0, 1] * 5000
+>>> bits = RANS().encode(values)
+>>> bits.nbits  # 20000 values of 0.8113 bits, a block and the frequencies
+17200
+>>> RANS().decode(bits, 5)
+Traceback (most recent call last):
+    ...
+gcodec.errors.Corrupt: a block of symbols does not end in the states that it must
+>>> RANS().decode(bits, 20000)[0].tolist() == values
+True
+
+Sources: J. Duda, "Asymmetric numeral systems", arXiv 1311.2540, 2013; F. Giesen, "Interleaved
+entropy coders", arXiv 1402.3392, 2014 (several states in turn).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import ClassVar
+
+import numpy as np
+
+from gcodec.entropy.bits import Bits
+from gcodec.entropy.code import Code
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels import rans_string
+from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.rans_table import HEAD, LEAST_LOG2, MOST_LOG2
+from gcodec.limits import Limits
+
+_LENGTH = 4  # bits of the length of a frequency, and of P
+_TOP = 8  # bits of the largest value
+_POINT = 28  # bits of logarithms behind the binary point
+_COUNT = 34  # bits of counts that are compared, so that no product passes 63
+_WORTH = 1024  # a share of this of all bits is worth a larger total
+
+
+def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
+    """Return the frequencies with which symbols cost least.
+
+    Parameters
+    ----------
+    counts : (A,) int64 array
+        How often each symbol occurs; A up to 256, the sum below 2^46.
+    log2_total : int
+        From 12 to 15.
+
+    Returns
+    -------
+    (A,) int64 array
+        0 for symbols that do not occur, at least 1 for others; the sum is 2^log2_total.
+
+    Raises
+    ------
+    ParameterError
+        If nothing occurs; or only one symbol, as its frequency must be below 2^15.
+    """
+    used = np.flatnonzero(counts)
+    if used.size < 1 + (log2_total == MOST_LOG2):
+        raise ParameterError(f"counts: too few symbols occur for a total of 2**{log2_total}")
+    each, logs = counts[used], _logs()
+    found = _shares(each, 1 << log2_total)
+    each >>= max(int(each.sum()).bit_length() - _COUNT, 0)
+    none = np.iinfo(np.int64).max
+
+    def worth(i: int | slice) -> None:
+        """Tell what one more and one less of frequencies would change."""
+        f = found[i]
+        gains[i] = each[i] * (logs[f + 1] - logs[f])
+        losses[i] = np.where(f > 1, each[i] * (logs[f] - logs[f - 1]), none)
+
+    gains, losses = np.empty_like(each), np.empty_like(each)
+    worth(slice(None))
+    spare = (1 << log2_total) - int(found.sum())
+    # A gain falls with each step, and a loss rises: what is best for each step is best for all.
+    while True:
+        more, less = int(gains.argmax()), int(losses.argmin())
+        if spare == 0 and gains[more] <= losses[less]:
+            break
+        steps = [(more, 1)] * (spare >= 0) + [(less, -1)] * (spare <= 0)
+        for i, step in steps:
+            found[i] += step
+            worth(i)
+        spare -= sum(step for _, step in steps)
+    out = np.zeros_like(counts)
+    out[used] = found
+    return out
+
+
+def _shares(each: np.ndarray, total: int) -> np.ndarray:
+    """Return about the shares of counts in a total, none of them below 1."""
+    found, free, count = np.ones_like(each), np.ones(each.size, bool), int(each.sum())
+    while True:
+        low = free & (each * total < count)
+        if not low.any():
+            break
+        total, count, free = total - int(low.sum()), count - int(each[low].sum()), free & ~low
+    found[free] = (2 * each[free] * total + count) // (2 * count)
+    return found
+
+
+def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return frequencies and the log2 of their sum, by the estimated size of table and string.
+
+    The sum 2^12, of which the tables of a decoder are quickest, is taken if no other would save
+    more than a thousandth. For the parameters, see `frequencies`.
+    """
+    sizes: list[int] = []
+    models = []
+    for log2_total in range(LEAST_LOG2, MOST_LOG2 + (np.count_nonzero(counts) > 1)):
+        models.append((frequencies(counts, log2_total), log2_total))
+        sizes.append(estimated_nbits(counts, *models[-1]) + table_nbits(models[-1][0]))
+        if sizes[-1] > min(sizes):
+            break
+    least = min(sizes)
+    return models[0 if (sizes[0] - least) * _WORTH <= least else sizes.index(least)]
+
+
+def table_nbits(found: np.ndarray) -> int:
+    """Return the bits that `write_frequencies` makes of the frequencies of an alphabet."""
+    rest = sum(int(f).bit_length() - 1 for f in found if f)
+    return _LENGTH * (1 + found.size) + rest
+
+
+def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> int:
+    """Return about how many bits the string of symbols has.
+
+    It is some hundredths of a percent off from 2^16 symbols on, and no floating-point number
+    decides it.
+
+    Parameters
+    ----------
+    counts, found : (A,) int64 array
+        How often each symbol occurs, and its frequency, at least 1 if it does.
+    log2_total : int
+    """
+    n, costs = int(counts.sum()), (log2_total << _POINT) - _logs()[found]
+    # In halves, as the products would pass 64 bits.
+    high, low = counts >> 16, counts & 0xFFFF
+    nbits = (int(high @ costs) << 16) + int(low @ costs) >> _POINT
+    # States are no real numbers: measured, it costs the more, the nearer 2^P is to their least.
+    uneven = n * n - sum(int(c) ** 2 for c in counts)
+    nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
+    # A block has 32 states of 32 bits; of these, 16 say nothing, and 8 are symbols as words are.
+    blocks = -(-n >> rans_string.LOG2_BLOCK)
+    return 8 * HEAD * blocks + 16 * -(-max(nbits - 2 * HEAD * blocks, 0) // 16)
+
+
+@functools.cache
+def _logs() -> np.ndarray:
+    """Return log2 of 1 to 2^15 in units of 2^-28, rounded down; first, for 0, a 0."""
+    numbers = np.arange(1, (1 << MOST_LOG2) + 1, dtype=np.uint64)
+    whole = np.zeros_like(numbers)
+    for k in range(1, MOST_LOG2 + 1):
+        whole += numbers >> np.uint64(k) > 0
+    # From 2^31 to below 2^32; its square tells the next bit.
+    x = numbers << np.uint64(31) - whole
+    for _ in range(_POINT):
+        x = x * x >> np.uint64(31)
+        bit = x >> np.uint64(32)
+        x >>= bit
+        whole = whole << np.uint64(1) | bit
+    return np.append(np.zeros(1, np.int64), whole.astype(np.int64))
+
+
+def write_frequencies(
+    found: np.ndarray, log2_total: int, alphabet: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Write a table of frequencies.
+
+    Parameters
+    ----------
+    found : (256,) int64 array
+        Below 2^15, the sum 2^log2_total; 0 outside of the alphabet.
+    log2_total : int
+        From 12 to 15.
+    alphabet : (k,) array of integers
+        The symbols in the table, rising.
+
+    Returns
+    -------
+    data : (ceil(nbits / 8),) uint8 array
+    nbits : int
+    """
+    numbers = found[alphabet].tolist()
+    fields = [f"{f.bit_length():0{_LENGTH}b}" + (f"{f:b}"[1:] if f else "") for f in numbers]
+    bits = Bits.from01(f"{log2_total:0{_LENGTH}b}" + "".join(fields))
+    return bits.data, bits.nbits
+
+
+def read_frequencies(
+    data: np.ndarray, at: int, end: int, alphabet: np.ndarray
+) -> tuple[np.ndarray, int, int]:
+    """Read a table of frequencies.
+
+    Parameters
+    ----------
+    data : uint8 array
+    at, end : int
+        Bits where the table begins and where what holds it ends.
+    alphabet : (k,) array of integers
+        The symbols in the table, rising, up to 255.
+
+    Returns
+    -------
+    found : (256,) int64 array
+        0 for symbols that are not in the table too.
+    log2_total : int
+    next : int
+        The bit behind the table.
+
+    Raises
+    ------
+    Truncated
+        If the bits end within the table.
+    Corrupt
+        If the frequencies do not add up to 2^12, 2^13, 2^14 or 2^15, as it says.
+    """
+    reader = _BitReader(data, at, end, _LENGTH + alphabet.size * (_LENGTH + MOST_LOG2))
+    log2_total = reader.take(_LENGTH)
+    if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
+        raise Corrupt(f"frequencies that add up to 2**{log2_total}")
+    found = np.zeros(256, np.int64)
+    for symbol in alphabet.tolist():
+        length = reader.take(_LENGTH)
+        if length:
+            found[symbol] = 1 << length - 1 | reader.take(length - 1)
+    if found.sum() != 1 << log2_total:
+        raise Corrupt(f"frequencies add up to {found.sum()}, not to 2**{log2_total}")
+    return found, log2_total, reader.at
+
+
+class _BitReader:
+    """Reads numbers, most significant bit first, of at most so many bits in all."""
+
+    def __init__(self, data: np.ndarray, at: int, end: int, most: int) -> None:
+        first = at // 8
+        last = -(-min(at + most, end) // 8)
+        self._number = int.from_bytes(data[first:last].tobytes(), "big")
+        self._stop = 8 * last
+        self._end = end
+        self.at = at
+
+    def take(self, count: int) -> int:
+        """Return the next bits as a number."""
+        if count > self._end - self.at:
+            raise Truncated(f"the bits end within a table of frequencies, at bit {self._end}")
+        self.at += count
+        return self._number >> self._stop - self.at & (1 << count) - 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RANS(Code):
+    """Static rANS: no whole number of bits for a value."""
+
+    name = "rans"
+    last: ClassVar[int] = 255
+
+    def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
+        if numbers.size == 0:
+            return np.empty(0, np.uint8), 0
+        symbols = numbers.astype(np.uint8)
+        counts = byte_counts(symbols)
+        found, log2_total = best_frequencies(counts)
+        most = 8 * Limits().max_bytes
+        if estimated_nbits(counts, found, log2_total) > most:
+            raise ParameterError(
+                f"values: their string must take at most {most} bits (gcodec.Limits().max_bytes)"
+            )
+        top = int(np.flatnonzero(counts)[-1])
+        table, _ = write_frequencies(found, log2_total, np.arange(top + 1))
+        head = np.concatenate([np.array([top], np.uint8), table])
+        data, nbits, _ = rans_string.write(
+            found, log2_total, lambda start, stop, room: symbols[start:stop], symbols.size, head
+        )
+        return data, nbits
+
+    def _read(
+        self, data: np.ndarray, nbits: int, count: int, start: int
+    ) -> tuple[np.ndarray, int]:
+        if count == 0:
+            return np.empty(0, np.uint64), start
+        top = _BitReader(data, start, nbits, _TOP).take(_TOP)
+        found, log2_total, end = read_frequencies(data, start + _TOP, nbits, np.arange(top + 1))
+        if found[top] == 0:
+            raise Corrupt(f"the table says that {top} is the largest value, but never occurs")
+        if _BitReader(data, end, nbits, _TOP).take((start - end) % 8):
+            raise Corrupt("a bit between table and string is not zero", end // 8)
+        first = end + (start - end) % 8
+        rans_string.refuse_short(count, nbits - first)
+        # More bits than the longest string has are of no use.
+        string = _bytes_from(data, first, min(nbits, first + rans_string.most_nbits(count)))
+        values = np.empty(count, np.uint64)
+
+        def take(at: int, symbols: np.ndarray) -> None:
+            values[at : at + symbols.size] = symbols
+
+        model, end = (found, log2_total), 8 * string.size
+        end = rans_string.read(*model, string, 0, end, count, take, bits_follow=True)
+        return values, first + end
+
+    def _lengths(self, numbers: np.ndarray) -> np.ndarray:
+        raise ParameterError(f"lengths: a value has no word of its own in {self}")
+
+
+def _bytes_from(data: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Return the whole bytes of the bits from `first` on and before `end`."""
+    some, shift = data[first // 8 : -(-end // 8)], first % 8
+    if shift:
+        later = np.append(some[1:], np.uint8(0))
+        some = some << np.uint8(shift) | later >> np.uint8(8 - shift)
+    return some[: (end - first) // 8]

@@ -1,0 +1,281 @@
+"""Strings of bytes behind a table that tells how often each occurs: Huffman words, or rANS.
+
+A table is sent ahead of its string, for the symbols of an alphabet, or both sides know it. Where
+there is no symbol to code, there is neither.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gcodec.entropy import huffman, rans
+from gcodec.errors import Corrupt
+from gcodec.kernels import dense_string, rans_string
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.dense_string import Live
+from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_table import HEAD
+from gcodec.kernels.rans_vector import LANES
+from gcodec.kernels.table_code import LONGEST, TableCode
+from gcodec.seek import LOG2_BLOCK, LOG2_RANS, LOG2_STATES, SeekTable, worthwhile
+
+Kind = Literal["huffman", "rans"]
+Take = Callable[[int, np.ndarray], None]
+
+_STATIC_LOG2_TOTAL = 14  # of codebooks as frequencies
+_NOTHING = np.zeros(256, np.int64)  # counts
+
+
+class Table(NamedTuple):
+    """What a string of bytes is coded with.
+
+    Attributes
+    ----------
+    kind : {"huffman", "rans"}
+    numbers : (256,) array
+        Of each symbol: the bits of its word, uint8; or its frequency, int64.
+    log2_total : int
+        Of the frequencies; 0 for words.
+    alphabet : (k,) uint8 array or None
+        The symbols that the table is sent for, rising; None where it is not sent.
+    """
+
+    kind: Kind
+    numbers: np.ndarray
+    log2_total: int = 0
+    alphabet: np.ndarray | None = None
+
+    @classmethod
+    def own(cls, kind: Kind, counts: np.ndarray, alphabet: np.ndarray) -> Table:
+        """Make the best table for (256,) counts of symbols of an alphabet, which is sent."""
+        if kind == "huffman":
+            return cls(kind, huffman.code_lengths(counts), 0, alphabet)
+        return cls(kind, *rans.best_frequencies(counts), alphabet)
+
+    @classmethod
+    def static(cls, kind: Kind, counts: np.ndarray) -> Table:
+        """Make the table of (256,) counts that both sides know; those of rANS add up to 2^14."""
+        return _static(kind, counts.tobytes())
+
+    def nbits(self, counts: np.ndarray) -> int:
+        """Return the bits of table and string for (256,) counts; those of rANS are estimated."""
+        _, sent = self._bits()
+        if self.kind == "huffman":
+            return sent + int(counts @ self.numbers.astype(np.int64))
+        return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
+
+    def put(self, string: BitString) -> None:
+        """Put the table at the end of a string, if it is sent, and what must come before words."""
+        string.extend(*self._bits())
+        if self.kind == "rans":
+            string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
+
+    def _bits(self) -> tuple[np.ndarray, int]:
+        if self.alphabet is None:
+            return np.zeros(0, np.uint8), 0
+        if self.kind == "huffman":
+            return huffman.write_lengths(self.numbers, self.alphabet)
+        return rans.write_frequencies(self.numbers, self.log2_total, self.alphabet)
+
+
+@functools.lru_cache(maxsize=1024)
+def _static(kind: Kind, data: bytes) -> Table:
+    counts = np.frombuffer(data, np.int64)
+    if kind == "huffman":
+        return Table(kind, huffman.code_lengths(counts))
+    return Table(kind, counts, _STATIC_LOG2_TOTAL)
+
+
+def write(
+    table: Table,
+    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    live: Live,
+    head: BitString,
+    n: int,
+) -> tuple[np.ndarray, int, SeekTable | None]:
+    """Write table and string behind a head.
+
+    Parameters
+    ----------
+    table : Table
+    symbols_of : callable
+        Returns the symbols of a range; see `dense_string.write`.
+    live : Live
+        Which of them have words. With rANS, all.
+    head : BitString
+    n : int
+        Elements of the tensor.
+
+    Returns
+    -------
+    data : uint8 array
+    nbits : int
+    seek : SeekTable or None
+        None where the payload is too short for one.
+    """
+    if live.words:
+        table.put(head)
+    before = head.nbits
+    front = head.trimmed()
+    if not live.words:
+        return front, before, None
+    if table.kind == "huffman":
+        code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
+        bits = front, before
+        data, nbits, offsets = dense_string.write(code, symbols_of, dtype, live, every, 0, bits)
+        tables = [SeekTable.of(LOG2_BLOCK, offsets)]
+    else:
+        numbers = table.numbers, table.log2_total
+        data, nbits, runs = rans_string.write(*numbers, symbols_of, live.n, front, LOG2_STATES)
+        tables = [_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)]
+    for seek in tables:
+        if worthwhile(seek, n, nbits):
+            return data, nbits, seek
+    return data, nbits, None
+
+
+def _every(runs: Runs, log2_block: int) -> SeekTable:
+    """Return the table of a rANS string with larger blocks than its runs."""
+    step = 1 << log2_block - runs.log2_run
+    offsets = np.append(runs.offsets[:-1:step], runs.offsets[-1])
+    return SeekTable.of(log2_block, offsets, None, runs.states[::step])
+
+
+class String(NamedTuple):
+    """A string that is read, behind its table.
+
+    Attributes
+    ----------
+    table : Table
+    data : uint8 array
+    first, end : int
+        Bits where the string begins, or zeros before it, and where it ends.
+    live : Live
+        See `write`.
+    """
+
+    table: Table
+    data: np.ndarray
+    first: int
+    end: int
+    live: Live
+
+    @classmethod
+    def behind(
+        cls,
+        kind: Kind,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        alphabet: np.ndarray,
+        live: Live,
+    ) -> String:
+        """Read the table from bit `first` on, if there is something to code.
+
+        Raises
+        ------
+        FormatError
+        """
+        if not live.words:
+            return cls(Table.static(kind, _NOTHING), data, first, end, live)
+        if kind == "huffman":
+            lengths, after = huffman.read_lengths(data, first, end, alphabet)
+            table = Table(kind, lengths, 0, alphabet)
+        else:
+            frequencies, log2_total, after = rans.read_frequencies(data, first, end, alphabet)
+            table = Table(kind, frequencies, log2_total, alphabet)
+        return cls(table, data, after, end, live)
+
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot hold all symbols."""
+        nbits = self.end - self.first
+        if self.table.kind == "rans":
+            rans_string.refuse_short(self.live.words, nbits)
+        elif self.live.words:
+            dense_string.refuse_short(self._code, self.live, nbits)
+
+    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+        """Read all symbols; return the bit behind them.
+
+        Parameters
+        ----------
+        take : callable
+            Gets the first of a range and its symbols, which later ones overwrite; called on the
+            threads of the pool, for all ranges in any order.
+        seek : SeekTable, optional
+            Blocks are then read side by side, and must be so.
+        bits_follow : bool
+            Whether the string may end before `end`.
+
+        Raises
+        ------
+        FormatError
+        """
+        if not self.live.words:
+            if self.first < self.end and not bits_follow:
+                raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
+            return self.first
+        if self.table.kind == "rans":
+            runs, where = None, self._where()
+            if seek is not None and seek.states is not None:
+                seek.must_cover(self.end - where[0])
+                runs = Runs(seek.log2_block, seek.offsets, seek.states)
+            return rans_string.read(*self._model, *where, take, runs, bits_follow)
+        offsets = None
+        if seek is not None:
+            seek.must_cover(self.end - self.first)
+            offsets = seek.offsets
+        log2_block = LOG2_BLOCK if seek is None else seek.log2_block
+        end = self.first + int(self._read_words(take, log2_block, offsets)[-1])
+        if end < self.end and not bits_follow:
+            raise Corrupt(f"the payload has {self.end - end} bits behind its last word")
+        return end
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
+        if not self.live.words:
+            states = np.zeros((1, LANES), np.uint32) if self.table.kind == "rans" else None
+            return SeekTable.of(log2_block, np.zeros(2, np.int64), None, states)
+        if self.table.kind == "rans":
+            runs = rans_string.index(*self._model, *self._where(), log2_block)
+            return SeekTable.of(log2_block, runs.offsets, None, runs.states)
+        return SeekTable.of(log2_block, self._read_words(_ignore, log2_block, None))
+
+    @property
+    def _model(self) -> tuple[np.ndarray, int, np.ndarray]:
+        return self.table.numbers, self.table.log2_total, self.data
+
+    def _where(self) -> tuple[int, int, int]:
+        """Return where a rANS string begins and ends, and how many symbols it has."""
+        first = self.first + -self.first % 8
+        between = self.data[self.first // 8] if self.first < min(first, self.end) else 0
+        if int(between) & 0xFF >> self.first % 8:
+            raise Corrupt("bits between table and string are not zero", self.first // 8)
+        return first, self.end, self.live.words
+
+    @property
+    def _code(self) -> TableCode:
+        return TableCode.of(self.table.numbers)
+
+    def _read_words(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
+        where = self.first, self.end, self.live, 1 << log2_block
+        return dense_string.read(
+            self._code, self.data, *where, offsets, lambda at, symbols, _: take(at, symbols)
+        )
+
+
+def _ignore(at: int, symbols: np.ndarray) -> None:
+    """Take symbols of which only the ends of their words are wanted."""
+
+
+def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:
+    """Return the most bits of a table for so many symbols, and of a string of n."""
+    if kind == "huffman":
+        return huffman.LENGTH_NBITS * alphabet + LONGEST * n
+    # A frequency has at most 15 bits, of which the first is not sent; a symbol takes a word.
+    heads = -(-n >> LOG2_RANS) * 8 * HEAD
+    return 4 + alphabet * (4 + 14) + 7 + heads + 16 * n

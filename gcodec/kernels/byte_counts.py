@@ -1,0 +1,41 @@
+"""How often each byte occurs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.words import load_word
+
+_VALUES = 256
+_TABLES = 8  # as a count that has just been raised is not ready to be raised again
+_BYTE, _EIGHT = np.uint64(255), np.uint64(8)
+
+
+def byte_counts(codes: np.ndarray) -> np.ndarray:
+    """Count the values of (n,) uint8 codes, as a (256,) int64 array."""
+
+    def task(start: int, stop: int) -> np.ndarray:
+        counts = np.zeros(_TABLES * _VALUES, np.int64)
+        _count_values(codes[start:stop], counts)
+        return counts
+
+    total = np.zeros(_TABLES * _VALUES, np.int64)
+    for counts in pool.run(task, codes.size):
+        total += counts
+    found: np.ndarray = total.reshape(_TABLES, _VALUES).sum(axis=0)
+    return found
+
+
+@kernel("in uint8[], out int64[]")
+def _count_values(codes, counts):
+    # counts.size == _TABLES * _VALUES
+    whole = codes.size // 8
+    for i in range(whole):
+        word = load_word(codes, 8 * i)
+        for table in range(_TABLES):
+            counts[np.uint64(_VALUES * table) + (word & _BYTE)] += 1
+            word >>= _EIGHT
+    for i in range(8 * whole, codes.size):
+        counts[codes[i]] += 1

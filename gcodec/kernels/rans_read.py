@@ -1,0 +1,197 @@
+"""The reader of rANS blocks: 32 states that take turns, and take up words of 16 bits.
+
+A state x holds the symbol to which the slot x mod 2^P belongs; without it, the state is
+f·(x >> P) + (x mod 2^P) − c, with f slots of the symbol of which c is the first. Where this is
+below 2^16, the next word comes below it. Sources: Duda, arXiv 1311.2540; Giesen, arXiv 1402.3392.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.rans_read_vector import reading
+from gcodec.kernels.rans_table import HEAD, LEAST_STATE, ReadTables
+from gcodec.kernels.rans_vector import (
+    AT,
+    KEPT,
+    LANES,
+    LAST_AT,
+    LAST_PLACE,
+    PLACE,
+    no_groups,
+    orders,
+)
+
+_WORDS = 2 * LANES  # bytes that a group takes at most
+_ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
+_LOW = np.uint64(0xFFFF)
+_TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # what a reader may find
+
+
+class Reader:
+    """Reads blocks, one after the other, or several of equal length in turn.
+
+    Parameters
+    ----------
+    tables : ReadTables
+    data : uint8 array
+    end : int
+        The byte where words end, at most data.size.
+    ways : int
+        Blocks that are read in turn.
+    vector : bool
+        See `vectors`.
+    """
+
+    def __init__(
+        self, tables: ReadTables, data: np.ndarray, end: int, ways: int, vector: bool
+    ) -> None:
+        self._loop = _reader(tables.log2_total, tables.entries.size > 0, ways, vector)
+        self._tables = tables.entries, tables.slots, tables.pairs, _expanding()
+        self._data, self._end = data, end
+        self._states = np.empty(ways * LANES, np.uint32)
+        self._kept = np.empty(ways * KEPT, np.int64)
+
+    def __call__(
+        self,
+        places: np.ndarray,
+        out: np.ndarray,
+        every: int,
+        row: int,
+        ends: np.ndarray,
+        states: np.ndarray,
+    ) -> None:
+        """Read as many blocks as there are ways.
+
+        Parameters
+        ----------
+        places : (ways,) int64 array
+            The byte where each begins, from 0 to `end`.
+        out : (ways * n,) uint8 array
+            The symbols, those of a block behind those of the one before it.
+        every, row : int
+            The i-th run of `every` symbols, a multiple of LANES, is told in row + i, those of a
+            block behind those of the one before it.
+        ends : int64 array
+            The byte behind each run.
+        states : (rows, LANES) uint32 array
+            The states behind each run.
+
+        Raises
+        ------
+        FormatError
+        """
+        self._loop(
+            *(self._data, self._end, places, every, row, *self._tables, self._states, self._kept),
+            *(out, ends, states.reshape(-1)),
+        )
+        status = int(self._kept[AT])
+        if status == _TRUNCATED:
+            raise Truncated(f"the payload ends within a block of symbols, at byte {self._end}")
+        if status == _LOW_HEAD:
+            raise Corrupt("a block of symbols begins in a state below 2**16")
+        if status == _OTHER_END:
+            raise Corrupt("a block of symbols does not end in the states that it must")
+
+
+@functools.cache
+def _expanding() -> np.ndarray:
+    """Give the next words to the lanes of a set, in order."""
+
+    def words_of(members: int) -> list[int]:
+        before = (bin(members & ((1 << lane) - 1)).count("1") for lane in range(8))
+        return [count if members >> lane & 1 else -1 for lane, count in enumerate(before)]
+
+    return orders(words_of)
+
+
+@functools.cache
+def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
+    last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
+    variant = f"{log2_total} {compact} {ways} {vector}"
+    read_groups = reading(log2_total, compact, ways) if vector else no_groups
+    least = np.uint64(LEAST_STATE)
+
+    @subroutine(variant=variant)
+    def read_head(data, at, states):
+        """Read the states of a block from byte `at` on; tell if they may be such."""
+        for lane in range(LANES):
+            x = np.uint32(0)
+            for k in range(4):
+                x |= np.uint32(data[at + 4 * lane + k]) << np.uint32(8 * k)
+            states[lane] = x
+            if x < LEAST_STATE:
+                return False
+        return True
+
+    @subroutine(variant=variant)
+    def read_singles(data, end, at, slots, pairs, states, out):
+        """Read symbols, the first of lane 0; return the next byte, or -1 if a word is missing."""
+        place, stop, last = np.uint64(at), np.uint64(end), np.uint64(end - 2)
+        for i in range(out.size):
+            x = np.uint64(states[i % LANES])
+            slot = x & last_slot
+            symbol = slots[slot]
+            out[i] = symbol
+            pair = np.uint64(pairs[symbol])
+            x = (pair & _LOW) * (x >> shift) + slot - (pair >> _SIXTEEN)
+            need = np.uint64(x < least)
+            here = min(place, last)
+            word = np.uint64(data[here]) | np.uint64(data[here + _ONE]) << _EIGHT
+            place += need << _ONE
+            if place > stop:
+                return -1
+            states[i % LANES] = np.uint32(x << (need << _FOUR) | word & (np.uint64(0) - need))
+        return np.int64(place)
+
+    @kernel(
+        "in uint8[], int64, in int64[], int64, int64, in uint32[], in uint8[], in uint32[], "
+        "in uint8[], out uint32[], out int64[], out uint8[], out int64[], out uint32[]",
+        variant=variant,
+    )
+    def read_blocks(
+        data, end, starts, every, row, entries, slots, pairs, order, states, kept, out, ends, after
+    ):
+        # 0 <= starts[way] <= end <= data.size. Each of `ways` has out.size / ways symbols, LANES
+        # states, KEPT of `kept`, and for each of its runs an end and LANES states behind, from
+        # `row` on. A slot is below slots.size, which is entries.size if that is not 0.
+        n = out.size // ways
+        count = (n + every - 1) // every
+        table = entries if compact else pairs
+        for way in range(ways):
+            at = starts[way]
+            if at + HEAD > end:
+                kept[AT] = _TRUNCATED
+                return
+            if not read_head(data, at, states[way * LANES : (way + 1) * LANES]):
+                kept[AT] = _LOW_HEAD
+                return
+            kept[KEPT * way + AT], kept[KEPT * way + LAST_AT] = at + HEAD, end - _WORDS
+        for b in range(count):
+            stop = min((b + 1) * every, n)
+            for way in range(ways):
+                kept[KEPT * way + PLACE] = way * n + b * every
+                kept[KEPT * way + LAST_PLACE] = way * n + stop - LANES
+            if vector:
+                read_groups(data, table, slots, order, states, kept, 0, out)
+            for way in range(ways):
+                here = states[way * LANES : (way + 1) * LANES]
+                rest = out[kept[KEPT * way + PLACE] : way * n + stop]
+                at = read_singles(data, end, kept[KEPT * way + AT], slots, pairs, here, rest)
+                if at < 0:
+                    kept[AT] = _TRUNCATED
+                    return
+                run = row + way * count + b
+                kept[KEPT * way + AT] = ends[run] = at
+                for lane in range(LANES):
+                    after[run * LANES + lane] = here[lane]
+        for k in range(ways * LANES):
+            if states[k] != LEAST_STATE:
+                kept[AT] = _OTHER_END
+                return
+
+    return read_blocks

@@ -1,0 +1,288 @@
+"""rANS strings: blocks of 2^18 bytes, each its 32 states and then its words, in parallel.
+
+All is little-endian. A block of m symbols is 128 bytes of states, which is where a reader starts,
+then the words that it takes up; the last may have fewer symbols. A reader ends each block with all
+states 2^16. Where a run of symbols begins, tables tell a bit, and within a block the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels import pool
+from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.rans_read import Reader
+from gcodec.kernels.rans_table import HEAD, ReadTables, read_tables, write_tables
+from gcodec.kernels.rans_vector import LANES, vectors
+from gcodec.kernels.rans_write import Writer
+
+LOG2_BLOCK = 18
+LEAST_LOG2_RUN = 5  # of runs of symbols in a table
+BLOCK = 1 << LOG2_BLOCK
+_SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+
+
+class Runs(NamedTuple):
+    """Where runs of equal counts of symbols begin; the last may have fewer.
+
+    Attributes
+    ----------
+    log2_run : int
+        Of the symbols of a run, from 5 to 18.
+    offsets : (count + 1,) int64 array
+        Bits from the first of the string to each run, and to the string's end. A run that begins
+        a block begins with the block's states.
+    states : (count, 32) uint32 array
+        The states before each run, but for those that begin a block.
+    """
+
+    log2_run: int
+    offsets: np.ndarray
+    states: np.ndarray
+
+    @classmethod
+    def empty(cls, log2_run: int, n: int) -> Runs:
+        """Make room to tell the runs of n symbols."""
+        if not LEAST_LOG2_RUN <= log2_run <= LOG2_BLOCK:
+            allowed = f"from {LEAST_LOG2_RUN} to {LOG2_BLOCK}"
+            raise ParameterError.of("log2_run", log2_run, allowed)
+        count = -(-n >> log2_run)
+        return cls(log2_run, np.zeros(count + 1, np.int64), np.zeros((count, LANES), np.uint32))
+
+    def check(self, n: int, nbits: int) -> None:
+        """Raise `Corrupt` unless these can be runs of n symbols in so many bits."""
+        count = -(-n >> self.log2_run)
+        shapes = self.offsets.shape == (count + 1,) and self.states.shape == (count, LANES)
+        if not LEAST_LOG2_RUN <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
+            raise Corrupt("the seek table is one of another string")
+        if (self.offsets & 7).any() or self.offsets.min() < 0 or self.offsets.max() > nbits:
+            raise Corrupt("the seek table passes the string, or has parts of bytes")
+
+    def same(self, rows: slice, found: Runs, first: int) -> bool:
+        """Tell whether the runs of whole blocks are those that were found.
+
+        Of each run there are, in `found`, the byte and the states behind it. Bits are counted from
+        `first` on.
+        """
+        count, per_block = rows.stop - rows.start, 1 << LOG2_BLOCK - self.log2_run
+        ends = 8 * found.offsets[:count] - first
+        if not np.array_equal(self.offsets[rows.start + 1 : rows.stop + 1], ends):
+            return False
+        if per_block == 1:
+            return True
+        # What is behind a block is no state before a run.
+        inside = np.arange(1, count) % per_block > 0
+        before = self.states[rows.start + 1 : rows.stop]
+        return np.array_equal(before[inside], found.states[: count - 1][inside])
+
+
+def write(
+    frequencies: np.ndarray,
+    log2_total: int,
+    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    n: int,
+    lead: np.ndarray,
+    log2_run: int = LOG2_BLOCK,
+) -> tuple[np.ndarray, int, Runs]:
+    """Write the string of n symbols.
+
+    Parameters
+    ----------
+    frequencies : (256,) int64 array
+        See `rans_table.check_frequencies`. Every symbol must have one.
+    log2_total : int
+    symbols_of : callable
+        Returns the symbols of a range as a uint8 array, where it may use an array of as many for
+        it; called on the threads of the pool.
+    n : int
+    lead : uint8 array
+        Bytes that go before the string.
+    log2_run : int
+        Of the symbols of a run, from 5 to 18.
+
+    Returns
+    -------
+    data : uint8 array
+    nbits : int
+        Of lead and string.
+    runs : Runs
+    """
+    tables, runs = write_tables(frequencies, log2_total), Runs.empty(log2_run, n)
+    per_block = 1 << LOG2_BLOCK - log2_run
+    ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
+
+    def task(start: int, stop: int) -> BitString:
+        string = BitString(lead.size if start == 0 else 0)
+        size = min(BLOCK, stop - start)
+        write_block, room = Writer(tables, size, vectors()), np.empty(size, np.uint8)
+        for at in range(start, stop, BLOCK):
+            end = min(at + BLOCK, stop)
+            symbols = symbols_of(at, end, room[: end - at])
+            told = at >> log2_run, runs.offsets, runs.states
+            block = write_block(symbols, 1 << log2_run, *told)
+            # If it goes on like this, the rest will find room too.
+            string.reserve(int(_SPARE * block.size * max((stop - at) / BLOCK, 1)))
+            used = int(string.state[0])
+            string.data[used : used + block.size] = block
+            string.state[0] = used + block.size
+            ends[1 + (at >> LOG2_BLOCK)] = block.size
+        return string
+
+    data, nbits, _ = written(task, n, BLOCK)
+    data[: lead.size] = lead
+    np.cumsum(ends, out=ends)
+    # Of each run there are the words from its first to the end of the block.
+    block = np.arange(runs.states.shape[0]) // per_block
+    runs.offsets[:-1] = 8 * ends[block + 1] - 16 * runs.offsets[:-1]
+    runs.offsets[:-1:per_block] -= 8 * HEAD
+    runs.offsets[-1] = 8 * ends[-1]
+    runs.states[::per_block] = 0
+    return data, nbits, runs
+
+
+def most_nbits(n: int) -> int:
+    """Return the most bits that the string of n symbols has."""
+    return 8 * HEAD * -(-n >> LOG2_BLOCK) + 16 * n
+
+
+def refuse_short(n: int, nbits: int) -> None:
+    """Raise `Truncated` if so many bits cannot hold n symbols."""
+    least = 8 * HEAD * -(-n >> LOG2_BLOCK)
+    if least > nbits:
+        raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
+
+
+def read(
+    frequencies: np.ndarray,
+    log2_total: int,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    n: int,
+    take: Callable[[int, np.ndarray], None],
+    runs: Runs | None = None,
+    bits_follow: bool = False,
+) -> int:
+    """Read the string of n symbols.
+
+    Parameters
+    ----------
+    frequencies : (256,) int64 array
+    log2_total : int
+    data : uint8 array
+    first, end : int
+        Bits where the string begins, a multiple of 8, and where it ends.
+    n : int
+    take : callable
+        Gets the first of a range of symbols, and these as a uint8 array that later ones overwrite;
+        called on the threads of the pool, for all ranges in any order.
+    runs : Runs, optional
+        Blocks are then read side by side, and all runs must begin where and as they say.
+    bits_follow : bool
+        Whether the string may end before `end`.
+
+    Returns
+    -------
+    int
+        The bit where it ends.
+
+    Raises
+    ------
+    FormatError
+    """
+    refuse_short(n, end - first)
+    string = _String(read_tables(frequencies, log2_total), data, first, end, n, take)
+    if runs is None:
+        found = string.read_in_order(Runs.empty(LOG2_BLOCK, n))
+    else:
+        found = string.read_side_by_side(runs)
+    if found < end and not bits_follow:
+        raise Corrupt(f"the payload has {end - found} bits behind its last word")
+    return found
+
+
+def index(
+    frequencies: np.ndarray,
+    log2_total: int,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    n: int,
+    log2_run: int,
+) -> Runs:
+    """Find where the runs of a string begin, by reading it; see `read`."""
+    refuse_short(n, end - first)
+    runs, tables = Runs.empty(log2_run, n), read_tables(frequencies, log2_total)
+    found = _String(tables, data, first, end, n, _ignore).read_in_order(runs)
+    if found < end:
+        raise Corrupt(f"the payload has {end - found} bits behind its last word")
+    return runs
+
+
+class _String(NamedTuple):
+    """Reads the blocks of a string; see `read`."""
+
+    tables: ReadTables
+    data: np.ndarray
+    first: int
+    end: int
+    n: int
+    take: Callable[[int, np.ndarray], None]
+
+    def read_in_order(self, runs: Runs) -> int:
+        """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
+        read_block, room = self._reader(1), np.empty(min(BLOCK, self.n), np.uint8)
+        place = np.array([self.first // 8])
+        count, per_block = runs.states.shape[0], 1 << LOG2_BLOCK - runs.log2_run
+        ends, behind = np.empty(count, np.int64), runs.states
+        for at in range(0, self.n, BLOCK):
+            symbols = room[: min(BLOCK, self.n - at)]
+            row = at >> runs.log2_run
+            read_block(place, symbols, 1 << runs.log2_run, row, ends, behind)
+            self.take(at, symbols)
+            place[0] = ends[min(row + per_block, count) - 1]
+        runs.offsets[1:] = 8 * ends - self.first
+        runs.states[1:] = runs.states[:-1]
+        runs.states[::per_block] = 0
+        return 8 * int(place[0])
+
+    def read_side_by_side(self, runs: Runs) -> int:
+        """Read all blocks where runs tell that they begin; return the next bit."""
+        runs.check(self.n, self.end - self.first)
+        every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
+
+        def task(start: int, stop: int) -> None:
+            read_one, read_two = self._reader(1), self._reader(2)
+            room = np.empty(min(2 * BLOCK, stop - start), np.uint8)
+            found = Runs.empty(runs.log2_run, room.size)
+            at = start
+            while at < stop:
+                # Two full blocks, if another one follows: no word is then near the end of data.
+                two = at + 2 * BLOCK <= stop and at + 2 * BLOCK < self.n
+                upto = min(at + (2 * BLOCK if two else BLOCK), stop)
+                rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
+                places = (self.first + runs.offsets[rows][::per_block]) >> 3
+                symbols = room[: upto - at]
+                try:
+                    (read_two if two else read_one)(places, symbols, every, 0, *found[1:])
+                except Truncated as error:
+                    raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
+                if not runs.same(rows, found, self.first):
+                    raise Corrupt("the seek table or the payload is wrong: a run begins elsewhere")
+                for k in range(0, symbols.size, BLOCK):
+                    self.take(at + k, symbols[k : k + BLOCK])
+                at = upto
+
+        pool.run(task, self.n, BLOCK)
+        return self.first + int(runs.offsets[-1])
+
+    def _reader(self, ways: int) -> Reader:
+        return Reader(self.tables, self.data, min(self.end // 8, self.data.size), ways, vectors())
+
+
+def _ignore(at: int, symbols: np.ndarray) -> None:
+    """Take symbols of which only the ends of their runs are wanted."""

@@ -1,0 +1,144 @@
+"""What the vector IR of rANS readers and writers shares, for hosts with AVX2.
+
+Two vectors hold 16 lanes: the first lanes 0 to 3 and 8 to 11, the second the others. Packing both
+to 16 bits then puts all in order, and widening undoes it, neither with a shuffle across 128 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.jit import checked
+from gcodec.kernels.lanes import Emitter, compiles_for, lanes
+from gcodec.kernels.memory import aligned_empty
+
+LANES = 32
+HALF = 16  # lanes of two vectors
+FIRST = [0, 1, 2, 3, 8, 9, 10, 11]  # those of the first
+SECOND = [4, 5, 6, 7, 12, 13, 14, 15]
+AT, PLACE, LAST_AT, LAST_PLACE = range(4)  # what is kept of a block
+KEPT = 4
+
+_NONE = 0x80  # a shuffle writes 0 for it
+
+
+def vectors() -> bool:
+    """Whether loops go by vectors: where the processor can, and no bounds are to be checked."""
+    return not checked() and compiles_for("avx2")
+
+
+def no_groups(*_: Any) -> None:
+    """Stand in for a block of vector code, which is not called."""
+
+
+def orders(lanes_of: Callable[[int], list[int]]) -> np.ndarray:
+    """Make the table of how 8 words are put in order, for each set of 8 lanes.
+
+    Returns
+    -------
+    (256 * 16,) uint8 array
+        For each byte of what is made the byte that it comes from, or _NONE. Places are given by
+        `lanes_of` as the words that they get, -1 for none.
+    """
+    table = aligned_empty(256 * 16, np.uint8)
+    for members in range(256):
+        for place, word in enumerate(lanes_of(members)):
+            both = (_NONE, _NONE) if word < 0 else (2 * word, 2 * word + 1)
+            table[16 * members + 2 * place : 16 * members + 2 * place + 2] = both
+    return table
+
+
+def loop(
+    e: Emitter,
+    before: list[Any],
+    going: Callable[[list[Any]], Any],
+    body: Callable[[list[Any]], list[Any]],
+) -> list[Any]:
+    """Emit a loop over values, and return those that it ends with."""
+    builder = e.builder
+    begun = builder.block
+    names = ("head", "body", "done")
+    head_block, body_block, done_block = (builder.append_basic_block(name) for name in names)
+    builder.branch(head_block)
+    builder.position_at_end(head_block)
+    held = [builder.phi(value.type) for value in before]
+    builder.cbranch(going(held), body_block, done_block)
+    builder.position_at_end(body_block)
+    for phi, one, two in zip(held, before, body(held), strict=True):
+        phi.add_incoming(one, begun)
+        phi.add_incoming(two, builder.block)
+    builder.branch(head_block)
+    builder.position_at_end(done_block)
+    return held
+
+
+def spread(value: int) -> Any:
+    """Return a number in each of eight lanes."""
+    return lanes(32, 8)([value] * 8)
+
+
+def load_states(e: Emitter, pointer: Any) -> list[Any]:
+    """Emit the four vectors of 32 states."""
+    kind, found = lanes(32, 8), []
+    for half in range(0, LANES, HALF):
+        low, high = (e.load(e.element(pointer, half + at), kind) for at in (0, 8))
+        found += [e.builder.shuffle_vector(low, high, kind(order)) for order in (FIRST, SECOND)]
+    return found
+
+
+def store_states(e: Emitter, vectors: list[Any], pointer: Any) -> None:
+    """Emit that they are stored in order."""
+    order = sorted(range(HALF), key=(FIRST + SECOND).__getitem__)
+    for half in range(2):
+        both = e.builder.shuffle_vector(*vectors[2 * half : 2 * half + 2], lanes(32, HALF)(order))
+        e.store(both, e.element(pointer, HALF * half))
+
+
+def instruction(e: Emitter, name: str, kind: Any, *values: Any) -> Any:
+    """Emit an instruction of AVX2 that results in vectors or numbers of a kind."""
+    from llvmlite import ir
+
+    module, full = e.builder.module, f"llvm.x86.avx2.{name}"
+    function = module.globals.get(full)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(kind, [v.type for v in values]), full)
+    return e.builder.call(function, values)
+
+
+def gathered(e: Emitter, table: Any, indices: list[Any], kind: Any) -> Any:
+    """Emit the vector of entries of a table; instructions that gather are no faster."""
+    from llvmlite import ir
+
+    builder, found = e.builder, kind(ir.Undefined)
+    for k, index in enumerate(indices):
+        entry = builder.load(builder.gep(table, [index]))
+        found = builder.insert_element(found, entry, ir.IntType(32)(k))
+    return found
+
+
+def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:
+    """Emit which lanes two masks have: bits of lanes 0 to 7, of 8 to 15, and all bits twice."""
+    from llvmlite import ir
+
+    builder, word = e.builder, ir.IntType(64)
+    wide = [builder.sext(mask, lanes(32, 8)) for mask in masks]
+    both = instruction(e, "packssdw", lanes(16, HALF), *wide)
+    twice = instruction(e, "packsswb", lanes(8, 2 * HALF), both, both)
+    bits = builder.zext(instruction(e, "pmovmskb", ir.IntType(32), twice), word)
+    return builder.and_(bits, word(0xFF)), builder.lshr(bits, word(24)), bits
+
+
+def shuffled(e: Emitter, words: Any, table: Any, members: list[Any]) -> Any:
+    """Emit 32 bytes of words, each half in the order that a table has for a set of lanes."""
+    builder = e.builder
+    rows = (builder.gep(table, [builder.shl(some, some.type(4))]) for some in members)
+    order = joined(e, *(e.load(row, lanes(8, HALF), 16) for row in rows))
+    return instruction(e, "pshuf.b", lanes(8, 2 * HALF), words, order)
+
+
+def joined(e: Emitter, low: Any, high: Any) -> Any:
+    """Emit 32 bytes of which these are the halves."""
+    return e.builder.shuffle_vector(low, high, lanes(32, 2 * HALF)(list(range(2 * HALF))))

@@ -1,0 +1,143 @@
+"""The writer of rANS blocks: 32 states that take turns, and give off words of 16 bits.
+
+It goes from the last symbol to the first, and so backwards through the words too: what a reader
+does first it does last. A state x becomes floor(x / f)·2^P + (x mod f) + c, with f slots of the
+symbol of which c is the first; before this, it gives off its lower 16 bits if it would pass 2^32.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.rans_table import HEAD, LEAST_STATE, WriteTables
+from gcodec.kernels.rans_vector import (
+    AT,
+    KEPT,
+    LANES,
+    LAST_AT,
+    LAST_PLACE,
+    PLACE,
+    no_groups,
+    orders,
+)
+from gcodec.kernels.rans_write_vector import writing
+
+_HEAD_WORDS = HEAD // 2
+_ONE, _FOUR, _SIXTEEN = (np.uint64(k) for k in (1, 4, 16))
+_LOW = np.uint64(0xFFFF)
+
+
+class Writer:
+    """Writes blocks, one after the other.
+
+    Parameters
+    ----------
+    tables : WriteTables
+    most : int
+        Symbols of a block at most.
+    vector : bool
+        See `vectors`.
+    """
+
+    def __init__(self, tables: WriteTables, most: int, vector: bool) -> None:
+        self._loop = _writer(tables.log2_total, vector)
+        self._tables = tables.entries, tables.reciprocals, tables.pairs, _compressing()
+        # A symbol gives off at most one word; vectors are stored whole, garbage before the words.
+        self._words = np.empty(most + LANES + _HEAD_WORDS, "<u2")
+        self._kept = np.zeros(KEPT, np.int64)
+
+    def __call__(
+        self, symbols: np.ndarray, every: int, row: int, words: np.ndarray, states: np.ndarray
+    ) -> np.ndarray:
+        """Write a block.
+
+        Parameters
+        ----------
+        symbols : (n,) uint8 array
+            At least one. All must have a frequency.
+        every, row : int
+            The i-th run of `every` symbols, a multiple of LANES, is told in row + i.
+        words : int64 array
+            Of each run, the words from its first on to the end of the block.
+        states : (rows, LANES) uint32 array
+            The states before each run.
+
+        Returns
+        -------
+        uint8 array
+            The bytes of the block, which change with the next.
+        """
+        self._loop(
+            *(symbols, every, row, *self._tables, self._kept, self._words, words),
+            states.reshape(-1),
+        )
+        return self._words[self._kept[AT] :].view(np.uint8)
+
+
+@functools.cache
+def _compressing() -> np.ndarray:
+    """Put the words of all lanes but those of a set last, in order."""
+
+    def words_of(members: int) -> list[int]:
+        outside = [lane for lane in range(8) if not members >> lane & 1]
+        return [-1] * (8 - len(outside)) + outside
+
+    return orders(words_of)
+
+
+@functools.cache
+def _writer(log2_total: int, vector: bool) -> Kernel:
+    total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)
+    quotient = np.uint64(32 + log2_total)
+    write_groups = writing(log2_total) if vector else no_groups
+
+    @kernel(
+        "in uint8[], int64, int64, in uint64[], in uint64[], in uint32[], in uint8[], "
+        "out int64[], out uint16[], out int64[], out uint32[]",
+        variant=f"{log2_total} {vector}",
+    )
+    def write_block(
+        symbols, every, row, entries, reciprocals, pairs, compress, kept, out, words, snapshots
+    ):
+        # A symbol takes at most one word: out.size >= symbols.size + LANES + _HEAD_WORDS. Tables
+        # have 256 entries; `words` and `snapshots` have the rows of all runs, of 1 and of LANES.
+        count = (symbols.size + every - 1) // every
+        at = np.uint64(out.size)
+        i = symbols.size
+        states = snapshots[(row + count - 1) * LANES : (row + count) * LANES]
+        for lane in range(LANES):
+            states[lane] = LEAST_STATE
+        for b in range(count - 1, -1, -1):
+            start = b * every
+            if b < count - 1:
+                before, states = states, snapshots[(row + b) * LANES : (row + b + 1) * LANES]
+                for lane in range(LANES):
+                    states[lane] = before[lane]
+            whole = i - i % LANES if vector else start
+            for j in range(i - start - 1, whole - start - 1, -1):
+                lane, symbol = j % LANES, symbols[start + j]
+                x, pair = np.uint64(states[lane]), np.uint64(pairs[symbol])
+                frequency = pair & _LOW
+                drop = np.uint64(x >> above >= frequency)
+                out[at - _ONE] = np.uint16(x)
+                at -= drop
+                x >>= drop << _FOUR
+                times = (x * reciprocals[symbol]) >> quotient
+                x += times * (total - frequency) + (pair >> _SIXTEEN)
+                states[lane] = np.uint32(x)
+            if vector:
+                kept[AT], kept[PLACE] = np.int64(at), whole
+                kept[LAST_AT], kept[LAST_PLACE] = LANES, start + LANES
+                write_groups(symbols, entries, compress, states, kept, 0, out)
+                at = np.uint64(kept[AT])
+            words[row + b], i = out.size - np.int64(at), start
+        head = out[np.int64(at) - _HEAD_WORDS : np.int64(at)]
+        for lane in range(LANES):
+            head[2 * lane] = np.uint16(states[lane])
+            head[2 * lane + 1] = np.uint16(states[lane] >> np.uint32(16))
+        kept[AT] = np.int64(at) - _HEAD_WORDS
+
+    return write_block

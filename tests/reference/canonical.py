@@ -1,0 +1,83 @@
+"""Canonical Huffman words: lengths by package-merge, tables, and words as strings of 0 and 1.
+
+Source: ``docs/wire-format.md``, Huffman words. Symbols are places in an alphabet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .universal import Bits, Corrupt, fixed
+
+LONGEST = 12
+
+Item = tuple[int, list[int]]  # a weight, and the symbols in it
+
+
+def _merged(coins: Sequence[Item], packages: Sequence[Item]) -> list[Item]:
+    """Return both by weight; the sort keeps coins before packages of the same weight."""
+    return sorted([*coins, *packages], key=lambda item: item[0])
+
+
+def lengths_of(counts: Sequence[int]) -> list[int]:
+    """Return the length of each symbol's word, 0 where a symbol does not occur."""
+    coins = _merged([(count, [i]) for i, count in enumerate(counts) if count], [])
+    lengths = [0] * len(counts)
+    if len(coins) == 1:
+        lengths[coins[0][1][0]] = 1
+        return lengths
+    packages: list[Item] = []
+    for _ in range(LONGEST - 1):
+        merged = _merged(coins, packages)
+        pairs = zip(merged[::2], merged[1::2], strict=False)  # an odd one is left out
+        packages = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
+    for _, symbols in _merged(coins, packages)[: max(2 * len(coins) - 2, 0)]:
+        for i in symbols:
+            lengths[i] += 1
+    return lengths
+
+
+def words(lengths: Sequence[int]) -> list[str]:
+    """Return the word of each symbol, empty where it has none.
+
+    Raises
+    ------
+    Corrupt
+        Where these are no lengths of a code.
+    """
+    used = sorted((length, i) for i, length in enumerate(lengths) if length)
+    if any(length > LONGEST for length, _ in used):
+        raise Corrupt("a word that is too long")
+    if [length for length, _ in used] != [1] and (
+        sum(1 << (LONGEST - length) for length, _ in used) != 1 << LONGEST
+    ):
+        raise Corrupt("lengths of no complete code")
+    found = [""] * len(lengths)
+    word, before = 0, used[0][0]
+    for length, i in used:
+        word <<= length - before
+        found[i] = fixed(word, length)
+        word, before = word + 1, length
+    return found
+
+
+def table(lengths: Sequence[int]) -> str:
+    """Return a table of lengths as it is sent."""
+    return "".join(fixed(length, 4) for length in lengths)
+
+
+def read_table(bits: Bits, size: int) -> list[int]:
+    """Read a table of lengths."""
+    lengths = [bits.number(4) for _ in range(size)]
+    words(lengths)
+    return lengths
+
+
+def read_word(bits: Bits, of: Sequence[str]) -> int:
+    """Read the word of a symbol."""
+    word = ""
+    while word not in of or not word:
+        if not any(other.startswith(word) for other in of if other):
+            raise Corrupt("a word of no symbol")
+        word += bits.take(1)
+    return of.index(word)

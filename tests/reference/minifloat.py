@@ -1,0 +1,359 @@
+"""Minifloats: magnitudes, codes, and all forms of their payload, one element at a time.
+
+Source: ``docs/wire-format.md``, minifloat, Huffman words, rANS and seek tables. Magnitudes are
+fractions, strings are of 0 and 1. A codebook is a list of how often each code occurs, the code
+being the place in the list; it comes from outside.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import canonical as huffman
+from . import leb128, tabled
+from .seek import Table
+from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
+
+Floats = NDArray[np.float32]
+Book = Sequence[int] | None
+
+FORMATS = ("e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
+STYLES = ("full", "ieee", "fn")
+CODES = ("none", "huffman", "pair", "planes", "rans")
+PLAIN, OWN = "none", 0  # the code without words; the scalar of a table in the payload
+
+
+class Setting(NamedTuple):
+    """The parameters of a codec."""
+
+    format: str = "e2m1"
+    style: str = "full"
+    code: str = "huffman"
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Bits of e and of m."""
+        return int(self.format[1]), int(self.format[3])
+
+    @property
+    def width(self) -> int:
+        """Bits of a code."""
+        return 1 + sum(self.bits)
+
+    @property
+    def kind(self) -> str:
+        """What codes the string."""
+        return "rans" if self.code == "rans" else "huffman"
+
+
+class Message(NamedTuple):
+    """What an encoder makes, and a decoder reads."""
+
+    setting: Setting
+    scale: np.float32
+    table: int  # the scalar
+    codes: list[int]
+    model: list[int]  # lengths or frequencies of the alphabet; empty where nothing is coded
+    data: bytes
+    nbits: int
+
+
+# --- formats ------------------------------------------------------------------------------------
+
+
+def magnitudes(setting: Setting) -> list[Fraction]:
+    """Return the magnitudes that valid codes have, from 0 on."""
+    e_bits, m_bits = setting.bits
+    found = []
+    for e in range(1 << e_bits):
+        for m in range(1 << m_bits):
+            fraction = Fraction(m, 1 << m_bits)
+            found.append((1 + fraction) * 2**e if e else 2 * fraction)
+    left_out = {"full": 0, "ieee": 1 << m_bits, "fn": 1}[setting.style]
+    return found[: len(found) - left_out]
+
+
+def code_of(setting: Setting, minus: bool, j: int) -> int:
+    """Return the code of magnitude j."""
+    return (minus << (setting.width - 1)) + j
+
+
+def split(setting: Setting, code: int) -> tuple[bool, int]:
+    """Return the sign of a code, and the j of its magnitude."""
+    return code >= 1 << (setting.width - 1), code % (1 << (setting.width - 1))
+
+
+def alphabet(setting: Setting) -> list[int]:
+    """Return the valid codes, in order."""
+    top = len(magnitudes(setting)) - 1
+    plus = [code_of(setting, False, j) for j in range(top + 1)]
+    return plus + [code_of(setting, True, j) for j in range(1, top + 1)]
+
+
+def check_scale(setting: Setting, scale: np.float32) -> None:
+    """Refuse a scale that is no number from 0 on, or too large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.float32(scale) * np.float32(magnitudes(setting)[-1])
+    if not (scale >= 0 and np.isfinite(scale) and np.isfinite(largest)):
+        raise Corrupt(f"the scale {scale}")
+
+
+# --- quantise -----------------------------------------------------------------------------------
+
+
+def nearest(r: np.float32, levels: Sequence[Fraction]) -> int:
+    """Return the j of the level nearest to r: the even one of two, the last above all."""
+    if np.isinf(r):
+        return len(levels) - 1
+    exact = Fraction(float(r))
+    return min(range(len(levels)), key=lambda j: (abs(exact - levels[j]), j % 2))
+
+
+def quantize(x: Floats, setting: Setting, scale: float) -> list[int]:
+    """Return the code of each element."""
+    scale = np.float32(scale)
+    levels = magnitudes(setting)
+    found = []
+    for value in np.asarray(x, np.float32).reshape(-1):
+        if not np.isfinite(value):
+            raise ValueError("NaN or Inf")
+        j = 0
+        if scale != 0:
+            with np.errstate(over="ignore", under="ignore"):
+                j = nearest(abs(value) / scale, levels)
+        found.append(code_of(setting, bool(j and value < 0), j))
+    return found
+
+
+def dequantize(codes: Sequence[int], setting: Setting, scale: float) -> Floats:
+    """Return the values that codes stand for."""
+    levels = magnitudes(setting)
+    out = np.zeros(len(codes), np.float32)
+    for i, code in enumerate(codes):
+        minus, j = split(setting, code)
+        if j:
+            with np.errstate(under="ignore"):
+                value = np.float32(scale) * np.float32(levels[j])
+            out[i] = np.copysign(value, np.float32(-1 if minus else 1))
+    return out
+
+
+# --- what is coded ------------------------------------------------------------------------------
+
+
+def symbol_alphabet(setting: Setting) -> list[int]:
+    """Return the symbols of the string, in order."""
+    codes = alphabet(setting)
+    if setting.code == "pair":
+        return [16 * a + b for a in codes for b in codes]
+    if setting.code == "planes":
+        return sorted({exponent(setting, code) for code in codes})
+    return codes
+
+
+def exponent(setting: Setting, code: int) -> int:
+    """Return e of a code."""
+    return split(setting, code)[1] >> setting.bits[1]
+
+
+def symbols_of(setting: Setting, codes: Sequence[int]) -> list[int]:
+    """Return the symbols of the string."""
+    if setting.code == "pair":
+        even = [*codes, 0] if len(codes) % 2 else codes
+        return [16 * even[i] + even[i + 1] for i in range(0, len(even), 2)]
+    if setting.code == "planes":
+        return [exponent(setting, code) for code in codes]
+    return list(codes)
+
+
+def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
+    """Return the counts of the symbols of the string by those of a codebook."""
+    codes = alphabet(setting)
+    if setting.code == "pair":
+        return [book[a] * book[b] for a in codes for b in codes]
+    if setting.code == "planes":
+        return [
+            sum(book[code] for code in codes if exponent(setting, code) == e)
+            for e in symbol_alphabet(setting)
+        ]
+    return [book[code] for code in codes]
+
+
+def model_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
+    """Return the lengths, or the frequencies, that a codebook stands for."""
+    counts = counts_of_book(setting, book)
+    return counts if setting.kind == "rans" else huffman.lengths_of(counts)
+
+
+def places_of(setting: Setting, codes: Sequence[int]) -> list[int]:
+    """Return the places that the symbols of the string have in their alphabet."""
+    place = {symbol: at for at, symbol in enumerate(symbol_alphabet(setting))}
+    return [place[symbol] for symbol in symbols_of(setting, codes)]
+
+
+# --- write --------------------------------------------------------------------------------------
+
+
+def plane(setting: Setting, codes: Sequence[int]) -> str:
+    """Return signs and mantissas."""
+    m_bits = setting.bits[1]
+    parts = [split(setting, code) for code in codes]
+    return "".join(fixed(minus, 1) + fixed(j % (1 << m_bits), m_bits) for minus, j in parts)
+
+
+def write(
+    setting: Setting,
+    scale: float,
+    codes: Sequence[int],
+    table: int = OWN,
+    book: Book = None,
+    model: Sequence[int] | None = None,
+) -> Message:
+    """Return the message of codes.
+
+    Parameters
+    ----------
+    table, book
+        The scalar, and if it is not `OWN` the counts of that codebook.
+    model
+        Lengths or frequencies for a table of its own; by default those that gcodec makes.
+    """
+    check_scale(setting, np.float32(scale))
+    used: list[int] = []
+    if setting.code == PLAIN:
+        text = "".join(fixed(code, setting.width) for code in codes)
+    else:
+        places = places_of(setting, codes)
+        if book is not None:
+            used = model_of_book(setting, book)
+        elif model is not None:
+            used = list(model)
+        else:
+            used = tabled.model_of(setting.kind, places, len(symbol_alphabet(setting)))
+        text = plane(setting, codes) if setting.code == "planes" else ""
+        text += tabled.write(setting.kind, places, used, sent=table == OWN)
+    data = to_bytes(text)
+    return Message(setting, np.float32(scale), table, list(codes), used, data, len(text))
+
+
+def encode(
+    x: Floats, setting: Setting, scale: float, table: int = OWN, book: Book = None
+) -> Message:
+    """Return the message of a gradient."""
+    return write(setting, scale, quantize(x, setting, scale), table, book)
+
+
+# --- read ---------------------------------------------------------------------------------------
+
+
+def _read_plain(bits: Bits, setting: Setting, n: int) -> list[int]:
+    valid = set(alphabet(setting))
+    nbits = len(bits.text)
+    if (nbits + 7) // 8 < (n * setting.width + 7) // 8:
+        raise Truncated("fewer bytes than the codes take")
+    if nbits != n * setting.width:
+        raise Corrupt("another number of bits than the codes take")
+    codes = [bits.number(setting.width) for _ in range(n)]
+    if not valid.issuperset(codes):
+        raise Corrupt("an invalid code")
+    return codes
+
+
+def _of_pairs(pairs: Sequence[int], n: int) -> list[int]:
+    codes = [code for pair in pairs for code in divmod(pair, 16)]
+    if any(codes[n:]):
+        raise Corrupt("a code behind the last element")
+    return codes[:n]
+
+
+def _of_planes(setting: Setting, raw: str, exponents: Sequence[int]) -> list[int]:
+    m_bits = setting.bits[1]
+    codes = []
+    for i, e in enumerate(exponents):
+        piece = raw[i * (1 + m_bits) : (i + 1) * (1 + m_bits)]
+        codes.append(code_of(setting, piece[0] == "1", (e << m_bits) + int("0" + piece[1:], 2)))
+    if not set(alphabet(setting)).issuperset(codes):
+        raise Corrupt("planes that together are no valid code")
+    return codes
+
+
+def read(
+    setting: Setting,
+    data: bytes,
+    nbits: int,
+    n: int,
+    scale: float,
+    table: int = OWN,
+    book: Book = None,
+) -> Message:
+    """Return what a payload says, or raise `Truncated` or `Corrupt`.
+
+    ``book`` is the codebook that the scalar ``table`` names; None where there is none of that
+    number. Where more than one thing is wrong, this names one of them.
+    """
+    assert len(data) == (nbits + 7) // 8
+    check_scale(setting, np.float32(scale))
+    if table != OWN and (setting.code == PLAIN or book is None):
+        raise Corrupt("a table that does not exist")
+    if setting.code == "pair" and setting.width > 4:
+        raise Corrupt("pairs of codes of more than 4 bits")
+    text = to_text(data)
+    if "1" in text[nbits:]:
+        raise Corrupt("fill that is not zero")
+    bits = Bits(text[:nbits])
+    agreed = None if book is None or table == OWN else model_of_book(setting, book)
+    symbols, model = symbol_alphabet(setting), []
+    if setting.code == PLAIN:
+        codes = _read_plain(bits, setting, n)
+    else:
+        raw = bits.take(n * (1 + setting.bits[1])) if setting.code == "planes" else ""
+        count = (n + 1) // 2 if setting.code == "pair" else n
+        places, model = tabled.read(setting.kind, bits, count, len(symbols), agreed)
+        codes = [symbols[place] for place in places]
+        if setting.code == "pair":
+            codes = _of_pairs(codes, n)
+        if setting.code == "planes":
+            codes = _of_planes(setting, raw, codes)
+    if bits.at != nbits:
+        raise Corrupt("bits behind the last word")
+    return Message(setting, np.float32(scale), table, codes, model, data, nbits)
+
+
+def decode(
+    setting: Setting,
+    data: bytes,
+    nbits: int,
+    n: int,
+    scale: float,
+    table: int = OWN,
+    book: Book = None,
+) -> Floats:
+    """Return the n values of a payload."""
+    return dequantize(read(setting, data, nbits, n, scale, table, book).codes, setting, scale)
+
+
+# --- headers ------------------------------------------------------------------------------------
+
+
+def parameters(setting: Setting) -> bytes:
+    """Return the parameters of a frame: ``code`` has no default, so only ``block`` is left out."""
+    choices = zip((FORMATS, STYLES, CODES), setting, strict=True)
+    return bytes(words.index(word) for words, word in choices)
+
+
+def scalars(message: Message) -> bytes:
+    """Return the scalars of a frame."""
+    return struct.pack("<f", message.scale) + leb128.encode(message.table)
+
+
+def seek_table(message: Message, log2_block: int) -> Table:
+    """Return the seek table of a message whose codes have no fixed width."""
+    assert message.setting.code != PLAIN
+    places = places_of(message.setting, message.codes)
+    return tabled.seek_table(message.setting.kind, places, message.model, log2_block)
