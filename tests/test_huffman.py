@@ -71,6 +71,9 @@ def some_counts() -> Iterator[list[int]]:
     yield from ([2**62] * n for n in (3, 256))
     for counts in (FIBONACCI, [2**k for k in range(62)], [4**k for k in range(31)]):
         yield from (counts, counts[::-1], [*counts, *counts], [*counts, 0, *[1] * 100])
+    for n in range(1, 40):  # packages of many of the last one pass 2^64
+        yield [*rng.integers(1, 5, n).tolist(), 2**62]
+        yield [*rng.integers(1, 2**60, n).tolist(), 2**62]
     for n in (2, 3, 10, 16, 100, 256):
         for most in (1, 2, 5, 1000, 2**62):
             for _ in range(3):

@@ -322,7 +322,7 @@ GOOD = {
         ({"codec_id": 1, "scalars": b"", "shape": (1,), "nbits": 31}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "payload": b"\0\0\0\1"}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "params": b"\0\0"}, gcodec.Corrupt),
-        ({"codec_id": 8}, gcodec.Unsupported),
+        ({"codec_id": 9}, gcodec.Unsupported),
     ],
 )
 def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) -> None:
@@ -420,7 +420,7 @@ def test_a_scale_of_zero(scale: float) -> None:
         (TERNGRAD, {"params": f32(np.inf)}, gcodec.Corrupt),
         (TERNGRAD, {"params": f32(np.nan)}, gcodec.Corrupt),
         (TERNGRAD, {"params": CLIP[:3]}, gcodec.Corrupt),
-        (TERNGRAD, {"params": CLIP + b"\3"}, gcodec.Unsupported),
+        (TERNGRAD, {"params": CLIP + b"\4"}, gcodec.Unsupported),
         (TERNGRAD, {"params": CLIP + b"\0\0"}, gcodec.Unsupported),
         (STRIDED, {"payload": b"\x0b\x55"}, gcodec.Corrupt),
         (STRIDED, {"payload": b"\x4a\x55"}, gcodec.Corrupt),  # pad codes
@@ -507,7 +507,7 @@ def test_frames_of_qsgd_by_hand(good: dict[str, object]) -> None:
         (QSGD, {"params": b"\x81\x80\x80\x08\0"}, gcodec.Corrupt),  # s above 2^24
         (QSGD, {"params": b"\4\2"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\0\2"}, gcodec.Unsupported),
-        (QSGD, {"params": b"\4\0\0\0\3"}, gcodec.Unsupported),
+        (QSGD, {"params": b"\4\0\0\0\5"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\0\0\0\0"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\x81" + b"\x80" * 7 + b"\x40"}, gcodec.Corrupt),  # above 2^62
         (QSGD, {"params": b"\4\0\3"}, gcodec.Truncated),  # two norms

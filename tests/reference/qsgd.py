@@ -247,7 +247,9 @@ def write(
 def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -> Message:
     """Return the message, ``auto`` resolved."""
     if setting.code == "auto":
-        pairs = [pair for pair in ALL if setting.form in ("auto", pair[1])]
+        # Those with a table come last. Of rANS a writer may only estimate the bits.
+        tabled_too = ALL + TABLED if setting.s <= LARGEST_TABLED else ALL
+        pairs = [pair for pair in tabled_too if setting.form in ("auto", pair[1])]
     elif setting.form == "auto":
         pairs = [pair for pair in ALL + TABLED if pair[0] == setting.code]
     else:
