@@ -1,10 +1,10 @@
 """Print what CO3's figure of communication becomes: training NASNetMobile with its fp4.
 
 The paper (Chen et al., "Convert, compress, correct", arXiv 2203.09044) prints 2.15e12 bits for 150
-epochs of 782 steps. Bits per value are measured, on the whole frame: first of GenNorm values, with
-as many of them as the network has trainable parameters, then of the dumps that are given, one frame
-for each tensor; by default of the gradient in ``examples/``. All are coded with the paper's own
-quantiser, ``format=e2m1,style=ieee``, and with its scale or the default one.
+epochs of 782 steps. Bits per value are measured, on the whole frame: first of GenNorm values, as
+many as the network has trainable parameters, then of the dumps that are given, one frame for each
+tensor; by default of the gradient in ``examples/``. All are coded with the paper's own quantiser,
+``format=e2m1,style=ieee``, and with its scale or the default one.
 """
 
 from __future__ import annotations

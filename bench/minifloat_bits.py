@@ -43,10 +43,9 @@ def measure(data: list[np.ndarray], spec: str) -> list[float]:
         error, energy = error + float(((decoded - wide) ** 2).sum()), energy + float(wide @ wide)
         bits[0] += entropy(codes_of(codec, x))
         for i, code in enumerate((*CODES, "auto"), 1):
-            try:
-                bits[i] += codec.replaced(code=code).pack(symbols).nbits
-            except gcodec.ParameterError:  # pairs of wide codes
-                bits[i] = np.nan
+            pairs_of_wide = code == "pair" and codec.max_payload_nbits(1) > 4
+            nbits = np.nan if pairs_of_wide else codec.replaced(code=code).pack(symbols).nbits
+            bits[i] += nbits
     return [error / energy, *(bits / sum(x.size for x in data))]
 
 

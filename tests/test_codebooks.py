@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 
@@ -106,3 +107,9 @@ def test_counts_are_those_of_the_distribution(number, fmt):
     assert np.abs(tables.counts(fmt, beta, float(at)) * 2 - counts[: levels.size]).max() <= 2 or (
         counts[0] == 2 * tables.counts(fmt, beta, float(at))[0]
     )
+
+
+def test_the_specification_names_the_file():
+    page = (ROOT / "docs" / "wire-format.md").read_text("utf-8")
+    found = google_crc32c.value((ROOT / "gcodec" / "codebooks.txt").read_bytes())
+    assert f"with the CRC-32C {found:#010x}" in page

@@ -92,18 +92,17 @@ def read(
     runs: Runs | None = None,
     **options: bool,
 ) -> np.ndarray:
-    """The symbols of a string, which begins at byte 5."""
+    """The symbols of a string, which begins at byte 5, with other bytes behind it."""
     out, seen = np.empty(n, np.uint8), []
 
     def take(at: int, symbols: np.ndarray) -> None:
         out[at : at + symbols.size] = symbols
         seen.append((at, symbols.size))
 
-    padded = np.concatenate([np.zeros(5, np.uint8), data])
-    end = rans_string.read(
-        found, log2_total, padded, 40, 8 * padded.size, n, take, runs, **options
-    )
-    assert end == 8 * padded.size or options["bits_follow"]
+    padded = np.concatenate([np.zeros(5, np.uint8), data, np.full(99, 255, np.uint8)])
+    stop = 40 + 8 * data.size
+    end = rans_string.read(found, log2_total, padded, 40, stop, n, take, runs, **options)
+    assert end == stop or (end < stop and options["bits_follow"])
     ends = [0, *np.cumsum([size for _, size in sorted(seen)]).tolist()]
     assert [at for at, _ in sorted(seen)] == ends[:-1]
     assert ends[-1] == n
@@ -146,6 +145,30 @@ def test_long_strings(name: str, log2_total: int, n: int, path: bool) -> None:
     data, runs = write(symbols, found, log2_total)
     assert data.tobytes() == expected
     np.testing.assert_array_equal(read(data, n, found, log2_total, runs), symbols)
+
+
+@each_path
+def test_blocks_that_end_within_their_states(path: bool) -> None:
+    found, n = model(SHARES["three"], 12), BLOCK + 40
+    symbols = np.resize(symbols_of(found, 999), n)
+    data, runs = write(symbols, found, 12)
+    second = int(runs.offsets[1]) // 8
+    for size in (second - 1, second, second + 1, second + HEAD - 1):
+        assert verdict(data[:size].tobytes(), n, found, 12) is Truncated
+
+
+@each_path
+def test_a_word_for_each_symbol(path: bool) -> None:
+    """Groups that take as many words as they can, at each distance from the end."""
+    found, n = model(SHARES["rare"], 15), 200
+    symbols = np.random.default_rng(0).integers(3, 5, n).astype(np.uint8)  # 15 bits each
+    whole = ans.encode(symbols.tolist(), found.tolist())
+    assert len(whole) > HEAD + 2 * (n - LANES)
+    data, runs = write(symbols, found, 15, 5)
+    assert data.tobytes() == whole
+    np.testing.assert_array_equal(read(data, n, found, 15, runs), symbols)
+    for size in range(HEAD, len(whole)):
+        assert verdict(whole[:size], n, found, 15) is Truncated
 
 
 @each_path

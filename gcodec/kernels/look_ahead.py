@@ -33,7 +33,7 @@ def state() -> np.ndarray:
     return np.empty(4 * ENTRIES, np.int64)
 
 
-def looking(count: int, targets: dict[str, int]) -> Any:
+def looking(count: int, targets: dict[str, int], most: int) -> Any:
     """Make the block that looks ahead in `count` strings, from number `first` on.
 
     Its arguments are the bytes of the strings, the table, the state, `first`, and the arrays that
@@ -44,6 +44,8 @@ def looking(count: int, targets: dict[str, int]) -> Any:
     count : int
     targets : dict
         For each array, the bit of an entry where its bytes begin.
+    most : int
+        Places that a look fills at most.
     """
 
     @block("data", "table", "state", "first", "zero", *targets)
@@ -59,29 +61,35 @@ def looking(count: int, targets: dict[str, int]) -> Any:
             return e.element(kept, offset + k)
 
         limits = [
-            (builder.load(field(LAST_PLACE, k)), builder.load(field(LAST_AT, k)))
+            (builder.load(field(LAST_AT, k)), builder.load(field(LAST_PLACE, k)))
             for k in range(count)
         ]
         begun = builder.block
         before = [
             (builder.load(field(AT, k)), builder.load(field(PLACE, k))) for k in range(count)
         ]
-        head, body, none, done = (
-            builder.append_basic_block(name) for name in ("head", "body", "none", "done")
+        again, body, none, behind, done = (
+            builder.append_basic_block(name)
+            for name in ("again", "body", "none", "behind", "done")
         )
-        builder.branch(head)
+        builder.branch(again)
 
-        builder.position_at_end(head)
-        held = [(builder.phi(word), builder.phi(word)) for _ in range(count)]
-        outside = builder.append_basic_block("outside")
-        for (at, place), (last_place, last_at) in zip(held, limits, strict=True):
-            for value, last in ((place, last_place), (at, last_at)):
-                inside = builder.append_basic_block("inside")
-                builder.cbranch(builder.icmp_signed("<=", value, last), inside, outside)
-                builder.position_at_end(inside)
-        builder.branch(body)
+        # How many words of bits may be looked at before it is checked where the strings stand.
+        builder.position_at_end(again)
+        stand = [(builder.phi(word), builder.phi(word)) for _ in range(count)]
+        rounds = word(1 << 62)
+        for values, lasts in zip(stand, limits, strict=True):
+            for value, last, step in zip(values, lasts, (WINDOW, most), strict=True):
+                shift = word((LOOKS * step - 1).bit_length())
+                room = builder.ashr(builder.sub(last, value), shift)
+                fewer = builder.icmp_signed("<", room, rounds)
+                rounds = builder.select(fewer, room, rounds)
+        rounds = builder.add(rounds, word(1))
+        builder.cbranch(builder.icmp_signed(">", rounds, word(0)), body, behind)
 
         builder.position_at_end(body)
+        left = builder.phi(word)
+        held = [(builder.phi(word), builder.phi(word)) for _ in range(count)]
         words = []
         for at, _ in held:
             pointer = builder.gep(data, [builder.lshr(at, word(3))])
@@ -115,17 +123,26 @@ def looking(count: int, targets: dict[str, int]) -> Any:
             )
             for (at, place), total in zip(held, sums, strict=True)
         ]
-        for phis, first, then in zip(held, before, after, strict=True):
-            for phi, one, two in zip(phis, first, then, strict=True):
-                phi.add_incoming(one, begun)
-                phi.add_incoming(two, builder.block)
         # Behind a look that finds no entry the next finds none too; so the last tells.
         found = builder.icmp_unsigned("!=", last[0], word(0))
         for entry in last[1:]:
             found = builder.and_(found, builder.icmp_unsigned("!=", entry, word(0)))
-        builder.cbranch(found, head, none)
+        more = builder.append_basic_block("more")
+        builder.cbranch(found, more, none)
+        builder.position_at_end(more)
+        fewer = builder.sub(left, word(1))
+        builder.cbranch(builder.icmp_unsigned("!=", fewer, word(0)), body, again)
 
-        for here, values in ((none, after), (outside, held)):
+        left.add_incoming(rounds, again)
+        left.add_incoming(fewer, more)
+        for k in range(count):
+            for phi, first, then in zip(held[k], stand[k], after[k], strict=True):
+                phi.add_incoming(first, again)
+                phi.add_incoming(then, more)
+            for phi, first, then in zip(stand[k], before[k], after[k], strict=True):
+                phi.add_incoming(first, begun)
+                phi.add_incoming(then, more)
+        for here, values in ((none, after), (behind, stand)):
             builder.position_at_end(here)
             for k, pair in enumerate(values):
                 for offset, value in zip((AT, PLACE), pair, strict=True):

@@ -97,7 +97,7 @@ def check(status: np.ndarray, chained: bool) -> None:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
 
 
-_look_one, _look_all = (looking(count, {"out": 0}) for count in (1, ENTRIES))
+_look_one, _look_all = (looking(count, {"out": 0}, _RUN) for count in (1, ENTRIES))
 
 
 @functools.cache

@@ -9,7 +9,6 @@ import numpy as np
 from gcodec.kernels.jit import Kernel, kernel, subroutine
 from gcodec.kernels.look_ahead import (
     AT,
-    ENTRIES,
     LAST_AT,
     LAST_PLACE,
     LOOKS,
@@ -24,8 +23,10 @@ from gcodec.kernels.unit_table import NEAR, read_units
 from gcodec.kernels.units import FAR, Kind, UnitCode, Units, name_of
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
+_TOGETHER = 4  # blocks that are read at once; with more, one of them too often has a long word
 _GAP_WINDOW = 14  # bits that a reader looks up for a gap
-_MARGIN = 3 * LOOKS + 8  # units before the end of a block where looking ahead stops
+_RUN = 3  # units that one look finds at most
+_MARGIN = _RUN * LOOKS + 8  # units before the end of a block where looking ahead stops
 _FARTHEST = np.uint64(2**63 - 1)  # gap
 _BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
 _GAPS = np.uint64(24)
@@ -77,7 +78,9 @@ def read_unit_blocks(
     return int(status[2]), int(status[1])
 
 
-_look_one, _look_all = (looking(count, {"symbols": 0, "gaps": 24}) for count in (1, ENTRIES))
+_look_one, _look_all = (
+    looking(count, {"symbols": 0, "gaps": 24}, _RUN) for count in (1, _TOGETHER)
+)
 
 
 @functools.cache
@@ -137,8 +140,8 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
         status,
     ):
         count = bounds.size  # of the bounds, none passes gaps.size == symbols.size
-        for first in range(0, count, ENTRIES):
-            some = min(ENTRIES, count - first)
+        for first in range(0, count, _TOGETHER):
+            some = min(_TOGETHER, count - first)
             for j in range(some):
                 b = first + j
                 stop = starts[b + 1] if chained else end
@@ -149,10 +152,10 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
                 if starts[b] < 0 or starts[b] > stop or stop > end:
                     status[0], status[1] = BROKEN, starts[b]
                     return
-            together = some == ENTRIES
+            together = some == _TOGETHER
             while together:
                 _look_all(data, runs, kept, 0, 0, symbols, gaps)
-                for j in range(ENTRIES):
+                for j in range(_TOGETHER):
                     at, i = kept[AT + j], kept[PLACE + j]
                     if i > kept[LAST_PLACE + j] or at > kept[LAST_AT + j]:
                         together = False

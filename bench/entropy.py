@@ -1,0 +1,158 @@
+"""Print how many symbols a second each entropy coder writes and reads, on one core, beside others.
+
+Symbols are bytes: of 3 values, of which one has 80 %; of 16, normal; of 256, Laplace; and ternary
+values five to a byte, counted one by one. ``bits`` are per symbol. Every round times each row
+once; shown are the medians. Beside gcodec's coders are those of other packages, where they are
+installed: bitarray's Huffman codes (on a part of the symbols), constriction's ANS, and zstandard,
+whose search for repetitions is as short as it can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+_FEW = 1 << 18  # symbols, for what is a thousand times slower
+
+
+class Coder(NamedTuple):
+    """What is timed: `write` returns a string, of which `nbits` tells the length."""
+
+    name: str
+    write: Callable[[], Any]
+    read: Callable[[Any], Any]
+    nbits: Callable[[Any], int]
+    symbols: int
+
+
+def sources(n: int) -> dict[str, np.ndarray]:
+    """Return n symbols of each kind."""
+    rng = np.random.default_rng(0)
+    normal = np.clip(np.rint(rng.standard_normal(n) * 2 + 7.5), 0, 15)
+    laplace = np.clip(np.rint(rng.laplace(size=n) * 10 + 128), 0, 255)
+    three = rng.choice(3, n, p=[0.8, 0.1, 0.1])
+    return {
+        name: x.astype(np.uint8) for name, x in (("3", three), ("16", normal), ("256", laplace))
+    }
+
+
+def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
+    """Return gcodec's coders of bytes that are so many symbols each."""
+    from gcodec.entropy.tabled import String, Table, write
+    from gcodec.kernels.bit_string import BitString
+    from gcodec.kernels.byte_counts import byte_counts
+    from gcodec.kernels.dense_string import Live
+
+    live, counts, alphabet = Live.all(x.size), byte_counts(x), np.arange(256).astype(np.uint8)
+    for kind in ("huffman", "rans"):
+        table = Table.own(kind, counts, alphabet)
+
+        def encode(table: Table = table) -> Any:
+            return write(table, lambda i, j, room: x[i:j], live, BitString(), x.size)
+
+        def decode(made: Any, kind: Any = kind) -> None:
+            data, nbits, seek = made
+            string = String.behind(kind, data, 0, nbits, alphabet, live)
+            string.read(lambda at, part: None, seek)
+
+        yield Coder(f"gcodec {kind}", encode, decode, lambda made: made[1], x.size * together)
+
+
+def others(x: np.ndarray) -> Iterator[Coder]:
+    """Return the coders of other packages that are installed."""
+    counts = np.bincount(x, minlength=int(x.max()) + 1)
+    if importlib.util.find_spec("bitarray"):
+        from bitarray import bitarray
+        from bitarray.util import huffman_code
+
+        few = x[:_FEW].tolist()
+        code = huffman_code({i: int(c) for i, c in enumerate(counts) if c})
+
+        def encode_bits() -> Any:
+            bits = bitarray()
+            bits.encode(code, few)
+            return bits
+
+        yield Coder("bitarray", encode_bits, lambda b: list(b.decode(code)), len, len(few))
+    if importlib.util.find_spec("constriction"):
+        import constriction
+
+        stream = constriction.stream
+        model = stream.model.Categorical((counts / x.size).astype(np.float32), perfect=False)
+        wide = x.astype(np.int32)
+
+        def encode_ans() -> Any:
+            coder = stream.stack.AnsCoder()
+            coder.encode_reverse(wide, model)
+            return coder.get_compressed()
+
+        def decode_ans(words: Any) -> None:
+            stream.stack.AnsCoder(words).decode(model, wide.size)
+
+        yield Coder("constriction ANS", encode_ans, decode_ans, lambda w: 32 * len(w), x.size)
+    if importlib.util.find_spec("zstandard"):
+        import zstandard
+
+        least = {"min_match": 7, "hash_log": 6, "chain_log": 6, "window_log": 17}
+        settings = zstandard.ZstdCompressionParameters.from_level(1, **least)
+        packer = zstandard.ZstdCompressor(compression_params=settings)
+        unpacker, data = zstandard.ZstdDecompressor(), x.tobytes()
+        yield Coder(
+            "zstd",
+            lambda: packer.compress(data),
+            unpacker.decompress,
+            lambda b: 8 * len(b),
+            x.size,
+        )
+
+
+def measure(name: str, x: np.ndarray, coders: list[Coder], rounds: int, shown: Table) -> None:
+    """Time coders of the same symbols, and add their rows."""
+    made = {coder.name: coder.write() for coder in coders}
+    for coder in coders:
+        coder.read(made[coder.name])
+    times: dict[str, list[tuple[float, float]]] = {coder.name: [] for coder in coders}
+    for _ in range(rounds):
+        for coder in coders:
+            start = time.perf_counter()
+            coder.write()
+            between = time.perf_counter()
+            coder.read(made[coder.name])
+            times[coder.name].append((between - start, time.perf_counter() - between))
+    for coder in coders:
+        write, read = np.median(times[coder.name], axis=0)
+        bits = coder.nbits(made[coder.name]) / coder.symbols
+        speeds = (f"{coder.symbols / seconds / 1e6:,.0f}" for seconds in (write, read))
+        shown.add_row(name, coder.name, f"{bits:.4f}", *speeds)
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.entropy", description=__doc__)
+    parser.add_argument("--symbols", type=int, default=1 << 24, help="default 16 Mi")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    os.environ["GCODEC_NUM_THREADS"] = "1"
+    shown = Table("symbols", "coder", "bits", "write, M/s", "read, M/s", box=None, header_style="")
+    for column in shown.columns[2:]:
+        column.justify = "right"
+    found = sources(options.symbols)
+    for name, x in found.items():
+        measure(name, x, [*own(x), *others(x)], options.rounds, shown)
+    trits = found["3"][: options.symbols // 5 * 5].reshape(-1, 5)
+    packed = (trits @ np.array([1, 3, 9, 27, 81])).astype(np.uint8)
+    measure("3, five to a byte", packed, list(own(packed, 5)), options.rounds, shown)
+    Console(width=100).print(shown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
