@@ -19,7 +19,7 @@ from gcodec.frameworks import (
 )
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.wire import DTYPE_CODES, MAX_NDIM
 
 NUMPY_DTYPES = {
@@ -97,6 +97,15 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
         raise nonfinite_error(tensor.values)
     wrong = ~np.isfinite(tensor.values)
     return tensor._replace(values=np.where(wrong, np.float32(0), tensor.values))
+
+
+def check_corrected(values: np.ndarray, residual: np.ndarray, decay: np.float32) -> None:
+    """Raise `ParameterError` unless all of values + decay·residual are finite."""
+    if all_finite_corrected(values, residual, decay):
+        return
+    if all_finite(values):
+        raise ParameterError("x: must not pass float32 when its residual is added")
+    raise nonfinite_error(values)
 
 
 def nonfinite_error(values: np.ndarray) -> ParameterError:

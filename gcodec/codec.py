@@ -1,10 +1,8 @@
 """What a codec is: a frozen set of parameters with quantize → Symbols → pack, and back.
 
 All floating point is on the left of `Symbols`, all bytes on the right. A codec's class writes four
-methods on flat arrays (`_quantize`, `_dequantize`, `_pack`, `_unpack`); everything that users
-call is given here once: intake, checks, allocation, and the compositions `encode`, `decode` and
-`quantize_residual`. A class may fuse `_quantize_residual` and `_dequantize_add`, with the same
-bits.
+methods on flat arrays (`_quantize`, `_dequantize`, `_pack`, `_unpack`), and may fuse others with the
+same bits. All that users call is given here once: intake, checks, allocation, compositions.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ import numpy as np
 
 from gcodec.arrays import (
     Tensor,
+    check_corrected,
     empty_like_shape,
     intake,
     is_flat,
-    nonfinite_error,
     size_of,
     writable,
 )
@@ -44,8 +42,8 @@ class Codec(Parameters):
 
     id: ClassVar[int]
     name: ClassVar[str]
-    # Whether `_quantize` itself raises `nonfinite_error` for NaN and Inf, so that no one else has
-    # to read the values for it; and whether it takes all others, whose x̂ is finite as float32.
+    # Whether `_quantize` itself refuses NaN and Inf, so that no one else has to read the values
+    # for it; and whether it takes all others, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
     takes_all_finite: ClassVar[bool] = True
 
@@ -109,10 +107,7 @@ class Codec(Parameters):
         sure = self.refuses_nonfinite and self.takes_all_finite
         if sure and tensor.dtype in ("float32", "float64"):
             # Nothing can fail once u is finite, so the residual itself can hold u.
-            if not all_finite_corrected(tensor.values, residual, decay):
-                if all_finite(tensor.values):
-                    raise ParameterError("x: must not pass float32 when its residual is added")
-                raise nonfinite_error(tensor.values)
+            check_corrected(tensor.values, residual, decay)
             arithmetic.correct(tensor.values, residual, decay)
             symbols = self._quantize(residual, seed, prior)
             self._dequantize_add(symbols, tensor.dtype, minus, residual)
@@ -307,15 +302,15 @@ class Codec(Parameters):
             kind = Truncated if 8 * data.size < payload.nbits else Corrupt
             raise kind(f"the payload has {data.size} bytes for {payload.nbits} bits")
         if payload.seek is not None:
-            blocks = payload.codec.seek_blocks, payload.codec.seek_count(n)
-            payload.seek.check(*blocks, payload.nbits)
+            count = payload.codec.seek_count(n)
+            payload.seek.check(payload.codec.seek_blocks, count, payload.nbits)
         return payload._replace(data=data)
 
     def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:
         """Return the most bytes that `gcodec.encode` makes of n elements, with this name."""
         payload = -(-self.max_payload_nbits(size_of(n)) // 8)
-        name_nbytes = 0 if name is None else len(encode_name(name))
-        header = max_header_nbytes(n, name_nbytes, self.fields_nbytes())
+        title = 0 if name is None else len(encode_name(name))
+        header = max_header_nbytes(n, title, self.fields_nbytes())
         has_blocks = type(self).seek_blocks is not Codec.seek_blocks  # whatever "auto" becomes
         return payload + header + (most_nbytes(n, payload) if has_blocks else 0)
 

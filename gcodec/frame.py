@@ -71,8 +71,8 @@ class Frame:
     def __post_init__(self) -> None:
         """Raise `Corrupt` if the seek table cannot be one of the payload."""
         if self.seek is not None:
-            blocks = self.codec.seek_blocks, self.codec.seek_count(self.size)
-            self.seek.check(*blocks, self.payload.nbits)
+            count = self.codec.seek_count(self.size)
+            self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)
 
     @property
     def seek(self) -> SeekTable | None:
@@ -141,8 +141,7 @@ class Frame:
         Parameters
         ----------
         log2_block : int, optional
-            Of the elements, or sent values, of a block, from 0 to 62; default 12. Of the symbols
-            of a rANS string, from 5 to 18; default 16.
+            Elements or sent values in a block, 0 to 62, default 12; with rANS 5 to 18, and 16.
 
         Returns
         -------

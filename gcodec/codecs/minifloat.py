@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from gcodec import codebooks, minifloat_strings
-from gcodec.arrays import Tensor, empty_like_shape, nonfinite_error
+from gcodec.arrays import Tensor, check_corrected, empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.gennorm import ENOUGH, RULES, Rule, sample, scale_of
@@ -39,14 +39,7 @@ from gcodec.kernels import arithmetic, minifloat, pool
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
-from gcodec.kernels.pack import (
-    FieldLayout,
-    check_length,
-    check_padding,
-    pack_fields,
-    unpack_fields,
-)
-from gcodec.kernels.reduce import all_finite, all_finite_corrected
+from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
@@ -198,10 +191,7 @@ class MiniFloatCodec(Codec):
                 tensor, residual, decay, seed, prior
             )
             return symbols
-        if not all_finite_corrected(values, residual, decay):
-            if all_finite(values):
-                raise ParameterError("x: must not pass float32 when its residual is added")
-            raise nonfinite_error(values)
+        check_corrected(values, residual, decay)
         symbols = self._empty_symbols(values.size, self._scale_of(values, residual, decay))
         fmt, scale = self._format, _delta(symbols)
 
@@ -217,7 +207,7 @@ class MiniFloatCodec(Codec):
         self,
         values: np.ndarray,
         residual: np.ndarray | None = None,
-        decay: np.float32 = np.float32(0),
+        decay: np.float32 | None = None,
     ) -> float:
         """Return the scale of a tensor, or of its sum with a multiple of the residual."""
         if not isinstance(self.scale, str):
@@ -226,7 +216,7 @@ class MiniFloatCodec(Codec):
         some, kept = sample(values), None if residual is None else sample(residual)
         if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
             some, kept = values, residual
-        if kept is not None:
+        if kept is not None and decay is not None:
             some = arithmetic.corrected(some, kept, decay)
         return binary32(scale_of(some, self._format, rule))
 
@@ -274,7 +264,7 @@ class MiniFloatCodec(Codec):
         codec = self.replaced(scale=symbols.scale, code=plan.code, table=table)
         scalars = {"scale": codec.scale, "table": table}
         if plan.table is None:
-            return Payload(codec, scalars, _packed(symbols, fmt), n * fmt.width)
+            return Payload(codec, scalars, minifloat.packed(codes, n, fmt), n * fmt.width)
         return Payload(codec, scalars, *minifloat_strings.write(codes, n, fmt, plan))
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
@@ -284,7 +274,7 @@ class MiniFloatCodec(Codec):
             if payload.scalars["table"] != "empirical":
                 raise Corrupt(f"table {payload.scalars['table']}, but nothing is entropy-coded")
             check_length(payload.nbits, n * fmt.width)
-            codes = _unpacked(payload.data, n, fmt)
+            codes = minifloat.unpacked(payload.data, n, fmt)
             minifloat.check(codes, n, fmt)
             return MiniFloatSymbols(codes, float(self.scale), n)
         string = self._string(payload, n)
@@ -336,22 +326,3 @@ def _ignore(at: int, part: np.ndarray) -> None:
 
 def _delta(symbols: MiniFloatSymbols) -> np.float32:
     return np.float32(abs(symbols.scale))  # −0 is 0
-
-
-def _packed(symbols: MiniFloatSymbols, fmt: MiniFloat) -> np.ndarray:
-    """Write codes as they are: the very bytes of the symbols where these are so already."""
-    codes, kept = symbols.codes, 8 // per_byte(fmt)
-    if kept == fmt.width:
-        return codes
-    if kept == 4:
-        codes = unpack_fields(codes, symbols.n, FieldLayout(4))
-    return pack_fields(codes, FieldLayout(fmt.width))
-
-
-def _unpacked(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
-    """Read what `_packed` wrote."""
-    kept = 8 // per_byte(fmt)
-    if kept == fmt.width:
-        return data
-    codes = unpack_fields(data, n, FieldLayout(fmt.width))
-    return pack_fields(codes, FieldLayout(4)) if kept == 4 else codes

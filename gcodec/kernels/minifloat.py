@@ -25,6 +25,7 @@ from gcodec.kernels.minifloat_block import (
     quantize_block,
     residual_block,
 )
+from gcodec.kernels.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.minifloats import MiniFloat
 
@@ -171,6 +172,23 @@ def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
         raise Corrupt(f"element {pair * start + at} has the code {each[at]:#x}, which is none")
     if n % pair and codes[-1] & 15:
         raise Corrupt("the half of a byte behind the last code is not zero", codes.size - 1)
+
+
+def packed(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
+    """Write n codes one behind the other, most significant bit first; maybe to the same memory."""
+    if 8 // per_byte(fmt) == fmt.width:
+        return codes
+    if per_byte(fmt) == 2:
+        codes = unpack_fields(codes, n, FieldLayout(4))
+    return pack_fields(codes, FieldLayout(fmt.width))
+
+
+def unpacked(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
+    """Read what `packed` wrote."""
+    if 8 // per_byte(fmt) == fmt.width:
+        return data
+    codes = unpack_fields(data, n, FieldLayout(fmt.width))
+    return pack_fields(codes, FieldLayout(4)) if per_byte(fmt) == 2 else codes
 
 
 # --- what codes are told by
