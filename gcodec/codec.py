@@ -1,8 +1,8 @@
 """What a codec is: a frozen set of parameters with quantize → Symbols → pack, and back.
 
 All floating point is on the left of `Symbols`, all bytes on the right. A codec's class writes four
-methods on flat arrays (`_quantize`, `_dequantize`, `_pack`, `_unpack`), and may fuse others with the
-same bits. All that users call is given here once: intake, checks, allocation, compositions.
+methods on flat arrays (`_quantize`, `_dequantize`, `_pack`, `_unpack`), and may fuse others with
+the same bits. All that users call is given here once: intake, checks, allocation, compositions.
 """
 
 from __future__ import annotations
