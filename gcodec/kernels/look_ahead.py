@@ -78,10 +78,10 @@ def looking(count: int, targets: dict[str, int], most: int) -> Any:
         builder.position_at_end(again)
         stand = [(builder.phi(word), builder.phi(word)) for _ in range(count)]
         rounds = word(1 << 62)
-        for values, lasts in zip(stand, limits, strict=True):
-            for value, last, step in zip(values, lasts, (WINDOW, most), strict=True):
+        for places, lasts in zip(stand, limits, strict=True):
+            for value, limit, step in zip(places, lasts, (WINDOW, most), strict=True):
                 shift = word((LOOKS * step - 1).bit_length())
-                room = builder.ashr(builder.sub(last, value), shift)
+                room = builder.ashr(builder.sub(limit, value), shift)
                 fewer = builder.icmp_signed("<", room, rounds)
                 rounds = builder.select(fewer, room, rounds)
         rounds = builder.add(rounds, word(1))

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
 from gcodec.kernels.rans_read_vector import reading
 from gcodec.kernels.rans_table import HEAD, LEAST_STATE, ReadTables
 from gcodec.kernels.rans_vector import (
@@ -28,7 +28,7 @@ from gcodec.kernels.rans_vector import (
 
 _WORDS = 2 * LANES  # bytes that a group takes at most
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
-_LOW = np.uint64(0xFFFF)
+_LOW, _LEAST = np.uint64(0xFFFF), np.uint64(LEAST_STATE)
 _TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # what a reader may find
 
 
@@ -98,6 +98,14 @@ class Reader:
             raise Corrupt("a block of symbols does not end in the states that it must")
 
 
+@inline
+def _stepped(x, slot, pair, shift, word):
+    """Take the symbol of a slot out of a state; return that, and 1 if it took up the word."""
+    x = (pair & _LOW) * (x >> shift) + slot - (pair >> _SIXTEEN)
+    need = np.uint64(x < _LEAST)
+    return x << (need << _FOUR) | word & (np.uint64(0) - need), need
+
+
 @functools.cache
 def _expanding() -> np.ndarray:
     """Give the next words to the lanes of a set, in order."""
@@ -114,7 +122,6 @@ def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
     last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
     variant = f"{log2_total} {compact} {ways} {vector}"
     read_groups = reading(log2_total, compact, ways) if vector else no_groups
-    least = np.uint64(LEAST_STATE)
 
     @subroutine(variant=variant)
     def read_head(data, at, states):
@@ -129,23 +136,36 @@ def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
         return True
 
     @subroutine(variant=variant)
+    def read_whole(data, end, at, slots, pairs, states, out):
+        """Read groups of LANES symbols; return how many, and the next byte."""
+        place, i = np.uint64(at), 0
+        while i + LANES <= out.size and np.int64(place) + _WORDS <= end:  # no word is missing
+            for lane in range(LANES):
+                x = np.uint64(states[lane])
+                symbol = slots[x & last_slot]
+                out[i + lane] = symbol
+                word = np.uint64(data[place]) | np.uint64(data[place + _ONE]) << _EIGHT
+                x, need = _stepped(x, x & last_slot, np.uint64(pairs[symbol]), shift, word)
+                place += need << _ONE
+                states[lane] = np.uint32(x)
+            i += LANES
+        return i, np.int64(place)
+
+    @subroutine(variant=variant)
     def read_singles(data, end, at, slots, pairs, states, out):
         """Read symbols, the first of lane 0; return the next byte, or -1 if a word is missing."""
         place, stop, last = np.uint64(at), np.uint64(end), np.uint64(end - 2)
         for i in range(out.size):
             x = np.uint64(states[i % LANES])
-            slot = x & last_slot
-            symbol = slots[slot]
+            symbol = slots[x & last_slot]
             out[i] = symbol
-            pair = np.uint64(pairs[symbol])
-            x = (pair & _LOW) * (x >> shift) + slot - (pair >> _SIXTEEN)
-            need = np.uint64(x < least)
             here = min(place, last)
             word = np.uint64(data[here]) | np.uint64(data[here + _ONE]) << _EIGHT
+            x, need = _stepped(x, x & last_slot, np.uint64(pairs[symbol]), shift, word)
             place += need << _ONE
             if place > stop:
                 return -1
-            states[i % LANES] = np.uint32(x << (need << _FOUR) | word & (np.uint64(0) - need))
+            states[i % LANES] = np.uint32(x)
         return np.int64(place)
 
     @kernel(
@@ -180,8 +200,9 @@ def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
                 read_groups(data, table, slots, order, states, kept, 0, out)
             for way in range(ways):
                 here = states[way * LANES : (way + 1) * LANES]
-                rest = out[kept[KEPT * way + PLACE] : way * n + stop]
-                at = read_singles(data, end, kept[KEPT * way + AT], slots, pairs, here, rest)
+                at, rest = kept[KEPT * way + AT], out[kept[KEPT * way + PLACE] : way * n + stop]
+                whole, at = read_whole(data, end, at, slots, pairs, here, rest)
+                at = read_singles(data, end, at, slots, pairs, here, rest[whole:])
                 if at < 0:
                     kept[AT] = _TRUNCATED
                     return

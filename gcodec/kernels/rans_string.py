@@ -59,8 +59,8 @@ class Runs(NamedTuple):
         shapes = self.offsets.shape == (count + 1,) and self.states.shape == (count, LANES)
         if not LEAST_LOG2_RUN <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
             raise Corrupt("the seek table is one of another string")
-        if (self.offsets & 7).any() or self.offsets.min() < 0 or self.offsets.max() > nbits:
-            raise Corrupt("the seek table passes the string, or has parts of bytes")
+        if self.offsets.min() < 0 or self.offsets.max() > nbits:
+            raise Corrupt("the seek table passes the string")
 
     def same(self, rows: slice, found: Runs, first: int) -> bool:
         """Tell whether the runs of whole blocks are those that were found.

@@ -11,7 +11,7 @@ import functools
 
 import numpy as np
 
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.jit import Kernel, kernel, subroutine
 from gcodec.kernels.rans_table import HEAD, LEAST_STATE, WriteTables
 from gcodec.kernels.rans_vector import (
     AT,
@@ -94,6 +94,28 @@ def _writer(log2_total: int, vector: bool) -> Kernel:
     quotient = np.uint64(32 + log2_total)
     write_groups = writing(log2_total) if vector else no_groups
 
+    @subroutine(variant=f"{log2_total} {vector}")
+    def write_singles(symbols, reciprocals, pairs, states, out, at):
+        """Write symbols, the first of lane 0, before the words from `at` on; return where."""
+        place, i = np.uint64(at), symbols.size
+        while i > 0:
+            first = (i - 1) // LANES * LANES
+            group = symbols[first:i]
+            for k in range(1, group.size + 1):
+                lane = np.uint64(group.size - k)
+                symbol = group[lane]
+                x, pair = np.uint64(states[lane]), np.uint64(pairs[symbol])
+                frequency = pair & _LOW
+                drop = np.uint64(x >> above >= frequency)
+                out[place - _ONE] = np.uint16(x)
+                place -= drop
+                x >>= drop << _FOUR
+                times = (x * reciprocals[symbol]) >> quotient
+                x += times * (total - frequency) + (pair >> _SIXTEEN)
+                states[lane] = np.uint32(x)
+            i = first
+        return np.int64(place)
+
     @kernel(
         "in uint8[], int64, int64, in uint64[], in uint64[], in uint32[], in uint8[], "
         "out int64[], out uint16[], out int64[], out uint32[]",
@@ -105,8 +127,7 @@ def _writer(log2_total: int, vector: bool) -> Kernel:
         # A symbol takes at most one word: out.size >= symbols.size + LANES + _HEAD_WORDS. Tables
         # have 256 entries; `words` and `snapshots` have the rows of all runs, of 1 and of LANES.
         count = (symbols.size + every - 1) // every
-        at = np.uint64(out.size)
-        i = symbols.size
+        at, i = out.size, symbols.size
         states = snapshots[(row + count - 1) * LANES : (row + count) * LANES]
         for lane in range(LANES):
             states[lane] = LEAST_STATE
@@ -117,27 +138,17 @@ def _writer(log2_total: int, vector: bool) -> Kernel:
                 for lane in range(LANES):
                     states[lane] = before[lane]
             whole = i - i % LANES if vector else start
-            for j in range(i - start - 1, whole - start - 1, -1):
-                lane, symbol = j % LANES, symbols[start + j]
-                x, pair = np.uint64(states[lane]), np.uint64(pairs[symbol])
-                frequency = pair & _LOW
-                drop = np.uint64(x >> above >= frequency)
-                out[at - _ONE] = np.uint16(x)
-                at -= drop
-                x >>= drop << _FOUR
-                times = (x * reciprocals[symbol]) >> quotient
-                x += times * (total - frequency) + (pair >> _SIXTEEN)
-                states[lane] = np.uint32(x)
+            at = write_singles(symbols[whole:i], reciprocals, pairs, states, out, at)
             if vector:
-                kept[AT], kept[PLACE] = np.int64(at), whole
+                kept[AT], kept[PLACE] = at, whole
                 kept[LAST_AT], kept[LAST_PLACE] = LANES, start + LANES
                 write_groups(symbols, entries, compress, states, kept, 0, out)
-                at = np.uint64(kept[AT])
-            words[row + b], i = out.size - np.int64(at), start
-        head = out[np.int64(at) - _HEAD_WORDS : np.int64(at)]
+                at = kept[AT]
+            words[row + b], i = out.size - at, start
+        head = out[at - _HEAD_WORDS : at]
         for lane in range(LANES):
             head[2 * lane] = np.uint16(states[lane])
             head[2 * lane + 1] = np.uint16(states[lane] >> np.uint32(16))
-        kept[AT] = np.int64(at) - _HEAD_WORDS
+        kept[AT] = at - _HEAD_WORDS
 
     return write_block
