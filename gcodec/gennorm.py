@@ -47,6 +47,7 @@ ENOUGH = 1 << 18
 """Elements that are not 0, with fewer of which a sample tells too little."""
 
 _FEW = 1 << 18  # elements that are all looked at, for the last choice
+_MOMENTS = 1 << 12  # elements by which moments tell a distribution
 _SAMPLE, _LINE = 1 << 14, 16  # elements of a sample, and of a cache line
 _STEPS = 32  # scales that are tried in an octave
 _LOCAL = 8  # of the lowest of them are made better
@@ -105,8 +106,9 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
     fmt : MiniFloat
     rule : "histogram", "gennorm" or "co3"
         The least squared error, found by search; that of the GenNorm of the same moments, from a
-        table; or Δ = α / 2p(β), p the polynomial of Eq. (9) but at least 0.0009, as the authors'
-        code has it. That is for ``e2m1`` with style ``ieee``: their levels are half as large.
+        table, and then once by least squares; or Δ = α / 2p(β), p the polynomial of Eq. (9) but at
+        least 0.0009, as the authors' code has it. That is for ``e2m1`` with style ``ieee``: their
+        levels are half as large. Of few values the moments tell too little, and "gennorm" searches.
 
     Returns
     -------
@@ -140,8 +142,10 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         wanted = model.sigma * _power_of_two(log)
     largest = float(bin_edges()[np.flatnonzero(counts)[-1] + 1])
     grid = _Grid(fmt, largest, model.sigma, unit)
-    if rule == "histogram":
-        wanted = _least_error(values, counts, grid, wanted)
+    if rule == "histogram" or (rule == "gennorm" and values.size < _MOMENTS):
+        wanted = _least_error(values, counts, grid, _fitted(values, counts, grid, wanted))
+    elif rule == "gennorm":
+        wanted = _fitted(values, counts, grid, wanted)
     return float(grid.rounded(np.array([wanted]))[0]) * unit
 
 
@@ -185,6 +189,14 @@ class _Grid:
         octaves = np.ldexp(1.0, np.arange(low, high + 1))
         scales: np.ndarray = octaves[:, None] * _fractions()
         return scales.ravel()
+
+
+def _fitted(values: np.ndarray, counts: np.ndarray, grid: _Grid, scale: float) -> float:
+    """Return the scale that is best for the levels that a scale gives, if that is better."""
+    found = Binned(counts, sample(values, _SAMPLE))
+    fitted = float(found.sums(np.array([scale]), grid.ladder).fitted[0])
+    before, after = found.sums(np.array([scale, fitted]), grid.ladder).errors
+    return fitted if fitted > 0 and after < before else scale
 
 
 def _least_error(values: np.ndarray, counts: np.ndarray, grid: _Grid, from_table: float) -> float:
