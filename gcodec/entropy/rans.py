@@ -108,7 +108,10 @@ def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
     spare = (1 << log2_total) - int(found.sum())
     # A gain falls with each step, and a loss rises: what is best for each step is best for all.
     while True:
-        more, less = int(gains.argmax()), int(losses.argmin())
+        more = int(gains.argmax())
+        kept, losses[more] = losses[more], none  # logarithms are rounded: it may gain both ways
+        less = int(losses.argmin())
+        losses[more] = kept
         if spare == 0 and gains[more] <= losses[less]:
             break
         steps = [(more, 1)] * (spare >= 0) + [(less, -1)] * (spare <= 0)
@@ -136,8 +139,8 @@ def _shares(each: np.ndarray, total: int) -> np.ndarray:
 def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
     """Return frequencies and the log2 of their sum, by the estimated size of table and string.
 
-    The sum 2^12, of which the tables of a decoder are quickest, is taken if no other would save
-    more than a thousandth. For the parameters, see `frequencies`.
+    The sum is the least of which no other would save more than a thousandth: a decoder is quicker
+    with smaller tables. For the parameters, see `frequencies`.
     """
     sizes: list[int] = []
     models = []
@@ -146,8 +149,8 @@ def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
         sizes.append(estimated_nbits(counts, *models[-1]) + table_nbits(models[-1][0]))
         if sizes[-1] > min(sizes):
             break
-    least = min(sizes)
-    return models[0 if (sizes[0] - least) * _WORTH <= least else sizes.index(least)]
+    worth = min(sizes) * (_WORTH + 1) // _WORTH
+    return next(model for model, size in zip(models, sizes, strict=True) if size <= worth)
 
 
 def table_nbits(found: np.ndarray) -> int:
