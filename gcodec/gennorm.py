@@ -108,7 +108,7 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         The least squared error, found by search; that of the GenNorm of the same moments, from a
         table, and then once by least squares; or Δ = α / 2p(β), p the polynomial of Eq. (9) but at
         least 0.0009, as the authors' code has it. That is for ``e2m1`` with style ``ieee``: their
-        levels are half as large. Of few values the moments tell too little, and "gennorm" searches.
+        levels are half as large. Of few values moments tell too little, and "gennorm" searches.
 
     Returns
     -------
