@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import gcodec
+from gcodec import level_strings
 from gcodec.gradients.dumps import open_dump
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -27,7 +28,10 @@ SETTINGS = (
     *("s=4", "s=15", "s=127", "s=√n"),
     *("s=4,bucket=512", "s=15,bucket=512", "s=127,bucket=512", "s=7,bucket=512,norm=max"),
 )
-CODES = ("omega dense", "omega sparse", "rice dense", "rice sparse", "packed dense")
+CODES = (
+    *("omega dense", "omega sparse", "rice dense", "rice sparse", "packed dense"),
+    *("huffman dense", "rans dense"),
+)
 COLUMNS = ("data", "setting", "nmse", "entropy", *CODES, "code=auto")
 N = 1 << 20
 
@@ -70,7 +74,10 @@ def measure(data: str, setting: str) -> list[float]:
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits
+            if code in level_strings.TABLED and codec.s > level_strings.MOST_TABLED:
+                bits[i] = math.nan
+            else:
+                bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits
         bits[-1] += codec.replaced(code="auto").pack(symbols).nbits
     return [error / energy, *(bits / sum(x.size for x in tensors(data)))]
 
@@ -78,7 +85,12 @@ def measure(data: str, setting: str) -> list[float]:
 def row(data: str, setting: str) -> list[str]:
     """Return a row of the table."""
     nmse, *bits = measure(data, setting)
-    return [data, f"`{setting}`", f"{float(f'{nmse:.2g}'):g}", *(f"{b:.2f}" for b in bits)]
+    return [
+        data,
+        f"`{setting}`",
+        f"{float(f'{nmse:.2g}'):g}",
+        *("–" if math.isnan(b) else f"{b:.2f}" for b in bits),
+    ]
 
 
 def lines(only: str = "") -> Iterator[str]:

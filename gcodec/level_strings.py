@@ -182,7 +182,12 @@ class LevelString(NamedTuple):
         return string
 
     def read_dense(
-        self, take: DenseTake, seek: SeekTable | None = None, *, bits_follow: bool = False
+        self,
+        take: DenseTake,
+        seek: SeekTable | None = None,
+        *,
+        room: np.ndarray | None = None,
+        bits_follow: bool = False,
     ) -> int:
         """Read a dense form; return the bit behind it.
 
@@ -191,6 +196,9 @@ class LevelString(NamedTuple):
         take : callable
             See `dense_string.read`.
         seek : SeekTable, optional
+        room : (n,) uint8 array, optional
+            May be used for symbols; `take` may write there, from its last element on, what it
+            makes of those that it is given.
         bits_follow : bool
             Whether the string may end before `end`.
 
@@ -199,7 +207,7 @@ class LevelString(NamedTuple):
         FormatError
         """
         if self.plan.code in TABLED:
-            return self._read_tabled(take, seek, bits_follow)
+            return self._read_tabled(take, seek, room, bits_follow)
         log2_block, offsets = LOG2_BLOCK, None
         if seek is not None:
             seek.must_cover(self.end - self.first)
@@ -244,13 +252,16 @@ class LevelString(NamedTuple):
         live = Live.all(self.live.words) if kind == "rans" else self.live
         return String.behind(kind, self.data, self.first, self.end, alphabet(self.s), live)
 
-    def _read_tabled(self, take: DenseTake, seek: SeekTable | None, bits_follow: bool) -> int:
+    def _read_tabled(
+        self, take: DenseTake, seek: SeekTable | None, room: np.ndarray | None, bits_follow: bool
+    ) -> int:
         string = self._tabled()
         if self.live.silent is None or (string.live is self.live and self.live.words):
             return string.read(
                 lambda at, part: take(at, part, _NONE), seek, bits_follow=bits_follow
             )
-        symbols = np.empty(self.live.words, np.uint8)
+        symbols = np.empty(self.live.n, np.uint8) if room is None else room
+        symbols = symbols[: self.live.words]
 
         def keep(at: int, part: np.ndarray) -> None:
             symbols[at : at + part.size] = part

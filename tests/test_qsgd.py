@@ -480,7 +480,9 @@ def test_auto_takes_the_shortest(s: int, bucket: int) -> None:
     """By the length that the bytes have; the first of equals."""
     for x, norm in itertools.product(shapes_of_data(), ("l2", "max")):
         found = {}
-        for code, form in WRITTEN:
+        tabled = [("huffman", "dense"), ("rans", "dense")] if s <= 127 else []
+        written = [*WRITTEN, *tabled]
+        for code, form in written:
             codec = qsgd(s=s, bucket=bucket, norm=norm, code=code, form=form)
             found[code, form] = codec.encode(x)
         for code, form in itertools.product(("omega", "rice", "packed", "auto"), ("auto", "x")):
@@ -493,13 +495,18 @@ def test_auto_takes_the_shortest(s: int, bucket: int) -> None:
             for chosen in choices:
                 allowed = [
                     one
-                    for one in WRITTEN
+                    for one in written
                     if all(c in (a, "auto") for a, c in zip(one, chosen, strict=True))
                 ]
-                best = min(allowed, key=lambda one: found[one].nbits)
                 codec = qsgd(s=s, bucket=bucket, norm=norm, code=chosen[0], form=chosen[1])
                 payload = codec.encode(x)
-                assert (payload.codec.code, payload.codec.form) == best
+                best = min(allowed, key=lambda one: found[one].nbits)
+                least = found[best].nbits
+                took = payload.codec.code, payload.codec.form
+                if took != best and "rans" in (took[0], best[0]):  # whose length is estimated
+                    assert payload.nbits <= 1.001 * least + 64
+                    best = took
+                assert took == best
                 assert payload.tobytes() == found[best].tobytes()
                 assert payload.scalars == found[best].scalars
                 assert payload.nbits <= codec.max_payload_nbits(x.size)

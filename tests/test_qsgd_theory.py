@@ -468,16 +468,18 @@ def test_the_table_is_what_the_script_prints() -> None:
         assert bits.row("example", setting)[2:] == shown["example", setting]
     for data, setting in (("gaussian", "s=15,bucket=512"), ("GenNorm(1/2)", "s=√n")):
         for found, cell in zip(bits.row(data, setting)[2:], shown[data, setting], strict=True):
-            assert abs(float(found) - float(cell)) <= 0.0101
+            assert found == cell == "–" or abs(float(found) - float(cell)) <= 0.0101
 
 
 def test_what_the_page_says_of_the_table() -> None:
     dense_wins, sparse_rice = set(), {}
     for row, cells in table().items():
-        entropy, omega_dense, omega_sparse, dense, sparse, packed, auto = map(float, cells[1:])
+        numbers = [float(cell.replace("–", "inf")) for cell in cells[1:]]
+        entropy, omega_dense, omega_sparse, dense, sparse, packed, huffman, rans, auto = numbers
         assert entropy <= auto <= entropy + 0.2
-        assert auto <= min(omega_dense, omega_sparse, dense, sparse, packed)
-        assert 0.1 < 1 - auto / min(omega_dense, omega_sparse) <= 0.4
+        # The bits of rANS are estimated before it is taken.
+        assert auto <= min(omega_dense, omega_sparse, dense, sparse, packed, huffman, rans) + 0.01
+        assert 0.1 < 1 - auto / min(omega_dense, omega_sparse) <= 0.45
         assert dense < omega_dense and sparse < omega_sparse and dense < packed
         if omega_dense < omega_sparse:
             dense_wins.add(row)

@@ -223,7 +223,7 @@ class QSGD(Codec):
             symbols = widened(small, wide, dtype)
             levels.dequantize(symbols, scale, at, values[at : at + small.size], stream=stream)
 
-        string.read_dense(take, payload.seek)
+        string.read_dense(take, payload.seek, room=values.view(np.uint8)[:n])
         return values
 
     # --- pack

@@ -84,14 +84,17 @@ class Live(NamedTuple):
         return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
 
     def spread(self, symbols: np.ndarray, take: Callable[[int, np.ndarray], None]) -> None:
-        """Let the symbols of all elements be taken, given those of the ones that have a word."""
-        used = 0
-        for at in range(0, self.n, _LESS):
+        """Let the symbols of all elements be taken, given those of the ones that have a word.
+
+        The last come first: so symbols may lie where what is made of all elements will.
+        """
+        behind = symbols.size
+        for at in reversed(range(0, self.n, _LESS)):
             upto = min(at + _LESS, self.n)
             bounds, mask = self.part(at, upto, upto - at)
-            here = symbols[used : used + int(bounds[-1])]
-            take(at, here if mask is None else _spread(here, mask))
-            used += here.size
+            here = symbols[behind - int(bounds[-1]) : behind]
+            take(at, here.copy() if mask is None else _spread(here, mask))
+            behind -= here.size
 
     def refuse_silent(self, symbols: np.ndarray) -> None:
         """Raise `Corrupt` if an element that has no word is not 0."""
