@@ -125,6 +125,12 @@ _GOALS = {
     "qsgd:bucket=512,code=rice": Goals(),
     "qsgd:s=127,form=dense,bucket=512": Goals(),
     "qsgd:s=4096,form=dense": Goals(),
+    "qsgd:bucket=512,code=rans": Goals(),
+    "terngrad:pack=rans": Goals(),
+    "minifloat": Goals(),
+    "minifloat:code=none": Goals(),
+    "minifloat:scale=0.5,code=pair,table=3": Goals(decode=0.95),
+    "minifloat:format=e4m3,code=huffman": Goals(),
 }
 
 
