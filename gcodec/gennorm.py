@@ -48,7 +48,8 @@ ENOUGH = 1 << 18
 
 _FEW = 1 << 18  # elements that are all looked at, for the last choice
 _MOMENTS = 1 << 12  # elements by which moments tell a distribution
-_SAMPLE, _LINE = 1 << 14, 16  # elements of a sample, and of a cache line
+_SAMPLE, _LINE = 1 << 14, 16  # elements of a small sample, and of a cache line
+_RUN = 1 << 10  # neighbours in a large one: memory is slow where it is not read in order
 _STEPS = 32  # scales that are tried in an octave
 _LOCAL = 8  # of the lowest of them are made better
 _ROUNDS = 3
@@ -193,7 +194,7 @@ class _Grid:
 
 def _fitted(values: np.ndarray, counts: np.ndarray, grid: _Grid, scale: float) -> float:
     """Return the scale that is best for the levels that a scale gives, if that is better."""
-    found = Binned(counts, sample(values, _SAMPLE))
+    found = Binned(counts, sample(values, _SAMPLE, _LINE))
     fitted = float(found.sums(np.array([scale]), grid.ladder).fitted[0])
     before, after = found.sums(np.array([scale, fitted]), grid.ladder).errors
     return fitted if fitted > 0 and after < before else scale
@@ -201,7 +202,7 @@ def _fitted(values: np.ndarray, counts: np.ndarray, grid: _Grid, scale: float) -
 
 def _least_error(values: np.ndarray, counts: np.ndarray, grid: _Grid, from_table: float) -> float:
     """Search the largest scale with about the least error, not above that of the table."""
-    found = Binned(counts, sample(values, _SAMPLE))
+    found = Binned(counts, sample(values, _SAMPLE, _LINE))
     scales = grid.all(found.total / values.size)
     errors = found.sums(scales, grid.ladder).errors
     around = np.concatenate([[np.inf], errors, [np.inf]])
@@ -228,7 +229,7 @@ def _largest(scales: np.ndarray, errors: np.ndarray) -> int:
     return int(np.where(errors <= limit, scales, 0.0).argmax())
 
 
-def sample(values: np.ndarray, most: int = MANY) -> np.ndarray:
+def sample(values: np.ndarray, most: int = MANY, together: int = _RUN) -> np.ndarray:
     """Take some of the elements of a tensor, from everywhere; all of a small one.
 
     Which ones they are depends on the size of the tensor only.
@@ -236,17 +237,17 @@ def sample(values: np.ndarray, most: int = MANY) -> np.ndarray:
     Parameters
     ----------
     values : (n,) array
-    most : int
-        Elements to take, a multiple of 16.
+    most, together : int
+        Elements to take, and how many of these are neighbours each.
     """
     if values.size <= most:
         return values
-    lines, shares = values.size // _LINE, np.arange(most // _LINE + 1, dtype=np.int64)
-    starts = shares * lines // (shares.size - 1)
-    # A line lies anywhere in its share: what repeats in a tensor must not repeat in the sample.
+    runs, shares = values.size // together, np.arange(most // together + 1, dtype=np.int64)
+    starts = shares * runs // (shares.size - 1)
+    # A run lies anywhere in its share: what repeats in a tensor must not repeat in the sample.
     anywhere = shares[:-1] * 0x9E3779B1 % (1 << 32)
     chosen = starts[:-1] + (anywhere * np.diff(starts) >> 32)
-    return values[: lines * _LINE].reshape(lines, _LINE)[chosen].ravel()
+    return values[: runs * together].reshape(runs, together)[chosen].ravel()
 
 
 def _polynomial(beta: float) -> float:
