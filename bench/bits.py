@@ -36,12 +36,17 @@ COLUMNS = ("data", "setting", "nmse", "entropy", *CODES, "code=auto")
 N = 1 << 20
 
 
+def tensors_of(path: str | Path) -> list[np.ndarray]:
+    """Return the tensors of a file, flat."""
+    with open_dump(path) as dump:
+        return [dump.load(e).astype(np.float32).reshape(-1) for e in dump.entries]
+
+
 @functools.cache
 def tensors(data: str) -> list[np.ndarray]:
     """Return the tensors of a kind of data."""
     if data == "example":
-        with open_dump(EXAMPLE) as dump:
-            return [dump.load(entry).reshape(-1) for entry in dump.entries]
+        return tensors_of(EXAMPLE)
     rng = np.random.default_rng(1)
     if data == "GenNorm(1/2)":  # exp(-sqrt|x|): a square of a sum of two exponentials
         x = rng.standard_gamma(2, N) ** 2 * rng.choice([-1, 1], N)

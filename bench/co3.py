@@ -18,14 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 import gcodec
-from gcodec.gradients.dumps import open_dump
+from bench.bits import EXAMPLE, tensors_of
 
 PRINTED = 2.15e12  # bits
 PARAMETERS = 4_243_548  # trainable, for 32 x 32 pixels and 10 classes
 STEPS = 150 * 782
 SHAPES = (0.5, 1.0, 2.0)  # β
 SCALES = ("co3", "histogram")
-EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
 
 
 def generalised_normal(beta: float, n: int) -> np.ndarray:
@@ -50,10 +49,7 @@ def bits_per_value(tensors: list[np.ndarray], spec: str) -> tuple[float, float, 
 def sources(dumps: list[str], n: int) -> dict[str, list[np.ndarray]]:
     """Return what is measured, by name."""
     found = {f"GenNorm, β = {beta:g}": [generalised_normal(beta, n)] for beta in SHAPES}
-    for path in dumps:
-        with open_dump(path) as dump:
-            found[Path(path).stem] = [dump.load(e).astype(np.float32) for e in dump.entries]
-    return found
+    return found | {Path(path).stem: tensors_of(path) for path in dumps}
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 import gcodec
-from bench.bits import DATA, entropy, tensors
-from gcodec.gradients.dumps import open_dump
+from bench.bits import DATA, entropy, tensors, tensors_of
 
 FORMATS = (
     *("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0"),
@@ -66,11 +66,7 @@ def main() -> None:
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
     found = {name: tensors(name) for name in DATA}
     if dumps := parser.parse_args().dumps:
-        found = {}
-        for path in dumps:
-            with open_dump(path) as dump:
-                parts = [dump.load(e).astype(np.float32).reshape(-1) for e in dump.entries]
-            found[path.rpartition("/")[2].partition(".")[0]] = parts
+        found = {Path(path).stem: tensors_of(path) for path in dumps}
     for line in lines(found):
         print(line, flush=True)
 

@@ -143,10 +143,11 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         wanted = model.sigma * _power_of_two(log)
     largest = float(bin_edges()[np.flatnonzero(counts)[-1] + 1])
     grid = _Grid(fmt, largest, model.sigma, unit)
-    if rule == "histogram" or (rule == "gennorm" and values.size < _MOMENTS):
-        wanted = _least_error(values, counts, grid, _fitted(values, counts, grid, wanted))
-    elif rule == "gennorm":
-        wanted = _fitted(values, counts, grid, wanted)
+    if rule != "co3":
+        found = Binned(counts, sample(values, _SAMPLE, _LINE))
+        wanted = _fitted(found, grid, wanted)
+        if rule == "histogram" or values.size < _MOMENTS:
+            wanted = _least_error(values, found, grid, wanted)
     return float(grid.rounded(np.array([wanted]))[0]) * unit
 
 
@@ -192,17 +193,15 @@ class _Grid:
         return scales.ravel()
 
 
-def _fitted(values: np.ndarray, counts: np.ndarray, grid: _Grid, scale: float) -> float:
+def _fitted(found: Binned, grid: _Grid, scale: float) -> float:
     """Return the scale that is best for the levels that a scale gives, if that is better."""
-    found = Binned(counts, sample(values, _SAMPLE, _LINE))
     fitted = float(found.sums(np.array([scale]), grid.ladder).fitted[0])
     before, after = found.sums(np.array([scale, fitted]), grid.ladder).errors
     return fitted if fitted > 0 and after < before else scale
 
 
-def _least_error(values: np.ndarray, counts: np.ndarray, grid: _Grid, from_table: float) -> float:
+def _least_error(values: np.ndarray, found: Binned, grid: _Grid, from_table: float) -> float:
     """Search the largest scale with about the least error, not above that of the table."""
-    found = Binned(counts, sample(values, _SAMPLE, _LINE))
     scales = grid.all(found.total / values.size)
     errors = found.sums(scales, grid.ladder).errors
     around = np.concatenate([[np.inf], errors, [np.inf]])

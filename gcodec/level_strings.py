@@ -14,13 +14,14 @@ import numpy as np
 
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
-from gcodec.errors import Corrupt
+from gcodec.entropy.word_string import Take, WordString
 from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import Live
 from gcodec.kernels.levels import symbol_dtype
-from gcodec.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable, worthwhile
+from gcodec.kernels.units import UnitCode
+from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
 CODES = ("omega", "rice", "packed", *TABLED)
@@ -28,7 +29,6 @@ MOST_TABLED = 127  # the largest s of which symbols are bytes
 
 _NONE = np.empty(0, np.uint64)
 
-DenseTake = Callable[[int, np.ndarray, np.ndarray], None]
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
@@ -115,15 +115,13 @@ def write_dense(
         None where the payload is too short for one, or has no blocks.
     """
     if plan.code in TABLED:
-        head = BitString(lead)
-        if plan.table is None:
-            return head.trimmed(), 8 * lead, None
-        return tabled.write(plan.table, symbols_of, live, head, live.n)
+        return tabled.write(plan.table, symbols_of, live, BitString(lead), live.n)
     code = level_codes.word_code(plan.code, s, plan.scalars)
     where = live, 1 << LOG2_BLOCK, lead
     data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
-    fixed = plan.code == "packed"
-    return data, nbits, None if fixed else _worthwhile(live.n, nbits, offsets)
+    if plan.code == "packed":
+        return data, nbits, None
+    return data, nbits, first_worthwhile(live.n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
 
 
 def write_sparse(
@@ -132,64 +130,63 @@ def write_sparse(
     """Write the string of a sparse form; see `write_dense`."""
     code = level_codes.unit_code(plan.code, s, plan.scalars)
     data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-    return data, nbits, _worthwhile(symbols.size, nbits, *sums)
+    return data, nbits, first_worthwhile(symbols.size, nbits, SeekTable.of(LOG2_BLOCK, *sums))
 
 
-def _worthwhile(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
-    if n < MIN_ELEMENTS:
-        return None
-    table = SeekTable.of(LOG2_BLOCK, *sums)
-    return table if worthwhile(table, n, nbits) else None
-
-
-class LevelString(NamedTuple):
-    """A string of levels that is read, with its table.
+class DenseString(NamedTuple):
+    """The string of a dense form that is read, its table behind it.
 
     Attributes
     ----------
-    plan : Plan
-        Its table is read from the data.
-    s : int
-    data : uint8 array
-    first, end : int
-        Bits where table and string begin, and where the string ends.
+    string : WordString or String
+        Of a universal code, or behind a table.
     live : Live
+        Which elements have a word; a string of rANS knows nothing of others.
     """
 
-    plan: Plan
-    s: int
-    data: np.ndarray
-    first: int
-    end: int
+    string: WordString | String
     live: Live
 
     @classmethod
     def of(
         cls, plan: Plan, s: int, data: np.ndarray, first: int, end: int, live: Live
-    ) -> LevelString:
-        """Check what can be told without reading the string.
+    ) -> DenseString:
+        """Read the table, if there is one; check what can be told without reading the string.
+
+        Parameters
+        ----------
+        plan : Plan
+            Its table is read from the data.
+        s : int
+        data : uint8 array
+        first, end : int
+            Bits where table and string begin, and where the string ends.
+        live : Live
 
         Raises
         ------
         FormatError
         """
-        string = cls(plan, s, data, first, end, live)
+        string: WordString | String
         if plan.code in TABLED:
-            string._tabled().refuse_short()
-        elif plan.form == "dense":
+            coded = Live.all(live.words) if plan.code == "rans" else live
+            kind: Any = plan.code
+            string = String.behind(kind, data, first, end, alphabet(s), coded)
+        else:
             code = level_codes.word_code(plan.code, s, plan.scalars)
-            dense_string.refuse_short(code, live, end - first)
-        return string
+            string = WordString(code, data, first, end, live)
+        string.refuse_short()
+        return cls(string, live)
 
-    def read_dense(
+    def read(
         self,
-        take: DenseTake,
+        take: Take,
         seek: SeekTable | None = None,
         *,
         room: np.ndarray | None = None,
         bits_follow: bool = False,
     ) -> int:
-        """Read a dense form; return the bit behind it.
+        """Read all; return the bit behind it.
 
         Parameters
         ----------
@@ -200,76 +197,62 @@ class LevelString(NamedTuple):
             May be used for symbols; `take` may write there, from its last element on, what it
             makes of those that it is given.
         bits_follow : bool
-            Whether the string may end before `end`.
+            Whether the string may end before it is told to.
 
         Raises
         ------
         FormatError
         """
-        if self.plan.code in TABLED:
-            return self._read_tabled(take, seek, room, bits_follow)
-        log2_block, offsets = LOG2_BLOCK, None
-        if seek is not None:
-            seek.must_cover(self.end - self.first)
-            log2_block, offsets = seek.log2_block, seek.offsets
-        end = self.first + int(self._read_words(take, log2_block, offsets)[-1])
-        if end < self.end and not bits_follow:
-            raise Corrupt(f"the payload has {self.end - end} bits behind its last word")
+        if isinstance(self.string, WordString):
+            return self.string.read(take, seek, bits_follow=bits_follow)
+
+        def taken(at: int, part: np.ndarray) -> None:
+            take(at, part, _NONE)
+
+        words = self.live.words
+        if self.live.silent is None or (self.string.live is self.live and words):
+            return self.string.read(taken, seek, bits_follow=bits_follow)
+        symbols = np.empty(words, np.uint8) if room is None else room[:words]
+
+        def keep(at: int, part: np.ndarray) -> None:
+            symbols[at : at + part.size] = part
+
+        end = self.string.read(keep, seek, bits_follow=bits_follow)
+        self.live.spread(symbols, taken)
         return end
 
-    def _read_words(
-        self, take: DenseTake, log2_block: int, offsets: np.ndarray | None
-    ) -> np.ndarray:
-        code = level_codes.word_code(self.plan.code, self.s, self.plan.scalars)
-        where = self.first, self.end, self.live, 1 << log2_block
-        return dense_string.read(code, self.data, *where, offsets, take)
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Find where blocks begin, by reading all."""
+        return self.string.blocks(log2_block)
 
-    def read_sparse(
+
+class SparseString(NamedTuple):
+    """The string of a sparse form that is read.
+
+    Attributes
+    ----------
+    code : UnitCode
+    data : uint8 array
+    first, end : int
+        Bits where it begins and ends.
+    """
+
+    code: UnitCode
+    data: np.ndarray
+    first: int
+    end: int
+
+    def read(
         self,
         place: sparse_string.Place,
         seek: SeekTable | None = None,
         log2_block: int = LOG2_BLOCK,
     ) -> SeekTable:
-        """Read a sparse form; return where its blocks begin."""
+        """Read all; return where blocks begin."""
         known = None
         if seek is not None and seek.positions is not None:
             seek.must_cover(self.end - self.first)
             log2_block, known = seek.log2_block, (seek.offsets, seek.positions)
-        code = level_codes.unit_code(self.plan.code, self.s, self.plan.scalars)
         where = self.first, self.end, 1 << log2_block
-        sums = sparse_string.read(code, self.data, *where, known, place)
+        sums = sparse_string.read(self.code, self.data, *where, known, place)
         return SeekTable.of(log2_block, *sums)
-
-    def dense_blocks(self, log2_block: int) -> SeekTable:
-        """Find where the blocks of a dense form begin, by reading it."""
-        if self.plan.code in TABLED:
-            return self._tabled().blocks(log2_block)
-        return SeekTable.of(log2_block, self._read_words(_ignore, log2_block, None))
-
-    def _tabled(self) -> String:
-        kind: Any = self.plan.code
-        # rANS knows nothing of elements that have no symbol.
-        live = Live.all(self.live.words) if kind == "rans" else self.live
-        return String.behind(kind, self.data, self.first, self.end, alphabet(self.s), live)
-
-    def _read_tabled(
-        self, take: DenseTake, seek: SeekTable | None, room: np.ndarray | None, bits_follow: bool
-    ) -> int:
-        string = self._tabled()
-        if self.live.silent is None or (string.live is self.live and self.live.words):
-            return string.read(
-                lambda at, part: take(at, part, _NONE), seek, bits_follow=bits_follow
-            )
-        symbols = np.empty(self.live.n, np.uint8) if room is None else room
-        symbols = symbols[: self.live.words]
-
-        def keep(at: int, part: np.ndarray) -> None:
-            symbols[at : at + part.size] = part
-
-        end = string.read(keep, seek, bits_follow=bits_follow)
-        self.live.spread(symbols, lambda at, part: take(at, part, _NONE))
-        return end
-
-
-def _ignore(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-    """Take symbols of which only the ends of their words are wanted."""

@@ -95,7 +95,7 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
 def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Iterator[Plan]:
     """Return a plan for each table that may be taken."""
     counts = held if code == "pair" else _parts(_codes(held, n, fmt), code, fmt)
-    raw = n * (1 + fmt.mantissa) if code == "planes" else 0
+    raw = _raw(n, fmt) if code == "planes" else 0
     if book in ("auto", "empirical"):
         table = Table.own(_KINDS[code], counts, _alphabet(fmt, code))
         yield Plan(code, None, table, raw + table.nbits(counts))

@@ -22,6 +22,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels import rans_string
+from gcodec.kernels.rans_vector import LANES
 from gcodec.kinds import check_integer
 from gcodec.wire import Reader, leb128
 
@@ -30,13 +32,12 @@ from gcodec.wire import Reader, leb128
 MIN_ELEMENTS = 1 << 16
 LOG2_BLOCK = 12
 LOG2_STATES = 16  # where blocks have states, if that is not too much; else
-LOG2_RANS = 18  # that of the symbols of a block of rANS, which has a head of its own
+LOG2_RANS = rans_string.LOG2_BLOCK  # that of the symbols of a block of rANS
 _SHARE = 100
 
 Blocks = Literal["elements", "values", "states"]
 
-_LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (5, LOG2_RANS)}
-_LANES = 32
+_LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (rans_string.LEAST_LOG2_RUN, LOG2_RANS)}
 _WIDTHS = (1, 2, 4, 8)
 _STRIDE = 4096  # entries from one pair of sums to the next
 
@@ -88,7 +89,7 @@ class SeekTable:
             positions = _sums("advances", self.advances, self.lengths)
         object.__setattr__(self, "positions", positions)
         if self.states is not None:
-            shape, given = (self.count, _LANES), self.states
+            shape, given = (self.count, LANES), self.states
             if not (isinstance(given, np.ndarray) and given.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
             if given.shape != shape:
@@ -251,8 +252,8 @@ class Section(NamedTuple):
     def _states(self) -> np.ndarray | None:
         if self.blocks != "states":
             return None
-        states = np.zeros((self.number, _LANES), np.uint32)
-        sent = np.frombuffer(self.states, "<u4").reshape(-1, _LANES)
+        states = np.zeros((self.number, LANES), np.uint32)
+        sent = np.frombuffer(self.states, "<u4").reshape(-1, LANES)
         states[_within(self.number, self.log2_block)] = sent
         return states
 
@@ -260,6 +261,11 @@ class Section(NamedTuple):
 def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
     """Tell whether an encoder adds a table unasked to n elements in a payload of `nbits` bits."""
     return table.count >= 2 and table.nbytes <= most_nbytes(n, -(-nbits // 8))
+
+
+def first_worthwhile(n: int, nbits: int, *tables: SeekTable) -> SeekTable | None:
+    """Return the first table that is; see `worthwhile`."""
+    return next((table for table in tables if worthwhile(table, n, nbits)), None)
 
 
 def most_nbytes(n: int, payload_nbytes: int) -> int:
@@ -321,4 +327,4 @@ def _within(count: int, log2_block: int) -> np.ndarray:
 
 def _states_nbytes(count: int, log2_block: int) -> int:
     heads = -(-count >> LOG2_RANS - log2_block)
-    return 4 * _LANES * (count - heads)
+    return 4 * LANES * (count - heads)

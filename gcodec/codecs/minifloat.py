@@ -33,6 +33,7 @@ import numpy as np
 from gcodec import codebooks, minifloat_strings
 from gcodec.arrays import Tensor, check_corrected, empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
+from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.gennorm import ENOUGH, RULES, Rule, sample, scale_of
 from gcodec.kernels import arithmetic, minifloat, pool
@@ -269,10 +270,10 @@ class MiniFloatCodec(Codec):
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
-        check_padding(payload.data, payload.nbits)
         if self.code == "none":
             if payload.scalars["table"] != "empirical":
                 raise Corrupt(f"table {payload.scalars['table']}, but nothing is entropy-coded")
+            check_padding(payload.data, payload.nbits)
             check_length(payload.nbits, n * fmt.width)
             codes = minifloat.unpacked(payload.data, n, fmt)
             minifloat.check(codes, n, fmt)
@@ -292,7 +293,6 @@ class MiniFloatCodec(Codec):
             return super()._decode(payload, n, out)
         # No code need be kept: each range is dequantised where it is read.
         fmt, scale = self._format, np.float32(abs(cast(float, self.scale)))  # −0 is 0
-        check_padding(payload.data, payload.nbits)
         string = self._string(payload, n)
         values = empty_like_shape(n) if out is None else out
         stream = minifloat.streams(values, fmt)
@@ -306,6 +306,7 @@ class MiniFloatCodec(Codec):
 
     def _string(self, payload: Payload, n: int) -> minifloat_strings.CodedPayload:
         """Return the payload of an entropy code, its table read and its length looked at."""
+        check_padding(payload.data, payload.nbits)
         book = self.table if isinstance(self.table, int) else None
         where = payload.data, payload.nbits
         return minifloat_strings.CodedPayload.of(*where, n, self._format, self.code, book)
@@ -317,11 +318,7 @@ class MiniFloatCodec(Codec):
         if self.code == "none":
             return super()._bare_nbits(n, data, scalars)
         payload = Payload(self, scalars, data, 8 * data.size)
-        return self._string(payload, n).read(_ignore, bits_follow=True)
-
-
-def _ignore(at: int, part: np.ndarray) -> None:
-    """Take codes of which only the end of the string is wanted."""
+        return self._string(payload, n).read(ignore, bits_follow=True)
 
 
 def _delta(symbols: MiniFloatSymbols) -> np.float32:

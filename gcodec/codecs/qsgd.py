@@ -31,6 +31,7 @@ import numpy as np
 from gcodec import level_strings
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
+from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError, Truncated
 from gcodec.kernels import level_codes, levels, pool
 from gcodec.kernels.dense_string import Live, widened
@@ -41,7 +42,7 @@ from gcodec.kernels.pack import check_padding
 from gcodec.kernels.reduce import all_finite
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
-from gcodec.level_strings import LevelString, Plan, SymbolsOf
+from gcodec.level_strings import DenseString, Plan, SparseString, SymbolsOf
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
@@ -211,19 +212,22 @@ class QSGD(Codec):
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         # No symbol need be kept: each range is dequantised where it is read.
-        scale, string = self._read_head(payload, n)
-        values = empty_like_shape(n) if out is None else out
+        scale = self._read_scale(payload, n)
         if self.form == "sparse":
+            values = empty_like_shape(n) if out is None else out
             values[:] = 0
-            string.read_sparse(partial(place_values, scale=scale, out=values), payload.seek)
+            place_scaled = partial(place_values, scale=scale, out=values)
+            self._sparse_string(payload, scale).read(place_scaled, payload.seek)
             return values
+        string = self._dense_string(payload, scale, n)
+        values = empty_like_shape(n) if out is None else out
         stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             symbols = widened(small, wide, dtype)
             levels.dequantize(symbols, scale, at, values[at : at + small.size], stream=stream)
 
-        string.read_dense(take, payload.seek, room=values.view(np.uint8)[:n])
+        string.read(take, payload.seek, room=values.view(np.uint8)[:n])
         return values
 
     # --- pack
@@ -257,49 +261,54 @@ class QSGD(Codec):
     # --- unpack
 
     def _unpack(self, payload: Payload, n: int) -> QSGDSymbols:
-        scale, string = self._read_head(payload, n)
-        dtype = levels.symbol_dtype(self.s)
+        scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
         if self.form == "sparse":
             out = np.zeros(n, dtype)
-            string.read_sparse(partial(place, out=out), payload.seek)
-            string.live.refuse_silent(out)
+            self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
+            _live(scale, n).refuse_silent(out)
             return QSGDSymbols(scale.norms, out)
+        string = self._dense_string(payload, scale, n)
         out = aligned_empty(n, dtype)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             out[at : at + small.size] = widened(small, wide, dtype)
 
-        string.read_dense(take, payload.seek)
+        string.read(take, payload.seek)
         return QSGDSymbols(scale.norms, out)
 
-    def _read_head(self, payload: Payload, n: int) -> tuple[Scale, LevelString]:
-        """Read the norms of all buckets; check what can be told without reading the string."""
+    def _read_scale(self, payload: Payload, n: int) -> Scale:
+        """Read the norms of all buckets."""
         nbits = _NORM_NBITS * self._buckets(n)
         if payload.nbits < nbits:
             raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
         check_padding(payload.data, payload.nbits)
-        scale = Scale(read_norms(payload.data[: nbits // 8]), self._bucket(n), self.s)
+        return Scale(read_norms(payload.data[: nbits // 8]), self._bucket(n), self.s)
+
+    def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
+        """Check what can be told of a dense form without reading its string."""
         plan = Plan(self.form, self.code, payload.scalars)
-        where = payload.data, nbits, payload.nbits
-        return scale, LevelString.of(plan, self.s, *where, _live(scale, n))
+        first = _NORM_NBITS * scale.norms.size
+        return DenseString.of(plan, self.s, payload.data, first, payload.nbits, _live(scale, n))
+
+    def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
+        code = level_codes.unit_code(self.code, self.s, payload.scalars)
+        return SparseString(code, payload.data, _NORM_NBITS * scale.norms.size, payload.nbits)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":
             raise ParameterError("nbits: the bytes of form=sparse do not tell it; give nbits=…")
-        _, string = self._read_head(Payload(self, scalars, data, 8 * data.size), n)
-        return string.read_dense(_ignore, bits_follow=True)
+        payload = Payload(self, scalars, data, 8 * data.size)
+        string = self._dense_string(payload, self._read_scale(payload, n), n)
+        return string.read(ignore, bits_follow=True)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        _, string = self._read_head(payload, n)
+        scale = self._read_scale(payload, n)
         if self.form == "dense":
-            return string.dense_blocks(log2_block)
+            return self._dense_string(payload, scale, n).blocks(log2_block)
         out = np.zeros(n, levels.symbol_dtype(self.s))
-        return string.read_sparse(partial(place, out=out), None, log2_block)
+        string = self._sparse_string(payload, scale)
+        return string.read(partial(place, out=out), None, log2_block)
 
 
 def _live(scale: Scale, n: int) -> Live:
     return Live.of(n, scale.bucket, scale.norms == 0)
-
-
-def _ignore(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-    """Take symbols of which only the ends of their words are wanted."""

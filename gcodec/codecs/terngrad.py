@@ -33,6 +33,7 @@ from gcodec.arrays import intake, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError
 from gcodec.kernels import convert, ternary
 from gcodec.kernels.bit_string import BitString
@@ -266,7 +267,7 @@ class TernGrad(Codec):
         if self.packing != "rans":
             return super()._bare_nbits(n, data, scalars)
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
-        return string.read(lambda at, part: None, None, bits_follow=True)
+        return string.read(ignore, None, bits_follow=True)
 
 
 def _largest(values: np.ndarray, bits: int) -> float:

@@ -13,15 +13,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.entropy import huffman, rans
+from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import Live
 from gcodec.kernels.rans_string import Runs
-from gcodec.kernels.rans_table import HEAD
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode
-from gcodec.seek import LOG2_BLOCK, LOG2_RANS, LOG2_STATES, SeekTable, worthwhile
+from gcodec.seek import LOG2_BLOCK, LOG2_RANS, LOG2_STATES, SeekTable, first_worthwhile
 
 Kind = Literal["huffman", "rans"]
 Take = Callable[[int, np.ndarray], None]
@@ -63,23 +63,21 @@ class Table(NamedTuple):
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return the bits of table and string for (256,) counts; those of rANS are estimated."""
-        _, sent = self._bits()
+        alphabet = () if self.alphabet is None else self.alphabet
         if self.kind == "huffman":
+            sent = huffman.LENGTH_NBITS * len(alphabet)
             return sent + int(counts @ self.numbers.astype(np.int64))
+        sent = rans.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
         return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
 
     def put(self, string: BitString) -> None:
         """Put the table at the end of a string, if it is sent, and what must come before words."""
-        string.extend(*self._bits())
+        if self.alphabet is not None and self.kind == "huffman":
+            string.extend(*huffman.write_lengths(self.numbers, self.alphabet))
+        elif self.alphabet is not None:
+            string.extend(*rans.write_frequencies(self.numbers, self.log2_total, self.alphabet))
         if self.kind == "rans":
             string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
-
-    def _bits(self) -> tuple[np.ndarray, int]:
-        if self.alphabet is None:
-            return np.zeros(0, np.uint8), 0
-        if self.kind == "huffman":
-            return huffman.write_lengths(self.numbers, self.alphabet)
-        return rans.write_frequencies(self.numbers, self.log2_total, self.alphabet)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -91,7 +89,7 @@ def _static(kind: Kind, data: bytes) -> Table:
 
 
 def write(
-    table: Table,
+    table: Table | None,
     symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
     live: Live,
     head: BitString,
@@ -101,7 +99,8 @@ def write(
 
     Parameters
     ----------
-    table : Table
+    table : Table or None
+        None where there is no symbol to code.
     symbols_of : callable
         Returns the symbols of a range; see `dense_string.write`.
     live : Live
@@ -117,11 +116,11 @@ def write(
     seek : SeekTable or None
         None where the payload is too short for one.
     """
-    if live.words:
+    if table is not None:
         table.put(head)
     before = head.nbits
     front = head.trimmed()
-    if not live.words:
+    if table is None:
         return front, before, None
     if table.kind == "huffman":
         code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
@@ -132,10 +131,7 @@ def write(
         numbers = table.numbers, table.log2_total
         data, nbits, runs = rans_string.write(*numbers, symbols_of, live.n, front, LOG2_STATES)
         tables = [_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)]
-    for seek in tables:
-        if worthwhile(seek, n, nbits):
-            return data, nbits, seek
-    return data, nbits, None
+    return data, nbits, first_worthwhile(n, nbits, *tables)
 
 
 def _every(runs: Runs, log2_block: int) -> SeekTable:
@@ -192,11 +188,10 @@ class String(NamedTuple):
 
     def refuse_short(self) -> None:
         """Raise `Truncated` if the bits cannot hold all symbols."""
-        nbits = self.end - self.first
         if self.table.kind == "rans":
-            rans_string.refuse_short(self.live.words, nbits)
+            rans_string.refuse_short(self.live.words, self.end - self.first)
         elif self.live.words:
-            dense_string.refuse_short(self._code, self.live, nbits)
+            self._words.refuse_short()
 
     def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
         """Read all symbols; return the bit behind them.
@@ -225,15 +220,9 @@ class String(NamedTuple):
                 seek.must_cover(self.end - where[0])
                 runs = Runs(seek.log2_block, seek.offsets, seek.states)
             return rans_string.read(*self._model, *where, take, runs, bits_follow)
-        offsets = None
-        if seek is not None:
-            seek.must_cover(self.end - self.first)
-            offsets = seek.offsets
-        log2_block = LOG2_BLOCK if seek is None else seek.log2_block
-        end = self.first + int(self._read_words(take, log2_block, offsets)[-1])
-        if end < self.end and not bits_follow:
-            raise Corrupt(f"the payload has {self.end - end} bits behind its last word")
-        return end
+        return self._words.read(
+            lambda at, symbols, _: take(at, symbols), seek, bits_follow=bits_follow
+        )
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
@@ -243,7 +232,7 @@ class String(NamedTuple):
         if self.table.kind == "rans":
             runs = rans_string.index(*self._model, *self._where(), log2_block)
             return SeekTable.of(log2_block, runs.offsets, None, runs.states)
-        return SeekTable.of(log2_block, self._read_words(_ignore, log2_block, None))
+        return self._words.blocks(log2_block)
 
     @property
     def _model(self) -> tuple[np.ndarray, int, np.ndarray]:
@@ -258,24 +247,14 @@ class String(NamedTuple):
         return first, self.end, self.live.words
 
     @property
-    def _code(self) -> TableCode:
-        return TableCode.of(self.table.numbers)
-
-    def _read_words(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
-        where = self.first, self.end, self.live, 1 << log2_block
-        return dense_string.read(
-            self._code, self.data, *where, offsets, lambda at, symbols, _: take(at, symbols)
-        )
-
-
-def _ignore(at: int, symbols: np.ndarray) -> None:
-    """Take symbols of which only the ends of their words are wanted."""
+    def _words(self) -> WordString:
+        code = TableCode.of(self.table.numbers)
+        return WordString(code, self.data, self.first, self.end, self.live)
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:
     """Return the most bits of a table for so many symbols, and of a string of n."""
     if kind == "huffman":
         return huffman.LENGTH_NBITS * alphabet + LONGEST * n
-    # A frequency has at most 15 bits, of which the first is not sent; a symbol takes a word.
-    heads = -(-n >> LOG2_RANS) * 8 * HEAD
-    return 4 + alphabet * (4 + 14) + 7 + heads + 16 * n
+    # A frequency has at most 15 bits, of which the first is not sent.
+    return 4 + alphabet * (4 + 14) + 7 + rans_string.most_nbits(n)

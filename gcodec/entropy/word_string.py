@@ -1,0 +1,82 @@
+"""Strings of prefix words with seek tables: what they are chosen by, and how they are read.
+
+Of universal codes and of those that are tables alike; the words themselves are of
+`gcodec.kernels.dense_string`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels import dense_string
+from gcodec.kernels.dense_string import Live
+from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.table_code import TableCode
+from gcodec.seek import LOG2_BLOCK, SeekTable
+
+Take = Callable[[int, np.ndarray, np.ndarray], None]
+
+
+class WordString(NamedTuple):
+    """A string of words that is read.
+
+    Attributes
+    ----------
+    code : PrefixCode or TableCode
+    data : uint8 array
+    first, end : int
+        Bits where the string begins and ends.
+    live : Live
+        Which elements have a word.
+    """
+
+    code: PrefixCode | TableCode
+    data: np.ndarray
+    first: int
+    end: int
+    live: Live
+
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot hold all words."""
+        dense_string.refuse_short(self.code, self.live, self.end - self.first)
+
+    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+        """Read all words; return the bit behind them.
+
+        Parameters
+        ----------
+        take : callable
+            See `dense_string.read`.
+        seek : SeekTable, optional
+            Blocks are then read side by side, and must be so.
+        bits_follow : bool
+            Whether the string may end before `end`.
+
+        Raises
+        ------
+        FormatError
+        """
+        log2_block, offsets = LOG2_BLOCK, None
+        if seek is not None:
+            seek.must_cover(self.end - self.first)
+            log2_block, offsets = seek.log2_block, seek.offsets
+        end = self.first + int(self._offsets(take, log2_block, offsets)[-1])
+        if end < self.end and not bits_follow:
+            raise Corrupt(f"the payload has {self.end - end} bits behind its last word")
+        return end
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Find where blocks begin, by reading all."""
+        return SeekTable.of(log2_block, self._offsets(ignore, log2_block, None))
+
+    def _offsets(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
+        where = self.first, self.end, self.live, 1 << log2_block
+        return dense_string.read(self.code, self.data, *where, offsets, take)
+
+
+def ignore(at: int, *symbols: np.ndarray) -> None:
+    """Take symbols of which only the ends of their words are wanted."""
