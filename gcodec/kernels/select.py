@@ -156,11 +156,12 @@ def _count_within(values, low, shift, tables):
     # tables.size == _TABLES * (bins + 1); the last of each table is for all that is outside,
     # which below `low` is what wraps around
     bins = np.uint32(tables.size // _TABLES - 1)
-    at = np.uint32(0)
-    for i in range(values.size):
+    whole = values.size - values.size % _TABLES
+    for i in range(0, whole, _TABLES):
+        for table in range(_TABLES):
+            size = np.uint32(float_bits(values[i + table]) & np.uint32(0x7FFFFFFF))
+            place = min(np.uint32(np.uint32(size - low) >> shift), bins)
+            tables[np.uint64(place) + np.uint64(table) * np.uint64(bins + np.uint32(1))] += 1
+    for i in range(whole, values.size):
         size = np.uint32(float_bits(values[i]) & np.uint32(0x7FFFFFFF))
-        place = min(np.uint32(np.uint32(size - low) >> shift), bins)
-        tables[np.uint64(at + place)] += 1
-        at = np.uint32(at + bins + np.uint32(1))
-        if at == np.uint32(tables.size):
-            at = np.uint32(0)
+        tables[np.uint64(min(np.uint32(np.uint32(size - low) >> shift), bins))] += 1
