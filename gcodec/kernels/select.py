@@ -17,7 +17,7 @@ from gcodec.kernels.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.memory import float_bits
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.scatter import take
-from gcodec.kernels.words import count_ones, magnitudes_above, trailing_zeros
+from gcodec.kernels.words import magnitudes_above, trailing_zeros
 
 _CUT = 9  # bits by which a bin is cut at a time
 _FEW = 4  # candidates are gathered where this many times as many are left
@@ -63,7 +63,9 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     if need == inside:
         found = _above(some, low - 1)
     else:
-        found = np.sort(np.concatenate([_above(some, low), _first(some, low, need)]), kind="stable")
+        found = np.sort(
+            np.concatenate([_above(some, low), _first(some, low, need)]), kind="stable"
+        )
     return found if positions is None else positions[found]
 
 
