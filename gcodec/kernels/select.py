@@ -109,10 +109,13 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
     def task(start: int, stop: int) -> np.ndarray:
         tables = np.zeros(_TABLES * (bins + 1), np.int64)
         _count_within(values[start:stop], np.uint32(low), np.uint32(shift), tables)
-        return tables.reshape(_TABLES, bins + 1).sum(axis=0)[:bins]
+        return tables
 
-    counts: np.ndarray = sum(pool.run(task, values.size), np.zeros(bins, np.int64))
-    return counts
+    total = np.zeros(_TABLES * (bins + 1), np.int64)
+    for tables in pool.run(task, values.size):
+        total += tables
+    counts: np.ndarray = total.reshape(_TABLES, bins + 1).sum(axis=0)
+    return counts[:bins]
 
 
 @kernel("in float32[], int32, out int32[]")
