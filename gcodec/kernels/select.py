@@ -42,8 +42,8 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     counts = log_histogram(values)
     if counts[FINITE:].any():
         return None
-    if k == 0:
-        return np.empty(0, np.int64)
+    if k in (0, values.size):
+        return np.arange(k)
     positions, some = None, values
     low, shift, need = 0, SHIFT, k  # `need` are missing from the bin of 2^shift levels from low on
     while True:
