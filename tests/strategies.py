@@ -51,8 +51,14 @@ _CHOSEN = {
         *("minifloat:format=e4m3,code=planes", "minifloat:format=e5m2,scale=3e-38,code=huffman"),
         *("minifloat:format=e5m2,style=ieee,code=none", "minifloat:format=e5m2,table=empirical"),
     ),
+    "randomk": (
+        *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
+        *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),
+        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8"),
+    ),
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
+MODERATE_HALF = np.float32(6e4)  # up to which none does that sends float16
 
 
 def values_of(declared: Param) -> list[Any]:
@@ -219,6 +225,8 @@ def gradients(
     x[~np.isfinite(x)] = 0
     if codec is not None and not codec.takes_all_finite:
         x[np.abs(x) > MODERATE] *= np.float32(2.0**-40)
+    if getattr(codec, "value", None) == "float16":
+        x = np.clip(x, -MODERATE_HALF, MODERATE_HALF)
     if not finite and n:
         for at in draw(st.lists(st.integers(0, n - 1), max_size=4)):
             x[at] = draw(st.sampled_from(list(SPECIALS)))

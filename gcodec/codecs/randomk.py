@@ -150,11 +150,11 @@ class RandomK(Codec):
         values = arithmetic.corrected(x, error, decay)
         symbols = self._rounded(values, n, seed)
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
-        arithmetic.add_scaled(decoded, np.float32(-1), values)
-        if not all_finite(values):
+        minus = np.float32(-1)
+        if not all_finite(arithmetic.corrected(values, decoded, minus)):
             raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
         arithmetic.correct(tensor.values, residual, decay)
-        scatter.add(residual, positions, decoded, np.float32(-1))
+        scatter.add(residual, positions, decoded, minus)
         return symbols
 
     # --- dequantise
