@@ -63,7 +63,9 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     if need == inside:
         found = _above(some, low - 1)
     else:
-        found = np.sort(np.concatenate([_above(some, low), _first(some, low, need)]), kind="stable")
+        found = np.sort(
+            np.concatenate([_above(some, low), _first(some, low, need)]), kind="stable"
+        )
     return found if positions is None else positions[found]
 
 
