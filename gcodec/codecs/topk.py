@@ -162,7 +162,7 @@ class TopK(Codec):
         written = index_strings.write(positions, n, self.index, front)
         scalars = {field.name: positions.size for field in self.scalar_fields()}
         codec = self.replaced(index=written.code)
-        return Payload(codec, scalars, written.data, written.nbits, written.seek)
+        return Payload(codec, scalars, *written[1:])
 
     def _unpack(self, payload: Payload, n: int) -> TopKSymbols:
         string = self._string(payload, n)
