@@ -17,7 +17,7 @@ from gcodec.kernels.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.memory import float_bits
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.scatter import take
-from gcodec.kernels.words import count_ones, magnitudes_above, trailing_zeros
+from gcodec.kernels.words import magnitudes_above, trailing_zeros
 
 _CUT = 9  # bits by which a bin is cut at a time
 _FEW = 4  # candidates are gathered where this many times as many are left
@@ -109,10 +109,13 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
     def task(start: int, stop: int) -> np.ndarray:
         tables = np.zeros(_TABLES * (bins + 1), np.int64)
         _count_within(values[start:stop], np.uint32(low), np.uint32(shift), tables)
-        return tables.reshape(_TABLES, bins + 1).sum(axis=0)[:bins]
+        return tables
 
-    counts: np.ndarray = sum(pool.run(task, values.size), np.zeros(bins, np.int64))
-    return counts
+    total = np.zeros(_TABLES * (bins + 1), np.int64)
+    for tables in pool.run(task, values.size):
+        total += tables
+    counts: np.ndarray = total.reshape(_TABLES, bins + 1).sum(axis=0)
+    return counts[:bins]
 
 
 @kernel("in float32[], int32, out int32[]")
@@ -158,11 +161,12 @@ def _count_within(values, low, shift, tables):
     # tables.size == _TABLES * (bins + 1); the last of each table is for all that is outside,
     # which below `low` is what wraps around
     bins = np.uint32(tables.size // _TABLES - 1)
-    at = np.uint32(0)
-    for i in range(values.size):
+    whole = values.size - values.size % _TABLES
+    for i in range(0, whole, _TABLES):
+        for table in range(_TABLES):
+            size = np.uint32(float_bits(values[i + table]) & np.uint32(0x7FFFFFFF))
+            place = min(np.uint32(np.uint32(size - low) >> shift), bins)
+            tables[np.uint64(place) + np.uint64(table) * np.uint64(bins + np.uint32(1))] += 1
+    for i in range(whole, values.size):
         size = np.uint32(float_bits(values[i]) & np.uint32(0x7FFFFFFF))
-        place = min(np.uint32(np.uint32(size - low) >> shift), bins)
-        tables[np.uint64(at + place)] += 1
-        at = np.uint32(at + bins + np.uint32(1))
-        if at == np.uint32(tables.size):
-            at = np.uint32(0)
+        tables[np.uint64(min(np.uint32(np.uint32(size - low) >> shift), bins))] += 1

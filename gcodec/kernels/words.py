@@ -98,6 +98,20 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
 
 
 @intrinsic
+def high_product(typing_context: Any, a: Any, b: Any) -> Any:
+    """Return the upper 64 bits of the 128 that two uint64 multiply to."""
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(arg, wide) for arg in args))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(a, b), generate
+
+
+@intrinsic
 def bytes_at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
     """Return a uint64 of which bit k says whether byte `at` + k of an array is `least` or more.
 
