@@ -11,7 +11,7 @@ With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x
 use without error feedback: under it, what is sent n/k times too large is what comes back as the
 next error, and grows without bound.
 
-NaN and Inf are refused, sent or not, as are values that pass the range of what is decoded.
+NaN and Inf are refused, sent or not, and values that n/k makes infinite.
 
 Example: x = (1, −2, 3, −4), k=2 with seed 7 sends elements 0 and 3:
 ``3f 80 00 00 c0 80 00 00``.
@@ -80,7 +80,7 @@ class RandomK(Codec):
     """
 
     refuses_nonfinite = True
-    takes_all_finite = False  # float16, and n/k times a value, may pass their range
+    takes_all_finite = False  # n/k times a value may pass float32
 
     ratio: float = param(
         Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
