@@ -56,8 +56,7 @@ def longest_nbits(n: int, k: int, code: str) -> int:
         "bitmap": n,
     }
     for kind in TABLED:
-        alphabet = gap_classes.class_of(n) + 1
-        longest[kind] = tabled.longest_nbits(kind, k, alphabet) + k * max(width - 3, 0)
+        longest[kind] = tabled.longest_nbits(kind, k, alphabet(n).size) + k * max(width - 3, 0)
     return min(longest.values()) if code == "auto" else longest[code]
 
 
