@@ -17,7 +17,7 @@ SPECS = [
     *("mxnet-2bit", "mxnet-1bit", "terngrad", "terngrad:pack=terngrad", "terngrad:pack=base3"),
     *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=1,bucket=100"),
     *("sign", "sign:scale=l2", "sign:scale=none"),
-    *("randomk", "randomk:ratio=0.02,value=sign,unbiased=yes"),
+    *("randomk", "randomk:value=sign,unbiased=yes"),
 ]
 
 
