@@ -71,7 +71,6 @@ _CHOSEN = {
     ),
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
-MODERATE_HALF = np.float32(6e4)  # up to which none does that sends float16
 
 
 def values_of(declared: Param) -> list[Any]:
@@ -238,8 +237,6 @@ def gradients(
     x[~np.isfinite(x)] = 0
     if codec is not None and not codec.takes_all_finite:
         x[np.abs(x) > MODERATE] *= np.float32(2.0**-40)
-    if getattr(codec, "value", None) == "float16":
-        x = np.clip(x, -MODERATE_HALF, MODERATE_HALF)
     if not finite and n:
         for at in draw(st.lists(st.integers(0, n - 1), max_size=4)):
             x[at] = draw(st.sampled_from(list(SPECIALS)))

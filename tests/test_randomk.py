@@ -60,7 +60,7 @@ def test_draws_of_few(n: int) -> None:
 
 
 def test_draws_that_are_equal_count_once() -> None:
-    """Three in a thousand of the draws are doubles here; all are found by sorting."""
+    """Of 3000 draws about three are doubles here; all are found by sorting."""
     n, k = 512 * 3000 + 1, 3000
     words = np.array(philox.words(5, 2 * k + 100, 1), np.uint64)
     draws = [int(u) * n >> 64 for u in words[1::2] << np.uint64(32) | words[0::2]]

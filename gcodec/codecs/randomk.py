@@ -11,7 +11,7 @@ With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x
 use without error feedback: under it, what is sent n/k times too large is what comes back as the
 next error, and grows without bound.
 
-NaN and Inf are refused, sent or not, and values that n/k makes infinite.
+NaN and Inf are refused, sent or not, as is what n/k would take beyond float32.
 
 Example: x = (1, −2, 3, −4), k=2 with seed 7 sends elements 0 and 3:
 ``3f 80 00 00 c0 80 00 00``.
