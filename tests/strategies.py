@@ -54,7 +54,7 @@ _CHOSEN = {
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
         *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),
-        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8"),
+        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=0"),
     ),
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values

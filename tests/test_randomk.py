@@ -103,6 +103,8 @@ def test_memory_of_drawing_goes_with_k() -> None:
         (100, {"ratio": 0.29}, 29),
         (1000, {"ratio": 0.1}, 100),
         (7, {"ratio": 1.0}, 7),
+        (7, {"k": 0}, 0),
+        (7, {"k": "ratio"}, 1),
         (7, {"k": 3}, 3),
         (7, {"k": 7}, 7),
         (7, {"k": 2**62}, 7),
@@ -136,9 +138,9 @@ def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
     value = data.draw(st.sampled_from(sparse_values.VALUES))
     k = data.draw(st.integers(0, x.size + 3))
     x = np.clip(x, -65000, 65000)
-    codec = randomk(value=value, k=k) if k else randomk(value=value)
+    codec = randomk(value=value, k=k)
     payload = codec.encode(x, seed=seed)
-    positions = drawn(x.size, min(k, x.size) if k else codec._sent(x.size), seed)
+    positions = drawn(x.size, min(k, x.size), seed)
     sent = sparse_values.quantize(x[positions], value)
     assert payload.scalars == {"seed": seed}
     assert payload.tobytes() == sparse_values.put(sent, value, len(positions)).trimmed().tobytes()
@@ -207,7 +209,11 @@ def test_laws() -> None:
     for value in sparse_values.VALUES[1:]:
         codec = randomk(unbiased="yes", value=value)
         assert not codec.unbiased and codec.variance(1000) is None
-    assert randomk().variance(0) in (None, 0)
+    nothing = randomk(k=0, unbiased="yes")
+    assert not nothing.unbiased and nothing.variance(5) == 1
+    assert not nothing.decode(nothing.encode(np.ones(5, np.float32)), 5).any()
+    for codec in (nothing, randomk(), randomk(unbiased="yes"), randomk(k=3)):
+        assert codec.variance(0) == 1  # of nothing
 
 
 # --- residuals ----------------------------------------------------------------------------------

@@ -243,6 +243,17 @@ def test_overhead_of_qsgd() -> None:
     assert fixed + len(wire.leb128(n)) + len(wire.leb128(codec.max_payload_nbits(n))) <= 40
 
 
+def test_overhead_of_randomk() -> None:
+    """The seed of a run has 64 bits, and a ratio as many."""
+    n = 2**28 - 1
+    codec = gcodec.parse("randomk:ratio=0.999,unbiased=yes,value=sign")
+    scalars = codec.write_scalars({"seed": 2**64 - 1})
+    fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
+    nbits = gcodec.parse("randomk:ratio=1").max_payload_nbits(n)
+    assert "`randomk`, of fewer than 2^28, at most 48" in TEXT
+    assert fixed + len(wire.leb128(n)) + len(wire.leb128(nbits)) == 48
+
+
 def test_every_prefix_of_an_example_is_truncated() -> None:
     fields = next(fields for label, fields, _ in BLOCKS if label == "mxnet-2bit")
     frame = vector.data(fields["frame"])
