@@ -226,9 +226,8 @@ def write(
     if code == "rans":
         head = tabled.rans.table(chosen)
         head += "0" * (-(at + len(head)) % 8)
-        return (
-            head + tabled.write(code, classes(positions), chosen, sent=False) + _tails(positions)
-        )
+        string = tabled.write(code, classes(positions), chosen, sent=False)
+        return head + string + _tails(positions)
     assert code == "huffman"
     return tabled.write(code, classes(positions), chosen) + _tails(positions)
 

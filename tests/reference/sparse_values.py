@@ -54,10 +54,10 @@ def _scale_fits(scale: np.float32, top: int) -> bool:
 
 def _int8_scale(part: Floats) -> np.float32:
     with np.errstate(under="ignore"):
-        scale = np.abs(part).max() / np.float32(TOP)
-    if not _scale_fits(scale, TOP):
-        raise Refused("a value whose scale times 127 is infinite")
-    return np.float32(scale)
+        scale = np.float32(np.abs(part).max() / np.float32(TOP))
+    while not _scale_fits(scale, TOP):  # the largest values: one step down, or a few
+        scale = np.nextafter(scale, np.float32(0))
+    return scale
 
 
 def _int8_code(value: np.float32, scale: np.float32) -> int:
