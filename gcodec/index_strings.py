@@ -96,6 +96,8 @@ class IndexString(NamedTuple):
         """
         self._check()
         if not self.k:
+            if seek is not None:
+                raise Corrupt(f"the seek table has {seek.count} blocks for no positions")
             return np.empty(0, np.int64)
         if self.code == "bitmap":
             return bitmap.read(self.data, self.first, self.n, self.k)
