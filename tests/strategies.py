@@ -51,6 +51,19 @@ _CHOSEN = {
         *("minifloat:format=e4m3,code=planes", "minifloat:format=e5m2,scale=3e-38,code=huffman"),
         *("minifloat:format=e5m2,style=ieee,code=none", "minifloat:format=e5m2,table=empirical"),
     ),
+    "mxnet-2bit": (
+        *("mxnet-2bit", "mxnet-2bit:threshold=0.25,server=yes", "mxnet-2bit:threshold=auto"),
+        *("mxnet-2bit:threshold=inf", "mxnet-2bit:threshold=1.1754944e-38,form=auto"),
+        *("mxnet-2bit:threshold=3e38", "mxnet-2bit:threshold=1e-06,server=yes,form=sparse"),
+        *("mxnet-2bit:form=sparse,index=auto", "mxnet-2bit:form=sparse,index=bitmap"),
+        *("mxnet-2bit:threshold=auto,form=auto,index=auto", "mxnet-2bit:form=auto,index=rans"),
+    ),
+    "topk": (
+        *("topk", "topk:value=sign", "topk:value=int8,index=rice", "topk:k=3,value=float16"),
+        *("topk:index=bitmap,ratio=1.0,value=bfloat16", "topk:index=rans,ratio=0.5"),
+        *("topk:index=huffman,ratio=0.3,value=int8", "topk:index=eliasfano,k=100"),
+        *("topk:threshold=0.5", "topk:k=0", "topk:threshold=1e-06,value=sign,index=rice"),
+    ),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
         *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),
@@ -58,7 +71,6 @@ _CHOSEN = {
     ),
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
-MODERATE_HALF = np.float32(6e4)  # up to which none does that sends float16
 
 
 def values_of(declared: Param) -> list[Any]:
@@ -225,8 +237,6 @@ def gradients(
     x[~np.isfinite(x)] = 0
     if codec is not None and not codec.takes_all_finite:
         x[np.abs(x) > MODERATE] *= np.float32(2.0**-40)
-    if getattr(codec, "value", None) == "float16":
-        x = np.clip(x, -MODERATE_HALF, MODERATE_HALF)
     if not finite and n:
         for at in draw(st.lists(st.integers(0, n - 1), max_size=4)):
             x[at] = draw(st.sampled_from(list(SPECIALS)))

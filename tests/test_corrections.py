@@ -944,6 +944,55 @@ def chapter_random_k(
     return indices.astype(np.uint32), values.astype(np.float32)
 
 
+def test_one_per_cent_is_not_a_hundredth() -> None:
+    n = 1 << 20
+    x = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    assert 0.01 * (32 + 32) / 32 == 0.02  # what the property returns: 1/50 is left
+    for value, ratio in (("float32", 79), ("bfloat16", 132)):
+        frame = gcodec.encode(x, f"topk:value={value}")
+        assert ratio < x.nbytes / len(frame) < ratio + 2
+
+
+def test_ties_go_to_the_first() -> None:
+    x = np.resize(f32(1, -1, 1), 1000)
+    by_numpy = np.sort(np.argpartition(np.abs(x), -10)[-10:])
+    assert by_numpy.tolist() != list(range(10))
+    assert gcodec.decode_sparse(gcodec.encode(x, "topk"))[0].tolist() == list(range(10))
+    x[500] = np.nan
+    assert 500 in np.argpartition(np.abs(x), -10)[-10:]
+    with pytest.raises(gcodec.ParameterError, match="NaN"):
+        gcodec.encode(x, "topk")
+    kept = gcodec.encode(x, "topk", nonfinite="zero")
+    assert gcodec.decode_sparse(kept)[0].tolist() == list(range(10))
+
+
+def test_a_threshold_from_topk_sends_too_much() -> None:
+    x = np.ones(10_000, np.float32)
+    threshold = np.sort(np.abs(x))[-100]
+    assert np.count_nonzero(np.abs(x) >= threshold) == 10_000
+    assert gcodec.decode_sparse(gcodec.encode(x, "topk"))[0].size == 100
+    asked = gcodec.encode(x, f"topk:threshold={threshold}")
+    assert gcodec.decode_sparse(asked)[0].size == 10_000
+
+
+def test_residual_of_the_exercise() -> None:
+    rng, feedback, norms = np.random.default_rng(0), gcodec.Feedback("topk"), []
+    for step in range(1000):
+        x = rng.standard_normal(10_000).astype(np.float32) / np.float32((step + 1) ** 0.5)
+        feedback.compress("w", x)
+        norms.append(float(np.linalg.norm(feedback.residual("w"))))
+    assert 125 < max(norms) < 145 and norms.index(max(norms)) < 20
+    assert 24 < np.mean(norms) < 30
+    assert norms[-1] < max(norms) / 5  # bounded it is
+
+
+def test_largest_residual_does_not_fall() -> None:
+    x, feedback = np.ones(100, np.float32), gcodec.Feedback("topk")
+    feedback.compress("w", x)
+    assert np.abs(feedback.residual("w")).max() == 1 > 1 * (1 - 1 / 100)
+    assert (feedback.residual("w") ** 2).sum() == 99 == (1 - feedback.codec.contraction(100)) * 100
+
+
 def test_scaled_random_k_diverges_under_feedback() -> None:
     rng = np.random.default_rng(0)
     gradients = rng.standard_normal((400, 1000)).astype(np.float32)

@@ -60,7 +60,7 @@ def test_draws_of_few(n: int) -> None:
 
 
 def test_draws_that_are_equal_count_once() -> None:
-    """Three in a thousand of the draws are doubles here; all are found by sorting."""
+    """Of 3000 draws about three are doubles here; all are found by sorting."""
     n, k = 512 * 3000 + 1, 3000
     words = np.array(philox.words(5, 2 * k + 100, 1), np.uint64)
     draws = [int(u) * n >> 64 for u in words[1::2] << np.uint64(32) | words[0::2]]
@@ -240,8 +240,6 @@ def test_residual_keeps_what_is_not_sent(value: str, dtype: str) -> None:
     [
         ({}, "float32", np.nan, "NaN or Inf"),
         ({}, "float32", np.inf, "NaN or Inf"),
-        ({"value": "float16"}, "float32", 7e4, "float16"),
-        ({"value": "bfloat16"}, "float32", LARGEST, "bfloat16"),
         ({"unbiased": "yes"}, "float32", 4e37, "n/k"),
         ({"unbiased": "yes", "value": "int8"}, "float32", 4e37, "n/k"),
         ({"unbiased": "yes"}, "float16", 1e4, "range"),

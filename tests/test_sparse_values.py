@@ -167,17 +167,18 @@ def test_floats_keep_signed_zeros_and_subnormals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "most"), [("float16", 65519.99), ("bfloat16", float.fromhex("0x1.feffp+127"))]
+    ("value", "most", "largest"),
+    [
+        ("float16", 65519.99, 65504.0),
+        ("bfloat16", float.fromhex("0x1.feffp+127"), float.fromhex("0x1.fep+127")),
+    ],
 )
-def test_what_would_be_infinite_is_refused(value: str, most: float) -> None:
-    below = np.nextafter(np.float32(most), np.float32(0))
-    assert np.isfinite(
-        sparse_values.dequantize(sparse_values.quantize(f32(below), value), value, 1)
-    ).all()
-    above = 65520 if value == "float16" else LARGEST
-    for number in (above, -above):
-        with pytest.raises(gcodec.ParameterError, match=value):
-            sparse_values.quantize(f32(1, number), value)
+def test_what_would_be_infinite_is_the_largest(value: str, most: float, largest: float) -> None:
+    """Rounding begins to become infinite between `most` and what follows."""
+    x = f32(1, most, -most, LARGEST, -LARGEST, 65520)
+    found = sparse_values.dequantize(sparse_values.quantize(x, value), value, x.size)
+    assert found[:5].tolist() == [1, largest, -largest, largest, -largest]
+    assert found[5] == (largest if value == "float16" else 65536)
 
 
 @pytest.mark.parametrize(

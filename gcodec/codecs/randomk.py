@@ -11,7 +11,7 @@ With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x
 use without error feedback: under it, what is sent n/k times too large is what comes back as the
 next error, and grows without bound.
 
-NaN and Inf are refused, sent or not, as are values that pass the range of what is decoded.
+NaN and Inf are refused, sent or not, as is what n/k would take beyond float32.
 
 Example: x = (1, −2, 3, −4), k=2 with seed 7 sends elements 0 and 3:
 ``3f 80 00 00 c0 80 00 00``.
@@ -103,8 +103,8 @@ class RandomK(Codec):
 
     @property
     def takes_all_finite(self) -> bool:  # type: ignore[override]
-        """False where a value may pass the range of its 16 bits, or n/k times it float32."""
-        return self.unbiased_ == "no" and self.value not in ("float16", "bfloat16")
+        """False where n/k times a value may pass float32."""
+        return self.unbiased_ == "no"
 
     @property
     def unbiased(self) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import index_strings, sparse_values
+from gcodec import index_plans, index_strings, sparse_values
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -38,7 +38,6 @@ from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 from gcodec.sparse_values import SparseValues
 
-_MOST = 2**62  # elements
 _RATIO = 0.01
 
 
@@ -85,7 +84,9 @@ class TopK(Codec):
         Choice(*index_strings.CODES, unsent=("auto",)), "auto", "what positions are coded in"
     )
     k: int | str = param(
-        Integer(0, _MOST, sent=("ratio",)), "ratio", "elements that are sent; ratio: by that"
+        Integer(0, index_strings.MOST, sent=("ratio",)),
+        "ratio",
+        "elements that are sent; ratio: by that",
     )
     ratio: float = param(
         Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
@@ -118,11 +119,6 @@ class TopK(Codec):
     def seek_blocks(self) -> Blocks | None:
         """Sent values, or states of rANS."""
         return index_strings.seek_blocks(self.index)
-
-    @property
-    def takes_all_finite(self) -> bool:  # type: ignore[override]
-        """False where a value may pass the range of its 16 bits."""
-        return self.value not in ("float16", "bfloat16")
 
     def _most(self, n: int) -> int:
         """Return how many of n elements are sent, or are at most."""
@@ -157,7 +153,7 @@ class TopK(Codec):
         n, positions, values = symbols
         string = sparse_values.put(values, self.value, positions.size)
         front = string.trimmed(), string.nbits
-        written = index_strings.write(positions, n, self.index, front)
+        written = index_plans.write(positions, n, self.index, front)
         codec = self.replaced(index=written.code)
         if self.threshold:  # a reader needs no more than what came of it
             codec = codec.replaced(k=positions.size, threshold=0.0)
