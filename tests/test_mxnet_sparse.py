@@ -59,7 +59,7 @@ def agree(mine: Any, wanted: Any) -> bool:
     return bool(mine == wanted) or (isinstance(mine, type) and isinstance(wanted, type))
 
 
-SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 1000, 6000)
+SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 1000, 3000)
 DENSITIES = (0.0, 0.0005, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0)
 
 

@@ -278,11 +278,11 @@ def test_the_largest_values() -> None:
 
 
 SHORT = {  # n and k
-    "rice": ((3, 2), (9, 3), (40, 2)),
-    "eliasfano": ((3, 2), (9, 2), (5, 4)),
-    "bitmap": ((3, 2), (9, 2), (10, 3)),
+    "rice": ((9, 3), (40, 2)),
+    "eliasfano": ((9, 2), (5, 4)),
+    "bitmap": ((9, 2), (10, 3)),
     "rans": ((2, 1),),  # no string is so short
-    "huffman": ((1, 1), (2, 1), (2, 2)),
+    "huffman": ((2, 1), (2, 2)),
 }
 
 
@@ -360,7 +360,7 @@ def damaged(rng: random.Random, text: str) -> str:
 def test_damaged_payloads(value: str, index: str) -> None:
     rng = random.Random(f"{value} {index}")
     refused = 0
-    for _ in range(25 if index == "rans" else 80):
+    for _ in range(20 if index == "rans" else 70):
         setting, text, n = message(rng, value, index)
         text = damaged(rng, text)
         wanted = judged(setting, text, n)
@@ -545,7 +545,7 @@ def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
     count = len(table.lengths)
     columns = [table.lengths] if table.advances is None else [table.lengths, table.advances]
     for column, i in itertools.product(range(len(columns)), range(count)):
-        for by, j in itertools.product((1, -1, 16), (None, rng.randrange(count), (i + 1) % count)):
+        for by, j in itertools.product((1, -1), (None, rng.randrange(count))):
             changed = [list(numbers) for numbers in columns]
             changed[column][i] += by
             if j is not None:
