@@ -579,6 +579,20 @@ def test_tables() -> None:
         assert plain == gcodec.parse("minifloat:code=none")
 
 
+@pytest.mark.parametrize("format", ["e1m1", "e2m1", "e3m0"])
+@pytest.mark.parametrize("share", [1e-3, 1e-2, 1])
+def test_near_the_entropy(format: str, share: float) -> None:
+    """Within 1 % and 2500 bits of an ideal code of single codes, however few are not 0."""
+    rng = np.random.default_rng(3)
+    x = np.where(rng.random(1_000_000) < share, rng.laplace(size=1_000_000), 0).astype(np.float32)
+    codec = gcodec.parse(f"minifloat:format={format}")
+    symbols = codec.quantize(x)
+    codes = np.stack([symbols.codes >> 4, symbols.codes & 15])
+    counts = np.unique(codes, return_counts=True)[1]
+    least = float(counts @ np.log2(x.size / counts))
+    assert codec.pack(symbols).nbits < 1.01 * least + 2500
+
+
 @pytest.mark.parametrize(
     ("params", "scalars"),
     [

@@ -13,8 +13,8 @@ are 0. x̂ = ±f32(Δ·c), and +0 for code 0: there is no −0. NaN and Inf are 
 Payload of ``code=none``, one MSB-first string: for each element its sign (1 = negative) and j, so
 the bytes of OCP where a code has 8 bits. Else a table, unless it is that of a codebook, and a
 string: ``huffman``, a word for each code; ``pair``, for each two; ``planes``, signs and mantissas
-before the table, and a word for each exponent; ``rans``, rANS of the codes. Δ is finite and not
-negative, and so is its product with the largest magnitude.
+before the table, and a word for each exponent; ``rans``, rANS of the codes, of each two where
+``pair`` exists. Δ is finite and not negative, and so is its product with the largest magnitude.
 
 Example: x = (1, −0.6, 0.1, 6), Δ = 0.5: codes 2, −1, 0, 7 in ``e2m1`` are ``29 07`` and decode
 to (1, −0.5, 0, 6).
@@ -85,7 +85,8 @@ class MiniFloatCodec(Codec):
         distributions; the rule of CO3's program, for ``e2m1`` with ``ieee``.
     code : {"auto", "none", "huffman", "pair", "planes", "rans"}
         How the codes are written: as they are, or entropy-coded, one by one, two at a time, the
-        exponents only, or by rANS. ``auto`` takes the shortest.
+        exponents only, or by rANS, which takes codes of up to four bits two at a time. ``auto``
+        takes the shortest.
     table : int or {"auto", "gennorm", "empirical"}
         Of the entropy code: a codebook for GenNorm values, by its number; the best of them; one
         of the tensor's own, in the payload; ``auto`` takes what is shortest.
@@ -160,7 +161,7 @@ class MiniFloatCodec(Codec):
 
     def seek_count(self, n: int) -> int:
         """Return how many bytes are coded: one for each element, or each pair."""
-        return minifloat_strings.coded(n, self.code)
+        return minifloat_strings.coded(n, self._format, self.code)
 
     # --- quantise
 

@@ -41,7 +41,8 @@ QSGD, TERNGRAD, MINIFLOAT = 2, 5, 8  # the public codecs that have seek tables
 SPARSE = 1  # the form of qsgd whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
-PAIRS = 2  # the code of minifloat whose blocks are of pairs
+NARROW = (0, 1, 2, 3)  # the formats of minifloat of up to four bits
+PAIRS, RANS = 2, 4  # the codes of minifloat whose blocks are of pairs, if the format is narrow
 TERNGRAD_RANS = 3  # the pack of terngrad that has blocks: of bytes, each of five elements
 LANES = 32
 RANS_BLOCK = 18  # log2
@@ -199,7 +200,8 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind, n = "states", (n + 4) // 5
     elif codec_id == MINIFLOAT and len(params) > 2 and params[2] < len(MINIFLOAT_CODES):
         kind = MINIFLOAT_CODES[params[2]]
-        n = (n + 1) // 2 if params[2] == PAIRS else n
+        paired = params[2] == PAIRS or (params[2] == RANS and params[0] in NARROW)
+        n = (n + 1) // 2 if paired else n
     if kind is None:
         raise ValueError("a seek table, but the codec has no blocks")
     return kind, n

@@ -47,6 +47,11 @@ class Setting(NamedTuple):
         return 1 + sum(self.bits)
 
     @property
+    def paired(self) -> bool:
+        """Whether a symbol of the string is two codes."""
+        return self.code == "pair" or (self.code == "rans" and self.width <= 4)
+
+    @property
     def kind(self) -> str:
         """What codes the string."""
         return "rans" if self.code == "rans" else "huffman"
@@ -150,7 +155,7 @@ def dequantize(codes: Sequence[int], setting: Setting, scale: float) -> Floats:
 def symbol_alphabet(setting: Setting) -> list[int]:
     """Return the symbols of the string, in order."""
     codes = alphabet(setting)
-    if setting.code == "pair":
+    if setting.paired:
         return [16 * a + b for a in codes for b in codes]
     if setting.code == "planes":
         return sorted({exponent(setting, code) for code in codes})
@@ -164,7 +169,7 @@ def exponent(setting: Setting, code: int) -> int:
 
 def symbols_of(setting: Setting, codes: Sequence[int]) -> list[int]:
     """Return the symbols of the string."""
-    if setting.code == "pair":
+    if setting.paired:
         even = [*codes, 0] if len(codes) % 2 else codes
         return [16 * even[i] + even[i + 1] for i in range(0, len(even), 2)]
     if setting.code == "planes":
@@ -175,7 +180,7 @@ def symbols_of(setting: Setting, codes: Sequence[int]) -> list[int]:
 def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
     """Return the counts of the symbols of the string by those of a codebook."""
     codes = alphabet(setting)
-    if setting.code == "pair":
+    if setting.paired:
         return [book[a] * book[b] for a in codes for b in codes]
     if setting.code == "planes":
         return [
@@ -188,7 +193,13 @@ def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
 def model_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
     """Return the lengths, or the frequencies, that a codebook stands for."""
     counts = counts_of_book(setting, book)
-    return counts if setting.kind == "rans" else huffman.lengths_of(counts)
+    if setting.kind == "huffman":
+        return huffman.lengths_of(counts)
+    if setting.paired:
+        model = [max(1, count // 2**14) for count in counts]
+        model[counts.index(max(counts))] += 2**14 - sum(model)
+        return model
+    return counts
 
 
 def places_of(setting: Setting, codes: Sequence[int]) -> list[int]:
@@ -313,10 +324,10 @@ def read(
         codes = _read_plain(bits, setting, n)
     else:
         raw = bits.take(n * (1 + setting.bits[1])) if setting.code == "planes" else ""
-        count = (n + 1) // 2 if setting.code == "pair" else n
+        count = (n + 1) // 2 if setting.paired else n
         places, model = tabled.read(setting.kind, bits, count, len(symbols), agreed)
         codes = [symbols[place] for place in places]
-        if setting.code == "pair":
+        if setting.paired:
             codes = _of_pairs(codes, n)
         if setting.code == "planes":
             codes = _of_planes(setting, raw, codes)
