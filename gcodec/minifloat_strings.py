@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     table : Table or None
         None with the code "none".
     nbits : int
-        Of the payload; of rANS an estimate.
+        Of the payload; of rANS an estimate, and the most where there is no other plan.
     """
 
     code: str
@@ -90,6 +90,8 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
     """
     if code == "none" or not n:
         return Plan("none" if code == "auto" else code, None, None, n * fmt.width)
+    if code != "auto" and isinstance(book, int):  # there is no choice that counts could decide
+        return Plan(code, book, static(fmt, code, book), longest_nbits(n, fmt, code))
     held = byte_counts(codes)
     plans = [Plan("none", None, None, n * fmt.width)] if code == "auto" else []
     for one in CODES[1:] if code == "auto" else (code,):
@@ -112,12 +114,8 @@ def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str)
             yield Plan(code, number, table, raw + table.nbits(counts))
 
 
-_KINDS: dict[str, tabled.Kind] = {
-    "huffman": "huffman",
-    "pair": "huffman",
-    "planes": "huffman",
-    "rans": "rans",
-}
+_KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in CODES}
+_KINDS["rans"] = "rans"
 
 
 def static(fmt: MiniFloat, code: str, book: int) -> Table:
