@@ -178,7 +178,7 @@ def _parts(counts: np.ndarray, code: str, fmt: MiniFloat) -> np.ndarray:
 
 
 def write(
-    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan
+    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan, lead: np.ndarray
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write the payload of n codes by a plan that has a table.
 
@@ -189,6 +189,8 @@ def write(
     n : int
     fmt : MiniFloat
     plan : Plan
+    lead : uint8 array
+        Bytes that come before them.
 
     Returns
     -------
@@ -199,6 +201,7 @@ def write(
     """
     assert plan.table is not None
     head = BitString()
+    head.extend(lead, 8 * lead.size)
     if plan.code == "planes":
         plane = _plane(codes, n, fmt)
         head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), _raw(n, fmt))

@@ -18,7 +18,7 @@ LAYERS = [
     {"arrays", "payload"},
     {"gennorm", "codebooks"},
     {"entropy"},
-    {"level_strings", "minifloat_strings"},
+    {"level_strings", "minifloat_strings", "minifloat_scales"},
     {"codec"},
     {"registry"},
     {"codecs"},
