@@ -466,6 +466,21 @@ def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
         gcodec.decode_sparse(wrong)
 
 
+@pytest.mark.parametrize("k", ["00", "02"])
+def test_no_message_has_a_threshold(k: str) -> None:
+    data = universal.to_bytes(universal.fixed(0x3F800000, 32) + "10")
+    head = f"0002{k}7b14ae47e17a843f"  # one element, by the default ratio, or k
+    for threshold in ("", "00000000", "00000080"):
+        frame = built(bytes.fromhex(head + threshold), data, 34, 2)
+        assert gcodec.decode(frame).tolist() == [1, 0]
+    for threshold in ("0000803f", "01000000", "000080bf", "0000807f", "0000c07f"):
+        frame = built(bytes.fromhex(head + threshold), data, 34, 2)
+        with pytest.raises(gcodec.Corrupt):
+            gcodec.decode(frame)
+        with pytest.raises(gcodec.Corrupt):
+            gcodec.decode_sparse(frame)
+
+
 ABSURD = [
     *((value, index, 2**62) for value in VALUES for index in CODES),
     *(("sign", index, k) for index in CODES for k in (1, 30, 2**20, 2**39)),
