@@ -534,10 +534,33 @@ def test_seek_tables(index: str) -> None:
         places, sent = gcodec.decode_sparse(wanted)
         assert places.tolist() == made.places
         assert bits(sent) == [values[i] for i in made.places]
-    for log2_block in {0, 4, 11} - set(blocks) - {b for b in (0, 4, 11) if 0 in blocks}:
-        table = reference.seek_table(made, n, blocks[0])._replace(log2_block=log2_block)
-        with pytest.raises(gcodec.Corrupt):
-            gcodec.decode(with_table(made, n, table))
+
+
+def test_blocks_of_rice_are_not_shorter() -> None:
+    """Even one block of all positions, which begins where a parameter is sent whole."""
+    made = seekable("rice", 900, 100, 3)
+    table = reference.seek_table(made, 900, 12)
+    for log2_block in (7, 11, 12, 13, 62, 63):
+        frame = with_table(made, 900, table._replace(log2_block=log2_block))
+        if 12 <= log2_block <= 62:
+            assert gcodec.decode_sparse(frame)[0].tolist() == made.places
+        else:
+            with pytest.raises(gcodec.Corrupt):
+                gcodec.decode(frame)
+
+
+@pytest.mark.parametrize("index", WITH_SEEK)
+def test_bits_behind_the_last_block(index: str) -> None:
+    n, k, blocks = sizes_of(index)
+    made = seekable(index, n, k, 9)
+    text = universal.to_text(made.data)[: made.nbits]
+    for more in ("0", "1", "1" * 40):
+        longer = made._replace(data=universal.to_bytes(text + more), nbits=made.nbits + len(more))
+        table = reference.seek_table(made, n, blocks[0])
+        last = [*table.lengths[:-1], table.lengths[-1] + len(more)]
+        for wrong in (table, table._replace(lengths=last)):
+            with pytest.raises(gcodec.Corrupt):
+                gcodec.decode(with_table(longer, n, wrong))
 
 
 def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
