@@ -10,13 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from gcodec.arrays import (
-    Tensor,
-    check_corrected,
     empty_like_shape,
     intake,
     is_flat,
@@ -24,125 +22,17 @@ from gcodec.arrays import (
     writable,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.kernels import arithmetic, convert
+from gcodec.hooks import Hooks, Symbols
 from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.kinds import binary32, check_number
-from gcodec.params import Parameters
 from gcodec.payload import Payload
-from gcodec.seek import Blocks, SeekTable, most_nbytes
+from gcodec.seek import most_nbytes
 from gcodec.wire import encode_name, max_header_nbytes
-
-Symbols = Any  # each codec declares its own NamedTuple
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Codec(Parameters):
+class Codec(Hooks):
     """Base of all codecs; see `gcodec.register`."""
-
-    id: ClassVar[int]
-    name: ClassVar[str]
-    # Whether `_quantize` itself refuses NaN and Inf, so that no one else has to read the values
-    # for it; and whether it takes all others, whose x̂ is finite as float32.
-    refuses_nonfinite: ClassVar[bool] = False
-    takes_all_finite: ClassVar[bool] = True
-
-    # What a class writes. Arrays are flat; `values` and `out` are float32.
-
-    def _quantize(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Symbols:
-        raise NotImplementedError
-
-    def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _pack(self, symbols: Symbols) -> Payload:
-        """Turn symbols into a message; its codec has every ``auto`` resolved."""
-        raise NotImplementedError
-
-    def _unpack(self, payload: Payload, n: int) -> Symbols:
-        """Check everything that bytes from a stranger can get wrong; raise `FormatError`."""
-        raise NotImplementedError
-
-    def max_payload_nbits(self, n: int) -> int:
-        """Return the most bits of the payload of n elements."""
-        raise NotImplementedError
-
-    # What a class of variable length may add.
-
-    @property
-    def seek_blocks(self) -> Blocks | None:
-        """What blocks of a seek table count; None: no table."""
-        return None
-
-    def seek_count(self, n: int) -> int:
-        """Return how many there are of that in n elements, or are at most."""
-        return n
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        """Return the table of a payload, found by decoding it from bit 0; raise `FormatError`."""
-        raise NotImplementedError
-
-    # What a class may fuse, with the same bits.
-
-    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload:
-        return self._pack(self._quantize(values, seed, prior))
-
-    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the values of a message, or write them to `out`, some even if it is wrong."""
-        symbols = self._unpack(payload, n)  # before there is memory for the values
-        values = empty_like_shape(n) if out is None else out
-        self._dequantize(symbols, values)
-        return values
-
-    def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Symbols | None,
-    ) -> Symbols:
-        # u − x̂ is u + (−1)·x̂, bit for bit.
-        minus = np.float32(-1)
-        sure = self.refuses_nonfinite and self.takes_all_finite
-        if sure and tensor.dtype in ("float32", "float64"):
-            # Nothing can fail once u is finite, so the residual itself can hold u.
-            check_corrected(tensor.values, residual, decay)
-            arithmetic.correct(tensor.values, residual, decay)
-            symbols = self._quantize(residual, seed, prior)
-            self._dequantize_add(symbols, tensor.dtype, minus, residual)
-            return symbols
-        values = arithmetic.corrected(tensor.values, residual, decay)
-        symbols = self._quantize(values, seed, prior)
-        self._dequantize_add(symbols, tensor.dtype, minus, values)
-        if not all_finite(values) and all_finite_corrected(tensor.values, residual, decay):
-            raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
-        residual[:] = values
-        return symbols
-
-    def _dequantize_add(
-        self, symbols: Symbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        decoded = empty_like_shape(out.size)
-        self._dequantize(symbols, decoded)
-        arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
-
-    # The laws; None where none holds.
-
-    @property
-    def unbiased(self) -> bool:
-        """Whether the expectation of the decoded value, over seeds, is the value."""
-        return False
-
-    def contraction(self, n: int) -> float | None:
-        """δ with ‖x − x̂‖² ≤ (1 − δ)·‖x‖² for every x of n elements, or None."""
-        return None
-
-    def variance(self, n: int) -> float | None:
-        """ω with E‖x − x̂‖² ≤ ω·‖x‖² for every x of n elements, or None."""
-        return None
-
-    # What users call.
 
     def quantize(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Symbols:
         """Turn a gradient into integers and the few scalars that are sent verbatim.
@@ -338,13 +228,3 @@ class Codec(Parameters):
         if not isinstance(nbits, (int, np.integer)) or nbits < 0:
             raise ParameterError.of("nbits", nbits, "a non-negative integer")
         return Payload(codec, values, flat, int(nbits))
-
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Bits of a payload of n elements, where its bytes alone tell; else `ParameterError`."""
-        nbits = self.max_payload_nbits(n)
-        return nbits if -(-nbits // 8) == data.size else 8 * data.size
-
-    def _require(self, fits: bool, n: int) -> None:
-        """Raise `ParameterError` unless symbols fit the shape they are decoded to."""
-        if not fits:
-            raise ParameterError(f"symbols: they are not those of {n} elements")

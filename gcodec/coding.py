@@ -1,9 +1,11 @@
-"""The calls on whole frames: `encode`, `decode`, `decode_add` and `iter_frames`."""
+"""The calls on whole frames: `encode`, `decode` and its kin, and `iter_frames`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from gcodec.arrays import (
     NonFinite,
@@ -15,8 +17,9 @@ from gcodec.arrays import (
 )
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
-from gcodec.frame import Frame, check_key
+from gcodec.frame import Frame
 from gcodec.limits import Limits
+from gcodec.tags import check_key
 from gcodec.wire import encode_name
 
 
@@ -123,6 +126,48 @@ def decode(
     return _receive(frame, limits, key, like is not None or out is not None).decode(
         like=like, out=out
     )
+
+
+def decode_sparse(
+    frame: bytes | bytearray | memoryview,
+    *,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Decode a frame of which few elements are sent, without an array of all.
+
+    Memory is proportional to the frame and what is returned, whatever the shape says; so the
+    default limits bound the elements that are sent by the frame's own bytes alone.
+
+    Parameters
+    ----------
+    frame : bytes-like
+        Of ``topk``, ``randomk``, or a codec with ``form=sparse``.
+    limits, key
+        As for `decode`; default limits: none.
+
+    Returns
+    -------
+    indices : (k,) int64 array
+        Into the flattened tensor, rising.
+    values : (k,) array
+        Of the frame's dtype; all other elements are 0.
+
+    Raises
+    ------
+    FormatError
+        The bytes are wrong.
+    ParameterError
+        An argument is wrong, or the frame sends all elements.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = gcodec.encode(np.array([0.1, -3, 0, 2], np.float32), "topk:k=2")
+    >>> gcodec.decode_sparse(frame)
+    (array([1, 3]), array([-3.,  2.], dtype=float32))
+    """
+    return _receive(frame, limits, key, True).decode_sparse()
 
 
 def decode_add(

@@ -11,8 +11,6 @@ parameters come before the header's checksum: they tell how long it is.)
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +34,7 @@ from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.seek import LOG2_BLOCK, LOG2_STATES, Section, SeekTable, check_log2
+from gcodec.tags import check_key, check_tag, tag_of
 from gcodec.wire import Reader, leb128
 
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
@@ -132,7 +131,7 @@ class Frame:
         data = np.ascontiguousarray(self.payload.data).data
         parts = [self.header(), data, _crc32c(self.payload.data)]
         if self.key is not None:
-            parts.append(_tag(self.key, parts))
+            parts.append(tag_of(self.key, parts))
         return parts
 
     def with_seek(self, log2_block: int | None = None) -> Frame:
@@ -242,7 +241,7 @@ class Frame:
         signed = reader.data[start : reader.at]
         tag = bytes(reader.take(wire.TAG_NBYTES)) if flags & wire.HAS_TAG else None
         key = check_key(key)
-        _check_tag(tag, key, signed)
+        check_tag(tag, key, signed)
         limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
         if n == 0 and math.prod(filter(None, shape)) >= _ADDRESSABLE:
             raise Corrupt("no array has such a shape", start + 8)
@@ -273,6 +272,11 @@ class Frame:
         if dtype != self.dtype:
             array = outlet(intake(array).values, dtype).reshape(self.shape)
         return array if like is None else as_library_of(array, like)
+
+    def decode_sparse(self) -> tuple[np.ndarray, np.ndarray]:
+        """Decode the elements that were sent; see `gcodec.decode_sparse`."""
+        positions, values = self.codec._decode_sparse(self.payload, self.size)
+        return positions, outlet(values, self.dtype)
 
     def decode_add(self, acc: Any, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
@@ -321,30 +325,7 @@ def _read_codec(
     return codec, values
 
 
-def _check_tag(tag: bytes | None, key: bytes | None, signed: memoryview) -> None:
-    if key is None:
-        if tag is not None:
-            raise Unsupported("the frame is authenticated: its key is needed to check it")
-        return
-    if tag is None or not hmac.compare_digest(tag, _tag(key, [signed])):
-        raise Corrupt("the frame does not bear the tag of this key")
-
-
-def _tag(key: bytes, parts: list[Any]) -> bytes:
-    digest = hashlib.blake2b(key=key, digest_size=wire.TAG_NBYTES)
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
-
-
 def _crc32c(data: Any) -> bytes:
     # The library takes bytes and NumPy arrays, but no memoryview.
     array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data
     return int(google_crc32c.value(array)).to_bytes(4, "little")
-
-
-def check_key(key: bytes | None) -> bytes | None:
-    """Return `key` if it can be that of a tag, else raise `ParameterError`."""
-    if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
-        raise ParameterError.of("key", "…", "1 to 64 bytes")
-    return key

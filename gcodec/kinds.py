@@ -170,6 +170,7 @@ class Float32:
     """
 
     nbytes = 4
+    _layout = "<f"
 
     def __init__(
         self, allowed: str, test: Callable[[float], bool], words: tuple[str, ...] = ()
@@ -185,7 +186,7 @@ class Float32:
                 return value
         else:
             number = check_number(name, value, self.allowed)
-            rounded = binary32(number)
+            rounded = self._rounded(number)
             if self.test(number) and self.test(rounded):
                 return rounded
         raise ParameterError.of(name, value, self.allowed)
@@ -201,18 +202,31 @@ class Float32:
         return self.check(name, number)
 
     def text(self, value: float | str) -> str:
-        """Return the shortest decimal of the binary32, or the word."""
+        """Return the shortest decimal of the number, or the word."""
         return value if isinstance(value, str) else repr(value)
 
     def write(self, value: float) -> bytes:
-        """Return the four bytes of the number."""
-        return struct.pack("<f", np.float32(value))
+        """Return the bytes of the number."""
+        return struct.pack(self._layout, value)
 
     def read(self, reader: Reader) -> float:
-        """Read four bytes."""
-        value = binary32(struct.unpack("<f", reader.take(4))[0])
+        """Read the bytes of a number."""
+        value = self._rounded(struct.unpack(self._layout, reader.take(self.nbytes))[0])
         if not self.test(value):
             raise Corrupt(f"{value!r} must be {self.allowed}")
+        return value
+
+    def _rounded(self, value: float) -> float:
+        return binary32(value)
+
+
+class Float64(Float32):
+    """A number, binary64 on the wire; see `Float32`."""
+
+    nbytes = 8
+    _layout = "<d"
+
+    def _rounded(self, value: float) -> float:
         return value
 
 

@@ -6,16 +6,14 @@ cut. The first element is in the most significant bits of the first byte; zero b
 4-byte word. A message carries neither n nor t. Bits per element: 2 and 1.
 
 ``form=sparse``, for tensors of which few elements are sent, is gcodec's own; MXNet's guide leaves
-it to the future. One bit string, MSB first: for each sent element, 1 where it is −t; then for each
-its gap g, the elements before it that are not sent since the last one that is: g >> k zeros, a
-one, the k low bits of g. The number of sent elements and k, the least that makes the string
-shortest, are scalars. It never takes more bits than the dense form.
+it to the future. One bit string, MSB first: for each sent element, 1 where it is −t; then their
+positions, in an index code (`gcodec.index_strings`). How many are sent is a scalar.
 
 NaN reaches no threshold (code 00, or 0) and stays in the residual; ±Inf is sent as ±t at every
 step and stays in the residual; −0 is 0. So did the original, and no step here casts a NaN.
 
-Example: t = 0.5, x = (0.5, −0.5, 0.49, −0.7, 1.2) is ``e2 c0 00 00``, and sparse, with k = 0,
-``6d 80`` of which 9 bits count.
+Example: t = 0.5, x = (0.5, −0.5, 0.49, −0.7, 1.2) is ``e2 c0 00 00``, and sparse, with a
+map of bits, ``6d 80`` of which 9 bits count.
 
 Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, releases 1.9.1 (2-bit) and 2.0.0b1.
 """
@@ -27,10 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec import index_strings
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
-from gcodec.errors import Corrupt, ParameterError
-from gcodec.kernels import arithmetic, convert, gaps
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.index_strings import IndexString
+from gcodec.kernels import arithmetic, convert, sent_codes
 from gcodec.kernels.dequantize import LevelCode, dequantize
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
 from gcodec.kernels.reduce import sum_squares
@@ -47,14 +47,14 @@ from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.seek import Blocks, SeekTable
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
 _SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can tell
 # threshold=auto, as a multiple of the tensor's root mean square: on gradients of real training it
 # leaves the least error under feedback, and within 5 % of the least without.
 _AUTO_RMS = 1.25
-_COUNT = Field("count", Integer(0, 2**62 - 1), "elements that are sent")
-_RICE = Field("rice", Integer(0, gaps.MOST_RICE), "low bits of a gap that are sent as they are")
+_COUNT = Field("count", Integer(0, 2**62), "elements that are sent")
 _LEVELS_2BIT, _LEVELS_1BIT = LevelCode(2), LevelCode(1)
 
 
@@ -65,10 +65,13 @@ class TwoBitSymbols(NamedTuple):
     ----------
     codes : (4·ceil(n / 16),) uint8 array
     threshold : float
+    n : int
+        Elements.
     """
 
     codes: np.ndarray
     threshold: float
+    n: int
 
 
 class OneBitSymbols(NamedTuple):
@@ -95,8 +98,10 @@ class MXNet2Bit(Codec):
         Whether the decoder uses the threshold itself, or what an MXNet server reads from the
         text of six decimals that it is sent.
     form : {"dense", "sparse", "auto"}
-        MXNet's own words, or signs and gaps of the elements that reach the threshold, where these
-        are few; ``auto`` takes the shorter.
+        MXNet's own words, or signs and positions of the elements that reach the threshold, where
+        these are few; ``auto`` takes the shorter.
+    index : {"rice", "eliasfano", "bitmap", "rans", "huffman", "auto"}
+        What the positions of a sparse form are coded in; ``"auto"``: whichever is shortest.
     """
 
     threshold: float | str = param(
@@ -116,12 +121,17 @@ class MXNet2Bit(Codec):
     form: str = param(
         Choice("dense", "sparse", unsent=("auto",)),
         "dense",
-        "a code for each element, or signs and gaps of those sent; auto: the shorter",
+        "a code for each element, or signs and positions of those sent; auto: the shorter",
+    )
+    index: str = param(
+        Choice(*index_strings.CODES, unsent=("auto",)),
+        "rice",
+        "what positions of the sparse form are coded in",
     )
 
     def scalar_fields(self) -> tuple[Field, ...]:
-        """Return what the sparse form needs: how many are sent, and the Rice parameter."""
-        return () if self.form == "dense" else (_COUNT, _RICE)
+        """Return how many are sent, where the form is sparse."""
+        return () if self.form == "dense" else (_COUNT,)
 
     def check(self) -> None:
         """Refuse a threshold that a server would read as zero."""
@@ -129,8 +139,16 @@ class MXNet2Bit(Codec):
             raise ParameterError.of("threshold", self.threshold, "above 5e-7 with server=yes")
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of n codes in whole words."""
-        return 8 * TWO_BIT.nbytes(n)
+        """Return the bits of n codes in whole words, or of as many signs and positions."""
+        dense = 8 * TWO_BIT.nbytes(n)
+        if self.form != "sparse":
+            return dense
+        return max(dense, n + index_strings.longest_nbits(n, n, self.index))
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """None where the form is dense; else sent values, or states of rANS."""
+        return None if self.form == "dense" else index_strings.seek_blocks(self.index)
 
     @property
     def _level(self) -> np.float32:
@@ -160,7 +178,7 @@ class MXNet2Bit(Codec):
     ) -> TwoBitSymbols:
         threshold = self._resolved(values).threshold
         codes = quantize_2bit(values, np.float32(threshold))
-        return TwoBitSymbols(codes, float(threshold))
+        return TwoBitSymbols(codes, float(threshold), values.size)
 
     def _quantize_residual(
         self,
@@ -184,32 +202,37 @@ class MXNet2Bit(Codec):
         codes = quantize_2bit_residual(
             tensor.values, residual, decay, np.float32(codec.threshold), level
         )
-        return TwoBitSymbols(codes, float(codec.threshold))
+        return TwoBitSymbols(codes, float(codec.threshold), residual.size)
 
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        self._require(symbols.codes.size == TWO_BIT.nbytes(out.size), out.size)
+        self._check_size(symbols, out)
         level = self._of(symbols)._level
         dequantize(symbols.codes, _LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        self._require(symbols.codes.size == TWO_BIT.nbytes(out.size), out.size)
+        self._check_size(symbols, out)
         level = self._of(symbols)._level_in(dtype)
         dequantize(symbols.codes, _LEVELS_2BIT, level, out, add=scale)
+
+    def _check_size(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
+        fits = symbols.n == out.size and symbols.codes.size == TWO_BIT.nbytes(out.size)
+        self._require(fits, out.size)
 
     def _pack(self, symbols: TwoBitSymbols) -> Payload:
         scalars: dict[str, Any] = {"threshold": symbols.threshold}
         dense_nbits = 8 * symbols.codes.size
-        made = None
         if self.form != "dense":
-            made = gaps.plan(symbols.codes, dense_nbits if self.form == "auto" else None)
-        if made is None:
-            codec = self._of(symbols).replaced(form="dense")
-            return Payload(codec, scalars, symbols.codes, dense_nbits)
-        scalars |= {"count": made.sent, "rice": made.rice}
-        codec = self._of(symbols).replaced(form="sparse")
-        return Payload(codec, scalars, gaps.write(symbols.codes, made), made.nbits)
+            positions, signs = sent_codes.sent(symbols.codes)
+            front = signs, positions.size
+            written = index_strings.write(positions, symbols.n, self.index, front)
+            if self.form == "sparse" or written.nbits < dense_nbits:
+                scalars["count"] = positions.size
+                codec = self._of(symbols).replaced(form="sparse", index=written.code)
+                return Payload(codec, scalars, *written[1:])
+        codec = self._of(symbols).replaced(form="dense", index="rice")
+        return Payload(codec, scalars, symbols.codes, dense_nbits)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "dense":
@@ -218,13 +241,35 @@ class MXNet2Bit(Codec):
 
     def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:
         if self.form == "sparse":
-            count, rice = payload.scalars["count"], payload.scalars["rice"]
-            codes = gaps.read(payload.data, payload.nbits, count, rice, n)
-            return TwoBitSymbols(codes, float(self.threshold))
+            positions, signs = self._sent(payload, n)
+            codes = sent_codes.codes_of(positions, signs, n)
+            return TwoBitSymbols(codes, float(self.threshold), n)
         _check_words(payload, n, TWO_BIT)
         if has_code_01(payload.data):
             raise Corrupt("the code 01 stands for nothing")
-        return TwoBitSymbols(payload.data, float(self.threshold))
+        return TwoBitSymbols(payload.data, float(self.threshold), n)
+
+    def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of a sparse form, and as many signs or more, in bits."""
+        string = self._string(payload, n)
+        return string.read(payload.seek), payload.data[: -(-string.k // 8)]
+
+    def _string(self, payload: Payload, n: int) -> IndexString:
+        k = payload.scalars["count"]
+        if payload.nbits < k:
+            raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
+        check_padding(payload.data, payload.nbits)
+        return IndexString(self.index, payload.data, k, payload.nbits, k, n)
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.form == "dense":
+            return super()._decode_sparse(payload, n)
+        positions, signs = self._sent(payload, n)
+        minus = np.unpackbits(signs, count=positions.size).view(np.bool_)
+        return positions, np.where(minus, -self._level, self._level)
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        return self._string(payload, n).blocks(log2_block)
 
     def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
         if symbols.threshold == self.threshold:

@@ -217,7 +217,8 @@ class String(NamedTuple):
         if self.table.kind == "rans":
             runs, where = None, self._where()
             if seek is not None and seek.states is not None:
-                seek.must_cover(self.end - where[0])
+                if not bits_follow:
+                    seek.must_cover(self.end - where[0])
                 runs = Runs(seek.log2_block, seek.offsets, seek.states)
             return rans_string.read(*self._model, *where, take, runs, bits_follow)
         return self._words.read(

@@ -62,7 +62,8 @@ class WordString(NamedTuple):
         """
         log2_block, offsets = LOG2_BLOCK, None
         if seek is not None:
-            seek.must_cover(self.end - self.first)
+            if not bits_follow:
+                seek.must_cover(self.end - self.first)
             log2_block, offsets = seek.log2_block, seek.offsets
         end = self.first + int(self._offsets(take, log2_block, offsets)[-1])
         if end < self.end and not bits_follow:

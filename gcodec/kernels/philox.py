@@ -19,6 +19,7 @@ from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
 from gcodec.kernels.memory import aligned_empty
 
 ROUNDING = 0  # the stream of stochastic rounding
+SELECTION = 1  # that of the choice of elements
 COUNTER_SPAN = np.uint64(34)  # elements of which the counter's upper half is the same, as a shift
 _MASK = 0xFFFFFFFF
 _MULTIPLY = 0xD2511F53, 0xCD9E8D57

@@ -98,6 +98,20 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
 
 
 @intrinsic
+def high_product(typing_context: Any, a: Any, b: Any) -> Any:
+    """Return the upper 64 bits of the 128 that two uint64 multiply to."""
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(arg, wide) for arg in args))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(a, b), generate
+
+
+@intrinsic
 def bytes_at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
     """Return a uint64 of which bit k says whether byte `at` + k of an array is `least` or more.
 
@@ -117,6 +131,27 @@ def bytes_at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
         return builder.bitcast(mask, ir.IntType(64))
 
     return types.uint64(data, at, least), generate
+
+
+@intrinsic
+def magnitudes_above(typing_context: Any, values: Any, at: Any, level: Any) -> Any:
+    """Return a uint64 of which bit k says whether the bits of abs(values[at + k]) pass a level.
+
+    The 64 elements are inside of the float32 array; the level is an int32, −1 below all.
+    """
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, number = ir.VectorType(ir.IntType(32), 64), ir.IntType(32)
+        pointer = _word_at(context, builder, signature, args)
+        found = builder.load(builder.bitcast(pointer, kind.as_pointer()), align=4)
+        size = builder.and_(found, kind([0x7FFFFFFF] * 64))
+        first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
+        every = builder.shuffle_vector(first, first, kind([0] * 64))
+        return builder.bitcast(builder.icmp_signed(">", size, every), ir.IntType(64))
+
+    return types.uint64(values, at, level), generate
 
 
 @intrinsic

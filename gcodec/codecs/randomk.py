@@ -1,0 +1,205 @@
+"""randomk: k elements, drawn from a seed that travels with them in place of their positions.
+
+Positions: draw w is u_w·n / 2^64 rounded down, where u_w has the words 2w (lower half) and 2w + 1
+of Philox stream 1 under the seed. The first k different draws are sent; or, where 2k > n, all but
+the first n − k different draws. All others decode to 0.
+
+Payload, most significant bit first: the values in the order of their positions, as `value` says;
+see `sparse_values`. Bits per sent element: 32, 16, 8 + 1/8, or 1.
+
+With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x̂ = x. That is for
+use without error feedback: under it, what is sent n/k times too large is what comes back as the
+next error, and grows without bound.
+
+NaN and Inf are refused, sent or not, as are values that pass the range of what is decoded.
+
+Example: x = (1, −2, 3, −4), k=2 with seed 7 sends elements 0 and 3:
+``3f 80 00 00 c0 80 00 00``.
+
+Sources: Konečný et al., "Federated Learning: Strategies for Improving Communication Efficiency",
+2016 (random masks by their seed); Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec import sparse_values
+from gcodec.arrays import Tensor, check_corrected, nonfinite_error
+from gcodec.codec import Codec
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.kernels import arithmetic, convert, scatter
+from gcodec.kernels.draw import draw
+from gcodec.kernels.pack import check_length, check_padding
+from gcodec.kernels.reduce import all_finite
+from gcodec.kinds import Choice, Float64, Integer
+from gcodec.params import Field, param
+from gcodec.payload import Payload
+from gcodec.registry import register
+from gcodec.sparse_values import SparseValues
+
+_MOST = 2**62  # elements
+_RATIO = 0.01
+_SEED = Field("seed", Integer(0, 2**64 - 1), "what the positions are drawn from")
+
+
+class RandomKSymbols(NamedTuple):
+    """Values that are sent, and what tells their positions.
+
+    Attributes
+    ----------
+    n : int
+        Elements of the tensor.
+    seed : int
+    values : SparseValues
+        In the order of their positions.
+    """
+
+    n: int
+    seed: int
+    values: SparseValues
+
+
+@register(id=10, name="randomk")
+class RandomK(Codec):
+    """k elements, drawn from a seed.
+
+    Parameters
+    ----------
+    ratio : float
+        Of the elements that are sent, above 0, up to 1; at least one is.
+    k : int
+        Elements that are sent, or all; 0: by the ratio.
+    unbiased : {"no", "yes"}
+        Whether decoded values are multiplied by n/k.
+    value : {"float32", "float16", "bfloat16", "int8", "sign"}
+        How values are sent: as floats; as bytes times the largest |x| / 127 of 256 in a row; as
+        signs times the mean of |x|.
+    """
+
+    refuses_nonfinite = True
+    takes_all_finite = False  # float16, and n/k times a value, may pass their range
+
+    ratio: float = param(
+        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
+    )
+    k: int = param(Integer(0, _MOST), 0, "elements that are sent; 0: by the ratio")
+    unbiased_: str = param(
+        Choice("no", "yes"), "no", "whether decoded values are multiplied by n/k", name="unbiased"
+    )
+    value: str = param(Choice(*sparse_values.VALUES), "float32", "how values are sent")
+
+    def check(self) -> None:
+        """Refuse a ratio beside k."""
+        if self.k and self.ratio != _RATIO:
+            raise ParameterError.of("ratio", self.ratio, "left out where k is given")
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return the seed."""
+        return (_SEED,)
+
+    @property
+    def unbiased(self) -> bool:
+        """True where values are multiplied by n/k and not rounded before."""
+        return self.unbiased_ == "yes" and self.value == "float32"
+
+    def variance(self, n: int) -> float | None:
+        """Return n/k − 1 where unbiased, 1 − k/n where nothing is multiplied; None if rounded."""
+        k = self._sent(n)
+        if self.value != "float32" or not k:
+            return None
+        return n / k - 1 if self.unbiased else 1 - k / n
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of the values that are sent of n."""
+        return sparse_values.nbits(self._sent(n), self.value)
+
+    def _sent(self, n: int) -> int:
+        return min(n, self.k or max(1, round(self.ratio * n)))
+
+    def _factor(self, n: int) -> np.float32:
+        """Return what decoded values are multiplied by."""
+        scaled = self.unbiased_ == "yes" and n
+        return np.float32(n / self._sent(n) if scaled else 1)
+
+    # --- quantise
+
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
+        if not all_finite(values):
+            raise nonfinite_error(values)
+        positions = draw(values.size, self._sent(values.size), seed)
+        return self._rounded(scatter.take(values, positions), values.size, seed)
+
+    def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
+        """Quantise (k,) values that are sent of n."""
+        found = sparse_values.quantize(values, self.value)
+        if not all_finite(self._values(found, n)):
+            raise ParameterError("x: n/k times a value must not pass float32")
+        return RandomKSymbols(n, seed, found)
+
+    def _quantize_residual(
+        self, tensor: Tensor, residual: np.ndarray, decay: np.float32, seed: int, prior: Any
+    ) -> RandomKSymbols:
+        # Only what is sent is quantised, and changes once the residual holds u.
+        check_corrected(tensor.values, residual, decay)
+        n = residual.size
+        positions = draw(n, self._sent(n), seed)
+        x, error = scatter.take(tensor.values, positions), scatter.take(residual, positions)
+        values = arithmetic.corrected(x, error, decay)
+        symbols = self._rounded(values, n, seed)
+        decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
+        arithmetic.add_scaled(decoded, np.float32(-1), values)
+        if not all_finite(values):
+            raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+        arithmetic.correct(tensor.values, residual, decay)
+        scatter.add(residual, positions, decoded, np.float32(-1))
+        return symbols
+
+    # --- dequantise
+
+    def _dequantize(self, symbols: RandomKSymbols, out: np.ndarray) -> None:
+        scatter.put(out, *self._elements(symbols, out.size))
+
+    def _dequantize_add(
+        self, symbols: RandomKSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        positions, values = self._elements(symbols, out.size)
+        scatter.add(out, positions, convert.round_to(values, dtype), scale)
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the (k,) int64 positions, rising, and the (k,) float32 values of a message."""
+        return self._elements(self._unpack(payload, n), n)
+
+    def _elements(self, symbols: RandomKSymbols, n: int) -> tuple[np.ndarray, np.ndarray]:
+        self._require(symbols.n == n, n)
+        values = self._values(symbols.values, n)
+        return draw(n, values.size, symbols.seed), values
+
+    def _values(self, found: SparseValues, n: int) -> np.ndarray:
+        """Return the decoded values that are sent of n, infinite where they pass float32."""
+        values = sparse_values.dequantize(found, self.value, self._sent(n))
+        factor = self._factor(n)
+        if factor == 1:
+            return values
+        with np.errstate(over="ignore"):
+            return values * factor
+
+    # --- pack
+
+    def _pack(self, symbols: RandomKSymbols) -> Payload:
+        k = self._sent(symbols.n)
+        string = sparse_values.put(symbols.values, self.value, k)
+        return Payload(self, {"seed": symbols.seed}, string.trimmed(), string.nbits)
+
+    def _unpack(self, payload: Payload, n: int) -> RandomKSymbols:
+        if n > _MOST:
+            raise Unsupported(f"positions among more than {_MOST} elements")
+        nbits = self.max_payload_nbits(n)
+        check_length(payload.nbits, nbits)
+        check_padding(payload.data, nbits)
+        found = sparse_values.read(payload.data, self._sent(n), self.value)
+        if not all_finite(self._values(found, n)):
+            raise Corrupt("n/k times a value passes float32")
+        return RandomKSymbols(n, payload.scalars["seed"], found)

@@ -1,0 +1,189 @@
+"""topk: the elements of largest magnitude, and where they are.
+
+Of n elements k = min(n, max(1, round(ratio·n))) are sent, the product in binary64 and halves to
+even, or min(n, k) where k is given; of equal magnitudes those of the lowest index. With a
+threshold t > 0 it is all of |x| ≥ t, and how many is a scalar of the message. NaN and Inf are
+refused. What is not sent decodes to +0.
+
+The payload is one bit string, most significant bit first: the values in the order of their
+positions (`gcodec.sparse_values`), and the positions (`gcodec.index_strings`), which end with the
+payload. Bits per element: about k/n·(log2(n/k) + 1.44 + those of a value), less where the
+positions cluster.
+
+Example: x = (0.5, −3, 0, 2, 0.25), k = 2, value=float32, index=bitmap is
+``c0 40 00 00 40 00 00 00 50``, of which 69 bits count.
+
+Sources: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
+Stich et al., "Sparsified SGD with memory", NeurIPS 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec import index_strings, sparse_values
+from gcodec.arrays import nonfinite_error
+from gcodec.codec import Codec
+from gcodec.errors import ParameterError, Truncated
+from gcodec.index_strings import IndexString
+from gcodec.kernels import convert, scatter, select
+from gcodec.kernels.pack import check_padding
+from gcodec.kinds import Choice, Float32, Float64, Integer
+from gcodec.params import Field, param
+from gcodec.payload import Payload
+from gcodec.registry import register
+from gcodec.seek import Blocks, SeekTable
+from gcodec.sparse_values import SparseValues
+
+_MOST = 2**62  # elements
+_COUNT = Field("count", Integer(0, _MOST), "elements that are sent")
+
+
+class TopKSymbols(NamedTuple):
+    """What is sent.
+
+    Attributes
+    ----------
+    n : int
+        Elements of the tensor.
+    positions : (k,) int64 array
+        Rising.
+    values : SparseValues
+    """
+
+    n: int
+    positions: np.ndarray
+    values: SparseValues
+
+
+@register(id=9, name="topk")
+class TopK(Codec):
+    """The k elements of largest magnitude.
+
+    Parameters
+    ----------
+    ratio : float
+        Of the elements that are sent, above 0, up to 1.
+    k : int
+        How many are sent; 0: by the ratio.
+    threshold : float
+        The least magnitude that is sent; 0: by k or the ratio.
+    value : {"float32", "float16", "bfloat16", "int8", "sign"}
+        What each is sent as: a float; a byte with a step for each 256; a sign, with the mean
+        magnitude of all.
+    index : {"auto", "rice", "eliasfano", "bitmap", "rans", "huffman"}
+        What positions are coded in; ``"auto"``: whichever is shortest.
+    """
+
+    refuses_nonfinite = True
+
+    ratio: float = param(
+        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), 0.01, "share that is sent"
+    )
+    k: int = param(Integer(0, _MOST), 0, "elements that are sent; 0: by the ratio")
+    threshold: float = param(
+        Float32("a number, not negative", lambda t: 0 <= t < math.inf),
+        0.0,
+        "least magnitude that is sent; 0: by k or the ratio",
+    )
+    value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
+    index: str = param(
+        Choice(*index_strings.CODES, unsent=("auto",)), "auto", "what positions are coded in"
+    )
+
+    def check(self) -> None:
+        """Refuse more than one way to tell how many."""
+        if self.k and self.threshold:
+            raise ParameterError.of("threshold", self.threshold, "0 where k is given")
+        if self.ratio != 0.01 and (self.k or self.threshold):
+            raise ParameterError.of("ratio", self.ratio, "left out where k or threshold is given")
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return how many are sent, where only the values tell."""
+        return (_COUNT,) if self.threshold else ()
+
+    def contraction(self, n: int) -> float | None:
+        """Return k/n for float32 without a threshold; None else."""
+        if self.threshold or self.value != "float32":
+            return None
+        return self._most(n) / n if n else 1.0
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of the values and of the longest string of positions."""
+        k = self._most(n)
+        return sparse_values.nbits(k, self.value) + index_strings.longest_nbits(n, k, self.index)
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """Sent values, or states of rANS."""
+        return index_strings.seek_blocks(self.index)
+
+    @property
+    def takes_all_finite(self) -> bool:  # type: ignore[override]
+        """False where a value may pass the range of its 16 bits."""
+        return self.value not in ("float16", "bfloat16")
+
+    def _most(self, n: int) -> int:
+        """Return how many of n elements are sent, or are at most."""
+        if self.threshold:
+            return n
+        return min(n, self.k or max(1, round(self.ratio * n)))
+
+    def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
+        if self.threshold:
+            positions = select.at_least(values, np.float32(self.threshold))
+        else:
+            positions = select.largest(values, self._most(values.size))
+        if positions is None:
+            raise nonfinite_error(values)
+        found = sparse_values.quantize(scatter.take(values, positions), self.value)
+        return TopKSymbols(values.size, positions, found)
+
+    def _dequantize(self, symbols: TopKSymbols, out: np.ndarray) -> None:
+        scatter.put(out, symbols.positions, self._values(symbols, out.size))
+
+    def _dequantize_add(
+        self, symbols: TopKSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        values = convert.round_to(self._values(symbols, out.size), dtype)
+        scatter.add(out, symbols.positions, values, scale)
+
+    def _values(self, symbols: TopKSymbols, n: int) -> np.ndarray:
+        self._require(symbols.n == n, n)
+        return sparse_values.dequantize(symbols.values, self.value, symbols.positions.size)
+
+    def _pack(self, symbols: TopKSymbols) -> Payload:
+        n, positions, values = symbols
+        string = sparse_values.put(values, self.value, positions.size)
+        front = string.trimmed(), string.nbits
+        written = index_strings.write(positions, n, self.index, front)
+        scalars = {field.name: positions.size for field in self.scalar_fields()}
+        codec = self.replaced(index=written.code)
+        return Payload(codec, scalars, *written[1:])
+
+    def _unpack(self, payload: Payload, n: int) -> TopKSymbols:
+        string = self._string(payload, n)
+        values = sparse_values.read(payload.data, string.k, self.value)
+        return TopKSymbols(n, string.read(payload.seek), values)
+
+    def _string(self, payload: Payload, n: int) -> IndexString:
+        """Return the positions of a payload that has all the values."""
+        k = payload.scalars["count"] if self.threshold else self._most(n)
+        first = sparse_values.nbits(k, self.value)
+        if payload.nbits < first:
+            raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")
+        check_padding(payload.data, payload.nbits)
+        return IndexString(self.index, payload.data, first, payload.nbits, k, n)
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        symbols = self._unpack(payload, n)
+        return symbols.positions, self._values(symbols, n)
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        return self._string(payload, n).blocks(log2_block)
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        raise ParameterError("nbits: the bytes of topk do not tell it; give it as nbits=…")

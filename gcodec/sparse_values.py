@@ -1,0 +1,150 @@
+"""How the values of a sparse message are written: rounded floats, bytes with steps, or signs.
+
+They are the front of its payload, in the order of their positions; what says where they lie comes
+behind. Numbers are big-endian, so that all of this is one bit string, most significant bit first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels import byte_blocks, convert, signs
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.dequantize import LevelCode
+from gcodec.kernels.dequantize import dequantize as dequantize_levels
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.norms import read_norms, write_norms
+
+VALUES = ("float32", "float16", "bfloat16", "int8", "sign")
+
+_SCALE_NBITS = 32
+_INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # NaN are above
+_CODE_DTYPE = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
+_NO_SCALES = np.empty(0, np.float32)
+_PLUS_FOR_ONE = LevelCode(1)
+
+
+class SparseValues(NamedTuple):
+    """Values as they are sent.
+
+    Attributes
+    ----------
+    scales : float32 array
+        "int8": the step of each block of `byte_blocks.SIZE` values; "sign": the one size of all,
+        if there are any; else of no elements.
+    codes : uint32, uint16 or uint8 array
+        Floats: (k,), bit patterns. "int8": (k,) uint8, in two's complement. "sign": (ceil(k / 8),)
+        uint8, a bit each, the first highest, 1 for negative; zeros behind the last.
+    """
+
+    scales: np.ndarray
+    codes: np.ndarray
+
+
+def quantize(values: np.ndarray, value: str) -> SparseValues:
+    """Quantise (k,) finite float32 values; those of "float32" keep their memory.
+
+    Raises
+    ------
+    ParameterError
+        If a value passes the range of the floats that are sent.
+    """
+    if value == "sign":
+        bits, total = signs.quantize(values, squares=False)
+        scales = np.full(min(values.size, 1), total / max(values.size, 1), np.float32)
+        return SparseValues(scales, bits)
+    if value == "int8":
+        return SparseValues(*byte_blocks.quantize(values))
+    if value == "float32":
+        return SparseValues(_NO_SCALES, values.view(np.uint32))
+    codes = convert.to_16_bits(values, value)
+    if not _finite(codes, value):
+        raise ParameterError(f"x: must not pass the range of value={value}")
+    return SparseValues(_NO_SCALES, codes)
+
+
+def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
+    """Return the (k,) float32 numbers that values stand for; of "float32" the very memory.
+
+    Raises
+    ------
+    ParameterError
+        If these are not k values.
+    """
+    scales, codes = found
+    if scales.size != _scales(k, value) or codes.size != (-(-k // 8) if value == "sign" else k):
+        raise ParameterError(f"symbols: they do not have {k} values")
+    if value == "sign":
+        out = aligned_empty(k, np.float32)
+        if k:
+            dequantize_levels(codes, _PLUS_FOR_ONE, -scales[0], out)
+        return out
+    if value == "int8":
+        return byte_blocks.dequantize(scales, codes)
+    if value == "float32":
+        return codes.view(np.float32)
+    return convert.from_16_bits(codes, value)
+
+
+def nbits(k: int, value: str) -> int:
+    """Return the bits of k values."""
+    return _SCALE_NBITS * _scales(k, value) + k * _width(value)
+
+
+def put(found: SparseValues, value: str, k: int) -> BitString:
+    """Begin a payload with k values."""
+    whole, rest = divmod(nbits(k, value), 8)
+    data = np.empty(whole + (rest > 0), np.uint8)
+    write_norms(found.scales, data)
+    codes = found.codes
+    data[found.scales.nbytes :] = codes.astype(codes.dtype.newbyteorder(">")).view(np.uint8)
+    string = BitString(whole)
+    string.data[:whole] = data[:whole]
+    string.extend(data[whole:], rest)
+    return string
+
+
+def read(data: np.ndarray, k: int, value: str) -> SparseValues:
+    """Read k values from the front of a payload, which has as many bits as they take.
+
+    Raises
+    ------
+    Corrupt
+        If a number is not finite, a scale negative, or a byte of no meaning.
+    """
+    start, end = 4 * _scales(k, value), -(-nbits(k, value) // 8)
+    scales, body = read_norms(data[:start]), data[start:end]
+    if value == "sign":
+        codes = body.copy()
+        if k % 8:  # what shares the last byte is not of the values
+            codes[-1] &= 0xFF << 8 - k % 8 & 0xFF
+        return SparseValues(scales, codes)
+    if value == "int8":
+        if byte_blocks.steps_pass_float32(scales):
+            raise Corrupt("a step is so large that values may be infinite")
+        if wrong := np.flatnonzero(body == 0x80)[:1].tolist():
+            raise Corrupt("the value −128 stands for nothing", start + wrong[0])
+        return SparseValues(scales, body)
+    dtype = np.dtype(_CODE_DTYPE[value])
+    codes = body.view(dtype.newbyteorder(">")).astype(dtype)
+    if not _finite(codes, value):
+        raise Corrupt("a value is not finite")
+    return SparseValues(scales, codes)
+
+
+def _width(value: str) -> int:
+    return {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "sign": 1}[value]
+
+
+def _scales(k: int, value: str) -> int:
+    """Return how many scales k values have."""
+    return {"int8": -(-k // byte_blocks.SIZE), "sign": min(k, 1)}.get(value, 0)
+
+
+def _finite(codes: np.ndarray, value: str) -> bool:
+    """Whether no bit pattern of floats is that of NaN or infinity."""
+    infinity = codes.dtype.type(_INFINITY[value])
+    return bool((codes & infinity).max(initial=0) < infinity)
