@@ -19,6 +19,7 @@ LAYERS = [
     {"gennorm", "codebooks"},
     {"entropy"},
     {"level_strings", "minifloat_strings", "index_strings", "sparse_values"},
+    {"dct"},
     {"hooks"},
     {"codec"},
     {"registry"},
@@ -30,7 +31,7 @@ LAYERS = [
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "entropy", "gradients", "cli")  # whose modules may import each other
+PACKAGES = ("kernels", "entropy", "dct", "gradients", "cli")  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

@@ -27,10 +27,10 @@ def basis(n: int) -> np.ndarray:
     """Return the (n, n) float32 basis: a row for each frequency."""
     period = waves(n)
     at = np.arange(1, 2 * n, 2)
-    table = period[1:][np.arange(n)[:, None] * at % (4 * n)]
-    table[0] = period[0]
-    table.flags.writeable = False
-    return table
+    rows: np.ndarray = period[1:][np.arange(n)[:, None] * at % (4 * n)]
+    rows[0] = period[0]
+    rows.flags.writeable = False
+    return rows
 
 
 @functools.lru_cache(maxsize=32)

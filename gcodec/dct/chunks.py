@@ -5,7 +5,7 @@ Both are taken out and put back in parts of several chunks, so that a part stays
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from gcodec.kernels.dct_inverse import Sizes
 PART = 1 << 18  # elements, at most where a chunk has no more
 
 
-class Runs(NamedTuple):
+@dataclass(frozen=True)
+class Runs:
     """Chunks of elements that follow one another; the last one is filled up.
 
     Attributes
@@ -65,7 +66,8 @@ class Runs(NamedTuple):
         part[:] = made[: part.size]
 
 
-class Tiles(NamedTuple):
+@dataclass(frozen=True)
+class Tiles:
     """Tiles of a matrix, which its last row and column fill up; in the order of their rows.
 
     Attributes

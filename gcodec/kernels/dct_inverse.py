@@ -47,8 +47,9 @@ def inverse(
     rows = np.empty((b + _TOGETHER - 1) * c, np.float32)
     planes = np.empty((a + _TOGETHER - 1) * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
-    used = np.empty(a + b, np.int64)
-    _inverse(starts, places, values, *sizes, *bases, used[:b], rows, used[b:], planes, factors, out)
+    lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
+    scratch = lines, rows, layers, planes, factors
+    _inverse(starts, places, values, *sizes, *bases, *scratch, out)
 
 
 @block("rows", "row", "length", "factors", "at", "out", "to", "begin")

@@ -1,7 +1,7 @@
 """The k largest coefficients of each chunk, by magnitude; of equal ones the first.
 
-Magnitudes are compared as the integers of their bits. The k-th largest of the largest of each group
-of elements bounds the k-th largest of all from below: few elements are looked at one by one.
+Magnitudes are compared as the integers of their bits. The k-th largest of the largest of each
+group of elements bounds the k-th largest of all from below: few elements are looked at one by one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _selecting(width: int) -> Kernel:
     """Make the kernel for groups of so many elements."""
 
     @kernel(
-        "in int32[], int64, int64, out int32[], out int32[], out int32[], out int32[], out int32[]",
+        "in int32[], int64, int64, out int32[], out int32[], out int32[], out int32[], "
+        "out int32[]",
         variant=f"{width}",
     )
     def select_largest(bits, size, k, tops, at, keys, places, found):
