@@ -188,7 +188,8 @@ def test_symbols_of_another_size_are_refused(codec: Codec) -> None:
     with pytest.raises(gcodec.ParameterError, match="symbols"):
         codec.dequantize(symbols, 200)
     payload = codec.pack(symbols)
-    if getattr(payload.codec, "form", "dense") == "dense":  # a sparse one may fit other sizes
+    # A sparse one may fit other sizes, as may one whose chunks are filled up.
+    if getattr(payload.codec, "form", "dense") == "dense" and codec.name != "dct8":
         for n in (3, 200):
             with pytest.raises(gcodec.FormatError):
                 codec.unpack(payload, n)
@@ -355,6 +356,7 @@ def test_raw_rounds_as_the_reference(x: np.ndarray, dtype: str) -> None:
 
 
 SIGNS = ("mxnet-1bit", "sign")  # which have no code for zero
+NO_ZEROS = (*SIGNS, "dct8")  # what a transform leaves out is not in the zeros alone
 TWO_BIT = [codec for codec in gs.CODECS if codec.name == "mxnet-2bit"]
 
 
@@ -382,7 +384,7 @@ def test_one_bit_levels(codec: Codec, data: st.DataObject) -> None:
     assert gs.same_bits(decoded, np.where(above, np.float32(1), np.float32(-1)))
 
 
-@pytest.mark.parametrize("codec", [c for c in gs.FEW if c.name not in SIGNS], ids=str)
+@pytest.mark.parametrize("codec", [c for c in gs.FEW if c.name not in NO_ZEROS], ids=str)
 def test_zeros_stay_zeros(codec: Codec) -> None:
     x = np.zeros(300, np.float32)
     x[::7] = -0.0
@@ -671,8 +673,9 @@ def test_specs_round_trip(codec: Codec) -> None:
     mapping: Mapping[str, Any] = {"name": codec.name, **values}
     assert gcodec.parse(mapping) == codec
     assert gcodec.parse(dict(reversed(mapping.items()))) == codec
+    kinds = {declared.name: declared.kind for declared in codec.declared()}
     for order in itertools.permutations(values.items()):
-        text = ",".join(f"{key}={value}" for key, value in order)
+        text = ",".join(f"{key}={kinds[key].text(value)}" for key, value in order)
         assert gcodec.parse(f"{codec.name}:{text}" if text else codec.name) == codec
     assert str(gcodec.parse(str(codec))) == str(codec)
     if codec.unresolved():

@@ -34,12 +34,15 @@ from gcodec.dct import chunks, levels, strings, transform
 from gcodec.dct.basis import MOST_POINTS
 from gcodec.dct.chunks import Chunks
 from gcodec.dct.levels import Levels
+from gcodec.dct.panthalia import from_panthalia, to_panthalia, to_safetensors
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import Choice, Integer, Sizes
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
+
+__all__ = ["DCT8", "DCT8Symbols", "from_panthalia", "to_panthalia", "to_safetensors"]
 
 _MOST = 2**16  # elements of a chunk
 

@@ -70,7 +70,8 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
     with np.errstate(over="ignore", under="ignore"):
         if values == "affine8":
             scale, least = scales[:, :1], scales[:, 1:]
-            return np.asarray(levels.codes * scale + least)
+            affine: np.ndarray = levels.codes * scale + least
+            return affine
         sizes = (levels.codes & 0x7F) * scales.astype(np.float64) / 127
         return np.where(levels.codes & SIGN, -sizes, sizes).astype(np.float32)
 

@@ -114,7 +114,7 @@ class Reader:
         """Read the (m, k) int32 places to the payload's end."""
         if k == size or not m:
             self._finish()
-            return np.broadcast_to(np.arange(k, dtype=np.int32), (m, k))
+            return np.tile(np.arange(k, dtype=np.int32), (m, 1))
         if index == "rice":
             string = IndexString("rice", self.data, self.at, self.end, m * k, m * size)
             positions = string.read().reshape(m, k)
