@@ -69,11 +69,11 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
     scales = levels.scales[live(levels.scales)]
     with np.errstate(over="ignore", under="ignore"):
         if values == "affine8":
-            scale, least = scales[:, :1], scales[:, 1:]
-            affine: np.ndarray = levels.codes * scale + least
-            return affine
-        sizes = (levels.codes & 0x7F) * scales.astype(np.float64) / 127
-        return np.where(levels.codes & SIGN, -sizes, sizes).astype(np.float32)
+            found = levels.codes * scales[:, :1] + scales[:, 1:]
+        else:
+            sizes = (levels.codes & 0x7F) * scales.astype(np.float64) / 127
+            found = np.where(levels.codes & SIGN, -sizes, sizes)
+    return np.asarray(found, np.float32)
 
 
 def surely_finite(scales: np.ndarray, k: int, values: str) -> bool:

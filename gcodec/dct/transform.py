@@ -9,20 +9,27 @@ back is one kernel, the same everywhere.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.dct.basis import basis, table
+from gcodec.dct import basis
 from gcodec.dct.chunks import PART, Chunks
 from gcodec.kernels import pool
-from gcodec.kernels.dct_inverse import Sizes, inverse
+from gcodec.kernels.dct_inverse import TABLED, Sizes, inverse
 from gcodec.kernels.dct_select import largest
+
+Basis = Callable[[int], np.ndarray]  # of so many points, a row for each frequency
 
 _BLAS = 64  # points up to which BLAS is used, and rows or columns that it gets at a time
 
 
-def select(values: np.ndarray, chunks: Chunks, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+def select(
+    values: np.ndarray, chunks: Chunks, k: int, other: Basis | None = None
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the k largest coefficients of each chunk, or None where one is not finite.
+
+    `other` is the basis to use in place of the exact one.
 
     Returns
     -------
@@ -35,7 +42,7 @@ def select(values: np.ndarray, chunks: Chunks, k: int) -> tuple[np.ndarray, np.n
     parts = chunks.parts()
 
     def task(start: int, stop: int) -> bool:
-        forward = Forward(chunks.sizes)
+        forward = Forward(chunks.sizes, other)
         for first, behind in parts[start // PART : -(-stop // PART)]:
             y = forward(chunks.take(values, first, behind))
             if not largest(y, k, places[first:behind], coefficients[first:behind]):
@@ -53,10 +60,11 @@ def restore(
     coefficients: np.ndarray,
     chunks: Chunks,
     out: np.ndarray,
+    other: Basis | None = None,
 ) -> None:
-    """Set (n,) values to what coefficients stand for; see `dct_inverse.inverse`."""
+    """Set (n,) values to what coefficients stand for; see `select`, `dct_inverse.inverse`."""
     a, b, c = chunks.sizes
-    bases = table(a), table(b), table(c)
+    bases = _table(a, other), _table(b, other), _table(c, other)
     parts = chunks.parts()
 
     def task(start: int, stop: int) -> None:
@@ -71,11 +79,16 @@ def restore(
     pool.run(task, PART * len(parts), PART)
 
 
+def _table(n: int, other: Basis | None) -> np.ndarray:
+    return basis.table(n) if other is None or n > TABLED else other(n).reshape(-1)
+
+
 class Forward:
     """The transform of chunks of these sizes; what it returns, the next call overwrites."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, other: Basis | None = None) -> None:
         self.sizes = sizes
+        self.other = other
         self._made = np.empty((2, 0), np.float32)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -86,30 +99,33 @@ class Forward:
         for shape in ((m * a * b, c, 1), (m * a, b, c), (m, a, b * c)):
             if shape[1] > 1:
                 out = self._made[0, : x.size].reshape(shape)
-                _transform(x.reshape(shape), out)
+                _transform(x.reshape(shape), out, self.other)
                 x, self._made = out, self._made[::-1]
         return x.reshape(m, -1)
 
 
-def _transform(x: np.ndarray, out: np.ndarray) -> None:
+def _transform(x: np.ndarray, out: np.ndarray, other: Basis | None) -> None:
     """Transform (m, n, inner) values along their second axis."""
     m, n, inner = x.shape
-    if n > _BLAS:
+    if n > _BLAS and other is None:
         from scipy import fft
 
         out[:] = fft.dct(x, axis=1, norm="ortho")
     elif inner > 1:
         for at in range(0, inner, _BLAS):
-            np.matmul(basis(n), x[:, :, at : at + _BLAS], out=out[:, :, at : at + _BLAS])
+            np.matmul(
+                (other or basis.basis)(n), x[:, :, at : at + _BLAS], out=out[:, :, at : at + _BLAS]
+            )
     else:
         whole = m - m % _BLAS
         for rows in (slice(whole), slice(whole, m)):
             part = x[rows, :, 0]
             if part.size:
                 shape = -1, min(_BLAS, part.shape[0]), n
-                np.matmul(part.reshape(shape), _turned(n), out=out[rows].reshape(shape))
+                turned = _turned(other or basis.basis, n)
+                np.matmul(part.reshape(shape), turned, out=out[rows].reshape(shape))
 
 
 @functools.lru_cache(maxsize=32)
-def _turned(n: int) -> np.ndarray:
-    return np.ascontiguousarray(basis(n).T)
+def _turned(rows: Basis, n: int) -> np.ndarray:
+    return np.ascontiguousarray(rows(n).T)
