@@ -1,9 +1,11 @@
 """The orthonormal DCT-II as binary32 numbers that no library of mathematics decides.
 
-Entry (u, i) of the basis of N points is c(u)·cos(π·(2i + 1)·u / 2N), c(0) = √(1/N), else √(2/N),
-rounded once to binary32. Cosines and roots are taken in integers of so many bits that the rounding
-is certain. All entries of a basis are, up to their signs, √(1/N) and √(2/N)·cos(π·m/2N) for m up
-to N.
+Entry (u, i) of the basis of n points is √(2/n)·cos(π·(2i + 1)·u / 2n), or √(1/n) for u = 0. It is
+rounded once to binary32 up to 256 points. For more, whose tables would be large, it is made of
+rounded numbers by cos(α + β) = cos α·cos β − sin α·sin β, with i = 64q + r, α = π·64q·u/n and β =
+π·(2r + 1)·u / 2n: three more roundings.
+
+Cosines and roots are taken in integers of so many bits that the rounding is certain.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 
 import numpy as np
 
-from gcodec.kernels.dct_inverse import TABLED
+from gcodec.kernels.dct_inverse import SHORT, TABLED
 
 MOST_POINTS = 4096
 
@@ -25,28 +27,41 @@ _PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89 >> 256
 @functools.lru_cache(maxsize=32)
 def basis(n: int) -> np.ndarray:
     """Return the (n, n) float32 basis: a row for each frequency."""
-    period = waves(n)
-    at = np.arange(1, 2 * n, 2)
-    rows: np.ndarray = period[1:][np.arange(n)[:, None] * at % (4 * n)]
-    rows[0] = period[0]
+    scaled, plain = waves(n)[1:].reshape(2, 4 * n)
+    u, i = np.arange(n)[:, None], np.arange(n)
+    if n <= TABLED:
+        rows: np.ndarray = scaled[(2 * i + 1) * u % (4 * n)]
+    else:
+        whole, rest = 2 * (i - i % SHORT) * u, (2 * (i % SHORT) + 1) * u
+        cosines, sines = ((whole - at) % (4 * n) for at in (0, n))
+        rows = scaled[cosines] * plain[rest % (4 * n)]
+        rows -= scaled[sines] * plain[(rest - n) % (4 * n)]
+    rows[0] = waves(n)[0]
     rows.flags.writeable = False
     return rows
 
 
 @functools.lru_cache(maxsize=32)
 def waves(n: int) -> np.ndarray:
-    """Return √(1/n), and √(2/n)·cos(π·m/2n) for m from 0 to 4n − 1, as (4n + 1,) float32.
+    """Return √(1/n), and for m from 0 to 4n − 1 all √(2/n)·cos(π·m/2n), then all cos(π·m/2n).
 
-    Entry (u, i) of the basis is that of m = (2i + 1)·u mod 4n, or for u = 0 the first.
+    A sine is the cosine of m − n.
     """
-    root = math.isqrt(2 * _ONE * _ONE // n)
-    quarter = [_rounded(root * cosine) for cosine in _cosines(n)]
-    half = np.array(quarter, np.float32)
-    half = np.concatenate([half, -half[n - 1 :: -1]])  # m up to 2n
-    first = _rounded(math.isqrt(_ONE * _ONE // n) << _NBITS)
-    period = np.concatenate([[np.float32(first)], half, half[2 * n - 1 : 0 : -1]])
-    period.flags.writeable = False
-    return period
+    root, cosines = math.isqrt(2 * _ONE * _ONE // n), _cosines(n)
+    first = _rounded(math.isqrt(_ONE * _ONE // n) * _ONE)
+    periods = [
+        _period([_rounded(cosine * factor) for cosine in cosines]) for factor in (root, _ONE)
+    ]
+    found = np.concatenate([[np.float32(first)], *periods])
+    found.flags.writeable = False
+    return found
+
+
+def _period(quarter: list[float]) -> np.ndarray:
+    """Return a period of a cosine, given its values up to the one that is 0."""
+    falling = np.array(quarter, np.float32)
+    half = np.concatenate([falling, -falling[-2::-1]])
+    return np.concatenate([half, half[-2:0:-1]])
 
 
 def table(n: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from gcodec.kernels.jit import kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, floats
 
 TABLED = 256  # points up to which a basis is a table of n·n entries; of more, it is its waves
+SHORT = 64  # points that share a factor there
 Sizes = tuple[int, int, int]
 
 _TOGETHER = 8  # rows that are added up at a time
@@ -39,8 +40,8 @@ def inverse(
         The coefficients.
     sizes : (int, int, int)
     bases : three float32 arrays
-        Of each axis: up to `TABLED` points, entry (u, i) is at u·n + i; for more, the first is
-        that of all i for u = 0, and the one behind at 1 + ((2i + 1)·u mod 4n) that of all others.
+        Of each axis: up to `TABLED` points, entry (u, i) is at u·n + i; for more, it is made of
+        its waves. See `gcodec.dct.basis`.
     out : (m·a·b·c,) float32 array
     """
     a, b, c = sizes
@@ -48,7 +49,7 @@ def inverse(
     planes = np.empty((a + _TOGETHER - 1) * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
-    scratch = lines, rows, layers, planes, factors
+    scratch = lines, rows, layers, planes, factors, np.empty(2 * SHORT, np.float32)
     _inverse(starts, places, values, *sizes, *bases, *scratch, out)
 
 
@@ -67,6 +68,51 @@ def _add_rows(e: Emitter) -> None:
     e.store(total, target)
 
 
+@subroutine(variant="entry")
+def _entry(waves, n, u, i):
+    """Return entry (u, i) of the basis of n > TABLED points."""
+    if u == 0:
+        return waves[0]
+    whole, rest = 2 * (i - i % SHORT) * u % (4 * n), (2 * (i % SHORT) + 1) * u % (4 * n)
+    cosine = np.float32(waves[1 + whole] * waves[1 + 4 * n + rest])
+    whole, rest = (whole + 3 * n) % (4 * n), (rest + 3 * n) % (4 * n)
+    return np.float32(cosine - np.float32(waves[1 + whole] * waves[1 + 4 * n + rest]))
+
+
+@subroutine(variant="add_row")
+def _add_row(entries, value, row):
+    """Add a multiple of entries of a basis to as many elements."""
+    for j in range(row.size):  # row.size == entries.size
+        row[j] += value * entries[j]
+
+
+@subroutine(variant="add_wave")
+def _add_wave(waves, n, u, value, row, to, short):
+    """Add a multiple of frequency u > 0 of n > TABLED points to n elements from `to` on.
+
+    short.size == 2 * SHORT: cosines of i < SHORT, and their sines.
+    """
+    period = 4 * n
+    cosines, sines = short[:SHORT], short[SHORT:]
+    m = u
+    for i in range(SHORT):  # 0 <= m < period
+        cosines[i] = waves[1 + period + m]
+        sines[i] = waves[1 + period + (m - n if m >= n else m + 3 * n)]
+        m += 2 * u
+        m -= period if m >= period else 0
+    step = 2 * SHORT * u % period
+    m = 0
+    for at in range(0, n, SHORT):
+        cosine = waves[1 + m]
+        sine = waves[1 + (m - n if m >= n else m + 3 * n)]
+        part = row[to + at : to + min(at + SHORT, n)]
+        for i in range(part.size):  # at most SHORT
+            entry = np.float32(cosine * cosines[i] - sine * sines[i])
+            part[i] += np.float32(value * entry)
+        m += step
+        m -= period if m >= period else 0
+
+
 @subroutine(variant="sum_rows")
 def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     """Set n rows of `out` from `to` on to the sums of rows times entries of the basis.
@@ -74,6 +120,10 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     0 < count <= used.size == n, rows.size == (n + 7) * length, factors.size >= 8 * n, and
     to + n * length <= out.size.
     """
+    if n == 1:  # the one entry is 1
+        for i in range(length):
+            out[to + i] = rows[i]
+        return
     whole = length - length % BLOCK
     for i in range(count * length, (count + -count % _TOGETHER) * length):
         rows[i] = np.float32(0)
@@ -82,8 +132,10 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
         for q in range(min(_TOGETHER, count - r)):
             u = used[r + q]
             for i in range(n):
-                at = u * n + i if n <= TABLED else (1 + (2 * i + 1) * u % (4 * n) if u else 0)
-                factors[i * _TOGETHER + q] = basis[at]
+                if n <= TABLED:
+                    factors[i * _TOGETHER + q] = basis[u * n + i]
+                else:
+                    factors[i * _TOGETHER + q] = _entry(basis, n, u, i)
         for i in range(n):
             here = to + i * length
             for j in range(0, whole, BLOCK):
@@ -100,10 +152,25 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
 @kernel(
     "in int64[], in int32[], in float32[], int64, int64, int64, in float32[], in float32[], "
     "in float32[], out int64[], out float32[], out int64[], out float32[], out float32[], "
-    "out float32[]"
+    "out float32[], out float32[]"
 )
 def _inverse(
-    starts, places, values, a, b, c, first, middle, last, lines, rows, layers, planes, factors, out
+    starts,
+    places,
+    values,
+    a,
+    b,
+    c,
+    first,
+    middle,
+    last,
+    lines,
+    rows,
+    layers,
+    planes,
+    factors,
+    short,
+    out,
 ):
     # out.size == (starts.size - 1) * a * b * c, starts rises up to places.size == values.size,
     # 0 <= places < a * b * c; lines.size == b, rows.size == (b + 7) * c, layers.size == a,
@@ -127,14 +194,12 @@ def _inverse(
                     v = places[k] - u * c
                     value = values[k]
                     if c <= TABLED:
-                        for j in range(c):
-                            rows[row + j] += value * last[v * c + j]
+                        _add_row(last[v * c : v * c + c], value, rows[row : row + c])
+                    elif v == 0:
+                        for j in range(row, row + c):
+                            rows[j] += value * last[0]
                     else:
-                        m = v if v else -1  # 0 <= 1 + m <= 4 * c
-                        for j in range(c):
-                            rows[row + j] += value * last[1 + m]
-                            m += 2 * v
-                            m -= 4 * c if m >= 4 * c else 0
+                        _add_wave(last, c, v, value, rows, row, short)
                     k += 1
                 lines[height] = u - t * b
                 height += 1
