@@ -87,6 +87,7 @@ def rows(x: np.ndarray) -> tuple[Callable[[], object], list[Row]]:
         ]
     table += _passes(x)
     table += _qsgd(x)
+    table += _selection(x)
     for spec, goals in _GOALS.items():
         table += _calls(spec, x, residual, acc, goals)
     raw = gcodec.encode(x, "raw")
@@ -131,6 +132,8 @@ _GOALS = {
     "minifloat:code=none": Goals(),
     "minifloat:scale=0.5,code=pair,table=3": Goals(decode=0.95),
     "minifloat:format=e4m3,code=huffman": Goals(),
+    "randomk": Goals(),
+    "randomk:value=int8": Goals(),
 }
 
 
@@ -211,6 +214,46 @@ def _qsgd(x: np.ndarray) -> list[Row]:
         Row("entropy: omega encode, of uint64", lambda: omega.encode(levels_of)),
         Row("entropy: omega decode, to uint64", lambda: omega.decode(coded, n)),
     ]
+
+
+def _selection(x: np.ndarray) -> list[Row]:
+    """Rows for the choice of few elements, with what NumPy and torch have for it."""
+    import importlib.util
+
+    from gcodec.kernels import scatter, select
+    from gcodec.kernels.draw import draw
+
+    n, out = x.size, np.ones(x.size, np.float32)
+    minus, plus = np.float32(-1), np.float32(0.5)
+    magnitude = np.abs(x)
+    table = []
+    for share, goal in ((0.001, 1 / 4), (0.01, 1 / 4), (0.1, 1 / 8)):
+        k = int(n * share)
+        name = f"{100 * share:g} %"
+        table += [
+            Row(f"select: largest, {name}", lambda k=k: select.largest(x, k), goal=goal),
+            Row(f"select: np.argpartition, {name}", lambda k=k: np.argpartition(magnitude, n - k)),
+        ]
+        if importlib.util.find_spec("torch"):
+            import torch
+
+            tensor = torch.from_numpy(magnitude)
+            table.append(Row(f"select: torch.topk, {name}", lambda k=k, t=tensor: t.topk(k)))
+        at = select.largest(x, k)
+        assert at is not None
+        threshold, sent = magnitude[at].min(initial=np.inf), scatter.take(x, at)
+        table += [
+            Row(f"select: at least, {name}", lambda t=threshold: select.at_least(x, t)),
+            Row(f"draw: {name}", lambda k=k: draw(n, k, 1)),
+            Row(f"scatter: take, {name}", lambda at=at: scatter.take(x, at)),
+            Row(f"scatter: put, {name}", lambda at=at, v=sent: scatter.put(out, at, v)),
+            Row(f"scatter: add, {name}", lambda at=at, v=sent: scatter.add(out, at, v, plus)),
+            Row(
+                f"scatter: subtract, {name}",
+                lambda at=at, v=sent: scatter.add(out, at, v, minus),
+            ),
+        ]
+    return table
 
 
 def _calls(

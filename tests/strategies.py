@@ -51,6 +51,24 @@ _CHOSEN = {
         *("minifloat:format=e4m3,code=planes", "minifloat:format=e5m2,scale=3e-38,code=huffman"),
         *("minifloat:format=e5m2,style=ieee,code=none", "minifloat:format=e5m2,table=empirical"),
     ),
+    "mxnet-2bit": (
+        *("mxnet-2bit", "mxnet-2bit:threshold=0.25,server=yes", "mxnet-2bit:threshold=auto"),
+        *("mxnet-2bit:threshold=inf", "mxnet-2bit:threshold=1.1754944e-38,form=auto"),
+        *("mxnet-2bit:threshold=3e38", "mxnet-2bit:threshold=1e-06,server=yes,form=sparse"),
+        *("mxnet-2bit:form=sparse,index=auto", "mxnet-2bit:form=sparse,index=bitmap"),
+        *("mxnet-2bit:threshold=auto,form=auto,index=auto", "mxnet-2bit:form=auto,index=rans"),
+    ),
+    "topk": (
+        *("topk", "topk:value=sign", "topk:value=int8,index=rice", "topk:k=3,value=float16"),
+        *("topk:index=bitmap,ratio=1.0,value=bfloat16", "topk:index=rans,ratio=0.5"),
+        *("topk:index=huffman,ratio=0.3,value=int8", "topk:index=eliasfano,k=100"),
+        *("topk:threshold=0.5", "topk:k=0", "topk:threshold=1e-06,value=sign,index=rice"),
+    ),
+    "randomk": (
+        *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
+        *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),
+        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=0"),
+    ),
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
 

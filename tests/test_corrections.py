@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -928,3 +929,133 @@ def test_negative_zero_is_plus() -> None:
     decoded = codec.dequantize(symbols, 4)
     assert decoded.tolist() == [1.5, 1.5, 1.5, -1.5]
     assert residual.tolist() == (x - decoded).tolist()
+
+
+# --- randomk ------------------------------------------------------------------------------------
+
+
+def chapter_random_k(
+    gradient: np.ndarray, ratio: float, program: np.random.RandomState
+) -> tuple[np.ndarray, np.ndarray]:
+    """Select as the chapter does, whose generator is one for the whole program."""
+    k = max(1, int(len(gradient) * ratio))
+    indices = np.sort(program.choice(len(gradient), k, replace=False))
+    values = gradient[indices] * (len(gradient) / k)
+    return indices.astype(np.uint32), values.astype(np.float32)
+
+
+def test_one_per_cent_is_not_a_hundredth() -> None:
+    n = 1 << 20
+    x = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    assert 0.01 * (32 + 32) / 32 == 0.02  # what the property returns: 1/50 is left
+    for value, ratio in (("float32", 79), ("bfloat16", 132)):
+        frame = gcodec.encode(x, f"topk:value={value}")
+        assert ratio < x.nbytes / len(frame) < ratio + 2
+
+
+def test_ties_go_to_the_first() -> None:
+    x = np.resize(f32(1, -1, 1), 1000)
+    by_numpy = np.sort(np.argpartition(np.abs(x), -10)[-10:])
+    assert by_numpy.tolist() != list(range(10))
+    assert gcodec.decode_sparse(gcodec.encode(x, "topk"))[0].tolist() == list(range(10))
+    x[500] = np.nan
+    assert 500 in np.argpartition(np.abs(x), -10)[-10:]
+    with pytest.raises(gcodec.ParameterError, match="NaN"):
+        gcodec.encode(x, "topk")
+    kept = gcodec.encode(x, "topk", nonfinite="zero")
+    assert gcodec.decode_sparse(kept)[0].tolist() == list(range(10))
+
+
+def test_a_threshold_from_topk_sends_too_much() -> None:
+    x = np.ones(10_000, np.float32)
+    threshold = np.sort(np.abs(x))[-100]
+    assert np.count_nonzero(np.abs(x) >= threshold) == 10_000
+    assert gcodec.decode_sparse(gcodec.encode(x, "topk"))[0].size == 100
+    asked = gcodec.encode(x, f"topk:threshold={threshold}")
+    assert gcodec.decode_sparse(asked)[0].size == 10_000
+
+
+def test_residual_of_the_exercise() -> None:
+    rng, feedback, norms = np.random.default_rng(0), gcodec.Feedback("topk"), []
+    for step in range(1000):
+        x = rng.standard_normal(10_000).astype(np.float32) / np.float32((step + 1) ** 0.5)
+        feedback.compress("w", x)
+        norms.append(float(np.linalg.norm(feedback.residual("w"))))
+    assert 125 < max(norms) < 145 and norms.index(max(norms)) < 20
+    assert 24 < np.mean(norms) < 30
+    assert norms[-1] < max(norms) / 5  # bounded it is
+
+
+def test_largest_residual_does_not_fall() -> None:
+    x, feedback = np.ones(100, np.float32), gcodec.Feedback("topk")
+    feedback.compress("w", x)
+    assert np.abs(feedback.residual("w")).max() == 1 > 1 * (1 - 1 / 100)
+    assert (feedback.residual("w") ** 2).sum() == 99 == (1 - feedback.codec.contraction(100)) * 100
+
+
+def test_scaled_random_k_diverges_under_feedback() -> None:
+    rng = np.random.default_rng(0)
+    gradients = rng.standard_normal((400, 1000)).astype(np.float32)
+    program, error = np.random.RandomState(0), np.zeros(1000)
+    for gradient in gradients:
+        error += gradient
+        indices, values = chapter_random_k(error, 0.01, program)
+        error[indices] -= values
+    assert np.linalg.norm(error) > 1e18
+    sizes = {}
+    for spec in ("randomk:unbiased=yes", "randomk"):
+        codec, residual = gcodec.parse(spec), np.zeros(1000, np.float32)
+        for step, gradient in enumerate(gradients):
+            codec.quantize_residual(gradient, residual, seed=step)
+        sizes[spec] = float(np.linalg.norm(residual.astype(np.float64)))
+    assert sizes["randomk:unbiased=yes"] > 1e18
+    assert 250 < sizes["randomk"] < 400
+    norm = np.linalg.norm(gradients, axis=1).mean()
+    assert sizes["randomk"] == pytest.approx(99**0.5 * norm, rel=0.1)
+
+
+def test_random_k_is_drawn_from_its_own_seed() -> None:
+    x = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+    program = np.random.RandomState(1)
+    first, _ = chapter_random_k(x, 1e-4, program)
+    program.seed(1)
+    program.random_sample()  # somewhere else
+    second, _ = chapter_random_k(x, 1e-4, program)
+    assert first.tolist() != second.tolist()
+    codec = gcodec.parse("randomk:ratio=1e-4")
+    payload = codec.encode(x, seed=1)
+    codec.decode(payload, x.size)
+    peaks = []
+    for select in (
+        lambda: codec.encode(x, seed=1),
+        lambda: codec.unpack(payload, x.size),
+        lambda: chapter_random_k(x, 1e-4, program),
+    ):
+        tracemalloc.start()
+        made = select()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        if len(peaks) == 1:
+            assert made.tobytes() == payload.tobytes()
+    assert peaks[2] > 8 * x.size
+    assert max(peaks[:2]) < 20_000  # for 105 elements
+
+
+def test_random_k_needs_no_positions() -> None:
+    x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    indices, values = chapter_random_k(x, 0.01, np.random.RandomState(0))
+    payload = gcodec.parse("randomk").encode(x, seed=5)
+    assert 8 * (indices.nbytes + values.nbytes) == 64 * 100
+    assert payload.nbits == 32 * 100
+    assert len(payload.codec.write_scalars(payload.scalars)) == 1
+
+
+def test_a_share_is_rounded() -> None:
+    x, program = np.ones(100, np.float32), np.random.RandomState(0)
+    assert 100 * 0.29 == 28.999999999999996
+    assert chapter_random_k(x, 0.29, program)[1].size == 28
+    assert gcodec.parse("randomk:ratio=0.29").encode(x).nbits == 32 * 29
+    assert gcodec.parse("randomk:ratio=0.025").encode(x).nbits == 32 * 2  # 2.5
+    with pytest.raises(ValueError):
+        chapter_random_k(x[:0], 0.29, program)
+    assert gcodec.parse("randomk:ratio=0.29").encode(x[:0]).nbits == 0

@@ -298,7 +298,7 @@ def test_keys_of_the_wrong_kind(key: Any) -> None:
     [
         ({"params": b"\2"}, Unsupported),  # a choice that does not exist
         ({"params": b"\xff"}, Unsupported),
-        ({"params": b"\1\0\0"}, Unsupported),  # a parameter more than there are
+        ({"params": b"\1\0\0\0"}, Unsupported),  # a parameter more than there are
         ({"params": b"\0" * 255}, Unsupported),
         ({"scalars": HALF + b"\0"}, Unsupported),
         ({"scalars": HALF * 60}, Unsupported),

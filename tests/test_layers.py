@@ -19,6 +19,7 @@ LAYERS = [
     {"gennorm", "codebooks"},
     {"entropy"},
     {"level_strings", "minifloat_strings", "index_strings", "sparse_values"},
+    {"index_plans"},
     {"dct"},
     {"hooks"},
     {"codec"},

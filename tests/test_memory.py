@@ -17,6 +17,7 @@ SPECS = [
     *("mxnet-2bit", "mxnet-1bit", "terngrad", "terngrad:pack=terngrad", "terngrad:pack=base3"),
     *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=1,bucket=100"),
     *("sign", "sign:scale=l2", "sign:scale=none"),
+    *("randomk", "randomk:value=sign,unbiased=yes"),
 ]
 
 

@@ -243,6 +243,17 @@ def test_overhead_of_qsgd() -> None:
     assert fixed + len(wire.leb128(n)) + len(wire.leb128(codec.max_payload_nbits(n))) <= 40
 
 
+def test_overhead_of_randomk() -> None:
+    """The seed of a run has 64 bits, and a ratio as many."""
+    n = 2**28 - 1
+    codec = gcodec.parse("randomk:ratio=0.999,unbiased=yes,value=sign")
+    scalars = codec.write_scalars({"seed": 2**64 - 1})
+    fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
+    nbits = gcodec.parse("randomk:ratio=1").max_payload_nbits(n)
+    assert "`randomk`, of fewer than 2^28, at most 48" in TEXT
+    assert fixed + len(wire.leb128(n)) + len(wire.leb128(nbits)) == 48
+
+
 def test_every_prefix_of_an_example_is_truncated() -> None:
     fields = next(fields for label, fields, _ in BLOCKS if label == "mxnet-2bit")
     frame = vector.data(fields["frame"])
@@ -302,7 +313,7 @@ GOOD = {
         ({"dtype_code": 0}, gcodec.Unsupported),
         ({"dtype_code": 5}, gcodec.Unsupported),
         ({"params": b"\2"}, gcodec.Unsupported),
-        ({"params": b"\0\0\0"}, gcodec.Unsupported),
+        ({"params": bytes(4)}, gcodec.Unsupported),
         ({"scalars": THRESHOLD + b"\0"}, gcodec.Unsupported),
         ({"scalars": b""}, gcodec.Corrupt),
         ({"scalars": THRESHOLD[:3]}, gcodec.Corrupt),
@@ -322,7 +333,7 @@ GOOD = {
         ({"codec_id": 1, "scalars": b"", "shape": (1,), "nbits": 31}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "payload": b"\0\0\0\1"}, gcodec.Corrupt),
         ({"codec_id": 4, "scalars": b"", "params": b"\0\0"}, gcodec.Corrupt),
-        ({"codec_id": 9}, gcodec.Unsupported),
+        ({"codec_id": 12}, gcodec.Unsupported),
     ],
 )
 def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) -> None:

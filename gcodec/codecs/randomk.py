@@ -11,7 +11,7 @@ With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x
 use without error feedback: under it, what is sent n/k times too large is what comes back as the
 next error, and grows without bound.
 
-NaN and Inf are refused, sent or not, as are values that pass the range of what is decoded.
+NaN and Inf are refused, sent or not, as is what n/k would take beyond float32.
 
 Example: x = (1, −2, 3, −4), k=2 with seed 7 sends elements 0 and 3:
 ``3f 80 00 00 c0 80 00 00``.
@@ -68,32 +68,33 @@ class RandomK(Codec):
 
     Parameters
     ----------
-    ratio : float
-        Of the elements that are sent, above 0, up to 1; at least one is.
-    k : int
-        Elements that are sent, or all; 0: by the ratio.
+    value : {"float32", "float16", "bfloat16", "int8", "sign"}
+        What each is sent as: a float; a byte with a step for each 256; a sign, with the mean
+        magnitude of all.
     unbiased : {"no", "yes"}
         Whether decoded values are multiplied by n/k.
-    value : {"float32", "float16", "bfloat16", "int8", "sign"}
-        How values are sent: as floats; as bytes times the largest |x| / 127 of 256 in a row; as
-        signs times the mean of |x|.
+    k : int or "ratio"
+        How many are sent.
+    ratio : float
+        Share of the elements that is sent, above 0, up to 1; one is at least.
     """
 
     refuses_nonfinite = True
-    takes_all_finite = False  # float16, and n/k times a value, may pass their range
 
-    ratio: float = param(
-        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
-    )
-    k: int = param(Integer(0, _MOST), 0, "elements that are sent; 0: by the ratio")
+    value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
     unbiased_: str = param(
         Choice("no", "yes"), "no", "whether decoded values are multiplied by n/k", name="unbiased"
     )
-    value: str = param(Choice(*sparse_values.VALUES), "float32", "how values are sent")
+    k: int | str = param(
+        Integer(0, _MOST, sent=("ratio",)), "ratio", "elements that are sent; ratio: by that"
+    )
+    ratio: float = param(
+        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
+    )
 
     def check(self) -> None:
         """Refuse a ratio beside k."""
-        if self.k and self.ratio != _RATIO:
+        if self.ratio != _RATIO and self.k != "ratio":
             raise ParameterError.of("ratio", self.ratio, "left out where k is given")
 
     def scalar_fields(self) -> tuple[Field, ...]:
@@ -101,28 +102,33 @@ class RandomK(Codec):
         return (_SEED,)
 
     @property
+    def takes_all_finite(self) -> bool:  # type: ignore[override]
+        """False where n/k times a value may pass float32."""
+        return self.unbiased_ == "no"
+
+    @property
     def unbiased(self) -> bool:
-        """True where values are multiplied by n/k and not rounded before."""
-        return self.unbiased_ == "yes" and self.value == "float32"
+        """True where values are multiplied by n/k, and not rounded before."""
+        return self.unbiased_ == "yes" and self.value == "float32" and self.k != 0
 
     def variance(self, n: int) -> float | None:
         """Return n/k − 1 where unbiased, 1 − k/n where nothing is multiplied; None if rounded."""
-        k = self._sent(n)
-        if self.value != "float32" or not k:
+        if self.value != "float32":
             return None
-        return n / k - 1 if self.unbiased else 1 - k / n
+        k, n = self._sent(n), max(n, 1)
+        return n / k - 1 if self.unbiased and k else 1 - k / n
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the values that are sent of n."""
         return sparse_values.nbits(self._sent(n), self.value)
 
     def _sent(self, n: int) -> int:
-        return min(n, self.k or max(1, round(self.ratio * n)))
+        return min(n, self.k if isinstance(self.k, int) else max(1, round(self.ratio * n)))
 
     def _factor(self, n: int) -> np.float32:
         """Return what decoded values are multiplied by."""
-        scaled = self.unbiased_ == "yes" and n
-        return np.float32(n / self._sent(n) if scaled else 1)
+        k = self._sent(n)
+        return np.float32(n / k if self.unbiased_ == "yes" and k else 1)
 
     # --- quantise
 
@@ -150,11 +156,11 @@ class RandomK(Codec):
         values = arithmetic.corrected(x, error, decay)
         symbols = self._rounded(values, n, seed)
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
-        arithmetic.add_scaled(decoded, np.float32(-1), values)
-        if not all_finite(values):
+        minus = np.float32(-1)
+        if not all_finite(arithmetic.corrected(values, decoded, minus)):
             raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
         arithmetic.correct(tensor.values, residual, decay)
-        scatter.add(residual, positions, decoded, np.float32(-1))
+        scatter.add(residual, positions, decoded, minus)
         return symbols
 
     # --- dequantise

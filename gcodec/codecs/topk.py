@@ -2,8 +2,8 @@
 
 Of n elements k = min(n, max(1, round(ratio·n))) are sent, the product in binary64 and halves to
 even, or min(n, k) where k is given; of equal magnitudes those of the lowest index. With a
-threshold t > 0 it is all of |x| ≥ t, and how many is a scalar of the message. NaN and Inf are
-refused. What is not sent decodes to +0.
+threshold t > 0 it is all of |x| ≥ t, and the message says k. NaN and Inf are refused. What is not
+sent decodes to +0.
 
 The payload is one bit string, most significant bit first: the values in the order of their
 positions (`gcodec.sparse_values`), and the positions (`gcodec.index_strings`), which end with the
@@ -24,22 +24,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import index_strings, sparse_values
+from gcodec import index_plans, index_strings, sparse_values
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
-from gcodec.errors import ParameterError, Truncated
+from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.index_strings import IndexString
 from gcodec.kernels import convert, scatter, select
 from gcodec.kernels.pack import check_padding
 from gcodec.kinds import Choice, Float32, Float64, Integer
-from gcodec.params import Field, param
+from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 from gcodec.sparse_values import SparseValues
 
-_MOST = 2**62  # elements
-_COUNT = Field("count", Integer(0, _MOST), "elements that are sent")
+_RATIO = 0.01
 
 
 class TopKSymbols(NamedTuple):
@@ -65,45 +64,45 @@ class TopK(Codec):
 
     Parameters
     ----------
-    ratio : float
-        Of the elements that are sent, above 0, up to 1.
-    k : int
-        How many are sent; 0: by the ratio.
-    threshold : float
-        The least magnitude that is sent; 0: by k or the ratio.
     value : {"float32", "float16", "bfloat16", "int8", "sign"}
         What each is sent as: a float; a byte with a step for each 256; a sign, with the mean
         magnitude of all.
     index : {"auto", "rice", "eliasfano", "bitmap", "rans", "huffman"}
         What positions are coded in; ``"auto"``: whichever is shortest.
+    k : int or "ratio"
+        How many are sent.
+    ratio : float
+        Share of the elements that is sent, above 0, up to 1; one is at least.
+    threshold : float
+        The least magnitude that is sent, in place of k and the ratio; 0: none.
     """
 
     refuses_nonfinite = True
 
-    ratio: float = param(
-        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), 0.01, "share that is sent"
-    )
-    k: int = param(Integer(0, _MOST), 0, "elements that are sent; 0: by the ratio")
-    threshold: float = param(
-        Float32("a number, not negative", lambda t: 0 <= t < math.inf),
-        0.0,
-        "least magnitude that is sent; 0: by k or the ratio",
-    )
     value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
     index: str = param(
         Choice(*index_strings.CODES, unsent=("auto",)), "auto", "what positions are coded in"
     )
+    k: int | str = param(
+        Integer(0, index_strings.MOST, sent=("ratio",)),
+        "ratio",
+        "elements that are sent; ratio: by that",
+    )
+    ratio: float = param(
+        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
+    )
+    threshold: float = param(
+        Float32("a number, not negative", lambda t: 0 <= t < math.inf),
+        0.0,
+        "least magnitude that is sent, in place of k; 0: none",
+    )
 
     def check(self) -> None:
         """Refuse more than one way to tell how many."""
-        if self.k and self.threshold:
+        if self.k != "ratio" and self.threshold:
             raise ParameterError.of("threshold", self.threshold, "0 where k is given")
-        if self.ratio != 0.01 and (self.k or self.threshold):
+        if self.ratio != _RATIO and (self.k != "ratio" or self.threshold):
             raise ParameterError.of("ratio", self.ratio, "left out where k or threshold is given")
-
-    def scalar_fields(self) -> tuple[Field, ...]:
-        """Return how many are sent, where only the values tell."""
-        return (_COUNT,) if self.threshold else ()
 
     def contraction(self, n: int) -> float | None:
         """Return k/n for float32 without a threshold; None else."""
@@ -121,16 +120,11 @@ class TopK(Codec):
         """Sent values, or states of rANS."""
         return index_strings.seek_blocks(self.index)
 
-    @property
-    def takes_all_finite(self) -> bool:  # type: ignore[override]
-        """False where a value may pass the range of its 16 bits."""
-        return self.value not in ("float16", "bfloat16")
-
     def _most(self, n: int) -> int:
         """Return how many of n elements are sent, or are at most."""
         if self.threshold:
             return n
-        return min(n, self.k or max(1, round(self.ratio * n)))
+        return min(n, self.k if isinstance(self.k, int) else max(1, round(self.ratio * n)))
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         if self.threshold:
@@ -159,10 +153,11 @@ class TopK(Codec):
         n, positions, values = symbols
         string = sparse_values.put(values, self.value, positions.size)
         front = string.trimmed(), string.nbits
-        written = index_strings.write(positions, n, self.index, front)
-        scalars = {field.name: positions.size for field in self.scalar_fields()}
+        written = index_plans.write(positions, n, self.index, front)
         codec = self.replaced(index=written.code)
-        return Payload(codec, scalars, *written[1:])
+        if self.threshold:  # a reader needs no more than what came of it
+            codec = codec.replaced(k=positions.size, threshold=0.0)
+        return Payload(codec, {}, *written[1:])
 
     def _unpack(self, payload: Payload, n: int) -> TopKSymbols:
         string = self._string(payload, n)
@@ -171,7 +166,9 @@ class TopK(Codec):
 
     def _string(self, payload: Payload, n: int) -> IndexString:
         """Return the positions of a payload that has all the values."""
-        k = payload.scalars["count"] if self.threshold else self._most(n)
+        if self.threshold:
+            raise Corrupt("a message says how many are sent, and no threshold")
+        k = self._most(n)
         first = sparse_values.nbits(k, self.value)
         if payload.nbits < first:
             raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")

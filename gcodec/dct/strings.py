@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec import index_strings
+from gcodec import index_plans, index_strings
 from gcodec.dct import levels
 from gcodec.dct.levels import SIGN, Levels
 from gcodec.errors import Corrupt, Truncated
@@ -67,7 +67,7 @@ def write(found: Levels, places: np.ndarray, size: int, values: str, index: str)
     if index != "fixed":
         positions = places + size * np.arange(m, dtype=np.int64)[:, None]
         front = string.trimmed(), string.nbits
-        rice = index_strings.write(positions.reshape(-1), m * size, "rice", front)
+        rice = index_plans.write(positions.reshape(-1), m * size, "rice", front)
         if index == "rice" or rice.nbits < front[1] + fixed:
             return Written("rice", rice.data, rice.nbits)
         string = BitString(0, front[0].size + fixed // 8)

@@ -117,8 +117,8 @@ def _read_blocks(data, end, n, width, every, known, lows, starts, lasts, positio
             if i < stop:
                 high += 64 - used
                 used = 64
-                if high > most:  # so nothing passes 63 bits
-                    starts[blocks] = CORRUPT
+                if high > most:  # so nothing passes 63 bits; some zeros may be behind the end
+                    starts[blocks] = TRUNCATED if at + used > end else CORRUPT
                     return
             at += used
         if at > end:

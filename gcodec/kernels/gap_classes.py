@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.jit import inline, kernel
@@ -57,8 +57,10 @@ def read(data: np.ndarray, first: int, end: int, n: int, classes: np.ndarray) ->
 
     Raises
     ------
+    Truncated
+        If these are fewer.
     Corrupt
-        If these are more or fewer, or a position is not below n.
+        If they are more, or a position is not below n.
     """
     positions = np.empty(classes.size, np.int64)
     sums = pool.run(
@@ -69,7 +71,8 @@ def read(data: np.ndarray, first: int, end: int, n: int, classes: np.ndarray) ->
         begins[start] = at
         at += int(nbits)
     if at != end:
-        raise Corrupt(f"the gaps have {at - first} bits within classes, the payload {end - first}")
+        wrong = Truncated if at > end else Corrupt
+        raise wrong(f"the gaps have {at - first} bits within classes, the payload {end - first}")
 
     def task(start: int, stop: int) -> tuple[int, int, int]:
         room = positions[start:stop]

@@ -188,8 +188,8 @@ def _zeros(data, at, end, most):
         found = np.int64(leading_zeros(word))
         count += found
         at += found
-        if count > most:
-            return np.int64(0), np.int64(CORRUPT)
+        if count > most:  # of which some may be behind the end
+            return np.int64(0), np.int64(TRUNCATED if at >= end else CORRUPT)
         if found < 64:
             return count, at + 1
 

@@ -45,7 +45,9 @@ def add(out: np.ndarray, positions: np.ndarray, values: np.ndarray, scale: np.fl
     Each product is rounded before it is added. So +0 is added where nothing is, which makes +0 of
     −0; or −0, which changes nothing, and costs nothing, if the scale is negative.
     """
-    zero, sums = scale * np.float32(0), np.empty(positions.size, np.float32)
+    with np.errstate(invalid="ignore"):  # it can be NaN
+        zero = scale * np.float32(0)
+    sums = np.empty(positions.size, np.float32)
 
     def task(start: int, stop: int, some: slice) -> int:
         part = out[start:stop]

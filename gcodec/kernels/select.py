@@ -42,16 +42,14 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     counts = log_histogram(values)
     if counts[FINITE:].any():
         return None
-    if k == 0:
-        return np.empty(0, np.int64)
-    positions, some = None, values
-    low, shift, need = 0, SHIFT, k  # `need` are missing from the bin of 2^shift levels from low on
+    if k in (0, values.size):
+        return np.arange(k)
+    some, positions = values, None  # candidates, and where these are
+    low, shift, need = 0, SHIFT, k
     while True:
-        totals = np.cumsum(counts[::-1])
-        place = int(np.searchsorted(totals, need))
-        inside = int(counts[counts.size - 1 - place])
-        low += counts.size - 1 - place << shift
-        need -= int(totals[place]) - inside
+        place, inside, above = _bin_of(counts, need)
+        low += place << shift
+        need -= above  # as many are from `low` to 2^shift levels above it; k − need are higher
         if need == inside or shift == 0:
             break
         if _FEW * (k - need + inside) <= some.size:
@@ -63,9 +61,8 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     if need == inside:
         found = _above(some, low - 1)
     else:
-        found = np.sort(
-            np.concatenate([_above(some, low), _first(some, low, need)]), kind="stable"
-        )
+        found = np.concatenate([_above(some, low), _first(some, low, need)])
+        found.sort(kind="stable")  # which merges the two
     return found if positions is None else positions[found]
 
 
@@ -74,6 +71,14 @@ def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
     found = _above(values, level - 1)
     return None if max_abs_bits(take(values, found)) >= INFINITY_BITS else found
+
+
+def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:
+    """Find the bin of the last of the `need` largest; how many it and those above it hold."""
+    totals = np.cumsum(counts[::-1])
+    place = int(np.searchsorted(totals, need))
+    inside = int(counts[-1 - place])
+    return counts.size - 1 - place, inside, int(totals[place]) - inside
 
 
 def _above(values: np.ndarray, level: int) -> np.ndarray:

@@ -17,6 +17,7 @@ The seek table::
     [per block that does not begin where one of rANS does: 32 states u32]
 
 Only tables of codecs whose blocks count sent values have advances, and only those of rANS states.
+A topk message, and a sparse one of mxnet-2bit, has the blocks of the code of its positions.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 from . import leb128
 from .crc32c import crc32c
+from .positions import LEAST_LOG2_RICE
 from .seek import STRIDE
 
 MAGIC = bytes([0x47, 0x43, 0x46, 0x01])
@@ -37,11 +39,13 @@ FLAG_SEEK = 2
 FLAG_TAG = 4
 MAX_NDIM = 32
 TAG_NBYTES = 16
-QSGD, TERNGRAD, MINIFLOAT = 2, 5, 8  # the public codecs that have seek tables
-SPARSE = 1  # the form of qsgd whose blocks count sent values
+QSGD, MXNET_2BIT, TERNGRAD, MINIFLOAT, TOPK = 2, 3, 5, 8, 9  # public codecs with seek tables
+SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
+OF_VALUES = ("values", "rice")
 PAIRS = 2  # the code of minifloat whose blocks are of pairs
+POSITIONS = ("rice", "values", None, "states", "values")  # rice: blocks of values, not too short
 TERNGRAD_RANS = 3  # the pack of terngrad that has blocks: of bytes, each of five elements
 LANES = 32
 RANS_BLOCK = 18  # log2
@@ -142,7 +146,8 @@ class _Reader:
 def _read_seek(read: _Reader, kind: str) -> dict[str, Any]:
     """Read a seek table, which must be in its shortest form and not contradict itself."""
     log2_block = read.byte()
-    least, most = (5, RANS_BLOCK) if kind == "states" else (0, 62)
+    limits = {"states": (5, RANS_BLOCK), "rice": (LEAST_LOG2_RICE, 62)}
+    least, most = limits.get(kind, (0, 62))
     if not least <= log2_block <= most:
         raise ValueError(f"a seek table of blocks of 2^{log2_block}")
     width = read.byte()
@@ -150,7 +155,7 @@ def _read_seek(read: _Reader, kind: str) -> dict[str, Any]:
         raise ValueError(f"a seek table with entries of {width} bytes")
     lengths: list[int] = []
     advances: list[int] = []
-    columns = [lengths, advances] if kind == "values" else [lengths]
+    columns = [lengths, advances] if kind in OF_VALUES else [lengths]
     for block in range(read.number()):
         if block and block % STRIDE == 0:
             for column in columns:
@@ -166,7 +171,7 @@ def _read_seek(read: _Reader, kind: str) -> dict[str, Any]:
     return {
         "log2_block": log2_block,
         "lengths": lengths,
-        "advances": advances if kind == "values" else None,
+        "advances": advances if kind in OF_VALUES else None,
     }
 
 
@@ -175,7 +180,7 @@ def _check_seek(table: dict[str, Any], kind: str, n: int, nbits: int) -> None:
     lengths, advances, block = table["lengths"], table["advances"], 2 ** table["log2_block"]
     if not lengths or sum(lengths) > nbits:
         raise ValueError("the seek table is not one of so many bits")
-    if kind == "values":
+    if kind in OF_VALUES:
         if sum(advances) > n or advances[-1] < 1 or min(advances[:-1], default=block) < block:
             raise ValueError("the seek table is not one of so many elements")
     elif kind == "states":  # of n symbols at most: silent elements have none
@@ -200,6 +205,9 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
     elif codec_id == MINIFLOAT and len(params) > 2 and params[2] < len(MINIFLOAT_CODES):
         kind = MINIFLOAT_CODES[params[2]]
         n = (n + 1) // 2 if params[2] == PAIRS else n
+    elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
+        index = params[1:2] if codec_id == TOPK else params[2:3] or b"\0"
+        kind = POSITIONS[index[0]] if index and index[0] < len(POSITIONS) else None
     if kind is None:
         raise ValueError("a seek table, but the codec has no blocks")
     return kind, n

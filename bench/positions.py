@@ -1,0 +1,110 @@
+"""Print what positions of the largest elements take in each index code, and how fast each is.
+
+Bits are per position, of the string alone; ``limit`` is n·H(k/n)/k, what uniform positions must
+take. Data are those of `bench.bits`, and positions drawn uniformly; ``--dumps FILE...`` takes the
+tensors of files instead. ``--speed`` prints millions of positions a second on one core, of 16 Mi
+uniform ones, as medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bench.bits import DATA, tensors, tensors_of
+from gcodec import index_plans
+from gcodec.index_strings import CODES, IndexString
+from gcodec.kernels import select
+
+SHARES = (0.001, 0.01, 0.1)
+_LEAST = 64  # positions of a tensor, from which on it is counted
+_FRONT = np.empty(0, np.uint8), 0
+
+
+def limit(n: int, k: int) -> float:
+    """Return the bits of k of n positions, each set of them as likely as others."""
+    p = k / n
+    return float(-n * (p * np.log2(p) + (1 - p) * np.log2(1 - p))) if k < n else 0.0
+
+
+def uniform(n: int, share: float) -> np.ndarray:
+    """Draw about that share of n positions."""
+    return np.flatnonzero(np.random.default_rng(0).random(n) < share)
+
+
+def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
+    """Return a row: bits per position of all tensors that have enough; None if none has."""
+    total, count, least = np.zeros(len(CODES) + 1), 0, 0.0
+    for x in data:
+        k = round(share * x.size)
+        if k >= _LEAST:
+            found = uniform(x.size, share) if name == "uniform" else select.largest(x, k)
+            assert found is not None
+            each = [index_plans.write(found, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
+            total, count, least = total + each, count + found.size, least + limit(x.size, k)
+    if not count:
+        return None
+    cells = " | ".join(f"{b:.2f}" for b in total / count)
+    return f"| {name} | {100 * share:g} % | {least / count:.2f} | {cells} |"
+
+
+def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
+    """Return the table of bits."""
+    columns = ("data", "sent", "limit", *CODES, "`index=auto`")
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
+    for name, found in data.items():
+        yield from filter(None, (bits(name, found, share) for share in SHARES))
+
+
+def speeds(n: int, rounds: int) -> Iterator[str]:
+    """Return the table of speeds."""
+    yield "| sent | code | write, M/s | read, M/s |"
+    yield "|---|---|---|---|"
+    for share in SHARES:
+        found = uniform(n, share)
+        for code in CODES:
+            made = index_plans.write(found, n, code, _FRONT)
+            string = IndexString(code, made.data, 0, made.nbits, found.size, n)
+            write = _seconds(lambda c=code, f=found: index_plans.write(f, n, c, _FRONT), rounds)
+            read = _seconds(lambda s=string, m=made: s.read(m.seek), rounds)
+            cells = (f"{found.size / t / 1e6:,.0f}" for t in (write, read))
+            yield f"| {100 * share:g} % | {code} | {' | '.join(cells)} |"
+
+
+def _seconds(run: Callable[[], object], rounds: int) -> float:
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.positions", description=__doc__)
+    parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
+    parser.add_argument("--speed", action="store_true", help="speeds in place of bits")
+    parser.add_argument("--rounds", type=int, default=25)
+    options = parser.parse_args()
+    if options.speed:
+        os.environ["GCODEC_NUM_THREADS"] = "1"
+        table = speeds(1 << 24, options.rounds)
+    elif options.dumps:
+        table = lines({Path(path).stem: tensors_of(path) for path in options.dumps})
+    else:
+        drawn = {name: tensors(name) for name in DATA}
+        table = lines({"uniform": [np.empty(1 << 20, np.float32)], **drawn})
+    for line in table:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
