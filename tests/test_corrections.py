@@ -1072,7 +1072,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def test_chunks_are_transformed_alone() -> None:
     x, y = normal(4, 8, 8), normal(4, 8, 8)
-    y[0] = x[0, ::-1] * 2
+    y[0] = x[0] ** 3
     there = [scipy.fft.dctn(z, norm="ortho") for z in (x, y)]
     assert np.all(there[0] != there[1])
     first, second = (gcodec.parse("dct8:chunk=8x8,k=5").quantize(z) for z in (x, y))

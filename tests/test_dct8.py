@@ -63,18 +63,19 @@ def cosine(angle: Decimal) -> Decimal:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 16, 61, 64, 255, 256, 257, 1000, 4096])
 def test_the_basis_is_rounded_from_exact_numbers(n: int) -> None:
-    waves = basis.waves(n)[: 4 * n + 1]
+    scaled, plain = basis.waves(n)
     with localcontext() as context:
         context.prec = 60
-        assert waves[0] == nearest((1 / Decimal(n)).sqrt())
+        assert basis.basis(n)[0, 0] == basis.basis(n)[0, -1] == nearest((1 / Decimal(n)).sqrt())
         for m in range(0, n, max(n // 61, 1)):
-            exact = (2 / Decimal(n)).sqrt() * cosine(pi() * m / (2 * n))
-            assert waves[1 + m] == nearest(exact)
-            assert waves[1 + 2 * n - m] == -waves[1 + m] == -waves[1 + (4 * n - m) % (4 * n)]
-        assert waves[1 + n] == waves[1 + 3 * n] == 0
+            exact = cosine(pi() * m / (2 * n))
+            for wave, factor in ((plain, Decimal(1)), (scaled, (2 / Decimal(n)).sqrt())):
+                assert wave[m] == nearest(exact * factor)
+                assert wave[2 * n - m] == -wave[m] == -wave[(4 * n - m) % (4 * n)]
+        assert scaled[n] == scaled[3 * n] == plain[n] == 0
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 64, 100])
+@pytest.mark.parametrize("n", [1, 2, 5, 64, 100, 300, 1025])
 def test_the_basis_is_that_of_scipy(n: int) -> None:
     rows = basis.basis(n)
     np.testing.assert_allclose(rows, fft.dct(np.eye(n), norm="ortho", axis=0), atol=1e-7)

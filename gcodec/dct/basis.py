@@ -27,34 +27,58 @@ _PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89 >> 256
 @functools.lru_cache(maxsize=32)
 def basis(n: int) -> np.ndarray:
     """Return the (n, n) float32 basis: a row for each frequency."""
-    scaled, plain = waves(n)[1:].reshape(2, 4 * n)
+    rows: np.ndarray
+    if n > TABLED:
+        near, far = np.split(_products(n), [2 * SHORT], axis=1)
+        (cosine, sine), (long, other) = (np.split(part, 2, axis=1) for part in (near, far))
+        rows = long[:, :, None] * cosine[:, None] - other[:, :, None] * sine[:, None]
+        rows = rows.reshape(n, -1)[:, :n]
+        rows.flags.writeable = False
+        return rows
+    scaled, _ = waves(n)
     u, i = np.arange(n)[:, None], np.arange(n)
-    if n <= TABLED:
-        rows: np.ndarray = scaled[(2 * i + 1) * u % (4 * n)]
-    else:
-        whole, rest = 2 * (i - i % SHORT) * u, (2 * (i % SHORT) + 1) * u
-        cosines, sines = ((whole - at) % (4 * n) for at in (0, n))
-        rows = scaled[cosines] * plain[rest % (4 * n)]
-        rows -= scaled[sines] * plain[(rest - n) % (4 * n)]
-    rows[0] = waves(n)[0]
+    rows = scaled[(2 * i + 1) * u % (4 * n)]
+    rows[0] = _first(n)
     rows.flags.writeable = False
     return rows
 
 
+@functools.lru_cache(maxsize=8)
+def _products(n: int) -> np.ndarray:
+    """Return what entries of more than `TABLED` points are made of.
+
+    Returns
+    -------
+    (n, 2·64 + 2·ceil(n / 64)) float32 array
+        For each u: cos β and sin β for r below 64; √(2/n)·cos α and √(2/n)·sin α for each q. For u
+        = 0 they are such that all entries are √(1/n).
+    """
+    scaled, plain = waves(n)
+    u = np.arange(n)[:, None]
+    near, far = (2 * np.arange(SHORT) + 1) * u, 2 * SHORT * np.arange(-(-n // SHORT)) * u
+    parts = [
+        wave[(at - shift) % (4 * n)]
+        for wave, at in ((plain, near), (scaled, far))
+        for shift in (0, n)
+    ]
+    parts[2][0] = _first(n)
+    return np.hstack(parts)
+
+
 @functools.lru_cache(maxsize=32)
-def waves(n: int) -> np.ndarray:
-    """Return √(1/n), and for m from 0 to 4n − 1 all √(2/n)·cos(π·m/2n), then all cos(π·m/2n).
+def waves(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return √(2/n)·cos(π·m/2n) and cos(π·m/2n) for m from 0 to 4n − 1, as float32.
 
     A sine is the cosine of m − n.
     """
     root, cosines = math.isqrt(2 * _ONE * _ONE // n), _cosines(n)
-    first = _rounded(math.isqrt(_ONE * _ONE // n) * _ONE)
-    periods = [
-        _period([_rounded(cosine * factor) for cosine in cosines]) for factor in (root, _ONE)
-    ]
-    found = np.concatenate([[np.float32(first)], *periods])
-    found.flags.writeable = False
-    return found
+    scaled, plain = ([_rounded(cosine * factor) for cosine in cosines] for factor in (root, _ONE))
+    return _period(scaled), _period(plain)
+
+
+def _first(n: int) -> np.float32:
+    """Return √(1/n)."""
+    return np.float32(_rounded(math.isqrt(_ONE * _ONE // n) * _ONE))
 
 
 def _period(quarter: list[float]) -> np.ndarray:
@@ -65,8 +89,8 @@ def _period(quarter: list[float]) -> np.ndarray:
 
 
 def table(n: int) -> np.ndarray:
-    """Return the basis as kernels take it: flat up to `TABLED` points, of more its waves."""
-    return basis(n).reshape(-1) if n <= TABLED else waves(n)
+    """Return the basis as kernels take it, flat: of more than `TABLED` points its products."""
+    return (basis if n <= TABLED else _products)(n).reshape(-1)
 
 
 def _cosines(n: int) -> list[int]:

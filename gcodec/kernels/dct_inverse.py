@@ -13,7 +13,9 @@ import numpy as np
 from gcodec.kernels.jit import kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, floats
 
-TABLED = 256  # points up to which a basis is a table of n·n entries; of more, it is its waves
+TABLED = (
+    256  # points up to which a basis is a table of n·n entries; of more, it is made of products
+)
 SHORT = 64  # points that share a factor there
 Sizes = tuple[int, int, int]
 
@@ -41,7 +43,7 @@ def inverse(
     sizes : (int, int, int)
     bases : three float32 arrays
         Of each axis: up to `TABLED` points, entry (u, i) is at u·n + i; for more, it is made of
-        its waves. See `gcodec.dct.basis`.
+        products. See `gcodec.dct.basis`.
     out : (m·a·b·c,) float32 array
     """
     a, b, c = sizes
@@ -49,7 +51,7 @@ def inverse(
     planes = np.empty((a + _TOGETHER - 1) * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
-    scratch = lines, rows, layers, planes, factors, np.empty(2 * SHORT, np.float32)
+    scratch = lines, rows, layers, planes, factors
     _inverse(starts, places, values, *sizes, *bases, *scratch, out)
 
 
@@ -68,15 +70,26 @@ def _add_rows(e: Emitter) -> None:
     e.store(total, target)
 
 
+@block("products", "near", "cosine", "sine", "value", "row", "at")
+def _add_entries(e: Emitter) -> None:
+    """Add a multiple of 32 entries to as many elements."""
+    builder, near, target = e.builder, e.address("products", "near"), e.address("row", "at")
+    factors = (e.splat(e.args[name]) for name in ("cosine", "sine"))
+    waves = (e.load(place, floats()) for place in (near, e.element(near, SHORT)))
+    one, other = (builder.fmul(*pair) for pair in zip(factors, waves, strict=True))
+    entries = builder.fsub(one, other)
+    product = builder.fmul(e.splat(e.args["value"]), entries)
+    e.store(builder.fadd(e.load(target, floats()), product), target)
+
+
 @subroutine(variant="entry")
-def _entry(waves, n, u, i):
+def _entry(products, n, u, i):
     """Return entry (u, i) of the basis of n > TABLED points."""
-    if u == 0:
-        return waves[0]
-    whole, rest = 2 * (i - i % SHORT) * u % (4 * n), (2 * (i % SHORT) + 1) * u % (4 * n)
-    cosine = np.float32(waves[1 + whole] * waves[1 + 4 * n + rest])
-    whole, rest = (whole + 3 * n) % (4 * n), (rest + 3 * n) % (4 * n)
-    return np.float32(cosine - np.float32(waves[1 + whole] * waves[1 + 4 * n + rest]))
+    longs = (n + SHORT - 1) // SHORT
+    near = u * 2 * (SHORT + longs) + i % SHORT
+    far = u * 2 * (SHORT + longs) + 2 * SHORT + i // SHORT
+    cosines = np.float32(products[far] * products[near])
+    return np.float32(cosines - np.float32(products[far + longs] * products[near + SHORT]))
 
 
 @subroutine(variant="add_row")
@@ -86,31 +99,18 @@ def _add_row(entries, value, row):
         row[j] += value * entries[j]
 
 
-@subroutine(variant="add_wave")
-def _add_wave(waves, n, u, value, row, to, short):
-    """Add a multiple of frequency u > 0 of n > TABLED points to n elements from `to` on.
-
-    short.size == 2 * SHORT: cosines of i < SHORT, and their sines.
-    """
-    period = 4 * n
-    cosines, sines = short[:SHORT], short[SHORT:]
-    m = u
-    for i in range(SHORT):  # 0 <= m < period
-        cosines[i] = waves[1 + period + m]
-        sines[i] = waves[1 + period + (m - n if m >= n else m + 3 * n)]
-        m += 2 * u
-        m -= period if m >= period else 0
-    step = 2 * SHORT * u % period
-    m = 0
-    for at in range(0, n, SHORT):
-        cosine = waves[1 + m]
-        sine = waves[1 + (m - n if m >= n else m + 3 * n)]
-        part = row[to + at : to + min(at + SHORT, n)]
-        for i in range(part.size):  # at most SHORT
-            entry = np.float32(cosine * cosines[i] - sine * sines[i])
-            part[i] += np.float32(value * entry)
-        m += step
-        m -= period if m >= period else 0
+@subroutine(variant="add_long_row")
+def _add_long_row(products, n, u, value, rows, to):
+    """Add a multiple of frequency u of n > TABLED points to n elements from `to` on."""
+    longs = (n + SHORT - 1) // SHORT
+    near = u * 2 * (SHORT + longs)
+    far = near + 2 * SHORT
+    for q in range(n // SHORT):
+        cosine, sine = products[far + q], products[far + longs + q]
+        for i in range(0, SHORT, BLOCK):
+            _add_entries(products, near + i, cosine, sine, value, rows, to + q * SHORT + i)
+    for i in range(n - n % SHORT, n):
+        rows[to + i] += np.float32(value * _entry(products, n, u, i))
 
 
 @subroutine(variant="sum_rows")
@@ -121,12 +121,10 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     to + n * length <= out.size.
     """
     if n == 1:  # the one entry is 1
-        for i in range(length):
-            out[to + i] = rows[i]
+        out[to : to + length] = rows[:length]
         return
     whole = length - length % BLOCK
-    for i in range(count * length, (count + -count % _TOGETHER) * length):
-        rows[i] = np.float32(0)
+    rows[count * length : (count + -count % _TOGETHER) * length] = np.float32(0)
     for r in range(0, count, _TOGETHER):
         # What is multiplied by the rows behind the last one, which are 0, does not matter.
         for q in range(min(_TOGETHER, count - r)):
@@ -152,7 +150,7 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
 @kernel(
     "in int64[], in int32[], in float32[], int64, int64, int64, in float32[], in float32[], "
     "in float32[], out int64[], out float32[], out int64[], out float32[], out float32[], "
-    "out float32[], out float32[]"
+    "out float32[]"
 )
 def _inverse(
     starts,
@@ -169,7 +167,6 @@ def _inverse(
     layers,
     planes,
     factors,
-    short,
     out,
 ):
     # out.size == (starts.size - 1) * a * b * c, starts rises up to places.size == values.size,
@@ -179,8 +176,7 @@ def _inverse(
         base = chunk * a * b * c
         k, stop = starts[chunk], starts[chunk + 1]
         if k == stop:
-            for i in range(base, base + a * b * c):
-                out[i] = np.float32(0)
+            out[base : base + a * b * c] = np.float32(0)
         depth = 0
         while k < stop:
             t = places[k] // (b * c)
@@ -188,18 +184,14 @@ def _inverse(
             while k < stop and places[k] < (t + 1) * b * c:
                 u = places[k] // c
                 row = height * c  # height < b
-                for j in range(row, row + c):
-                    rows[j] = np.float32(0)
+                rows[row : row + c] = np.float32(0)
                 while k < stop and places[k] < (u + 1) * c:
                     v = places[k] - u * c
                     value = values[k]
                     if c <= TABLED:
                         _add_row(last[v * c : v * c + c], value, rows[row : row + c])
-                    elif v == 0:
-                        for j in range(row, row + c):
-                            rows[j] += value * last[0]
                     else:
-                        _add_wave(last, c, v, value, rows, row, short)
+                        _add_long_row(last, c, v, value, rows, row)
                     k += 1
                 lines[height] = u - t * b
                 height += 1
