@@ -152,8 +152,10 @@ class Feedback:
 
     def _codec_for(self, name: str, tensor: Tensor) -> Codec:
         if isinstance(self.codec, Policy):
-            return self.codec.codec(name, tensor.shape, tensor.dtype)
-        return self.codec
+            codec = self.codec.codec(name, tensor.shape, tensor.dtype)
+        else:
+            codec = self.codec
+        return codec._of_shape(tensor.shape)
 
     def _finite(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> Tensor:
         """Apply `nonfinite`, and refuse a gradient that makes the residual infinite for good."""
