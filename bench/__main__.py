@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -88,6 +88,7 @@ def rows(x: np.ndarray) -> tuple[Callable[[], object], list[Row]]:
     table += _passes(x)
     table += _qsgd(x)
     table += _selection(x)
+    table += _dct8(x)
     for spec, goals in _GOALS.items():
         table += _calls(spec, x, residual, acc, goals)
     raw = gcodec.encode(x, "raw")
@@ -128,6 +129,8 @@ _GOALS = {
     "qsgd:s=4096,form=dense": Goals(),
     "qsgd:bucket=512,code=rans": Goals(),
     "terngrad:pack=rans": Goals(),
+    "dct8": Goals(),
+    "dct8:layout=tiles": Goals(),
     "minifloat": Goals(),
     "minifloat:code=none": Goals(),
     "minifloat:scale=0.5,code=pair,table=3": Goals(decode=0.95),
@@ -213,6 +216,34 @@ def _qsgd(x: np.ndarray) -> list[Row]:
         plain_decode,
         Row("entropy: omega encode, of uint64", lambda: omega.encode(levels_of)),
         Row("entropy: omega decode, to uint64", lambda: omega.decode(coded, n)),
+    ]
+
+
+def _dct8(x: np.ndarray) -> list[Row]:
+    """Rows for the passes of dct8, and SciPy's transform of the same chunks."""
+    from scipy import fft
+
+    import gcodec
+    from gcodec.dct import transform
+    from gcodec.kernels.dct_select import largest
+
+    codec: Any = gcodec.parse("dct8")
+    n, k = x.size, codec.k
+    cut = codec._chunks(n)
+    chunks = cut.take(x, 0, cut.count)
+    y, parts, forward = chunks.reshape(cut.count, -1), cut.parts(), transform.Forward(cut.sizes)
+    places, values = np.zeros((cut.count, k), np.int32), np.zeros((cut.count, k), np.float32)
+    symbols, out = codec.quantize(x), np.ones(n, np.float32)
+
+    def transformed() -> None:
+        for first, stop in parts:
+            forward(chunks[first:stop])
+
+    return [
+        Row("dct8: scipy.fft.dctn", lambda: fft.dctn(chunks, axes=(2, 3), norm="ortho")),
+        Row("dct8: BLAS transform", transformed),
+        Row("dct8: k largest of chunks", lambda: largest(y, k, places, values), goal=1 / 8),
+        Row("dct8: sparse inverse", lambda: codec._dequantize(symbols, out), goal=1 / 8),
     ]
 
 
@@ -331,7 +362,7 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
             f"{np.median(own[row.name]) * 1e3:.2f}",
             f"{np.median(against[row.name]):.2f}",
             f"{np.median(beside[row.name]):.2f}" if beside[row.name] else "",
-            "" if row.goal is None else f"{row.goal:g}",
+            "" if row.goal is None else f"{row.goal:.3g}",
         )
     return shown
 

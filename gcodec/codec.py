@@ -55,7 +55,9 @@ class Codec(Hooks):
         ------
         ParameterError, TypeError
         """
-        return self._quantize(intake(x).values, check_seed(seed), prior)
+        tensor = intake(x)
+        codec = self._of_shape(tensor.shape)
+        return codec._quantize(tensor.values, check_seed(seed), prior)
 
     def quantize_residual(
         self,
@@ -102,7 +104,7 @@ class Codec(Hooks):
             raise ParameterError("residual is strided: must be C-contiguous")
         if np.may_share_memory(kept, tensor.values):
             raise ParameterError("residual shares memory with x: must be an array of its own")
-        return self._quantize_residual(
+        return self._of_shape(tensor.shape)._quantize_residual(
             tensor, kept.reshape(-1), np.float32(decay), check_seed(seed), prior
         )
 
@@ -115,7 +117,7 @@ class Codec(Hooks):
             If the symbols are not those of as many elements.
         """
         out = empty_like_shape(shape)
-        self._dequantize(symbols, out)
+        self._of_shape(shape)._dequantize(symbols, out)
         return out.reshape(shape)
 
     def pack(self, symbols: Symbols) -> Payload:
@@ -131,11 +133,12 @@ class Codec(Hooks):
             If the bytes are not those of as many elements.
         """
         payload = self._checked(payload, size_of(shape))
-        return payload.codec._unpack(payload, size_of(shape))
+        return payload.codec._of_shape(shape)._unpack(payload, size_of(shape))
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
-        return self._encode(intake(x).values, check_seed(seed), prior)
+        tensor = intake(x)
+        return self._of_shape(tensor.shape)._encode(tensor.values, check_seed(seed), prior)
 
     def decode(
         self,
@@ -173,7 +176,8 @@ class Codec(Hooks):
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, size_of(shape))
-        values: np.ndarray = payload.codec._decode(payload, size_of(shape))
+        codec = payload.codec._of_shape(shape)
+        values: np.ndarray = codec._decode(payload, size_of(shape))
         return values.reshape(shape)
 
     def _checked(self, payload: Payload, n: int) -> Payload:

@@ -79,7 +79,7 @@ def encode(
     tensor = intake(x)
     if nonfinite != "raise" or not codec.refuses_nonfinite:
         tensor = with_policy(tensor, nonfinite)
-    payload = codec.encode(tensor.values, seed=seed)
+    payload = codec.encode(tensor.values.reshape(tensor.shape), seed=seed)
     frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
     if out is None:
         return frame.to_bytes()

@@ -146,13 +146,16 @@ class Feedback:
             self._gradients[name] = _l1_norm(tensor.values)
         self._residuals[name] = residual
         self._steps[name] = step + 1
-        self._priors[name] = codec, symbols
+        if codec.uses_prior:
+            self._priors[name] = codec, symbols
         return Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
 
     def _codec_for(self, name: str, tensor: Tensor) -> Codec:
         if isinstance(self.codec, Policy):
-            return self.codec.codec(name, tensor.shape, tensor.dtype)
-        return self.codec
+            codec = self.codec.codec(name, tensor.shape, tensor.dtype)
+        else:
+            codec = self.codec
+        return codec._of_shape(tensor.shape)
 
     def _finite(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> Tensor:
         """Apply `nonfinite`, and refuse a gradient that makes the residual infinite for good."""

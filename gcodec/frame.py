@@ -68,7 +68,8 @@ class Frame:
     key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `Corrupt` if the seek table cannot be one of the payload."""
+        """Tell the codec the shape; raise `Corrupt` if the seek table cannot be the payload's."""
+        object.__setattr__(self, "codec", self.codec._of_shape(self.shape))
         if self.seek is not None:
             count = self.codec.seek_count(self.size)
             self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)

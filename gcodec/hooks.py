@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from gcodec.seek import Blocks, SeekTable
 
 Symbols = Any  # each codec declares its own NamedTuple
 
+_H = TypeVar("_H", bound="Hooks")
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Hooks(Parameters):
@@ -28,6 +30,8 @@ class Hooks(Parameters):
     # for it; and whether it takes all others, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
     takes_all_finite: ClassVar[bool] = True
+    # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
+    uses_prior: ClassVar[bool] = False
 
     # What a class writes. Arrays are flat; `values` and `out` are float32.
 
@@ -48,6 +52,12 @@ class Hooks(Parameters):
     def max_payload_nbits(self, n: int) -> int:
         """Return the most bits of the payload of n elements."""
         raise NotImplementedError
+
+    # What a class may add that looks at more of a tensor than its elements.
+
+    def _of_shape(self: _H, shape: Any) -> _H:
+        """Return the codec for tensors of this shape, a tuple or an integer."""
+        return self
 
     # What a class of variable length may add.
 

@@ -230,6 +230,65 @@ class Float64(Float32):
         return value
 
 
+class Sizes:
+    """A few sizes, ``64x64`` in specs; on the wire a byte that counts them, and LEB128 each.
+
+    Parameters
+    ----------
+    most : int
+        How many there are at most.
+    largest : int
+        Of one.
+    product : int
+        The largest of all of them.
+    """
+
+    unsent: tuple[str, ...] = ()
+
+    def __init__(self, most: int, largest: int, product: int) -> None:
+        self.most, self.largest, self.product = most, largest, product
+        self.nbytes = 1 + most * len(leb128(largest))
+        self.allowed = (
+            f"1 to {most} sizes such as 64x64, each from 1 to {largest}, of at most {product} "
+            "elements"
+        )
+
+    def check(self, name: str, value: object) -> tuple[int, ...]:
+        """Return the sizes, given as a tuple, a list, one integer, or text."""
+        if isinstance(value, str):
+            return self.parse(name, value)
+        sizes = value if isinstance(value, (tuple, list)) else (value,)
+        found = tuple(check_integer(name, size, 1, self.largest, self.allowed) for size in sizes)
+        if not 1 <= len(found) <= self.most or math.prod(found) > self.product:
+            raise ParameterError.of(name, value, self.allowed)
+        return found
+
+    def parse(self, name: str, text: str) -> tuple[int, ...]:
+        """Return the sizes between the letters x."""
+        parts = text.split("x")
+        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+            raise ParameterError.of(name, text, self.allowed)
+        return self.check(name, tuple(map(int, parts)))
+
+    def text(self, value: tuple[int, ...]) -> str:
+        """Return the sizes with the letter x between them."""
+        return "x".join(map(str, value))
+
+    def write(self, value: tuple[int, ...]) -> bytes:
+        """Return the number of sizes, and the LEB128 bytes of each."""
+        return bytes([len(value)]) + b"".join(map(leb128, value))
+
+    def read(self, reader: Reader) -> tuple[int, ...]:
+        """Read how many sizes there are, and each."""
+        count = reader.uint(1)
+        if not 1 <= count <= self.most:
+            raise Corrupt(f"{count} sizes, must be {self.allowed}")
+        sizes = tuple(reader.leb128() for _ in range(count))
+        if not all(1 <= size <= self.largest for size in sizes) or math.prod(sizes) > self.product:
+            raise Corrupt(f"{self.text(sizes)} must be {self.allowed}")
+        return sizes
+
+
 def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> int:
     """Return an integer from `low` to `high` as an int, or raise `ParameterError`."""
     integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.fft
 import scipy.stats
-from reference import fields, mxnet, philox, ternary, universal
+from reference import fields, mxnet, panthalia, philox, ternary, universal
 from reference import qsgd as reference
 
 import gcodec
 from gcodec import codebooks
+from gcodec.codecs.dct8 import from_panthalia, to_panthalia
 from gcodec.gradients.dumps import open_dump
 from gcodec.minifloats import MiniFloat
 
@@ -1059,3 +1061,107 @@ def test_a_share_is_rounded() -> None:
     with pytest.raises(ValueError):
         chapter_random_k(x[:0], 0.29, program)
     assert gcodec.parse("randomk:ratio=0.29").encode(x[:0]).nbits == 0
+
+
+# --- dct8 ----------------------------------------------------------------------------------------
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_chunks_are_transformed_alone() -> None:
+    x, y = normal(4, 8, 8), normal(4, 8, 8)
+    y[0] = x[0] ** 3
+    there = [scipy.fft.dctn(z, norm="ortho") for z in (x, y)]
+    assert np.all(there[0] != there[1])
+    first, second = (gcodec.parse("dct8:chunk=8x8,k=5").quantize(z) for z in (x, y))
+    assert not np.array_equal(first.places[0], second.places[0])
+    np.testing.assert_array_equal(first.places[1:], second.places[1:])
+    np.testing.assert_array_equal(first.codes[1:], second.codes[1:])
+
+
+def test_a_byte_of_one_coefficient_says_nothing() -> None:
+    x = normal(10, 4096)
+    for k, levels, nbits in ((1, {-128}, 29), (2, {-128, 127}, 56)):
+        message, _ = panthalia.encode(x, None, 64, k)
+        assert set(message["freq_vals_int8"].reshape(-1).tolist()) == levels
+        assert sum(message[name].nbytes for name in message if "freq" in name) == 10 * (9 * k + 8)
+        assert gcodec.parse(f"dct8:k={k}").encode(x).nbits <= 10 * nbits
+        assert gcodec.parse(f"dct8:values=affine8,k={k}").encode(x).nbits <= 10 * (
+            64 + 12 * k + k * (k - 1)
+        )
+
+
+def test_codes_around_zero_are_not_used() -> None:
+    x = normal(50, 4096)
+    message, _ = panthalia.encode(x, None, 64, 32)
+    never = 256 - np.unique(message["freq_vals_int8"]).size
+    assert never > 256 / 3
+    affine, sign = (gcodec.parse(f"dct8:values={v},index=fixed") for v in ("affine8", "sign7"))
+    spare = affine.encode(x).nbits - sign.encode(x).nbits
+    assert spare / (50 * 32) > 1.5 + 48 / 32 - 0.5  # of levels, and of 64 bits of scales
+    errors = [
+        ((codec.decode(codec.encode(x), x.shape) - x) ** 2).sum() for codec in (affine, sign)
+    ]
+    assert errors[1] < 1.0001 * errors[0]
+
+
+def test_floor_of_the_range_loses_small_gradients() -> None:
+    x = normal(4096)
+    small = x * np.float32(1e-12)
+    message, residual = panthalia.encode(small, None, 64, 32)
+    assert message["freq_scales"] > 3e-11
+    kept = np.sum(residual.astype(np.float64) ** 2) / np.sum(small.astype(np.float64) ** 2)
+    assert kept > 1
+    for spec in ("dct8", "dct8:values=affine8"):
+        ours = gcodec.decode(gcodec.encode(small, spec)).astype(np.float64)
+        assert np.sum((ours - small) ** 2) < 0.94 * np.sum(small.astype(np.float64) ** 2)
+    there = from_panthalia(to_panthalia(small, 64, 32))
+    assert np.sum((there.astype(np.float64) - small) ** 2) > 1e-24 * np.sum(x**2)
+
+
+def test_nan_of_a_chunk_stays() -> None:
+    x = normal(3, 64)
+    wrong = x.copy()
+    wrong[1, 7] = np.nan
+    with np.errstate(invalid="ignore"):
+        _, residual = panthalia.encode(wrong, None, 8, 4)
+        for _ in range(3):
+            _, residual = panthalia.encode(x, residual, 8, 4)
+    assert np.isnan(residual[1]).all() and not np.isnan(residual[::2]).any()
+    feedback = gcodec.Feedback("dct8:chunk=8x8,k=4")
+    feedback.compress("w", x)
+    before = feedback.residual("w").copy()
+    with pytest.raises(gcodec.ParameterError):
+        feedback.compress("w", wrong)
+    np.testing.assert_array_equal(feedback.residual("w"), before)
+
+
+def test_positions_of_a_chunk_take_12_bits() -> None:
+    x = normal(100, 4096)
+    message, _ = panthalia.encode(x, None, 64, 32)
+    assert sum(message[name].nbytes for name in message if "freq" in name) == 100 * 296
+    rice, fixed = (
+        gcodec.parse(f"dct8:index={index}").encode(x).nbits for index in ("rice", "fixed")
+    )
+    assert rice < 100 * 8 * 62
+    assert 3 < (fixed - rice) / 3200 < 4
+
+
+def test_a_message_without_pad_count() -> None:
+    x = normal(100)
+    message = to_panthalia(x, 8, 64)
+    del message["pad_count"]
+    assert from_panthalia(message).shape == (100,)
+    with pytest.raises(gcodec.FormatError):
+        from_panthalia({**message, "pad_count": np.array(0)})
+
+
+def test_a_prime_side_has_no_tiles() -> None:
+    assert max(d for d in range(1, 65) if 67 % d == 0) == 1
+    x = np.cos(np.arange(67) / 9).astype(np.float32)
+    payload = gcodec.parse("dct8:chunk=64,layout=tiles,k=8").encode(x)
+    assert payload.data.size < 67
+    decoded = payload.codec.decode(payload, 67)
+    assert np.sum((decoded - x) ** 2) < 0.01 * np.sum(x**2)

@@ -387,7 +387,8 @@ def test_one_bit_levels(codec: Codec, data: st.DataObject) -> None:
 
 
 def has_zero(codec: Codec) -> bool:
-    return codec.name not in SIGNS and getattr(codec, "value", None) != "sign"
+    # What a transform leaves out is not in the zeros alone.
+    return codec.name not in (*SIGNS, "dct8") and getattr(codec, "value", None) != "sign"
 
 
 @pytest.mark.parametrize("codec", [c for c in gs.FEW if has_zero(c)], ids=str)
@@ -680,8 +681,9 @@ def test_specs_round_trip(codec: Codec) -> None:
     mapping: Mapping[str, Any] = {"name": codec.name, **values}
     assert gcodec.parse(mapping) == codec
     assert gcodec.parse(dict(reversed(mapping.items()))) == codec
+    kinds = {declared.name: declared.kind for declared in codec.declared()}
     for order in itertools.permutations(values.items()):
-        text = ",".join(f"{key}={value}" for key, value in order)
+        text = ",".join(f"{key}={kinds[key].text(value)}" for key, value in order)
         assert gcodec.parse(f"{codec.name}:{text}" if text else codec.name) == codec
     assert str(gcodec.parse(str(codec))) == str(codec)
     if codec.unresolved():

@@ -20,6 +20,7 @@ LAYERS = [
     {"entropy"},
     {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},
     {"index_plans"},
+    {"dct"},
     {"hooks"},
     {"codec"},
     {"registry"},
@@ -31,7 +32,7 @@ LAYERS = [
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "entropy", "gradients", "cli")  # whose modules may import each other
+PACKAGES = ("kernels", "entropy", "dct", "gradients", "cli")  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

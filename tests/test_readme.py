@@ -107,7 +107,9 @@ def run_python(page: str) -> None:
     assert done.stdout.splitlines() == re.findall(r"# prints (.*)$", code, re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/add-a-codec.md", "docs/minifloat.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/add-a-codec.md", "docs/minifloat.md", "docs/dct8.md"]
+)
 def test_python_blocks(page: str) -> None:
     run_python(page)
 

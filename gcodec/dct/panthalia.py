@@ -1,0 +1,197 @@
+"""Panthalia's message of seven tensors: positions and levels of chunks of the flattened tensor.
+
+A level is that of ``affine8``, but the range of a chunk is 1e-8 at least, as in the original: in
+chunks of such size, what is decoded is far from what was meant. Positions are in no order there;
+here they rise. The basis is the original's, whose entries are off by some 1e-6 (up to 256 points;
+else the exact one): levels and values are then its own but for the last bits of sums.
+
+Source: ritser-labs/panthalia-worker, ``demo.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gcodec.arrays import empty_like_shape, intake, nonfinite_error
+from gcodec.dct import chunks, transform
+from gcodec.dct.basis import MOST_POINTS
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels.reduce import all_finite
+from gcodec.kinds import Sizes, check_integer
+from gcodec.limits import Limits
+from gcodec.wire import MAX_NDIM
+
+_MOST = 2**24  # elements of a chunk
+_CHUNK = Sizes(3, MOST_POINTS, _MOST)
+_LEAST_RANGE = np.float32(1e-8)
+# The number of dimensions of each tensor, and its dtype.
+_TENSORS: dict[str, tuple[int, type[np.generic]]] = {
+    "freq_idxs": (2, np.int64),
+    "freq_vals_int8": (2, np.int8),
+    "freq_scales": (1, np.float32),
+    "freq_zero_points": (1, np.float32),
+    "chunk_shape": (1, np.int64),
+    "orig_shape": (1, np.int64),
+    "pad_count": (0, np.int64),
+}
+
+
+def to_panthalia(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
+    """Compress a tensor to Panthalia's message.
+
+    Parameters
+    ----------
+    x : array
+        See `gcodec.encode`. A residual is the caller's: u = x + residual is given here, and u −
+        ``from_panthalia(message)`` is the next one.
+    chunk : int, tuple of int or str
+        Sizes of a chunk, of one to three dimensions; one integer means a square, which is all
+        that Panthalia itself reads.
+    k : int
+        Coefficients of each chunk; all, where it has fewer.
+
+    Returns
+    -------
+    dict of str to array
+        For B chunks: ``freq_idxs`` (B, k) int64, ``freq_vals_int8`` (B, k) int8, ``freq_scales``
+        and ``freq_zero_points``, the least value, (B,) float32, ``chunk_shape`` and
+        ``orig_shape`` int64, ``pad_count`` () int64.
+
+    Raises
+    ------
+    ParameterError, TypeError
+    """
+    sides = _CHUNK.check(
+        "chunk", (chunk, chunk) if isinstance(chunk, (int, np.integer)) else chunk
+    )
+    k = min(check_integer("k", k, 1, _MOST, "a positive integer"), math.prod(sides))
+    tensor = intake(x)
+    values = tensor.values
+    cut = chunks.flat(values.size, sides)
+    found = transform.select(values, cut, k, _basis)
+    if found is None and not all_finite(values):
+        raise nonfinite_error(values)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        places, coefficients = found or (np.empty((1, k)), np.full((1, k), np.inf))
+        least = coefficients.min(axis=1, keepdims=True)
+        spread = coefficients.max(axis=1, keepdims=True) - least
+        scales = np.maximum(spread, _LEAST_RANGE) / np.float32(255)
+        levels = np.clip(np.rint((coefficients - least) / scales) - 128, -128, 127)
+    if not np.isfinite(scales).all():
+        raise ParameterError("x: must not pass float32 when it is transformed")
+    return {
+        "freq_idxs": places.astype(np.int64),
+        "freq_vals_int8": levels.astype(np.int8),
+        "freq_scales": scales[:, 0],
+        "freq_zero_points": least[:, 0],
+        "chunk_shape": np.array(sides, np.int64),
+        "orig_shape": np.array(tensor.shape, np.int64),
+        "pad_count": np.array(cut.count * cut.size - values.size, np.int64),
+    }
+
+
+def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
+    """Return a message as the bytes that Panthalia sends."""
+    from safetensors.numpy import save
+
+    return bytes(save({name: np.asarray(message[name], order="C") for name in _TENSORS}))
+
+
+def from_panthalia(message: Any, *, limits: Limits | None = None) -> np.ndarray:
+    """Decode Panthalia's message.
+
+    Parameters
+    ----------
+    message : mapping of str to array, or bytes-like
+        The seven tensors, positions in any order; or a safetensors file of them. A missing
+        ``pad_count`` is not looked at.
+    limits : Limits, optional
+        What decoding may allocate; default ``Limits()``.
+
+    Returns
+    -------
+    float32 array
+        Of the shape that the message tells.
+
+    Raises
+    ------
+    FormatError
+        If tensors are missing, of other dtypes, or do not fit together; if a position is beyond
+        its chunk or comes twice; if a scale is negative, NaN or infinite.
+    """
+    tensors = _checked(message if isinstance(message, Mapping) else _loaded(message))
+    places, levels = tensors["freq_idxs"], tensors["freq_vals_int8"]
+    scales, least = tensors["freq_scales"], tensors["freq_zero_points"]
+    try:
+        sides = _CHUNK.check("chunk_shape", tensors["chunk_shape"].tolist())
+    except ParameterError as error:
+        raise Corrupt(str(error)) from None
+    shape = tensors["orig_shape"].tolist()
+    if len(shape) > MAX_NDIM or any(side < 0 for side in shape):
+        raise Corrupt(f"orig_shape={shape} is none")
+    n = math.prod(shape)
+    (limits or Limits()).check("the message", n, 4 * n)
+    cut = chunks.flat(n, sides)
+    count, k = places.shape
+    rows = {len(levels), len(scales), len(least), cut.count}
+    pads = tensors.get("pad_count", cut.count * cut.size - n)
+    if rows != {count} or levels.shape[1] != k or pads != cut.count * cut.size - n:
+        raise Corrupt(f"{count} chunks of {sides} are not those of {shape}")
+    order = np.argsort(places, axis=1)
+    places = np.take_along_axis(places, order, axis=1)
+    if ((places < 0) | (places >= cut.size)).any() or (np.diff(places, axis=1) == 0).any():
+        raise Corrupt("a position is beyond its chunk, or comes twice")
+    if not (np.isfinite(scales) & (scales >= 0) & np.isfinite(least)).all():
+        raise Corrupt("a scale must be finite and not negative, a least value finite")
+    levels = np.take_along_axis(levels, order, axis=1).astype(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        coefficients = (levels + np.float32(128)) * scales[:, None] + least[:, None]
+    out = empty_like_shape(n)
+    starts = np.arange(0, places.size + 1, k) if k else np.zeros(count + 1, np.int64)
+    flat = places.reshape(-1).astype(np.int32), coefficients.reshape(-1)
+    transform.restore(starts, *flat, cut, out, _basis)
+    if not all_finite(out):
+        raise Corrupt("a value passes float32")
+    return out.reshape(shape)
+
+
+@functools.lru_cache(maxsize=8)
+def _basis(n: int) -> np.ndarray:
+    """Return the basis as the original makes it: cosines of angles rounded to float32 thrice."""
+    at = np.arange(n, dtype=np.float32)
+    angles = np.float32(np.pi) * (at + np.float32(0.5)) * at[:, None] / np.float32(n)
+    rows = np.cos(angles.astype(np.float64)).astype(np.float32)
+    rows[0] *= np.float32(math.sqrt(1 / 2))
+    return np.asarray(rows * np.float32(math.sqrt(2 / n)), np.float32)
+
+
+def _loaded(data: Any) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return dict(load(bytes(memoryview(data))))
+    except SafetensorError as error:
+        raise Corrupt(f"no safetensors file: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:  # dtypes that NumPy does not know
+        raise Corrupt(f"a tensor cannot be read: {error}") from None
+
+
+def _checked(message: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the tensors of a message, each of its dtype and number of dimensions."""
+    found = {}
+    for name, (ndim, dtype) in _TENSORS.items():
+        if name not in message:
+            if name == "pad_count":
+                continue
+            raise Truncated(f"the tensor {name} is missing")
+        array = np.asarray(message[name])
+        if array.dtype != dtype or array.ndim != ndim:
+            raise Corrupt(f"{name} is of {array.dtype} and {array.ndim} dimensions")
+        found[name] = array
+    return found
