@@ -2,7 +2,8 @@
 
 Bits per value are those of the payloads, with their tables. ``entropy`` is the order-0 entropy of
 the codes; ``nmse`` is the squared error over the sum of squares. Data are those of `bench.bits`.
-``--dumps FILE...`` takes the tensors of files instead.
+``--dumps FILE...`` takes the tensors of files instead, with a row for each of them: nmse, entropy
+and the bits of ``code=auto`` for each format.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FORMATS = (
     *("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0"),
     *("e2m2", "e3m2", "e4m3", "e5m2"),
 )
+SHORT = ("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0", "e3m2", "e4m3")
 CODES = ("none", "huffman", "pair", "planes", "rans")
 COLUMNS = ("data", "format", "nmse", "entropy", *CODES, "code=auto")
 
@@ -32,17 +34,19 @@ def codes_of(codec: gcodec.Codec, x: np.ndarray) -> np.ndarray:
     return np.packbits(bits, axis=1).reshape(-1)
 
 
-def measure(data: list[np.ndarray], spec: str) -> list[float]:
-    """Return nmse and bits per value, in the order of the columns; NaN where there is no code."""
+def measure(
+    data: list[np.ndarray], spec: str, names: tuple[str, ...] = (*CODES, "auto")
+) -> list[float]:
+    """Return nmse, entropy and bits per value in these codes; NaN where there is no code."""
     codec = gcodec.parse(f"minifloat:format={spec}")
-    bits = np.zeros(len(COLUMNS) - 3)
+    bits = np.zeros(1 + len(names))
     error = energy = 0.0
     for x in data:
         symbols = codec.quantize(x)
         wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.size)
         error, energy = error + float(((decoded - wide) ** 2).sum()), energy + float(wide @ wide)
         bits[0] += entropy(codes_of(codec, x))
-        for i, code in enumerate((*CODES, "auto"), 1):
+        for i, code in enumerate(names, 1):
             pairs_of_wide = code == "pair" and codec.max_payload_nbits(1) > 4
             nbits = np.nan if pairs_of_wide else codec.replaced(code=code).pack(symbols).nbits
             bits[i] += nbits
@@ -60,14 +64,25 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
             yield f"| {name} | `{spec}` | {float(f'{nmse:.2g}'):g} | {' | '.join(cells)} |"
 
 
+def short_lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
+    """Return the table of files."""
+    yield f"| {' | '.join(('data', *(f'`{spec}`' for spec in SHORT)))} |"
+    yield "|" + "---|" * (1 + len(SHORT))
+    for name, found in data.items():
+        rows = [measure(found, spec, ("auto",)) for spec in SHORT]
+        cells = [f"{float(f'{e:.2g}'):g} {h:.2f} {b:.2f}" for e, h, b in rows]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Parse arguments, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.minifloat_bits", description=__doc__)
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
-    found = {name: tensors(name) for name in DATA}
     if dumps := parser.parse_args().dumps:
-        found = {Path(path).stem: tensors_of(path) for path in dumps}
-    for line in lines(found):
+        rows = short_lines({Path(path).stem: tensors_of(path) for path in dumps})
+    else:
+        rows = lines({name: tensors(name) for name in DATA})
+    for line in rows:
         print(line, flush=True)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
+import random
 import shutil
 import tempfile
 import warnings
@@ -27,6 +27,7 @@ from gcodec import entropy
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.gradients.dumps import open_dump
+from gcodec.params import Param
 from gcodec.seek import Section
 from gcodec.wire import Reader
 
@@ -41,6 +42,7 @@ CODES = tuple(
         *(f"golomb:b={3 * 2**61}", f"golomb:b={2**64 - 1}"),
     )
 )
+MOST_SETTINGS = 200  # combinations of parameters, of a codec
 MOST_BITS = 1 << 16  # of the words that a target writes
 
 
@@ -55,19 +57,27 @@ def _promise(holds: bool, what: str) -> None:
 
 @functools.cache
 def settings(cls: type[Codec]) -> tuple[Codec, ...]:
-    """Codecs of a class with each word, and a few numbers, in each parameter."""
-    found: dict[str, Codec] = {}
-    declared = cls.declared()
-    values = [(d.default, *getattr(d.kind, "words", ()), *NUMBERS) for d in declared]
-    for row in itertools.product(*values):
-        try:
-            codec = cls.from_mapping(
-                {d.name: value for d, value in zip(declared, row, strict=True)}
-            )
-        except gcodec.ParameterError:
-            continue
-        found.setdefault(str(codec), codec)
-    return tuple(found.values())
+    """Codecs of a class with each word, and a few numbers, in each parameter, and combinations."""
+    values = [(d, (d.default, *_allowed(d))) for d in cls.declared()]
+    rows = [{d.name: value} for d, found in values for value in found]
+    rng = random.Random(cls.name)
+    rows += [{d.name: rng.choice(found) for d, found in values} for _ in range(MOST_SETTINGS)]
+    made: dict[str, Codec] = {}
+    for row in rows:
+        with contextlib.suppress(gcodec.ParameterError):
+            codec = cls.from_mapping(row)
+            made.setdefault(str(codec), codec)
+    return tuple(made.values())
+
+
+def _allowed(declared: Param) -> list[Any]:
+    """Return the words of a parameter, and those numbers that it takes."""
+    found = []
+    for value in (*getattr(declared.kind, "words", ()), *NUMBERS):
+        with contextlib.suppress(gcodec.ParameterError):
+            declared.kind.check(declared.name, value)
+            found.append(value)
+    return found
 
 
 def _codec(number: int, setting: int) -> Codec:
@@ -94,7 +104,14 @@ def frame(data: bytes) -> None:
     again = gcodec.Frame.from_bytes(read.to_bytes(), limits=LIMITS)
     _promise(_same_bits(again.decode(), decoded), "a frame that is written again decodes alike")
     packed = read.codec.pack(read.codec.unpack(read.payload, read.shape))
-    if repr(packed.scalars) == repr(read.payload.scalars):
+    _promise(
+        _same_bits(
+            packed.codec.decode(packed, read.shape), read.codec.decode(read.payload, read.shape)
+        ),
+        "symbols are all that a message says",
+    )
+    free = read.codec.seek_blocks is not None  # words, whose code a writer may choose
+    if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
         _promise(same, "one message has one payload")
     acc = np.zeros(decoded.shape, np.float32)
@@ -235,8 +252,10 @@ def _indexed(setting: int, n: int, log2_block: int, seed: int) -> gcodec.Frame:
     frame = gcodec.Frame.from_bytes(
         gcodec.encode(x, codecs[37 * setting % len(codecs)], seed=seed)
     )
-    states = frame.codec.seek_blocks == "states"
-    return frame.with_seek(5 + log2_block % 14 if states else log2_block)
+    if frame.codec.seek_blocks == "states":
+        return frame.with_seek(5 + log2_block % 14)
+    groups = getattr(frame.codec, "index", "") == "rice"  # the least block of these is 2^12
+    return frame.with_seek(12 if groups else log2_block)
 
 
 def seek(data: bytes) -> None:

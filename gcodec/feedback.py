@@ -146,7 +146,8 @@ class Feedback:
             self._gradients[name] = _l1_norm(tensor.values)
         self._residuals[name] = residual
         self._steps[name] = step + 1
-        self._priors[name] = codec, symbols
+        if codec.uses_prior:
+            self._priors[name] = codec, symbols
         return Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
 
     def _codec_for(self, name: str, tensor: Tensor) -> Codec:

@@ -18,7 +18,7 @@ import bisect
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -47,9 +47,12 @@ ENOUGH = 1 << 18
 """Elements that are not 0, with fewer of which a sample tells too little."""
 
 _FEW = 1 << 18  # elements that are all looked at, for the last choice
+_TOP = 1 << 12  # of more, the largest ones are, where few values make much of the error:
+_SCARCE, _NEAR = 1 << 10, 1 << 7  # where there are no more in so many bins, two octaves
 _MOMENTS = 1 << 12  # elements by which moments tell a distribution
 _SAMPLE, _LINE = 1 << 14, 16  # elements of a small sample, and of a cache line
 _RUN = 1 << 10  # neighbours in a large one: memory is slow where it is not read in order
+_PART = 1 << 16  # elements that stay in a cache
 _STEPS = 32  # scales that are tried in an octave
 _LOCAL = 8  # of the lowest of them are made better
 _ROUNDS = 3
@@ -147,7 +150,7 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         found = Binned(counts, sample(values, _SAMPLE, _LINE))
         wanted = _fitted(found, grid, wanted)
         if rule == "histogram" or values.size < _MOMENTS:
-            wanted = _least_error(values, found, grid, wanted)
+            wanted = _least_error(values, counts, found, grid, wanted)
     return float(grid.rounded(np.array([wanted]))[0]) * unit
 
 
@@ -200,7 +203,9 @@ def _fitted(found: Binned, grid: _Grid, scale: float) -> float:
     return fitted if fitted > 0 and after < before else scale
 
 
-def _least_error(values: np.ndarray, found: Binned, grid: _Grid, from_table: float) -> float:
+def _least_error(
+    values: np.ndarray, counts: np.ndarray, found: Binned, grid: _Grid, from_table: float
+) -> float:
     """Search the largest scale with about the least error, not above that of the table."""
     scales = grid.all(found.total / values.size)
     errors = found.sums(scales, grid.ladder).errors
@@ -212,13 +217,42 @@ def _least_error(values: np.ndarray, found: Binned, grid: _Grid, from_table: flo
     for _ in range(_ROUNDS):
         candidates.append(found.sums(candidates[-1], grid.ladder).fitted)
     tried = grid.rounded(np.concatenate([[from_table], *candidates]))
-    errors = found.sums(tried, grid.ladder).errors
-    if values.size <= _FEW:
+    last = int(np.flatnonzero(counts)[-1])
+    if values.size > _FEW and counts[max(last - _NEAR, 0) :].sum() <= _SCARCE:
+        errors_of = _large_as_they_are(values, counts, grid.ladder)
+        errors = errors_of(tried)
+        best = tried[np.argsort(errors, kind="stable")[: _LOCAL // 2]]
+        steps = [_power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3)]
+        nearby = grid.rounded(np.outer(best, steps).ravel())
+        tried, errors = np.append(tried, nearby), np.append(errors, errors_of(nearby))
+    elif values.size > _FEW:
+        errors = found.sums(tried, grid.ladder).errors
+    else:
+        errors = found.sums(tried, grid.ladder).errors
         # These can be measured: those that seem best, at least with the one that would be taken.
         best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
         tried = np.concatenate([tried[[0, _largest(tried, errors)]], tried[best]])
         errors = np.array([squared_error(values, scale, grid.ladder) for scale in tried])
     return float(tried[_largest(tried, errors)])
+
+
+def _large_as_they_are(
+    values: np.ndarray, counts: np.ndarray, ladder: Ladder
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what finds squared errors of scales, the largest elements not being in bins."""
+    above = np.cumsum(counts[::-1])[::-1]
+    first = int(np.argmax(above <= _TOP))
+    edge = np.float32(bin_edges()[first])
+    parts = [values[at : at + _PART] for at in range(0, values.size, _PART)]
+    top = np.concatenate([part[np.abs(part) >= edge] for part in parts])
+    rest = Binned(np.where(np.arange(counts.size) < first, counts, 0), top[:0])
+
+    def errors_of(scales: np.ndarray) -> np.ndarray:
+        exact = [squared_error(top, scale, ladder) for scale in scales]
+        errors: np.ndarray = rest.sums(scales, ladder).errors + np.array(exact)
+        return errors
+
+    return errors_of
 
 
 def _largest(scales: np.ndarray, errors: np.ndarray) -> int:

@@ -30,6 +30,8 @@ class Hooks(Parameters):
     # for it; and whether it takes all others, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
     takes_all_finite: ClassVar[bool] = True
+    # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
+    uses_prior: ClassVar[bool] = False
 
     # What a class writes. Arrays are flat; `values` and `out` are float32.
 

@@ -4,7 +4,7 @@
     huffman   a word for each code
     pair      a word for each two codes, of up to four bits
     planes    sign and mantissa as they are, then a word for each exponent
-    rans      rANS of the codes
+    rans      rANS of the codes, of each two where they have up to four bits
 
 What is coded are bytes: a code, two of them as they lie in memory, or an exponent. Where codebooks
 are asked for, their counts of codes give those of such bytes.
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     table : Table or None
         None with the code "none".
     nbits : int
-        Of the payload; of rANS an estimate.
+        Of the payload; of rANS an estimate, and the most where there is no other plan.
     """
 
     code: str
@@ -54,9 +54,15 @@ class Plan(NamedTuple):
     nbits: int
 
 
-def coded(n: int, code: str) -> int:
+def coded(n: int, fmt: MiniFloat, code: str) -> int:
     """Return how many bytes stand for n codes in an entropy-coded string."""
-    return -(-n // 2) if code == "pair" else n
+    return -(-n // 2) if _paired(fmt, code) else n
+
+
+def _paired(fmt: MiniFloat, code: str) -> bool:
+    """Whether a byte stands for two codes."""
+    # With rANS it halves what states take, in bits and in time.
+    return code == "pair" or (code == "rans" and per_byte(fmt) == 2)
 
 
 def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
@@ -64,7 +70,7 @@ def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
     if code in ("none", "auto") or not n:
         return n * fmt.width
     raw = _raw(n, fmt) if code == "planes" else 0
-    return raw + tabled.longest_nbits(_KINDS[code], coded(n, code), _alphabet(fmt, code).size)
+    return raw + tabled.longest_nbits(_KINDS[code], coded(n, fmt, code), _alphabet(fmt, code).size)
 
 
 def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:
@@ -84,6 +90,8 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
     """
     if code == "none" or not n:
         return Plan("none" if code == "auto" else code, None, None, n * fmt.width)
+    if code != "auto" and isinstance(book, int):  # there is no choice that counts could decide
+        return Plan(code, book, static(fmt, code, book), longest_nbits(n, fmt, code))
     held = byte_counts(codes)
     plans = [Plan("none", None, None, n * fmt.width)] if code == "auto" else []
     for one in CODES[1:] if code == "auto" else (code,):
@@ -94,7 +102,7 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
 
 def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Iterator[Plan]:
     """Return a plan for each table that may be taken."""
-    counts = held if code == "pair" else _parts(_codes(held, n, fmt), code, fmt)
+    counts = held if _paired(fmt, code) else _parts(_codes(held, n, fmt), code, fmt)
     raw = _raw(n, fmt) if code == "planes" else 0
     if book in ("auto", "empirical"):
         table = Table.own(_KINDS[code], counts, _alphabet(fmt, code))
@@ -106,22 +114,29 @@ def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str)
             yield Plan(code, number, table, raw + table.nbits(counts))
 
 
-_KINDS: dict[str, tabled.Kind] = {
-    "huffman": "huffman",
-    "pair": "huffman",
-    "planes": "huffman",
-    "rans": "rans",
-}
+_KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in CODES}
+_KINDS["rans"] = "rans"
 
 
 def static(fmt: MiniFloat, code: str, book: int) -> Table:
     """Return the table of a codebook."""
     counts = codebooks.counts(fmt, book)
-    if code == "pair":
+    if _paired(fmt, code):
         digits = np.zeros(16, np.int64)
         digits[: counts.size] = counts
-        return Table.static(_KINDS[code], np.outer(digits, digits).reshape(-1))
+        products = np.outer(digits, digits).reshape(-1)
+        return Table.static(_KINDS[code], _shares(products) if code == "rans" else products)
     return Table.static(_KINDS[code], _parts(counts, code, fmt))
+
+
+def _shares(products: np.ndarray) -> np.ndarray:
+    """Return as frequencies of rANS the products of counts, both with the sum `codebooks.TOTAL`.
+
+    All are rounded down, but those that occur to 1 at least. The largest one takes the rest.
+    """
+    found: np.ndarray = np.maximum(products // codebooks.TOTAL, products > 0)
+    found[products.argmax()] += codebooks.TOTAL - int(found.sum())
+    return found
 
 
 @functools.cache
@@ -130,7 +145,7 @@ def _alphabet(fmt: MiniFloat, code: str) -> np.ndarray:
     codes = np.arange(1 << fmt.width)
     magnitudes = codes & (1 << fmt.width - 1) - 1
     valid = (magnitudes <= fmt.top) & (codes != 1 << fmt.width - 1)
-    if code == "pair":
+    if _paired(fmt, code):
         digits = np.zeros(16, np.bool_)
         digits[: valid.size] = valid
         return np.flatnonzero(np.outer(digits, digits)).astype(np.uint8)
@@ -163,7 +178,7 @@ def _parts(counts: np.ndarray, code: str, fmt: MiniFloat) -> np.ndarray:
 
 
 def write(
-    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan
+    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan, lead: np.ndarray
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write the payload of n codes by a plan that has a table.
 
@@ -174,6 +189,8 @@ def write(
     n : int
     fmt : MiniFloat
     plan : Plan
+    lead : uint8 array
+        Bytes that come before them.
 
     Returns
     -------
@@ -184,12 +201,13 @@ def write(
     """
     assert plan.table is not None
     head = BitString()
+    head.extend(lead, 8 * lead.size)
     if plan.code == "planes":
         plane = _plane(codes, n, fmt)
         head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), _raw(n, fmt))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if plan.code == "pair":
+        if _paired(fmt, plan.code):
             return codes[start:stop]
         symbols = codes[start:stop]
         if per_byte(fmt) == 2:
@@ -201,7 +219,7 @@ def write(
             symbols = room
         return symbols
 
-    return tabled.write(plan.table, symbols_of, _live(n, plan.code), head, n)
+    return tabled.write(plan.table, symbols_of, _live(n, fmt, plan.code), head, n)
 
 
 class CodedPayload(NamedTuple):
@@ -245,7 +263,7 @@ class CodedPayload(NamedTuple):
         first = _raw(n, fmt) if code == "planes" else 0
         if first > nbits:
             raise Truncated(f"the payload has {nbits} bits, signs and mantissas {first}")
-        live = _live(n, code)
+        live = _live(n, fmt, code)
         if book is not None:
             string = String(static(fmt, code, book), data, first, nbits, live)
         else:
@@ -297,7 +315,7 @@ class CodedPayload(NamedTuple):
                 check(symbols, count, self.fmt)
             take(at, symbols)
 
-        return pairs if self.code == "pair" else singles
+        return pairs if _paired(self.fmt, self.code) else singles
 
     def _joined(self, at: int, exponents: np.ndarray) -> np.ndarray:
         """Join exponents with the signs and mantissas of their elements."""
@@ -312,9 +330,9 @@ class CodedPayload(NamedTuple):
         return codes
 
 
-def _live(n: int, code: str) -> Live:
+def _live(n: int, fmt: MiniFloat, code: str) -> Live:
     """Return that all of the bytes have words that stand for n codes."""
-    return Live.all(coded(n, code))
+    return Live.all(coded(n, fmt, code))
 
 
 def _raw(n: int, fmt: MiniFloat) -> int:

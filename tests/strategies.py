@@ -50,6 +50,7 @@ _CHOSEN = {
         *("minifloat:format=e3m2,code=rans,table=gennorm", "minifloat:format=e4m3,style=fn"),
         *("minifloat:format=e4m3,code=planes", "minifloat:format=e5m2,scale=3e-38,code=huffman"),
         *("minifloat:format=e5m2,style=ieee,code=none", "minifloat:format=e5m2,table=empirical"),
+        *("minifloat:block=3", "minifloat:format=e4m3,scale=2,code=none,block=32"),
     ),
     "mxnet-2bit": (
         *("mxnet-2bit", "mxnet-2bit:threshold=0.25,server=yes", "mxnet-2bit:threshold=auto"),

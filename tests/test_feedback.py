@@ -151,6 +151,10 @@ def test_the_prior_is_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(raw, "_quantize_residual", spy)
     feedback = Feedback("raw")
+    feedback.compress("b", G)
+    feedback.compress("b", G)
+    assert seen.pop()[0] is None is seen.pop()[0]  # no one keeps what no one uses
+    monkeypatch.setattr(raw, "uses_prior", True)
     for _ in range(3):
         feedback.compress("a", G)
     assert seen[0][0] is None

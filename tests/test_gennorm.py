@@ -363,3 +363,19 @@ GOLDEN = {
     "e5m2 histogram": "0x1.72ca6a0000000p-5",
     "e5m2 gennorm": "0x1.29c3920000000p-16",
 }
+
+
+@pytest.mark.parametrize(("seed", "format"), [(0, "e3m2"), (2, "e4m3"), (1, "e2m1")])
+def test_scales_of_large_tensors_with_heavy_tails(seed, format):
+    """A few of the largest elements make much of the error, which no histogram tells well."""
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_gamma(1 / 0.3, 1 << 19) ** (1 / 0.3) * rng.choice([-1, 1], 1 << 19)).astype(
+        np.float32
+    )
+    fmt = MiniFloat(format)
+    ladder = gennorm._ladder(fmt)
+    found = gennorm.scale_of(x, fmt, "histogram")
+    largest = float(np.abs(x).max()) / ladder.levels[-1]
+    scales = largest * 2.0 ** np.arange(-4, 1, 1 / 64)
+    least = min(scale_errors.squared_error(x, scale, ladder) for scale in scales)
+    assert scale_errors.squared_error(x, found, ladder) <= 1.003 * least

@@ -18,7 +18,7 @@ LAYERS = [
     {"arrays", "payload"},
     {"gennorm", "codebooks"},
     {"entropy"},
-    {"level_strings", "minifloat_strings", "index_strings", "sparse_values"},
+    {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},
     {"index_plans"},
     {"dct"},
     {"hooks"},

@@ -555,8 +555,8 @@ def test_parameters_that_do_not_fit_together() -> None:
     for scale in (-1.0, math.nan, math.inf, "auto"):
         with pytest.raises(ParameterError, match="scale="):
             codec_of(MiniFloat("e2m1"), scale=scale)
-    with pytest.raises(ParameterError, match="block=1"):
-        codec_of(MiniFloat("e2m1"), block=1)
+    with pytest.raises(ParameterError, match="block=-1"):
+        codec_of(MiniFloat("e2m1"), block=-1)
 
 
 def test_tables() -> None:
@@ -577,6 +577,20 @@ def test_tables() -> None:
     for table in ("gennorm", "3"):
         plain = gcodec.parse(f"minifloat:code=none,table={table}")
         assert plain == gcodec.parse("minifloat:code=none")
+
+
+@pytest.mark.parametrize("format", ["e1m1", "e2m1", "e3m0"])
+@pytest.mark.parametrize("share", [1e-3, 1e-2, 1])
+def test_near_the_entropy(format: str, share: float) -> None:
+    """Within 1 % and 2500 bits of an ideal code of single codes, however few are not 0."""
+    rng = np.random.default_rng(3)
+    x = np.where(rng.random(1_000_000) < share, rng.laplace(size=1_000_000), 0).astype(np.float32)
+    codec = gcodec.parse(f"minifloat:format={format}")
+    symbols = codec.quantize(x)
+    codes = np.stack([symbols.codes >> 4, symbols.codes & 15])
+    counts = np.unique(codes, return_counts=True)[1]
+    least = float(counts @ np.log2(x.size / counts))
+    assert codec.pack(symbols).nbits < 1.01 * least + 2500
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import crc32c
+from reference import crc32c, leb128, positions, seek, universal
+from reference import frame as reference_frame
 from reference import mxnet_sparse as reference
+from reference.positions import CODES
 
 import gcodec
 from gcodec.payload import Payload
 
-SPARSE = gcodec.parse("mxnet-2bit:form=sparse")
-AUTO = gcodec.parse("mxnet-2bit:form=auto")
+MXNET_2BIT = 3
+KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+SPARSE = {index: gcodec.parse(f"mxnet-2bit:form=sparse,index={index}") for index in CODES}
+SHORTEST = gcodec.parse("mxnet-2bit:form=sparse,index=auto")
+AUTO = gcodec.parse("mxnet-2bit:form=auto,index=auto")
 DENSE = gcodec.parse("mxnet-2bit")
 
 
@@ -23,35 +30,67 @@ def sent_of(x: np.ndarray) -> reference.Sent:
     return [(int(i), bool(x[i] < 0)) for i in np.flatnonzero(np.abs(x) >= 0.5)]
 
 
-def packed(bits: str) -> bytes:
-    return int(bits.ljust(-(-len(bits) // 8) * 8, "0") or "0", 2).to_bytes(
-        -(-len(bits) // 8), "big"
-    )
-
-
 def gradient(n: int, density: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return np.where(rng.random(n) < density, rng.choice([-1.0, 1.0], n), 0.1).astype(np.float32)
 
 
-SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 1000, 20_000)
+def decodes(text: str, count: int, n: int, index: str) -> Any:
+    """What gcodec reads, or the kind of error."""
+    data = np.frombuffer(universal.to_bytes(text), np.uint8)
+    scalars = {"threshold": 0.5, "count": count}
+    try:
+        found = SPARSE[index].decode(Payload(SPARSE[index], scalars, data, len(text)), n)
+    except gcodec.FormatError as error:
+        return type(error)
+    return sent_of(found)
+
+
+def judged(text: str, count: int, n: int, index: str) -> Any:
+    """What the oracle reads, or the kind of error."""
+    try:
+        return reference.read(text, count, n, index)
+    except (universal.Truncated, universal.Corrupt) as error:
+        return KINDS[type(error)]
+
+
+def agree(mine: Any, wanted: Any) -> bool:
+    """The same result; or both refuse, and where more is wrong either kind will do."""
+    return bool(mine == wanted) or (isinstance(mine, type) and isinstance(wanted, type))
+
+
+SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 1000, 3000)
 DENSITIES = (0.0, 0.0005, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0)
 
 
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("n", SIZES)
 def test_bytes_are_those_of_the_oracle(n: int, density: float) -> None:
+    """But where a writer chooses: frequencies, Rice parameters of several blocks."""
     x = gradient(n, density, seed=n)
     sent = sent_of(x)
-    payload = SPARSE.encode(x)
-    rice = reference.best_rice(sent)
-    expected = reference.write(sent, rice)
-    assert payload.codec == SPARSE
-    assert payload.scalars == {"threshold": 0.5, "count": len(sent), "rice": rice}
-    assert (payload.nbits, payload.tobytes()) == (len(expected), packed(expected))
-    assert payload.nbits <= 2 * n
-    assert np.array_equal(SPARSE.decode(payload, n), DENSE.decode(DENSE.encode(x), n))
-    assert reference.read(expected, len(sent), rice, n) == sent
+    places = [place for place, _ in sent]
+    right = DENSE.decode(DENSE.encode(x), n)
+    for index, codec in SPARSE.items():
+        if index == "rans" and n > 1000:
+            continue
+        payload = codec.encode(x)
+        assert payload.codec == codec
+        assert payload.scalars == {"threshold": 0.5, "count": len(sent)}
+        expected = reference.write(sent, n, index)
+        if index == "rice":
+            assert payload.nbits <= len(expected)
+            if len(sent) <= positions.RICE_BLOCK:
+                several = positions.shortest_rice(positions.gaps(places))
+                texts = [reference.write(sent, n, index, [r]) for r in several]
+                assert payload.tobytes() in map(universal.to_bytes, texts)
+        elif index != "rans":
+            assert payload.nbits == len(expected)
+            assert payload.tobytes() == universal.to_bytes(expected)
+        text = universal.to_text(payload.tobytes())[: payload.nbits]
+        assert judged(text, len(sent), n, index) == sent
+        assert np.array_equal(codec.decode(payload, n), right)
+        assert decodes(expected, len(sent), n, index) == sent
 
 
 @pytest.mark.parametrize("gap", [0, 1, 55, 56, 57, 111, 112, 113, 5000, 100_000])
@@ -61,34 +100,56 @@ def test_long_gaps(gap: int) -> None:
     x = np.zeros(n, np.float32)
     x[:200] = 1
     x[200 + gap :] = -1
-    payload = SPARSE.encode(x)
     sent = sent_of(x)
-    assert payload.tobytes() == packed(reference.write(sent, payload.scalars["rice"]))
-    assert payload.scalars["rice"] == reference.best_rice(sent)
-    assert np.array_equal(SPARSE.decode(payload, n), x * np.float32(0.5))
+    for index, codec in SPARSE.items():
+        payload = codec.encode(x)
+        assert np.array_equal(codec.decode(payload, n), x * np.float32(0.5))
+        text = universal.to_text(payload.tobytes())[: payload.nbits]
+        assert judged(text, 400, n, index) == sent
 
 
 @pytest.mark.parametrize("density", DENSITIES)
 def test_auto_takes_the_shorter(density: float) -> None:
     for n in SIZES:
         x = gradient(n, density, seed=n)
-        dense, sparse, auto = (codec.encode(x) for codec in (DENSE, SPARSE, AUTO))
+        dense, auto = DENSE.encode(x), AUTO.encode(x)
+        all_of_them = [codec.encode(x) for codec in SPARSE.values()]
+        sparse = min(all_of_them, key=lambda payload: payload.nbits)
         shorter = sparse if sparse.nbits < dense.nbits else dense
-        assert auto.codec == shorter.codec
-        assert (auto.nbits, auto.tobytes(), auto.scalars) == (
-            shorter.nbits,
-            shorter.tobytes(),
-            shorter.scalars,
-        )
+        for made, wanted in ((auto, shorter), (SHORTEST.encode(x), sparse)):
+            assert made.codec == wanted.codec
+            assert (made.nbits, made.tobytes(), made.scalars) == (
+                wanted.nbits,
+                wanted.tobytes(),
+                wanted.scalars,
+            )
 
 
 def test_frames_of_auto_say_what_they_are() -> None:
-    rare, dense = gradient(5008, 0.01, 1), gradient(5008, 1.0, 1)  # whole words, so a tie
+    rare, dense = gradient(5008, 0.01, 1), gradient(5008, 1.0, 1)
     for x, form in ((rare, "sparse"), (dense, "dense")):
         frame = gcodec.encode(x, "mxnet-2bit:form=auto,server=yes")
         read = gcodec.Frame.from_bytes(frame)
         assert str(read.codec) == "mxnet-2bit:server=yes" + (",form=sparse" * (form == "sparse"))
         assert np.array_equal(gcodec.decode(frame), gcodec.decode(gcodec.encode(x, DENSE)))
+
+
+@pytest.mark.parametrize("index", CODES)
+def test_frames(index: str) -> None:
+    """Headers, and what is sent alone; the default index is left out."""
+    x = gradient(900, 0.03, 4).reshape(30, 30)
+    sent = sent_of(x.reshape(-1))
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, SPARSE[index]))
+    params = b"\0\1" + bytes([CODES.index(index)] * (index != "rice"))
+    scalars = b"\0\0\0\x3f" + leb128.encode(len(sent))
+    payload = frame.payload
+    wanted = reference_frame.build(
+        MXNET_2BIT, 1, (30, 30), params, scalars, payload.tobytes(), payload.nbits
+    )
+    assert frame.to_bytes() == wanted
+    places, values = gcodec.decode_sparse(wanted)
+    assert places.tolist() == [place for place, _ in sent]
+    assert values.tolist() == [-0.5 if negative else 0.5 for _, negative in sent]
 
 
 def test_feedback_is_that_of_the_dense_form() -> None:
@@ -101,71 +162,116 @@ def test_feedback_is_that_of_the_dense_form() -> None:
         assert np.array_equal(dense.residual("w"), sparse.residual("w"))
 
 
-def test_bare_bytes_need_their_length() -> None:
-    payload = SPARSE.encode(gradient(100, 0.1, 5))
-    decoded = SPARSE.decode(payload.tobytes(), 100, nbits=payload.nbits, **payload.scalars)
-    assert np.array_equal(decoded, SPARSE.decode(payload, 100))
+@pytest.mark.parametrize("index", CODES)
+def test_bare_bytes_need_their_length(index: str) -> None:
+    codec = SPARSE[index]
+    payload = codec.encode(gradient(100, 0.1, 5))
+    decoded = codec.decode(payload.tobytes(), 100, nbits=payload.nbits, **payload.scalars)
+    assert np.array_equal(decoded, codec.decode(payload, 100))
     with pytest.raises(gcodec.ParameterError, match="nbits"):
-        SPARSE.decode(payload.tobytes(), 100, **payload.scalars)
+        codec.decode(payload.tobytes(), 100, **payload.scalars)
     with pytest.raises(gcodec.ParameterError, match="count"):
-        SPARSE.decode(payload.tobytes(), 100, nbits=payload.nbits, rice=3)
+        codec.decode(payload.tobytes(), 100, nbits=payload.nbits)
     with pytest.raises(gcodec.ParameterError, match="form"):
         AUTO.decode(payload.tobytes(), 100, nbits=payload.nbits, **payload.scalars)
+    with pytest.raises(gcodec.ParameterError, match="index"):
+        SHORTEST.decode(payload.tobytes(), 100, nbits=payload.nbits, **payload.scalars)
 
 
-def decodes(bits: str, count: int, rice: int, n: int) -> reference.Sent | None:
-    """What gcodec reads, or None."""
-    scalars = {"threshold": 0.5, "count": count, "rice": rice}
-    data = np.frombuffer(packed(bits), np.uint8)
-    try:
-        found = SPARSE.decode(Payload(SPARSE, scalars, data, len(bits)), n)
-    except gcodec.FormatError:
-        return None
-    return sent_of(found)
+SHORT = {  # count and n
+    "rice": ((0, 2), (1, 1), (1, 40), (2, 4)),
+    "eliasfano": ((0, 2), (1, 9), (2, 4), (4, 9)),
+    "bitmap": ((0, 2), (1, 4), (2, 6), (3, 2)),
+    "rans": ((0, 2), (3, 2)),
+    "huffman": ((1, 1), (2, 1), (2, 2)),
+}
 
 
-@pytest.mark.parametrize("nbits", range(9))
-def test_every_short_payload(nbits: int) -> None:
-    """All bit strings up to 8 bits: read as the oracle does, or refused as it refuses."""
-    for digits in itertools.product("01", repeat=nbits):
-        bits = "".join(digits)
-        for count, rice, n in itertools.product(range(5), range(3), (0, 1, 2, 4, 9)):
-            assert decodes(bits, count, rice, n) == reference.read(bits, count, rice, n)
+@pytest.mark.parametrize("index", CODES)
+def test_every_short_payload(index: str) -> None:
+    """All bit strings up to 9 bits: read as the oracle does, or refused as it refuses."""
+    for (count, n), nbits in itertools.product(SHORT[index], range(10)):
+        for number in range(1 << nbits):
+            text = universal.fixed(number, nbits)
+            wanted = judged(text, count, n, index)
+            assert agree(decodes(text, count, n, index), wanted), (count, n, text)
 
 
-@given(st.data())
+@given(st.data(), st.sampled_from(CODES), st.integers(0, 10**6))
 @settings(max_examples=300)
-def test_damaged_payloads(data: st.DataObject) -> None:
+def test_damaged_payloads(data: st.DataObject, index: str, seed: int) -> None:
     n = data.draw(st.sampled_from([1, 16, 40, 300]))
-    x = gradient(n, data.draw(st.sampled_from([0.02, 0.3, 0.8])), data.draw(st.integers(0, 99)))
-    payload = SPARSE.encode(x)
-    count, rice = payload.scalars["count"], payload.scalars["rice"]
-    bits = reference.write(sent_of(x), rice)
-    for _ in range(data.draw(st.integers(1, 3))):
-        if bits:
-            at = data.draw(st.integers(0, len(bits) - 1))
-            bits = bits[:at] + str(1 - int(bits[at])) + bits[at + 1 :]
-    bits = bits[: data.draw(st.sampled_from([len(bits), max(len(bits) - 1, 0)]))]
-    count += data.draw(st.sampled_from([0, 0, 1, 5]))
-    rice += data.draw(st.sampled_from([0, 0, 1, 47 - rice]))
-    assert decodes(bits, count, rice, n) == reference.read(bits, count, rice, n)
+    rng = random.Random(seed)
+    sent = [(i, rng.random() < 0.5) for i in range(n) if rng.random() < rng.choice([0.02, 0.8])]
+    count, text = len(sent), reference.write(sent, n, index)
+    for _ in range(rng.randrange(4)):
+        if text:
+            at = rng.choice(
+                [rng.randrange(len(text)), min(count + rng.randrange(40), len(text) - 1)]
+            )
+            text = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
+    text = text[: len(text) - data.draw(st.sampled_from([0, 0, 0, 1, 9]))]
+    text += data.draw(st.sampled_from(["", "", "0", "1", "0" * 70]))
+    count += data.draw(st.sampled_from([0, 0, 1, 5, -1]))
+    count = max(count, 0)
+    assert agree(decodes(text, count, n, index), judged(text, count, n, index)), (count, n, text)
 
 
+@pytest.mark.parametrize("index", CODES)
 @pytest.mark.parametrize(
-    ("count", "rice", "n"), [(2**62 - 1, 0, 5), (1, 47, 2**40), (1, 0, 2**33), (3, 47, 7)]
+    ("count", "n"), [(2**62, 5), (2**62 - 1, 2**40), (1, 2**40), (5, 2**33), (3, 7), (9, 2**62)]
 )
-def test_absurd_scalars_cost_nothing(count: int, rice: int, n: int) -> None:
-    scalars = {"threshold": 0.5, "count": count, "rice": rice}
-    payload = Payload(SPARSE, scalars, np.zeros(2, np.uint8), 16)
+def test_absurd_scalars_cost_nothing(count: int, n: int, index: str) -> None:
+    scalars = {"threshold": 0.5, "count": count}
+    payload = Payload(SPARSE[index], scalars, np.zeros(2, np.uint8), 16)
     with pytest.raises(gcodec.FormatError):
-        SPARSE.unpack(payload, n)
+        SPARSE[index]._decode_sparse(payload, n)
 
 
 def test_the_unresolved_form_is_never_on_the_wire() -> None:
-    frame = bytearray(gcodec.encode(gradient(50, 0.1, 2), SPARSE))
-    at = frame.index(bytes([2, 0, 1]))  # parameters: two bytes, server=no, form=sparse
-    frame[at + 2] = 2
-    end = at + 3 + 1 + 4 + 1 + 1 + 1  # scalars: length, threshold, count, rice; payload bits
-    frame[end : end + 4] = crc32c.crc32c(bytes(frame[:end])).to_bytes(4, "little")
-    with pytest.raises(gcodec.Unsupported, match="form"):
-        gcodec.decode(bytes(frame))
+    for words, name in ((b"\0\2", "form"), (b"\0\1\5", "index")):
+        frame = bytearray(gcodec.encode(np.ones(40, np.float32), SPARSE["huffman"]))
+        at = frame.index(b"\3\0\1\4")  # parameters: three bytes, server, form, index
+        frame[at + 1 : at + 1 + len(words)] = words
+        end = at + 4 + 1 + 4 + 1 + 2  # scalars: length, threshold, count; payload bits
+        frame[end : end + 4] = crc32c.crc32c(bytes(frame[:end])).to_bytes(4, "little")
+        with pytest.raises(gcodec.Unsupported, match=name):
+            gcodec.decode(bytes(frame))
+
+
+@pytest.mark.parametrize("index", ["eliasfano", "rans", "huffman"])
+def test_seek_tables(index: str) -> None:
+    """Those of the positions; a block moved by a bit, an element or a state is none."""
+    n, rng = 900, random.Random(index)
+    sent = [(i, rng.random() < 0.5) for i in sorted(rng.sample(range(n), 150))]
+    places = [place for place, _ in sent]
+    choice = positions.choice_of(index, places, n)
+    text = reference.write(sent, n, index, choice)
+    log2_block = 5 if index == "rans" else 4
+    table = positions.seek_table(index, places, n, choice, log2_block)
+
+    def built(table: seek.Table | None) -> bytes:
+        params, scalars = bytes([0, 1, CODES.index(index)]), b"\0\0\0\x3f\x96\1"
+        section = None if table is None else seek.section(table)
+        data = universal.to_bytes(text)
+        return reference_frame.build(
+            MXNET_2BIT, 1, (n,), params, scalars, data, len(text), seek=section
+        )
+
+    plain = gcodec.Frame.from_bytes(built(None))
+    assert plain.with_seek(log2_block).to_bytes() == built(table)
+    assert sent_of(gcodec.decode(built(table))) == sent
+    assert gcodec.decode_sparse(built(table))[0].tolist() == places
+    a, b, *others = table.lengths
+    wrong = [table._replace(lengths=[a + 1, b, *others])]
+    wrong.append(table._replace(lengths=[a + 1, b - 1, *others]))
+    if table.advances is not None:
+        a, b, *others = table.advances
+        wrong.append(table._replace(advances=[a + 1, b - 1, *others]))
+    for i, lane in itertools.product(range(len(table.states or [])), (0, 9, 31)):
+        states = [list(one) for one in table.states or []]
+        states[i][lane] ^= 2
+        wrong.append(table._replace(states=states))
+    for bad in wrong:
+        with pytest.raises(gcodec.Corrupt):
+            gcodec.decode(built(bad))

@@ -534,6 +534,7 @@ def test_a_prior_goes_to_the_codec_that_made_it_only(monkeypatch: pytest.MonkeyP
 
     for cls in (type(RAW), type(TWO_BIT)):
         monkeypatch.setattr(cls, "_quantize_residual", spied(cls._quantize_residual))
+        monkeypatch.setattr(cls, "uses_prior", True)
     same = "mxnet-2bit:threshold=4"
     rules = [
         {"max_bytes": 100, "codec": "raw"},

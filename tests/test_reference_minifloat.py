@@ -249,11 +249,10 @@ def test_payloads(code: str, codes: list[int], bits: str) -> None:
 def test_payload_of_rans() -> None:
     setting = SMALL._replace(code="rans")
     message = minifloat.write(setting, 1, [5] * 40)
-    # P = 12: 4096 in 13 bits; 28 bits of table, 4 of zeros.
-    assert (
-        message.data
-        == universal.to_bytes("1100 0000 0000 1101".replace(" ", "") + "0" * 16) + FIRST
-    )
+    # P = 12; of the nine pairs the last has 4096, 13 bits; 52 bits of table, 4 of zeros.
+    assert message.data == universal.to_bytes("1100" + "0000" * 8 + "1101" + "0" * 16) + FIRST
+    wide = Setting("e2m2", "full", "rans")
+    assert len(minifloat.write(wide, 1, [9] * 40).data) == len(FIRST) + 18  # 31 codes, 140 bits
     assert minifloat.read(setting, message.data, message.nbits, 40, 1).codes == [5] * 40
 
 
@@ -266,6 +265,10 @@ def test_codebooks() -> None:
     assert minifloat.counts_of_book(pair, BOOK) == [36, 18, 18, 18, 9, 9, 18, 9, 9]
     assert minifloat.symbol_alphabet(pair) == [0, 1, 5, 16, 17, 21, 80, 81, 85]
     full = [6, 3, 2, 1, 0, 3, 2, 1]
+    large = [2**14 - 200, 100, 0, 0, 0, 100, 0, 0]
+    assert minifloat.model_of_book(SMALL._replace(code="rans"), large) == [
+        *(15988, 98, 98, 98, 1, 1, 98, 1, 1),
+    ]
     planes = Setting("e1m1", "full", "planes")
     assert minifloat.counts_of_book(planes, full) == [12, 6]
     message = minifloat.write(SMALL, 1, [5, 0, 1], 1, BOOK)
@@ -292,7 +295,7 @@ def test_codebooks() -> None:
         ("planes", 1, "10 0001 0", Corrupt),  # −0
         ("planes", 2, "010", Truncated),
         ("rans", 1, "1100 0000 0000", Truncated),
-        ("rans", 1, "1100 0000 0000 1101" + "0" * 12 + "0001", Corrupt),  # zeros that are not
+        ("rans", 1, "1100 1101" + "0" * 44 + "0001", Corrupt),  # zeros that are not
     ],
 )
 def test_refusals(code: str, n: int, bits: str, error: type[ValueError]) -> None:

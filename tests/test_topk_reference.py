@@ -248,15 +248,17 @@ def test_auto_takes_the_shortest() -> None:
 
 @pytest.mark.parametrize("value", ["float16", "bfloat16"])
 def test_values_beyond_the_range(value: str) -> None:
-    largest = halves.widen(np.array([0x7BFF if value == "float16" else 0x7F7F], np.uint16), value)
-    x = np.array([0, largest[0], 1], np.float32)
-    codec = codec_of(Setting(value, "bitmap", 2))
-    codec.encode(x)
-    x[1] = np.float32(3.4e38) if value == "bfloat16" else np.float32(65520)
-    with pytest.raises(sparse_values.Refused):
-        reference.encode(x, Setting(value, "bitmap", 2))
-    with pytest.raises(gcodec.ParameterError):
-        codec.encode(x)
+    """They become the largest finite number."""
+    pattern = 0x7BFF if value == "float16" else 0x7F7F
+    largest = halves.widen(np.array([pattern], np.uint16), value)[0]
+    top = np.finfo(np.float32).max
+    beyond = [np.float32(65519), np.float32(65520), np.float32(1e6)]
+    x = np.array([0, largest, 1, -top, np.nextafter(top, np.float32(0)), *beyond], np.float32)
+    setting = Setting(value, "bitmap", len(x))
+    expected = reference.encode(x, setting)
+    assert codec_of(setting).encode(x).tobytes() == expected.data
+    values = reference.decode(expected.data, expected.nbits, len(x), setting)
+    assert np.isfinite(values).all() and values[3] == -largest
 
 
 def test_the_largest_values() -> None:
@@ -276,11 +278,11 @@ def test_the_largest_values() -> None:
 
 
 SHORT = {  # n and k
-    "rice": ((3, 2), (9, 3), (40, 2)),
-    "eliasfano": ((3, 2), (9, 2), (5, 4)),
-    "bitmap": ((3, 2), (9, 2), (10, 3)),
+    "rice": ((9, 3), (40, 2)),
+    "eliasfano": ((9, 2), (5, 4)),
+    "bitmap": ((9, 2), (10, 3)),
     "rans": ((2, 1),),  # no string is so short
-    "huffman": ((1, 1), (2, 1), (2, 2)),
+    "huffman": ((2, 1), (2, 2)),
 }
 
 
@@ -358,7 +360,7 @@ def damaged(rng: random.Random, text: str) -> str:
 def test_damaged_payloads(value: str, index: str) -> None:
     rng = random.Random(f"{value} {index}")
     refused = 0
-    for _ in range(25 if index == "rans" else 80):
+    for _ in range(20 if index == "rans" else 70):
         setting, text, n = message(rng, value, index)
         text = damaged(rng, text)
         wanted = judged(setting, text, n)
@@ -532,10 +534,33 @@ def test_seek_tables(index: str) -> None:
         places, sent = gcodec.decode_sparse(wanted)
         assert places.tolist() == made.places
         assert bits(sent) == [values[i] for i in made.places]
-    for log2_block in {0, 4, 11} - set(blocks) - {b for b in (0, 4, 11) if 0 in blocks}:
-        table = reference.seek_table(made, n, blocks[0])._replace(log2_block=log2_block)
-        with pytest.raises(gcodec.Corrupt):
-            gcodec.decode(with_table(made, n, table))
+
+
+def test_blocks_of_rice_are_not_shorter() -> None:
+    """Even one block of all positions, which begins where a parameter is sent whole."""
+    made = seekable("rice", 900, 100, 3)
+    table = reference.seek_table(made, 900, 12)
+    for log2_block in (7, 11, 12, 13, 62, 63):
+        frame = with_table(made, 900, table._replace(log2_block=log2_block))
+        if 12 <= log2_block <= 62:
+            assert gcodec.decode_sparse(frame)[0].tolist() == made.places
+        else:
+            with pytest.raises(gcodec.Corrupt):
+                gcodec.decode(frame)
+
+
+@pytest.mark.parametrize("index", WITH_SEEK)
+def test_bits_behind_the_last_block(index: str) -> None:
+    n, k, blocks = sizes_of(index)
+    made = seekable(index, n, k, 9)
+    text = universal.to_text(made.data)[: made.nbits]
+    for more in ("0", "1", "1" * 40):
+        longer = made._replace(data=universal.to_bytes(text + more), nbits=made.nbits + len(more))
+        table = reference.seek_table(made, n, blocks[0])
+        last = [*table.lengths[:-1], table.lengths[-1] + len(more)]
+        for wrong in (table, table._replace(lengths=last)):
+            with pytest.raises(gcodec.Corrupt):
+                gcodec.decode(with_table(longer, n, wrong))
 
 
 def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
@@ -543,7 +568,7 @@ def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
     count = len(table.lengths)
     columns = [table.lengths] if table.advances is None else [table.lengths, table.advances]
     for column, i in itertools.product(range(len(columns)), range(count)):
-        for by, j in itertools.product((1, -1, 16), (None, rng.randrange(count), (i + 1) % count)):
+        for by, j in itertools.product((1, -1), (None, rng.randrange(count))):
             changed = [list(numbers) for numbers in columns]
             changed[column][i] += by
             if j is not None:

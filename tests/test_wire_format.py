@@ -222,13 +222,23 @@ def test_overhead(spec: str) -> None:
 
 
 def test_overhead_of_the_sparse_form() -> None:
-    """All of 2**34 - 1 elements sent: the longest count."""
-    n = 2**34 - 1
-    codec = gcodec.parse("mxnet-2bit:server=yes,form=sparse")
-    scalars = codec.write_scalars({"threshold": 0.5, "count": n, "rice": 47})
+    """All of 2**33 - 1 elements sent: the longest count, and 3 bits for each with eliasfano."""
+    n = 2**33 - 1
+    codec = gcodec.parse("mxnet-2bit:server=yes,form=sparse,index=eliasfano")
+    scalars = codec.write_scalars({"threshold": 0.5, "count": n})
     fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
-    assert "of fewer than 2^34" in TEXT
-    assert fixed + len(wire.leb128(n)) + len(wire.leb128(2 * n)) <= 40
+    assert "of fewer than 2^33" in TEXT
+    assert fixed + len(wire.leb128(n)) + len(wire.leb128(3 * n)) <= 40
+
+
+def test_overhead_of_topk() -> None:
+    """A ratio or a number; of 2**35 - 1 elements all with 32 bits for the value, and 2 more."""
+    n = 2**35 - 1
+    for chosen in ({"ratio": 0.999}, {"k": 2**62}):
+        codec = gcodec.parse({"name": "topk", "index": "eliasfano", **chosen})
+        fixed = 8 + 1 + len(codec.write_parameters()) + 1 + 4 + 4
+        assert "`topk`: of fewer than 2^35" in TEXT
+        assert fixed + len(wire.leb128(n)) + len(wire.leb128(34 * n)) <= 40
 
 
 def test_overhead_of_qsgd() -> None:

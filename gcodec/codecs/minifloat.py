@@ -13,8 +13,9 @@ are 0. x̂ = ±f32(Δ·c), and +0 for code 0: there is no −0. NaN and Inf are 
 Payload of ``code=none``, one MSB-first string: for each element its sign (1 = negative) and j, so
 the bytes of OCP where a code has 8 bits. Else a table, unless it is that of a codebook, and a
 string: ``huffman``, a word for each code; ``pair``, for each two; ``planes``, signs and mantissas
-before the table, and a word for each exponent; ``rans``, rANS of the codes. Δ is finite and not
-negative, and so is its product with the largest magnitude.
+before the table, and a word for each exponent; ``rans``, rANS of the codes, of each two where
+``pair`` exists. Δ is finite and not negative, and so is its product with the largest magnitude. A
+byte B for each block, if there are any, comes first: its Δ is f32(Δ·(8 + B%8)·2^(B//8 − 31)).
 
 Example: x = (1, −0.6, 0.1, 6), Δ = 0.5: codes 2, −1, 0, 7 in ``e2m1`` are ``29 07`` and decode
 to (1, −0.5, 0, 6).
@@ -42,6 +43,7 @@ from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer, binary32
+from gcodec.minifloat_scales import NO_FACTORS, Scales, blocks, found_for, read_factors
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
 from gcodec.payload import Payload
@@ -62,11 +64,14 @@ class MiniFloatSymbols(NamedTuple):
     scale : float
     n : int
         Elements.
+    factors : uint8 array
+        What the scale is multiplied by in each block, as a byte tells it; empty without blocks.
     """
 
     codes: np.ndarray
     scale: float
     n: int
+    factors: np.ndarray = NO_FACTORS
 
 
 @register(id=8, name="minifloat")
@@ -82,15 +87,16 @@ class MiniFloatCodec(Codec):
     scale : float or {"histogram", "gennorm", "co3"}
         What magnitudes are multiplied by, from 0 on, such that none passes float32. Or what it is
         found by, for each tensor: the least squared error; a table for generalised normal
-        distributions; the rule of CO3's program, for ``e2m1`` with ``ieee``.
+        distributions; the rule of CO3's program, for ``e2m1`` with ``ieee``. With blocks, of
+        these only ``histogram``, by the squared error of each block.
     code : {"auto", "none", "huffman", "pair", "planes", "rans"}
         How the codes are written: as they are, or entropy-coded, one by one, two at a time, the
-        exponents only, or by rANS. ``auto`` takes the shortest.
+        exponents only, or by rANS, those of up to four bits two at a time; or the shortest way.
     table : int or {"auto", "gennorm", "empirical"}
         Of the entropy code: a codebook for GenNorm values, by its number; the best of them; one
         of the tensor's own, in the payload; ``auto`` takes what is shortest.
     block : int
-        Elements that share a factor of the scale; 0: none does. Up to now there is 0.
+        Elements that share a factor of the scale, a byte; 0: none does.
     """
 
     refuses_nonfinite = True
@@ -118,7 +124,7 @@ class MiniFloatCodec(Codec):
         "of the entropy code: its own, a static one, or the shortest",
         in_message=True,
     )
-    block: int = param(Integer(0, 0), 0, "elements that share a factor of the scale; 0: none")
+    block: int = param(Integer(0, 2**32 - 1), 0, "elements that share a factor; 0: none")
 
     def check(self) -> None:
         """Refuse what does not fit together; without an entropy code there is one table only."""
@@ -133,6 +139,8 @@ class MiniFloatCodec(Codec):
             raise ParameterError.of("table", self.table, allowed)
         if self.scale == "co3" and fmt != _CO3:
             raise ParameterError.of("scale", self.scale, "another one, but for e2m1 with ieee")
+        if self.block and self.scale in ("gennorm", "co3"):
+            raise ParameterError.of("scale", self.scale, "histogram or a number, with blocks")
         if isinstance(self.scale, float):
             with np.errstate(over="ignore"):
                 largest = np.float32(self.scale) * fmt.magnitudes()[-1]
@@ -150,7 +158,8 @@ class MiniFloatCodec(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the codes as they are, or of the longest words and a table."""
-        return minifloat_strings.longest_nbits(n, self._format, self.code)
+        longest = minifloat_strings.longest_nbits(n, self._format, self.code)
+        return 8 * blocks(n, self.block) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
@@ -160,19 +169,21 @@ class MiniFloatCodec(Codec):
 
     def seek_count(self, n: int) -> int:
         """Return how many bytes are coded: one for each element, or each pair."""
-        return minifloat_strings.coded(n, self.code)
+        return minifloat_strings.coded(n, self._format, self.code)
 
     # --- quantise
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
     ) -> MiniFloatSymbols:
-        symbols = self._empty_symbols(values.size, self._scale_of(values))
-        fmt, scale = self._format, _delta(symbols)
+        fmt, block = self._format, self.block
+        found = found_for(values, block, fmt, self.scale) if block else (self._scale_of(values),)
+        symbols = self._empty_symbols(values.size, *found)
+        scales = self._scales(symbols)
 
         def task(start: int, stop: int) -> bool:
             part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            return minifloat.quantize(values[start:stop], scale, fmt, part)
+            return scales.quantize(values[start:stop], start, fmt, part)
 
         if not all(pool.run(task, values.size, BLOCK)):
             raise nonfinite_error(values)
@@ -187,14 +198,15 @@ class MiniFloatCodec(Codec):
         prior: Any,
     ) -> MiniFloatSymbols:
         values = tensor.values
-        if tensor.dtype not in ("float32", "float64"):  # x̂ is rounded to it first
+        # x̂ is rounded to it first.
+        if tensor.dtype not in ("float32", "float64") or self.block:
             symbols: MiniFloatSymbols = super()._quantize_residual(
                 tensor, residual, decay, seed, prior
             )
             return symbols
         check_corrected(values, residual, decay)
         symbols = self._empty_symbols(values.size, self._scale_of(values, residual, decay))
-        fmt, scale = self._format, _delta(symbols)
+        fmt, scale = self._format, self._scales(symbols).one
 
         def task(start: int, stop: int) -> None:
             part = minifloat.part_of(symbols.codes, start, stop, fmt)
@@ -221,9 +233,14 @@ class MiniFloatCodec(Codec):
             some = arithmetic.corrected(some, kept, decay)
         return binary32(scale_of(some, self._format, rule))
 
-    def _empty_symbols(self, n: int, scale: float) -> MiniFloatSymbols:
+    def _empty_symbols(
+        self, n: int, scale: float, factors: np.ndarray = NO_FACTORS
+    ) -> MiniFloatSymbols:
         nbytes = minifloat.codes_nbytes(n, self._format)
-        return MiniFloatSymbols(aligned_empty(nbytes, np.uint8), scale, n)
+        return MiniFloatSymbols(aligned_empty(nbytes, np.uint8), scale, n, factors)
+
+    def _scales(self, symbols: MiniFloatSymbols) -> Scales:
+        return Scales.of(symbols.scale, self.block, symbols.factors)
 
     # --- dequantise
 
@@ -242,18 +259,19 @@ class MiniFloatCodec(Codec):
         self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
-        fmt, scale = self._format, _delta(symbols)
+        fmt, scales = self._format, self._scales(symbols)
         stream = add is None and minifloat.streams(out, fmt)
 
         def task(start: int, stop: int) -> None:
             part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            minifloat.dequantize(part, scale, fmt, out[start:stop], add, stream=stream)
+            scales.dequantize(part, start, fmt, out[start:stop], add, stream=stream)
 
         pool.run(task, out.size, BLOCK)
 
     def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
         nbytes = minifloat.codes_nbytes(n, self._format)
-        self._require(symbols.n == n and symbols.codes.size == nbytes, n)
+        sizes = symbols.codes.size == nbytes and symbols.factors.size == blocks(n, self.block)
+        self._require(symbols.n == n and sizes, n)
 
     # --- pack
 
@@ -264,9 +282,13 @@ class MiniFloatCodec(Codec):
         table = "empirical" if plan.book is None else plan.book
         codec = self.replaced(scale=symbols.scale, code=plan.code, table=table)
         scalars = {"scale": codec.scale, "table": table}
-        if plan.table is None:
-            return Payload(codec, scalars, minifloat.packed(codes, n, fmt), n * fmt.width)
-        return Payload(codec, scalars, *minifloat_strings.write(codes, n, fmt, plan))
+        if plan.table is not None:
+            string = minifloat_strings.write(codes, n, fmt, plan, symbols.factors)
+            return Payload(codec, scalars, *string)
+        data, nbits = minifloat.packed(codes, n, fmt), 8 * symbols.factors.size + n * fmt.width
+        if self.block:
+            data = np.concatenate([symbols.factors, data])
+        return Payload(codec, scalars, data, nbits)
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
@@ -274,32 +296,37 @@ class MiniFloatCodec(Codec):
             if payload.scalars["table"] != "empirical":
                 raise Corrupt(f"table {payload.scalars['table']}, but nothing is entropy-coded")
             check_padding(payload.data, payload.nbits)
-            check_length(payload.nbits, n * fmt.width)
-            codes = minifloat.unpacked(payload.data, n, fmt)
+            check_length(payload.nbits, 8 * blocks(n, self.block) + n * fmt.width)
+            codes = minifloat.unpacked(payload.data[blocks(n, self.block) :], n, fmt)
             minifloat.check(codes, n, fmt)
-            return MiniFloatSymbols(codes, float(self.scale), n)
-        string = self._string(payload, n)
-        codes = aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8)
+            return MiniFloatSymbols(codes, float(self.scale), n, self._factors(payload, n))
+        string, codes = (
+            self._string(payload, n),
+            aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8),
+        )
 
         def take(at: int, part: np.ndarray) -> None:
             start = minifloat.codes_nbytes(at, fmt)
             codes[start : start + part.size] = part
 
         string.read(take, payload.seek)
-        return MiniFloatSymbols(codes, float(self.scale), n)
+        return MiniFloatSymbols(codes, float(self.scale), n, self._factors(payload, n))
+
+    def _factors(self, payload: Payload, n: int) -> np.ndarray:
+        return read_factors(payload, n, cast(float, self.scale), self.block, self._format)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.code == "none":
             return super()._decode(payload, n, out)
         # No code need be kept: each range is dequantised where it is read.
-        fmt, scale = self._format, np.float32(abs(cast(float, self.scale)))  # −0 is 0
-        string = self._string(payload, n)
+        fmt, string = self._format, self._string(payload, n)
+        scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
         values = empty_like_shape(n) if out is None else out
         stream = minifloat.streams(values, fmt)
 
         def take(at: int, part: np.ndarray) -> None:
             stop = min(at + part.size * per_byte(fmt), n)
-            minifloat.dequantize(part, scale, fmt, values[at:stop], stream=stream)
+            scales.dequantize(part, at, fmt, values[at:stop], stream=stream)
 
         string.read(take, payload.seek)
         return values
@@ -308,7 +335,8 @@ class MiniFloatCodec(Codec):
         """Return the payload of an entropy code, its table read and its length looked at."""
         check_padding(payload.data, payload.nbits)
         book = self.table if isinstance(self.table, int) else None
-        where = payload.data, payload.nbits
+        first = self._factors(payload, n).size
+        where = payload.data[first:], payload.nbits - 8 * first
         return minifloat_strings.CodedPayload.of(*where, n, self._format, self.code, book)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
@@ -318,8 +346,5 @@ class MiniFloatCodec(Codec):
         if self.code == "none":
             return super()._bare_nbits(n, data, scalars)
         payload = Payload(self, scalars, data, 8 * data.size)
-        return self._string(payload, n).read(ignore, bits_follow=True)
-
-
-def _delta(symbols: MiniFloatSymbols) -> np.float32:
-    return np.float32(abs(symbols.scale))  # −0 is 0
+        string = self._string(payload, n)
+        return 8 * blocks(n, self.block) + string.read(ignore, bits_follow=True)

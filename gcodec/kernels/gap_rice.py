@@ -62,7 +62,8 @@ def write(positions: np.ndarray, parameters: np.ndarray, offsets: np.ndarray) ->
         string = BitString(0, nbits // 8 + 1)
         before = int(positions[start - 1]) if start else -1
         blocks = parameters[start // BLOCK : -(-stop // BLOCK)]
-        _write(positions[start:stop], before, blocks, string.data, string.state)
+        room = np.empty((2, BLOCK), np.uint64)
+        _write(positions[start:stop], before, blocks, *room, string.data, string.state)
         return string
 
     return written(task, positions.size, _GROUP)[0]
@@ -89,11 +90,16 @@ def _choose(positions, before, parameters, nbits):
         mean = np.uint64((part[part.size - 1] - before - part.size) // part.size)
         middle = 63 - np.int64(leading_zeros(np.uint64(mean - (mean >> np.uint64(2)) + 1)))
         first = min(max(middle - 1, 0), _MOST_RICE - 2)
-        one = (part[0] - before - 1) >> first
-        two, three = one >> 1, one >> 2
+        # Unsigned, since vectors of 64 bits have no other shift.
+        right = np.uint64(first)
+        quotient = np.uint64(part[0] - before - 1) >> right
+        sums, halves, quarters = quotient, quotient >> np.uint64(1), quotient >> np.uint64(2)
         for i in range(1, part.size):
-            quotient = (part[i] - part[i - 1] - 1) >> first
-            one, two, three = one + quotient, two + (quotient >> 1), three + (quotient >> 2)
+            quotient = np.uint64(part[i] - part[i - 1] - 1) >> right
+            sums += quotient
+            halves += quotient >> np.uint64(1)
+            quarters += quotient >> np.uint64(2)
+        one, two, three = np.int64(sums), np.int64(halves), np.int64(quarters)
         before = part[part.size - 1]
         best = first
         least = one + _header_nbits(first, last)
@@ -115,15 +121,9 @@ def _put_zeros(out, at, acc, have, count):
     return acc, have, at
 
 
-@inline
-def _word(gap, rice, one):
-    """Return the word without its zeros, and the bits of all of it; one is 1 << rice."""
-    return one | (np.uint64(gap) & (one - np.uint64(1))), np.uint64((gap >> rice) + rice + 1)
-
-
 @subroutine(variant="gap")
 def _put_word(out, at, acc, have, word, nbits, rice):
-    """Put a word of any length."""
+    """Put a word of any length, given without its zeros."""
     if nbits > np.uint64(_PUT):
         acc, have, at = _put_zeros(out, at, acc, have, np.int64(nbits) - rice - 1)
         nbits = np.uint64(rice + 1)
@@ -135,8 +135,8 @@ def _put_word(out, at, acc, have, word, nbits, rice):
     return put(out, at, acc, have, word, nbits)
 
 
-@kernel("in int64[], int64, in uint8[], out uint8[], out uint64[]")
-def _write(positions, before, parameters, out, state):
+@kernel("in int64[], int64, in uint8[], out uint64[], out uint64[], out uint8[], out uint64[]")
+def _write(positions, before, parameters, words, lengths, out, state):
     # out has room for all bits, and the slack that putting needs.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     last = -1
@@ -151,29 +151,29 @@ def _write(positions, before, parameters, out, state):
             acc, have, at = put(out, at, acc, have, np.uint64(1), np.uint64(nbits))
         last = rice
         one = np.uint64(1) << np.uint64(rice)
-        i, stop = b * BLOCK, min((b + 1) * BLOCK, positions.size)
-        while i + 4 <= stop:  # four words at once
-            w, n_w = _word(positions[i] - before - 1, rice, one)
-            x, n_x = _word(positions[i + 1] - positions[i] - 1, rice, one)
-            y, n_y = _word(positions[i + 2] - positions[i + 1] - 1, rice, one)
-            z, n_z = _word(positions[i + 3] - positions[i + 2] - 1, rice, one)
-            behind = n_y + n_z
-            together = n_w + n_x + behind
+        low, right, least = one - np.uint64(1), np.uint64(rice), np.uint64(rice + 1)
+        part = positions[b * BLOCK : min((b + 1) * BLOCK, positions.size)]
+        gap = np.uint64(part[0] - before - 1)
+        words[0], lengths[0] = one | (gap & low), (gap >> right) + least
+        for i in range(1, part.size):  # part.size <= BLOCK == words.size == lengths.size
+            gap = np.uint64(part[i] - part[i - 1] - 1)
+            words[i], lengths[i] = one | (gap & low), (gap >> right) + least
+        before = part[part.size - 1]
+        i = 0
+        while i + 4 <= part.size:  # four words at once
+            behind = lengths[i + 2] + lengths[i + 3]
+            together = lengths[i] + lengths[i + 1] + behind
             if together <= np.uint64(_PUT):
-                word = (w << n_x | x) << behind | (y << n_z | z)
+                upper = words[i] << lengths[i + 1] | words[i + 1]
+                lower = words[i + 2] << lengths[i + 3] | words[i + 3]
+                word = upper << behind | lower
                 acc, have, at = put(out, at, acc, have, word, together)
             else:
-                acc, have, at = _put_word(out, at, acc, have, w, n_w, rice)
-                acc, have, at = _put_word(out, at, acc, have, x, n_x, rice)
-                acc, have, at = _put_word(out, at, acc, have, y, n_y, rice)
-                acc, have, at = _put_word(out, at, acc, have, z, n_z, rice)
-            before = positions[i + 3]
+                for j in range(i, i + 4):
+                    acc, have, at = _put_word(out, at, acc, have, words[j], lengths[j], rice)
             i += 4
-        while i < stop:
-            word, nbits = _word(positions[i] - before - 1, rice, one)
-            acc, have, at = _put_word(out, at, acc, have, word, nbits, rice)
-            before = positions[i]
-            i += 1
+        for j in range(i, part.size):
+            acc, have, at = _put_word(out, at, acc, have, words[j], lengths[j], rice)
     state[0], state[1], state[2] = np.uint64(at), acc, have
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.jit import kernel
+from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.log_histogram import BINS, FINITE, SHIFT
 from gcodec.kernels.memory import bits_float, float_bits
 from gcodec.kernels.reduce import LANES, add_lanes
@@ -184,20 +184,26 @@ def _binned_sums(lows, highs, counts, totals, scales, middles, rises, squares, p
 
 @kernel("in float32[], float32, float32, int64, out float64[]")
 def _squared_error(x, scale, top, mantissa, lanes):
-    # lanes.size == LANES. Adding 1.5·2^23 units and taking them away again rounds to a unit, ties
-    # to even: to one of the last bit of the mantissa, which below 2 is the same.
-    least, sign = np.uint32(128 << 23), np.uint32(0x7FFFFFFF)
-    raise_by, half = np.uint32(23 - mantissa << 23), np.uint32(1 << 22)
-    exponent = np.uint32(0xFF << 23)
+    # lanes.size == LANES
+    sign = np.uint32(0x7FFFFFFF)
     lanes[:] = 0.0
     for start in range(0, x.size, LANES):
         part = x[start : start + LANES]
         for i in range(part.size):  # part.size <= LANES
             magnitude = bits_float(np.uint32(float_bits(part[i]) & sign))
-            ratio = min(magnitude / scale, top)
-            unit = max(np.uint32(float_bits(ratio) & exponent), least)
-            large = bits_float(np.uint32(np.uint32(unit + raise_by) | half))
-            level = np.float32(ratio + large) - large
+            level = rounded_to_level(min(magnitude / scale, top), mantissa)
             error = np.float64(magnitude) - np.float64(np.float32(level * scale))
             lanes[i] += error * error
     return add_lanes(lanes)
+
+
+@inline
+def rounded_to_level(ratio, mantissa):
+    """Return the level nearest to a float32 that is not above the last one, ties to even."""
+    # Adding 1.5·2^23 units and taking them away again rounds to a unit, ties to even: to one of
+    # the last bit of the mantissa, which below 2 is the same.
+    least, exponent = np.uint32(128 << 23), np.uint32(0xFF << 23)
+    unit = max(np.uint32(float_bits(ratio) & exponent), least)
+    raised = np.uint32(unit + np.uint32(23 - mantissa << 23))
+    large = bits_float(np.uint32(raised | np.uint32(1 << 22)))
+    return np.float32(ratio + large) - large

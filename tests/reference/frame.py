@@ -44,8 +44,9 @@ SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
 OF_VALUES = ("values", "rice")
-PAIRS = 2  # the code of minifloat whose blocks are of pairs
 POSITIONS = ("rice", "values", None, "states", "values")  # rice: blocks of values, not too short
+NARROW = (0, 1, 2, 3)  # the formats of minifloat of up to four bits
+PAIRS, RANS = 2, 4  # the codes of minifloat whose blocks are of pairs, if the format is narrow
 TERNGRAD_RANS = 3  # the pack of terngrad that has blocks: of bytes, each of five elements
 LANES = 32
 RANS_BLOCK = 18  # log2
@@ -204,7 +205,8 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind, n = "states", (n + 4) // 5
     elif codec_id == MINIFLOAT and len(params) > 2 and params[2] < len(MINIFLOAT_CODES):
         kind = MINIFLOAT_CODES[params[2]]
-        n = (n + 1) // 2 if params[2] == PAIRS else n
+        paired = params[2] == PAIRS or (params[2] == RANS and params[0] in NARROW)
+        n = (n + 1) // 2 if paired else n
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
         index = params[1:2] if codec_id == TOPK else params[2:3] or b"\0"
         kind = POSITIONS[index[0]] if index and index[0] < len(POSITIONS) else None

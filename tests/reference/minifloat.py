@@ -35,6 +35,7 @@ class Setting(NamedTuple):
     format: str = "e2m1"
     style: str = "full"
     code: str = "huffman"
+    block: int = 0
 
     @property
     def bits(self) -> tuple[int, int]:
@@ -45,6 +46,11 @@ class Setting(NamedTuple):
     def width(self) -> int:
         """Bits of a code."""
         return 1 + sum(self.bits)
+
+    @property
+    def paired(self) -> bool:
+        """Whether a symbol of the string is two codes."""
+        return self.code == "pair" or (self.code == "rans" and self.width <= 4)
 
     @property
     def kind(self) -> str:
@@ -62,6 +68,7 @@ class Message(NamedTuple):
     model: list[int]  # lengths or frequencies of the alphabet; empty where nothing is coded
     data: bytes
     nbits: int
+    factors: list[int]  # a byte for each block
 
 
 # --- formats ------------------------------------------------------------------------------------
@@ -104,6 +111,34 @@ def check_scale(setting: Setting, scale: np.float32) -> None:
         raise Corrupt(f"the scale {scale}")
 
 
+def blocks_of(setting: Setting, n: int) -> int:
+    """Return how many blocks n elements have."""
+    return -(-n // setting.block) if setting.block else 0
+
+
+def scales_of(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> list[np.float32]:
+    """Return the scale of each element."""
+    if not setting.block:
+        return [np.float32(scale)] * n
+    assert len(factors) == blocks_of(setting, n)
+    found = []
+    for byte in factors:
+        exact = Fraction(float(scale)) * (8 + byte % 8) * Fraction(2) ** (byte // 8 - 31)
+        # Not above 4 significant bits more than binary32 has, and so exact in binary64.
+        with np.errstate(over="ignore", under="ignore"):
+            found += [np.float32(float(exact))] * setting.block
+    return found[:n]
+
+
+def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> None:
+    """Refuse factors by which a code stands for what is not finite."""
+    top = np.float32(magnitudes(setting)[-1])
+    for block_scale in set(scales_of(setting, scale, n, factors)):
+        with np.errstate(over="ignore"):
+            if not np.isfinite(block_scale * top):
+                raise Corrupt(f"the scale {block_scale} of a block")
+
+
 # --- quantise -----------------------------------------------------------------------------------
 
 
@@ -115,12 +150,13 @@ def nearest(r: np.float32, levels: Sequence[Fraction]) -> int:
     return min(range(len(levels)), key=lambda j: (abs(exact - levels[j]), j % 2))
 
 
-def quantize(x: Floats, setting: Setting, scale: float) -> list[int]:
+def quantize(x: Floats, setting: Setting, scale: float, factors: Sequence[int] = ()) -> list[int]:
     """Return the code of each element."""
-    scale = np.float32(scale)
     levels = magnitudes(setting)
     found = []
-    for value in np.asarray(x, np.float32).reshape(-1):
+    values = np.asarray(x, np.float32).reshape(-1)
+    scales = scales_of(setting, scale, values.size, factors)
+    for value, scale in zip(values, scales, strict=True):
         if not np.isfinite(value):
             raise ValueError("NaN or Inf")
         j = 0
@@ -131,15 +167,51 @@ def quantize(x: Floats, setting: Setting, scale: float) -> list[int]:
     return found
 
 
-def dequantize(codes: Sequence[int], setting: Setting, scale: float) -> Floats:
+def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
+    """Return the bytes that gcodec chooses for blocks: those of the least squared error of six.
+
+    (The text leaves them to the writer; ``docs/minifloat.md`` tells the rule.)
+    """
+    values = np.asarray(x, np.float32).reshape(-1)
+    top = np.float32(magnitudes(setting)[-1])
+    found = []
+    for at in range(blocks_of(setting, values.size)):
+        part = values[at * setting.block : (at + 1) * setting.block]
+        largest = Fraction(float(np.abs(part).max()))
+        if not largest or not scale:
+            found.append(0)
+            continue
+        with np.errstate(over="ignore", under="ignore"):
+            ratio = np.float32(largest) / np.float32(np.float32(scale) * top)
+        factors = [Fraction(8 + byte % 8) * Fraction(2) ** (byte // 8 - 31) for byte in range(256)]
+        needed = sum(factor <= ratio for factor in factors) - 1
+        errors: dict[int, Fraction] = {}
+        for byte in range(min(needed + 1, 255), max(needed - 5, -1), -1):
+            alone = setting._replace(block=part.size)
+            delta = scales_of(alone, scale, 1, [byte])[0]
+            with np.errstate(over="ignore"):
+                if delta and np.isfinite(delta * top):
+                    sent = dequantize(quantize(part, alone, scale, [byte]), alone, scale, [byte])
+                    pairs = zip(part.tolist(), sent.tolist(), strict=True)
+                    errors[byte] = sum(
+                        ((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs), Fraction(0)
+                    )
+        found.append(min(errors, key=lambda byte: (errors[byte], -byte), default=0))
+    return found
+
+
+def dequantize(
+    codes: Sequence[int], setting: Setting, scale: float, factors: Sequence[int] = ()
+) -> Floats:
     """Return the values that codes stand for."""
     levels = magnitudes(setting)
     out = np.zeros(len(codes), np.float32)
+    scales = scales_of(setting, scale, len(codes), factors)
     for i, code in enumerate(codes):
         minus, j = split(setting, code)
         if j:
             with np.errstate(under="ignore"):
-                value = np.float32(scale) * np.float32(levels[j])
+                value = scales[i] * np.float32(levels[j])
             out[i] = np.copysign(value, np.float32(-1 if minus else 1))
     return out
 
@@ -150,7 +222,7 @@ def dequantize(codes: Sequence[int], setting: Setting, scale: float) -> Floats:
 def symbol_alphabet(setting: Setting) -> list[int]:
     """Return the symbols of the string, in order."""
     codes = alphabet(setting)
-    if setting.code == "pair":
+    if setting.paired:
         return [16 * a + b for a in codes for b in codes]
     if setting.code == "planes":
         return sorted({exponent(setting, code) for code in codes})
@@ -164,7 +236,7 @@ def exponent(setting: Setting, code: int) -> int:
 
 def symbols_of(setting: Setting, codes: Sequence[int]) -> list[int]:
     """Return the symbols of the string."""
-    if setting.code == "pair":
+    if setting.paired:
         even = [*codes, 0] if len(codes) % 2 else codes
         return [16 * even[i] + even[i + 1] for i in range(0, len(even), 2)]
     if setting.code == "planes":
@@ -175,7 +247,7 @@ def symbols_of(setting: Setting, codes: Sequence[int]) -> list[int]:
 def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
     """Return the counts of the symbols of the string by those of a codebook."""
     codes = alphabet(setting)
-    if setting.code == "pair":
+    if setting.paired:
         return [book[a] * book[b] for a in codes for b in codes]
     if setting.code == "planes":
         return [
@@ -188,7 +260,13 @@ def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
 def model_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
     """Return the lengths, or the frequencies, that a codebook stands for."""
     counts = counts_of_book(setting, book)
-    return counts if setting.kind == "rans" else huffman.lengths_of(counts)
+    if setting.kind == "huffman":
+        return huffman.lengths_of(counts)
+    if setting.paired:
+        model = [max(1, count // 2**14) for count in counts]
+        model[counts.index(max(counts))] += 2**14 - sum(model)
+        return model
+    return counts
 
 
 def places_of(setting: Setting, codes: Sequence[int]) -> list[int]:
@@ -214,6 +292,7 @@ def write(
     table: int = OWN,
     book: Book = None,
     model: Sequence[int] | None = None,
+    factors: Sequence[int] = (),
 ) -> Message:
     """Return the message of codes.
 
@@ -223,8 +302,11 @@ def write(
         The scalar, and if it is not `OWN` the counts of that codebook.
     model
         Lengths or frequencies for a table of its own; by default those that gcodec makes.
+    factors
+        A byte for each block.
     """
     check_scale(setting, np.float32(scale))
+    check_factors(setting, scale, len(codes), factors)
     used: list[int] = []
     if setting.code == PLAIN:
         text = "".join(fixed(code, setting.width) for code in codes)
@@ -238,15 +320,23 @@ def write(
             used = tabled.model_of(setting.kind, places, len(symbol_alphabet(setting)))
         text = plane(setting, codes) if setting.code == "planes" else ""
         text += tabled.write(setting.kind, places, used, sent=table == OWN)
-    data = to_bytes(text)
-    return Message(setting, np.float32(scale), table, list(codes), used, data, len(text))
+    data = bytes(factors) + to_bytes(text)
+    nbits = 8 * len(factors) + len(text)
+    numbers = np.float32(scale), table, list(codes), used
+    return Message(setting, *numbers, data, nbits, list(factors))
 
 
 def encode(
-    x: Floats, setting: Setting, scale: float, table: int = OWN, book: Book = None
+    x: Floats,
+    setting: Setting,
+    scale: float,
+    table: int = OWN,
+    book: Book = None,
+    factors: Sequence[int] = (),
 ) -> Message:
     """Return the message of a gradient."""
-    return write(setting, scale, quantize(x, setting, scale), table, book)
+    codes = quantize(x, setting, scale, factors)
+    return write(setting, scale, codes, table, book, None, factors)
 
 
 # --- read ---------------------------------------------------------------------------------------
@@ -306,23 +396,29 @@ def read(
     text = to_text(data)
     if "1" in text[nbits:]:
         raise Corrupt("fill that is not zero")
-    bits = Bits(text[:nbits])
+    lead = blocks_of(setting, n)
+    if nbits < 8 * lead:
+        raise Truncated("fewer bits than a byte for each block")
+    check_factors(setting, scale, n, data[:lead])
+    # A rANS string begins with a whole byte, with and without those before it.
+    bits = Bits(text[8 * lead : nbits])
     agreed = None if book is None or table == OWN else model_of_book(setting, book)
     symbols, model = symbol_alphabet(setting), []
     if setting.code == PLAIN:
         codes = _read_plain(bits, setting, n)
     else:
         raw = bits.take(n * (1 + setting.bits[1])) if setting.code == "planes" else ""
-        count = (n + 1) // 2 if setting.code == "pair" else n
+        count = (n + 1) // 2 if setting.paired else n
         places, model = tabled.read(setting.kind, bits, count, len(symbols), agreed)
         codes = [symbols[place] for place in places]
-        if setting.code == "pair":
+        if setting.paired:
             codes = _of_pairs(codes, n)
         if setting.code == "planes":
             codes = _of_planes(setting, raw, codes)
-    if bits.at != nbits:
+    if bits.at != nbits - 8 * lead:
         raise Corrupt("bits behind the last word")
-    return Message(setting, np.float32(scale), table, codes, model, data, nbits)
+    numbers = np.float32(scale), table, codes, model
+    return Message(setting, *numbers, data, nbits, list(data[:lead]))
 
 
 def decode(
@@ -335,7 +431,8 @@ def decode(
     book: Book = None,
 ) -> Floats:
     """Return the n values of a payload."""
-    return dequantize(read(setting, data, nbits, n, scale, table, book).codes, setting, scale)
+    message = read(setting, data, nbits, n, scale, table, book)
+    return dequantize(message.codes, setting, scale, message.factors)
 
 
 # --- headers ------------------------------------------------------------------------------------
@@ -343,8 +440,9 @@ def decode(
 
 def parameters(setting: Setting) -> bytes:
     """Return the parameters of a frame: ``code`` has no default, so only ``block`` is left out."""
-    choices = zip((FORMATS, STYLES, CODES), setting, strict=True)
-    return bytes(words.index(word) for words, word in choices)
+    choices = zip((FORMATS, STYLES, CODES), setting[:3], strict=True)
+    block = leb128.encode(setting.block) if setting.block else b""
+    return bytes(words.index(word) for words, word in choices) + block
 
 
 def scalars(message: Message) -> bytes:

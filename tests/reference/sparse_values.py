@@ -19,10 +19,7 @@ Floats = NDArray[np.float32]
 VALUES = ("float32", "float16", "bfloat16", "int8", "sign")
 BLOCK = 256  # values with one scale
 TOP = 127
-
-
-class Refused(ValueError):
-    """A value that an encoder does not send."""
+INFINITIES = {"float16": 0x7C00, "bfloat16": 0x7F80}
 
 
 def nbits(k: int, kind: str) -> int:
@@ -52,6 +49,12 @@ def _scale_fits(scale: np.float32, top: int) -> bool:
 # --- write --------------------------------------------------------------------------------------
 
 
+def _finite(pattern: int, kind: str) -> int:
+    """Return a pattern, or the largest finite number of its sign in place of an infinity."""
+    infinity = INFINITIES[kind]
+    return pattern - 1 if pattern & 0x7FFF == infinity else pattern
+
+
 def _int8_scale(part: Floats) -> np.float32:
     with np.errstate(under="ignore"):
         scale = np.float32(np.abs(part).max() / np.float32(TOP))
@@ -69,21 +72,13 @@ def _int8_code(value: np.float32, scale: np.float32) -> int:
 
 
 def write(values: Sequence[np.float32] | Floats, kind: str) -> str:
-    """Return the bits of values, in the order of their positions.
-
-    Raises
-    ------
-    Refused
-        For a value that passes the range of the kind.
-    """
+    """Return the bits of values, in the order of their positions."""
     x = np.asarray(values, np.float32)
     if kind == "float32":
         return "".join(_pattern(v) for v in x)
     if kind in halves.NARROW:
-        patterns = halves.narrow(x, kind)
-        if not np.isfinite(halves.widen(patterns, kind)).all():
-            raise Refused(f"a value beyond {kind}")
-        return "".join(fixed(int(p), 16) for p in patterns)
+        patterns = [_finite(int(p), kind) for p in halves.narrow(x, kind)]
+        return "".join(fixed(p, 16) for p in patterns)
     if not len(x):
         return ""
     if kind == "int8":

@@ -1,0 +1,142 @@
+"""The scales of a tensor of minifloats: one for all elements, or one for each block of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.arrays import nonfinite_error
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels import block_scales, minifloat
+from gcodec.kernels.block_scales import choose_factors, scales_of
+from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
+from gcodec.minifloats import MiniFloat
+from gcodec.payload import Payload
+
+NO_FACTORS = np.empty(0, np.uint8)
+
+_ONE = np.float32(1)
+_PART = 1 << 14  # elements that stay in a cache while they are divided or multiplied
+
+
+class Scales(NamedTuple):
+    """What elements are divided by before they are coded.
+
+    Attributes
+    ----------
+    one : float32
+        The scale of the tensor.
+    block : int
+        Elements of a block; 0 where there are none.
+    each : float32 array
+        The scale of each block.
+    """
+
+    one: np.float32
+    block: int
+    each: np.ndarray
+
+    @classmethod
+    def of(cls, scale: float, block: int, factors: np.ndarray) -> Scales:
+        """Make them of the scale, whose sign does not matter, and the bytes of the blocks."""
+        one = np.float32(abs(scale))
+        return cls(one, block, scales_of(one, factors))
+
+    def quantize(self, x: np.ndarray, first: int, fmt: MiniFloat, out: np.ndarray) -> bool:
+        """Quantise elements from number `first` on; see `kernels.minifloat.quantize`.
+
+        With blocks, all elements must be finite.
+        """
+        if not self.block:
+            return minifloat.quantize(x, self.one, fmt, out)
+        room = np.empty(min(_PART, x.size), np.float32)
+        for at in range(0, x.size, _PART):
+            some = x[at : at + _PART]
+            ratios = block_scales.divide(some, first + at, self.block, self.each, room)
+            part = minifloat.part_of(out, at, at + some.size, fmt)
+            minifloat.quantize(ratios, _ONE, fmt, part)
+        return True
+
+    def dequantize(
+        self,
+        codes: np.ndarray,
+        first: int,
+        fmt: MiniFloat,
+        out: np.ndarray,
+        add: np.float32 | None = None,
+        *,
+        stream: bool = False,
+    ) -> None:
+        """Dequantise elements from number `first` on; see `kernels.minifloat.dequantize`."""
+        if not self.block:
+            minifloat.dequantize(codes, self.one, fmt, out, add, stream=stream)
+            return
+        room = np.empty(min(_PART, out.size), np.float32)
+        for at in range(0, out.size, _PART):
+            some = out[at : at + _PART]
+            values = some if add is None else room[: some.size]
+            part = minifloat.part_of(codes, at, at + some.size, fmt)
+            minifloat.dequantize(part, _ONE, fmt, values)
+            block_scales.multiply(values, first + at, self.block, self.each, some, add)
+
+
+def blocks(n: int, block: int) -> int:
+    """Return how many blocks n elements have."""
+    return -(-n // block) if block else 0
+
+
+def found_for(
+    values: np.ndarray, block: int, fmt: MiniFloat, scale: float | str
+) -> tuple[float, np.ndarray]:
+    """Find the scale, unless it is given as a number, and the bytes of the blocks.
+
+    Parameters
+    ----------
+    values : (n,) float32 array
+    block : int
+    fmt : MiniFloat
+    scale : float or str
+
+    Returns
+    -------
+    scale : float
+        By which the largest magnitude becomes about the last level, or what was given.
+    factors : (ceil(n / block),) uint8 array
+
+    Raises
+    ------
+    ParameterError
+        For NaN and Inf.
+    """
+    top_bits = max_abs_bits(values)
+    if top_bits >= INFINITY_BITS:
+        raise nonfinite_error(values)
+    top = fmt.magnitudes()[-1]
+    if isinstance(scale, str):
+        largest = np.uint32(top_bits).view(np.float32)
+        with np.errstate(under="ignore", over="ignore"):
+            found = largest / top
+            if not np.isfinite(found * top):
+                found = np.nextafter(found, np.float32(0))
+        scale = float(max(found, np.float32(2.0**-149)) if largest else found)
+    return scale, choose_factors(values, block, np.float32(abs(scale)), top, fmt.mantissa)
+
+
+def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFloat) -> np.ndarray:
+    """Return the bytes of blocks, at the start of a payload.
+
+    Raises
+    ------
+    FormatError
+        If they are not there, or if a code may stand for what passes float32.
+    """
+    count = blocks(n, block)
+    if payload.nbits < 8 * count:
+        raise Truncated(f"the payload has {payload.nbits} bits, but {count} blocks a byte each")
+    with np.errstate(over="ignore"):
+        largest = Scales.of(scale, block, payload.data[:count]).each * fmt.magnitudes()[-1]
+    if not np.isfinite(largest).all():
+        at = int(np.argmin(np.isfinite(largest)))
+        raise Corrupt(f"block {at} has a scale by which codes pass float32", at)
+    return payload.data[:count]
