@@ -181,7 +181,7 @@ def test_bare_payload_asks_for_what_it_lacks(codec: Codec) -> None:
         codec.decode(payload, 3, nbits=payload.nbits)
 
 
-FEW_SENT = ("topk", "randomk")
+FEW_SENT = ("topk", "randomk", "dct8")
 
 
 @each_codec
