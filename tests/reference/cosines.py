@@ -1,0 +1,113 @@
+"""The basis of dct8's transform, from series in decimal numbers.
+
+Source: ``docs/wire-format.md``, dct8, decoding. Nothing here depends on a library of functions: π
+is Machin's, a cosine its power series, and each is rounded to binary32 as a fraction of integers.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+DIGITS = 60
+DIRECT = 256  # up to so many points each entry is rounded once
+STEP = 64
+CONTEXT = decimal.Context(prec=DIGITS)
+ONE = Decimal(1)
+
+
+def nearest(x: Fraction) -> np.float32:
+    """Return the binary32 nearest to a fraction, ties to even."""
+    if x == 0:
+        return np.float32(0)
+    e = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    if abs(x) < Fraction(2) ** e:
+        e -= 1
+    unit = Fraction(2) ** max(e - 23, -149)
+    return np.float32(float(round(x / unit) * unit))  # of 24 bits: exact
+
+
+def of_decimal(x: Decimal) -> np.float32:
+    """Return the binary32 nearest to a number of which 0 may be off by the last of 60 digits."""
+    return nearest(Fraction(0) if abs(x) < Decimal("1e-50") else Fraction(x))
+
+
+def _arctan(divisor: int) -> Decimal:
+    """Return arctan(1 / divisor)."""
+    power = total = CONTEXT.divide(ONE, Decimal(divisor))
+    n = 1
+    while abs(power) > Decimal(10) ** -(DIGITS + 3):
+        power = CONTEXT.divide(-power, Decimal(divisor * divisor))
+        n += 2
+        total = CONTEXT.add(total, CONTEXT.divide(power, Decimal(n)))
+    return total
+
+
+@functools.cache
+def pi() -> Decimal:
+    """16·arctan(1/5) − 4·arctan(1/239)."""
+    a, b = _arctan(5), _arctan(239)
+    return CONTEXT.subtract(CONTEXT.multiply(Decimal(16), a), CONTEXT.multiply(Decimal(4), b))
+
+
+@functools.cache
+def _quarter(n: int) -> tuple[Decimal, ...]:
+    """Return cos(π·j / 2n) for j from 0 to n."""
+    with decimal.localcontext(CONTEXT):
+        out = []
+        for j in range(n + 1):
+            square = (pi() * j / (2 * n)) ** 2
+            term = total = ONE
+            i = 0
+            while abs(term) > Decimal(10) ** -(DIGITS - 5):
+                i += 2
+                term = -term * square / (i * (i - 1))
+                total += term
+            out.append(total)
+        return tuple(out)
+
+
+def cosine(j: int, n: int) -> Decimal:
+    """Return cos(π·j / 2n)."""
+    j %= 4 * n
+    j = min(j, 4 * n - j)
+    return _quarter(n)[j] if j <= n else -_quarter(n)[2 * n - j]
+
+
+def sine(j: int, n: int) -> Decimal:
+    """Return sin(π·j / 2n)."""
+    return cosine(j - n, n)
+
+
+def exact(u: int, i: int, n: int) -> Decimal:
+    """Return an entry of the orthonormal basis, to about 55 digits."""
+    with decimal.localcontext(CONTEXT):
+        if u == 0:
+            return (ONE / n).sqrt()
+        return (Decimal(2) / n).sqrt() * cosine((2 * i + 1) * u, n)
+
+
+def entry(u: int, i: int, n: int) -> np.float32:
+    """Return one entry of the basis, in binary32."""
+    if u == 0 or n <= DIRECT:
+        return of_decimal(exact(u, i, n))
+    g, r = divmod(i, STEP)
+    with decimal.localcontext(CONTEXT):
+        factor = (Decimal(2) / n).sqrt()
+        a = of_decimal(factor * cosine(2 * STEP * g * u, n))
+        b = of_decimal(factor * sine(2 * STEP * g * u, n))
+        c, s = of_decimal(cosine((2 * r + 1) * u, n)), of_decimal(sine((2 * r + 1) * u, n))
+    return np.float32(np.float32(a * c) - np.float32(b * s))
+
+
+@functools.cache
+def row(u: int, n: int) -> Floats:
+    """Return D_n(u, ·)."""
+    return np.array([entry(u, i, n) for i in range(n)], np.float32)
