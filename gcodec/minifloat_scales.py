@@ -11,6 +11,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import block_scales, minifloat
 from gcodec.kernels.block_scales import choose_factors, scales_of
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
+from gcodec.kinds import binary32
 from gcodec.minifloats import MiniFloat
 from gcodec.payload import Payload
 
@@ -119,7 +120,7 @@ def found_for(
             found = largest / top
             if not np.isfinite(found * top):
                 found = np.nextafter(found, np.float32(0))
-        scale = float(max(found, np.float32(2.0**-149)) if largest else found)
+        scale = binary32(max(found, np.float32(2.0**-149)) if largest else found)
     return scale, choose_factors(values, block, np.float32(abs(scale)), top, fmt.mantissa)
 
 

@@ -219,7 +219,7 @@ def test_a_table_of_another_size_is_replaced_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["raw", "sign", "mxnet-2bit", "mxnet-2bit:form=sparse,threshold=1"]
+    "spec", ["raw", "sign", "mxnet-2bit", "mxnet-2bit:form=sparse,threshold=1,index=bitmap"]
 )
 def test_codecs_without_blocks(spec: str) -> None:
     frame = Frame.from_bytes(gcodec.encode(levels(100), spec))

@@ -81,14 +81,14 @@ def read_blocks(
         How many each has.
     """
     lows = read_fields(data, low, width, positions.size)
-    _read_blocks(data, end, n, width, every, known, lows, starts, lasts, positions)
+    _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions)
 
 
 @kernel(
     "in uint8[], int64, int64, int64, int64, boolean, in int64[], out int64[], out int64[], "
     "out int64[]"
 )
-def _read_blocks(data, end, n, width, every, known, lows, starts, lasts, positions):
+def _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions):
     # lows.size == positions.size
     blocks = starts.size - 1
     most = n >> width

@@ -47,7 +47,7 @@ def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         before = int(positions[start - 1]) if start else -1
         blocks = parameters[start // BLOCK : -(-stop // BLOCK)]
         groups = offsets[start // _GROUP + 1 : -(-stop // _GROUP) + 1]
-        _choose(positions[start:stop], before, blocks, groups)
+        _choose_parameters(positions[start:stop], before, blocks, groups)
 
     pool.run(task, positions.size, _GROUP)
     np.cumsum(offsets, out=offsets)
@@ -63,7 +63,7 @@ def write(positions: np.ndarray, parameters: np.ndarray, offsets: np.ndarray) ->
         before = int(positions[start - 1]) if start else -1
         blocks = parameters[start // BLOCK : -(-stop // BLOCK)]
         room = np.empty((2, BLOCK), np.uint64)
-        _write(positions[start:stop], before, blocks, *room, string.data, string.state)
+        _write_gaps(positions[start:stop], before, blocks, *room, string.data, string.state)
         return string
 
     return written(task, positions.size, _GROUP)[0]
@@ -78,7 +78,7 @@ def _header_nbits(rice, last):
 
 
 @kernel("in int64[], int64, out uint8[], out int64[]")
-def _choose(positions, before, parameters, nbits):
+def _choose_parameters(positions, before, parameters, nbits):
     # parameters and nbits have one for each block and group of the positions.
     total = 0
     last = -1
@@ -136,7 +136,7 @@ def _put_word(out, at, acc, have, word, nbits, rice):
 
 
 @kernel("in int64[], int64, in uint8[], out uint64[], out uint64[], out uint8[], out uint64[]")
-def _write(positions, before, parameters, words, lengths, out, state):
+def _write_gaps(positions, before, parameters, words, lengths, out, state):
     # out has room for all bits, and the slack that putting needs.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     last = -1
@@ -230,11 +230,11 @@ def read_blocks(
     positions : int64 array
         Those that are read.
     """
-    _read_blocks(data, end, n, every, known, starts, lasts, positions)
+    _read_gaps(data, end, n, every, known, starts, lasts, positions)
 
 
 @kernel("in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]")
-def _read_blocks(data, end, n, every, known, starts, lasts, positions):
+def _read_gaps(data, end, n, every, known, starts, lasts, positions):
     blocks = starts.size - 1
     for b in range(blocks):
         at, last = starts[b], np.uint64(lasts[b])

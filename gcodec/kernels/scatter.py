@@ -24,7 +24,7 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     out = np.empty(positions.size, np.float32)
 
     def task(start: int, stop: int) -> int:
-        return int(_take(values, positions[start:stop], out[start:stop]))
+        return int(_take_some(values, positions[start:stop], out[start:stop]))
 
     _check(sum(pool.run(task, positions.size)), positions, values.size)
     return out
@@ -74,7 +74,7 @@ def _check(done: int, positions: np.ndarray, n: int) -> None:
 
 
 @kernel("in float32[], in int64[], out float32[]")
-def _take(values, positions, out):
+def _take_some(values, positions, out):
     # positions.size == out.size
     done = 0
     for j in range(out.size):

@@ -39,7 +39,7 @@ def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
     """Return the codes of n elements, given what `sent` finds of them."""
     codes = np.zeros(TWO_BIT.nbytes(n), np.uint8)
-    _place(positions, signs, codes)
+    _place_codes(positions, signs, codes)
     return codes
 
 
@@ -75,7 +75,7 @@ def _find(words, positions, signs):
 
 
 @kernel("in int64[], in uint8[], out uint8[]")
-def _place(positions, signs, codes):
+def _place_codes(positions, signs, codes):
     # signs has a bit for each position; codes has a field of 2 bits for each element.
     for i in range(positions.size):
         minus = np.int64(signs[i >> 3] >> np.uint8(7 - (i & 7))) & 1
