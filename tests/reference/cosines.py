@@ -100,23 +100,18 @@ def _rounded(n: int, scaled: bool) -> Floats:
     return np.array(half + half[-2:0:-1], np.float32)
 
 
-def entry(u: int, i: int, n: int) -> np.float32:
-    """Return one entry of the basis, in binary32."""
-    if u == 0:
-        return of_decimal(exact(u, i, n))
-    scaled = _rounded(n, scaled=True)
-    if n <= DIRECT:
-        return np.float32(scaled[(2 * i + 1) * u % (4 * n)])
-    plain = _rounded(n, scaled=False)
-    g, r = divmod(i, STEP)
-    alpha, beta = 2 * STEP * g * u, (2 * r + 1) * u
-    # A sine is the cosine of n less: of a right angle.
-    a, b = scaled[alpha % (4 * n)], scaled[(alpha - n) % (4 * n)]
-    c, s = plain[beta % (4 * n)], plain[(beta - n) % (4 * n)]
-    return np.float32(np.float32(a * c) - np.float32(b * s))
-
-
 @functools.cache
 def row(u: int, n: int) -> Floats:
-    """Return D_n(u, ·)."""
-    return np.array([entry(u, i, n) for i in range(n)], np.float32)
+    """Return D_n(u, ·); numpy rounds each operation."""
+    i = np.arange(n)
+    if u == 0:
+        return np.full(n, of_decimal(exact(0, 0, n)))
+    scaled = _rounded(n, scaled=True)
+    if n <= DIRECT:
+        return scaled[(2 * i + 1) * u % (4 * n)]
+    plain = _rounded(n, scaled=False)
+    alpha, beta = 2 * STEP * (i // STEP) * u, (2 * (i % STEP) + 1) * u
+    # A sine is the cosine of a right angle less.
+    a, b = scaled[alpha % (4 * n)], scaled[(alpha - n) % (4 * n)]
+    c, s = plain[beta % (4 * n)], plain[(beta - n) % (4 * n)]
+    return a * c - b * s
