@@ -81,11 +81,7 @@ def cosine(j: int, n: int) -> Decimal:
     return _quarter(n)[j] if j <= n else -_quarter(n)[2 * n - j]
 
 
-def sine(j: int, n: int) -> Decimal:
-    """Return sin(π·j / 2n)."""
-    return cosine(j - n, n)
-
-
+@functools.cache
 def exact(u: int, i: int, n: int) -> Decimal:
     """Return an entry of the orthonormal basis, to about 55 digits."""
     with decimal.localcontext(CONTEXT):
@@ -94,20 +90,28 @@ def exact(u: int, i: int, n: int) -> Decimal:
         return (Decimal(2) / n).sqrt() * cosine((2 * i + 1) * u, n)
 
 
-def entry(u: int, i: int, n: int) -> np.float32:
-    """Return one entry of the basis, in binary32."""
-    if u == 0 or n <= DIRECT:
-        return of_decimal(exact(u, i, n))
-    g, r = divmod(i, STEP)
+@functools.cache
+def _rounded(n: int, scaled: bool) -> Floats:
+    """Return cos(π·j / 2n) for j from 0 to 4n − 1 in binary32, perhaps times √(2/n) before."""
     with decimal.localcontext(CONTEXT):
-        factor = (Decimal(2) / n).sqrt()
-        a = of_decimal(factor * cosine(2 * STEP * g * u, n))
-        b = of_decimal(factor * sine(2 * STEP * g * u, n))
-        c, s = of_decimal(cosine((2 * r + 1) * u, n)), of_decimal(sine((2 * r + 1) * u, n))
-    return np.float32(np.float32(a * c) - np.float32(b * s))
+        factor = (Decimal(2) / n).sqrt() if scaled else ONE
+        quarter = [of_decimal(factor * value) for value in _quarter(n)]
+    half = quarter + [np.float32(-value) for value in quarter[-2::-1]]
+    return np.array(half + half[-2:0:-1], np.float32)
 
 
 @functools.cache
 def row(u: int, n: int) -> Floats:
-    """Return D_n(u, ·)."""
-    return np.array([entry(u, i, n) for i in range(n)], np.float32)
+    """Return D_n(u, ·); numpy rounds each operation."""
+    i = np.arange(n)
+    if u == 0:
+        return np.full(n, of_decimal(exact(0, 0, n)))
+    scaled = _rounded(n, scaled=True)
+    if n <= DIRECT:
+        return scaled[(2 * i + 1) * u % (4 * n)]
+    plain = _rounded(n, scaled=False)
+    alpha, beta = 2 * STEP * (i // STEP) * u, (2 * (i % STEP) + 1) * u
+    # A sine is the cosine of a right angle less.
+    a, b = scaled[alpha % (4 * n)], scaled[(alpha - n) % (4 * n)]
+    c, s = plain[beta % (4 * n)], plain[(beta - n) % (4 * n)]
+    return a * c - b * s
