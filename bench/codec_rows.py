@@ -1,0 +1,114 @@
+"""Rows of the benchmark for the public calls of codecs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bench.kernel_rows import Row
+
+
+class Goals(NamedTuple):
+    """What the calls of a codec are meant to reach, ÷ memcpy."""
+
+    payload: float | None = None
+    residual: float | None = None
+    decode: float | None = None
+    add: float | None = None
+
+
+_GOALS = {
+    "mxnet-2bit": Goals(residual=1.1, decode=1.8, add=1.8),
+    "mxnet-2bit:threshold=3,form=auto": Goals(),
+    "mxnet-1bit": Goals(),
+    "sign": Goals(payload=1.6),
+    "sign:scale=none": Goals(payload=1.8),
+    "minmax": Goals(payload=0.9),
+    "minmax:bits=4,bucket=512": Goals(),
+    "minmax:rounding=stochastic": Goals(),
+    "terngrad": Goals(payload=0.42),
+    "terngrad:pack=terngrad": Goals(),
+    "terngrad:pack=base3": Goals(),
+    "qsgd:form=dense": Goals(payload=0.33, decode=0.95),
+    "qsgd:form=dense,bucket=512": Goals(payload=0.33, decode=0.73),
+    "qsgd:form=sparse": Goals(payload=0.42),
+    "qsgd:bucket=512": Goals(),
+    "qsgd:bucket=512,code=rice": Goals(),
+    "qsgd:s=127,form=dense,bucket=512": Goals(),
+    "qsgd:s=4096,form=dense": Goals(),
+    "qsgd:bucket=512,code=rans": Goals(),
+    "terngrad:pack=rans": Goals(),
+    "dct8": Goals(),
+    "dct8:layout=tiles": Goals(),
+    "minifloat": Goals(),
+    "minifloat:code=none": Goals(),
+    "minifloat:scale=0.5,code=pair,table=3": Goals(decode=0.95),
+    "minifloat:format=e4m3,code=huffman": Goals(),
+    "topk": Goals(),
+    "topk:ratio=0.1,value=int8": Goals(),
+    "randomk": Goals(),
+    "randomk:value=int8": Goals(),
+}
+
+
+def codec_rows(x: np.ndarray) -> list[Row]:
+    """Return rows over (n,) float32 elements."""
+    import gcodec
+
+    # Buffers as a user has them: plain NumPy, and every page touched.
+    residual, acc = (np.ones(x.size, np.float32) for _ in range(2))
+    raw = gcodec.encode(x, "raw")
+    table = [
+        row for spec, goals in _GOALS.items() for row in _calls(spec, x, residual, acc, goals)
+    ]
+    return [
+        *table,
+        Row("raw: encode", lambda: gcodec.encode(x, "raw")),
+        Row("raw: decode(out=)", lambda: gcodec.decode(raw, out=acc)),
+    ]
+
+
+def _calls(
+    spec: str, x: np.ndarray, residual: np.ndarray, acc: np.ndarray, goals: Goals
+) -> list[Row]:
+    """Rows for the public calls of a codec."""
+    import gcodec
+    from bench import twins
+
+    codec = gcodec.parse(spec)
+    frame = gcodec.encode(x, codec)
+    data = codec.encode(x).data
+    width = 8 * data.size // x.size
+    out, other = np.empty(data.size, np.uint8), np.ones(x.size, np.float32)
+    feedback = gcodec.Feedback(codec)
+    packed = width in (1, 2)  # what the twins can do
+    return [
+        Row(
+            f"{spec}: quantize_residual",
+            lambda: codec.quantize_residual(x, residual),
+            (lambda: twins.quantize_residual(x, other, out, width)) if packed else None,
+            goals.residual,
+        ),
+        Row(
+            f"{spec}: payload",
+            lambda: codec.encode(x),
+            twins.stream(x.size, 32, width) if width else None,
+            goals.payload,
+        ),
+        Row(f"{spec}: encode", lambda: gcodec.encode(x, codec)),
+        Row(f"{spec}: Feedback.compress", lambda: feedback.compress("x", x)),
+        Row(
+            f"{spec}: decode(out=)",
+            lambda: gcodec.decode(frame, out=acc),
+            (lambda: twins.dequantize(data, other, width, False)) if packed else None,
+            goals.decode,
+        ),
+        Row(
+            f"{spec}: decode_add",
+            lambda: gcodec.decode_add(frame, acc),
+            (lambda: twins.dequantize(data, other, width, True)) if packed else None,
+            goals.add,
+        ),
+        Row(f"{spec}: decode", lambda: gcodec.decode(frame)),
+    ]

@@ -1,0 +1,219 @@
+"""Rows of the benchmark for kernels, and for what others have in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Row(NamedTuple):
+    """One thing to time."""
+
+    name: str
+    run: Callable[[], object]
+    twin: Callable[[], object] | None = None
+    goal: float | None = None
+
+
+def kernel_rows(x: np.ndarray) -> list[Row]:
+    """Return rows over (n,) float32 elements."""
+    from bench import twins
+    from gcodec.kernels import arithmetic, convert, pack, philox, reduce
+
+    rng, n = np.random.default_rng(0), x.size
+    # Buffers as a user has them: plain NumPy, and every page touched.
+    residual = np.ones(n, np.float32)
+    half = convert.to_16_bits(x, "bfloat16")
+    codes = rng.integers(0, 4, n).astype(np.uint8)
+
+    def twin(read_bits: int, write_bits: int) -> Callable[[], None]:
+        return twins.stream(n, read_bits, write_bits)
+
+    widen = twin(16, 32)
+    table = [
+        Row("reduce: sum of squares", lambda: reduce.sum_squares(x), twin(32, 0)),
+        Row("reduce: all finite", lambda: reduce.all_finite(x), twin(32, 0)),
+        Row(
+            "reduce: all finite, with residual",
+            lambda: reduce.all_finite_corrected(x, residual, np.float32(1)),
+            twin(64, 0),
+        ),
+        Row("philox: words", lambda: philox.words(1, 0, n), twin(0, 32)),
+        Row(
+            "arithmetic: corrected",
+            lambda: arithmetic.corrected(x, residual, np.float32(1)),
+            twin(64, 32),
+        ),
+        Row("convert: to bfloat16", lambda: convert.to_16_bits(x, "bfloat16"), twin(32, 16)),
+        Row(
+            "convert: from bfloat16", lambda: convert.from_16_bits(half, "bfloat16"), twin(16, 32)
+        ),
+        Row("convert: to float16", lambda: convert.to_16_bits(x, "float16"), twin(32, 16)),
+        Row("convert: from float16", lambda: convert.from_16_bits(half, "float16"), widen),
+    ]
+    for width, order in ((1, "msb"), (2, "msb"), (2, "lsb"), (3, "msb"), (4, "lsb"), (7, "lsb")):
+        layout = pack.FieldLayout(width, order)
+        small = codes & (1 << width) - 1 if width < 2 else codes
+        packed = pack.pack_fields(small, layout)
+        table += [
+            Row(
+                f"pack: {width} bits, {order}",
+                lambda c=small, s=layout: pack.pack_fields(c, s),
+                twin(8, width),
+            ),
+            Row(
+                f"unpack: {width} bits, {order}",
+                lambda p=packed, s=layout: pack.unpack_fields(p, n, s),
+                twin(width, 8),
+            ),
+        ]
+    return [*table, *_passes(x), *_qsgd(x), *_selection(x), *_dct8(x)]
+
+
+def _passes(x: np.ndarray) -> list[Row]:
+    """Rows for the passes that codecs are made of."""
+    from bench import twins
+    from gcodec.kernels import ranges, reduce, signs, ternary, uniform
+
+    n = x.size
+    out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
+    found = ranges.ranges(x, n)
+    assert found is not None
+    uniform.quantize(x, found, n, 8, None, out)
+    read, narrow, widen = (twins.stream(n, *bits) for bits in ((32, 0), (32, 8), (8, 32)))
+    scale = np.float32(2.5)
+    return [
+        Row("reduce: moments", lambda: reduce.moments(x), read, 1.8),
+        Row("sign: pass", lambda: signs.quantize(x, squares=False), twins.stream(n, 32, 1), 1.6),
+        Row("minmax: range", lambda: ranges.ranges(x, n), read, 1.8),
+        Row("minmax: pass", lambda: uniform.quantize(x, found, n, 8, None, out), narrow, 1.8),
+        Row("minmax: back", lambda: uniform.dequantize(out, found, n, 8, values), widen, 1.8),
+        Row("terngrad: pass", lambda: ternary.quantize(x, scale, 1, "chapter"), None, 0.5),
+    ]
+
+
+def _qsgd(x: np.ndarray) -> list[Row]:
+    """Rows for the passes of qsgd, for its strings, and for the same in plain loops."""
+    import gcodec
+    from bench import plain, twins
+    from gcodec.kernels import levels, philox
+    from gcodec.kernels.norms import norms
+
+    n = x.size
+    out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
+    table = []
+    for bucket in (n, 512):
+        scale = levels.Scale(norms(x, bucket, "l2"), bucket, 15)
+        codec = gcodec.parse(f"qsgd:form=dense,bucket={bucket % n}")
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec)).without_seek().to_bytes()
+        table += [
+            Row(
+                f"qsgd: norms, bucket {bucket}",
+                lambda b=bucket: norms(x, b, "l2"),
+                twins.stream(n, 32, 0),
+                1.8,
+            ),
+            Row(
+                f"qsgd: quantise, bucket {bucket}",
+                lambda s=scale: levels.quantize(x, s, 1, 0, out),
+                goal=0.5,
+            ),
+            Row(
+                f"qsgd: dequantise, bucket {bucket}",
+                lambda s=scale: levels.dequantize(out, s, 0, values),
+                twins.stream(n, 8, 32),
+            ),
+            Row(
+                f"{codec}: decode, no seek table",
+                lambda f=frame: gcodec.decode(f, out=values),
+                goal=0.35,
+            ),
+        ]
+    factor, words = np.float32(15 / np.sqrt(n)), philox.words(1, 0, n)
+    bits = np.zeros(2 * n, np.uint8)
+    plain.encode(x, words, factor, np.uint32(15), bits)
+
+    def encode() -> None:
+        bits[:] = 0
+        plain.encode(x, words, factor, np.uint32(15), bits)
+
+    plain_decode = Row("qsgd: plain loop, decode", lambda: plain.decode(bits, 1 / factor, values))
+    omega, levels_of = gcodec.entropy.parse("omega"), (out // 2 + 1).astype(np.uint64)
+    coded = omega.encode(levels_of)
+    return [
+        *table,
+        Row("qsgd: plain loop, encode, without random words", encode),
+        plain_decode,
+        Row("entropy: omega encode, of uint64", lambda: omega.encode(levels_of)),
+        Row("entropy: omega decode, to uint64", lambda: omega.decode(coded, n)),
+    ]
+
+
+def _dct8(x: np.ndarray) -> list[Row]:
+    """Rows for the passes of dct8, and SciPy's transform of the same chunks."""
+    from scipy import fft
+
+    import gcodec
+    from gcodec.dct import transform
+    from gcodec.kernels.dct_select import largest
+
+    codec: Any = gcodec.parse("dct8")
+    n, k = x.size, codec.k
+    cut = codec._chunks(n)
+    chunks = cut.take(x, 0, cut.count)
+    y, parts, forward = chunks.reshape(cut.count, -1), cut.parts(), transform.Forward(cut.sizes)
+    places, values = np.zeros((cut.count, k), np.int32), np.zeros((cut.count, k), np.float32)
+    symbols, out = codec.quantize(x), np.ones(n, np.float32)
+
+    def transformed() -> None:
+        for first, stop in parts:
+            forward(chunks[first:stop])
+
+    return [
+        Row("dct8: scipy.fft.dctn", lambda: fft.dctn(chunks, axes=(2, 3), norm="ortho")),
+        Row("dct8: BLAS transform", transformed),
+        Row("dct8: k largest of chunks", lambda: largest(y, k, places, values), goal=1 / 8),
+        Row("dct8: sparse inverse", lambda: codec._dequantize(symbols, out), goal=1 / 8),
+    ]
+
+
+def _selection(x: np.ndarray) -> list[Row]:
+    """Rows for the choice of few elements, with what NumPy and torch have for it."""
+    import importlib.util
+
+    from gcodec.kernels import scatter, select
+    from gcodec.kernels.draw import draw
+
+    n, out = x.size, np.ones(x.size, np.float32)
+    minus, plus = np.float32(-1), np.float32(0.5)
+    magnitude = np.abs(x)
+    table = []
+    for share, goal in ((0.001, 1 / 4), (0.01, 1 / 4), (0.1, 1 / 8)):
+        k = int(n * share)
+        name = f"{100 * share:g} %"
+        table += [
+            Row(f"select: largest, {name}", lambda k=k: select.largest(x, k), goal=goal),
+            Row(f"select: np.argpartition, {name}", lambda k=k: np.argpartition(magnitude, n - k)),
+        ]
+        if importlib.util.find_spec("torch"):
+            import torch
+
+            tensor = torch.from_numpy(magnitude)
+            table.append(Row(f"select: torch.topk, {name}", lambda k=k, t=tensor: t.topk(k)))
+        at = select.largest(x, k)
+        assert at is not None
+        threshold, sent = magnitude[at].min(initial=np.inf), scatter.take(x, at)
+        table += [
+            Row(f"select: at least, {name}", lambda t=threshold: select.at_least(x, t)),
+            Row(f"draw: {name}", lambda k=k: draw(n, k, 1)),
+            Row(f"scatter: take, {name}", lambda at=at: scatter.take(x, at)),
+            Row(f"scatter: put, {name}", lambda at=at, v=sent: scatter.put(out, at, v)),
+            Row(f"scatter: add, {name}", lambda at=at, v=sent: scatter.add(out, at, v, plus)),
+            Row(
+                f"scatter: subtract, {name}",
+                lambda at=at, v=sent: scatter.add(out, at, v, minus),
+            ),
+        ]
+    return table
