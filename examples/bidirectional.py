@@ -97,7 +97,7 @@ def main() -> None:
     copies = {client.weights.tobytes() for client in clients} | {server.shared.tobytes()}
     ratios = (truth.nbytes * STEPS / nbytes for nbytes in (up, down))
     print("up 1/{:.0f}, down 1/{:.0f} of float32".format(*ratios))
-    print(f"different weights: {len(copies)}")
+    print(f"distinct replicas: {len(copies)}")
 
 
 if __name__ == "__main__":

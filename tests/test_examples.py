@@ -15,4 +15,4 @@ def test_bidirectional(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step")]
     assert losses[-1] < 0.05 * losses[0]
-    assert lines[-1] == "different weights: 1"
+    assert lines[-1] == "distinct replicas: 1"
