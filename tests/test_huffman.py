@@ -513,7 +513,7 @@ def test_no_table_is_filled_of_lengths_that_are_no_code(monkeypatch: pytest.Monk
         raise AssertionError("a table is filled")
 
     monkeypatch.setattr(prefix_table, "_fill_singles", refuse)
-    monkeypatch.setattr(prefix_table, "_fill_runs", refuse)
+    monkeypatch.setattr(prefix_table, "_filling", refuse)
     for lengths in ([2], [1, 1, 1], [1, 2], [13], [15, 15]):
         head = f"{len(lengths) - 1:08b}" + "".join(f"{length:04b}" for length in lengths)
         with pytest.raises(Corrupt):
@@ -590,7 +590,7 @@ def read_all(read, n, runs, singles, incomplete, state, statuses, ends, symbols)
 def test_all_short_strings(lengths: list[int]) -> None:
     code = code_of(lengths)
     status, symbol, rest = first_words(code)
-    loop = prefix_read._reader(code.kind).built
+    loop = prefix_read._reader(code.kind, code.look).built
     tables = read_runs(code), read_singles(code), np.uint64(code.parameter), look_ahead.state()
     nbits_of = np.frexp(np.arange(SIZE).astype(float))[1] - 1
     expected, behind = np.zeros(SIZE, np.int64), np.arange(SIZE)

@@ -169,8 +169,8 @@ def fill(data, nbits, value):
 
 
 @functools.cache
-def dense_loop(kind: Any) -> Any:
-    read = prefix_read._reader(kind).built
+def dense_loop(kind: Any, look: Any) -> Any:
+    read = prefix_read._reader(kind, look).built
 
     @numba.njit(cache=False)
     def loop(n, runs, singles, parameter, top, state, out, wide, statuses, ends, symbols):
@@ -284,7 +284,7 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
         symbols = np.empty((SIZE, n), np.uint32)
         state = look_ahead.state()
         room = np.empty(n, np.uint8), np.empty(n if code.top >= WIDE else 0, np.uint64)
-        dense_loop(code.kind)(n, *tables, *numbers, state, *room, status, end, symbols)
+        dense_loop(code.kind, code.look)(n, *tables, *numbers, state, *room, status, end, symbols)
         # As the codec does around the reader.
         status[(status == OK) & (end != NBITS)] = CORRUPT
         status[n * least_nbits(code) > NBITS] = TRUNCATED

@@ -1,9 +1,9 @@
 """The inner loop of the readers of prefix codes, as LLVM IR: looks at a table, from many places.
 
-Each look takes an entry of 8 bytes by the next WINDOW bits, writes it, and goes on behind what it
-found. An entry has six bytes to write, then a byte that tells how many bits it stands for, and one
-that tells how many places it fills; all are 0 where there is none. What a look must wait for is
-the one before it; so several strings are read in turn, with all that belongs to them in registers.
+Each look takes an entry by the next bits, writes it, and goes on behind what it found. An entry
+has six bytes to write, or two, then a byte that tells how many bits it stands for, and one that
+tells how many places it fills; all are 0 where there is none. What a look must wait for is the one
+before it; so several strings are read in turn, with all that belongs to them in registers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from gcodec.kernels.lanes import Emitter, block
-from gcodec.kernels.prefix_table import WINDOW
+from gcodec.kernels.table_code import Look
 
 ENTRIES = 5  # strings that are read at once
-LOOKS = 4  # looks for each word of bits, of which 57 hold from any bit of a byte on
 TAKEN = 56  # bits behind a place that all looks at a word may need
 AT, PLACE, LAST_PLACE, LAST_AT = (k * ENTRIES for k in range(4))
 
@@ -33,7 +32,7 @@ def state() -> np.ndarray:
     return np.empty(4 * ENTRIES, np.int64)
 
 
-def looking(count: int, targets: dict[str, int], most: int) -> Any:
+def looking(count: int, look: Look, targets: dict[str, int]) -> Any:
     """Make the block that looks ahead in `count` strings, from number `first` on.
 
     Its arguments are the bytes of the strings, the table, the state, `first`, and the arrays that
@@ -42,10 +41,10 @@ def looking(count: int, targets: dict[str, int], most: int) -> Any:
     Parameters
     ----------
     count : int
+    look : Look
+        What is in the table.
     targets : dict
         For each array, the bit of an entry where its bytes begin.
-    most : int
-        Places that a look fills at most.
     """
 
     @block("data", "table", "state", "first", "zero", *targets)
@@ -79,8 +78,8 @@ def looking(count: int, targets: dict[str, int], most: int) -> Any:
         stand = [(builder.phi(word), builder.phi(word)) for _ in range(count)]
         rounds = word(1 << 62)
         for places, lasts in zip(stand, limits, strict=True):
-            for value, limit, step in zip(places, lasts, (WINDOW, most), strict=True):
-                shift = word((LOOKS * step - 1).bit_length())
+            for value, limit, step in zip(places, lasts, look, strict=True):
+                shift = word((look.times * step - 1).bit_length())
                 room = builder.ashr(builder.sub(limit, value), shift)
                 fewer = builder.icmp_signed("<", room, rounds)
                 rounds = builder.select(fewer, room, rounds)
@@ -101,18 +100,18 @@ def looking(count: int, targets: dict[str, int], most: int) -> Any:
         ]
         # Of all looks so far, the bits in the lowest byte and the places above it.
         sums, last = [word(0)] * count, [word(0)] * count
-        for _ in range(LOOKS):
+        for _ in range(look.times):
             # In turn, as a processor only looks so far ahead for what need not wait.
             for k in range(count):
-                index = builder.lshr(words[k], word(64 - WINDOW))
+                index = builder.lshr(words[k], word(64 - look.window))
                 entry = builder.load(builder.gep(table, [index]))
-                place = builder.lshr(sums[k], word(8))
+                kind, place = entry.type, builder.lshr(sums[k], word(8))
                 for name, shift in targets.items():
                     pointer = builder.bitcast(
-                        builder.gep(starts[k][name], [place]), word.as_pointer()
+                        builder.gep(starts[k][name], [place]), kind.as_pointer()
                     )
-                    builder.store(builder.lshr(entry, word(shift)), pointer, align=1)
-                last[k] = builder.lshr(entry, word(48))
+                    builder.store(builder.lshr(entry, kind(shift)), pointer, align=1)
+                last[k] = builder.zext(builder.lshr(entry, kind(kind.width - 16)), word)
                 # A shift looks at the lowest six bits only.
                 words[k] = builder.shl(words[k], builder.and_(last[k], word(63)))
                 sums[k] = builder.add(sums[k], last[k])

@@ -1,4 +1,4 @@
-"""The reader of prefix codes: up to six symbols with one look at the next twelve bits.
+"""The reader of prefix codes: up to six symbols with one look at the next bits.
 
 A string is read in blocks of equal counts of symbols. Where a block begins each is known, several
 are read at once, so that a processor need not wait for one symbol to know where the next begins.
@@ -7,6 +7,7 @@ are read at once, so that a processor need not wait for one symbol to know where
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from gcodec.kernels.look_ahead import (
     ENTRIES,
     LAST_AT,
     LAST_PLACE,
-    LOOKS,
     PLACE,
     TAKEN,
     looking,
@@ -33,15 +33,12 @@ from gcodec.kernels.prefix_table import (
     read_singles,
     reading,
 )
-from gcodec.kernels.table_code import TableCode
+from gcodec.kernels.table_code import Look, TableCode
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 BROKEN = -3  # a block does not end where the next begins
 
-_RUN = 6  # symbols that one look finds at most
-_MARGIN = (LOOKS - 1) * _RUN + 8  # places that looks at a word write to
-_LOOK = np.uint64(64 - WINDOW)
-_BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
+_SINGLE = np.uint64(64 - WINDOW)
 
 
 def read_blocks(
@@ -79,11 +76,17 @@ def read_blocks(
     FormatError
     """
     status = np.zeros(2, np.int64)
+    loop, *fixed = _prepared(code)
+    loop(data, starts, bounds, chained, end, *fixed, state(), symbols, wide, status)
+    check(status, chained)
+
+
+@functools.lru_cache(maxsize=256)
+def _prepared(code: PrefixCode | TableCode) -> tuple[Any, ...]:
+    """Return the kernel that reads a code, its tables and numbers."""
     tables = read_runs(code), read_singles(code)
     numbers = np.uint64(code.parameter), np.uint64(code.top)
-    loop = _reader(code.kind)
-    loop(data, starts, bounds, chained, end, *tables, *numbers, state(), symbols, wide, status)
-    check(status, chained)
+    return _reader(code.kind, code.look), *tables, *numbers
 
 
 def check(status: np.ndarray, chained: bool) -> None:
@@ -97,19 +100,19 @@ def check(status: np.ndarray, chained: bool) -> None:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
 
 
-_look_one, _look_all = (looking(count, {"out": 0}, _RUN) for count in (1, ENTRIES))
-
-
 @functools.cache
-def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
+def _reader(kind: tuple[Rule, Mapping, int], look: Look) -> Kernel:
     rule, mapping, shift = kind
     read_symbol = reading(kind)
-    name = f"{rule.name} {mapping} {shift}"
+    name = f"{rule.name} {mapping} {shift} {look.window} {look.most}"
+    look_one, look_all = (looking(count, look, {"out": 0}) for count in (1, ENTRIES))
+    margin, window = look.margin, np.uint64(64 - look.window)
+    bits_at, count_at = np.uint64(8 * look.most), np.uint64(8 * look.most + 8)  # of an entry
 
     @subroutine(variant=name)
     def read_one(data, at, end, singles, parameter, top, out, wide, i):
         """Read the symbol at bit `at` to place i; return the next bit, or what is wrong."""
-        found = np.int64(singles[peek(data, at) >> _LOOK])
+        found = np.int64(singles[peek(data, at) >> _SINGLE])
         if found and at + (found & 63) <= end:
             out[i] = np.uint8(found >> 6)
             return at + (found & 63)
@@ -121,8 +124,9 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
         return after
 
     @kernel(
-        "in uint8[], out int64[], in int64[], boolean, int64, in uint64[], in uint32[], uint64, "
-        "uint64, out int64[], out uint8[], out uint64[], out int64[]",
+        "in uint8[], out int64[], in int64[], boolean, int64, "
+        f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], "
+        "out uint8[], out uint64[], out int64[]",
         variant=name,
     )
     def read_words(
@@ -136,14 +140,14 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
             for j in range(blocks):
                 kept[AT + j] = starts[first + j]
                 kept[PLACE + j] = bounds[first + j - 1] if first + j else 0
-                kept[LAST_PLACE + j] = bounds[first + j] - _MARGIN
+                kept[LAST_PLACE + j] = bounds[first + j] - margin
                 kept[LAST_AT + j] = last_at
                 if kept[AT + j] < 0 or kept[AT + j] > end:
                     status[0], status[1] = BROKEN, kept[AT + j]
                     return
             together = blocks == ENTRIES
             while together:
-                _look_all(data, runs, kept, 0, 0, out)
+                look_all(data, runs, kept, 0, 0, out)
                 for j in range(ENTRIES):
                     i = kept[PLACE + j]
                     if i > kept[LAST_PLACE + j] or kept[AT + j] > last_at:
@@ -157,23 +161,23 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                             return
                         kept[AT + j], kept[PLACE + j] = at, i + 1
             for j in range(blocks):
-                _look_one(data, runs, kept, j, 0, out)
+                look_one(data, runs, kept, j, 0, out)
                 at, i, stop = kept[AT + j], kept[PLACE + j], bounds[first + j]
                 while i < stop:
                     if at <= last_at:
                         word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                        entry = runs[word >> _LOOK]
-                        some = np.int64(entry >> _COUNT)
+                        entry = np.uint64(runs[word >> window])
+                        some = np.int64(entry >> count_at)
                         if some and i + some <= stop:
                             if i + 8 <= stop:
                                 store_word(out, i, entry)
                             else:
                                 for k in range(some):
                                     out[i + k] = np.uint8(entry >> np.uint64(8 * k))
-                            at += np.int64((entry >> _BITS) & _BYTE)
+                            at += np.int64((entry >> bits_at) & np.uint64(255))
                             i += some
                             continue
-                        found = np.int64(singles[word >> _LOOK])
+                        found = np.int64(singles[word >> _SINGLE])
                         if found:
                             out[i] = np.uint8(found >> 6)
                             at += found & 63
@@ -186,7 +190,7 @@ def _reader(kind: tuple[Rule, Mapping, int]) -> Kernel:
                     at, i = after, i + 1
                     if at <= last_at and i <= kept[LAST_PLACE + j]:
                         kept[AT + j], kept[PLACE + j] = at, i
-                        _look_one(data, runs, kept, j, 0, out)
+                        look_one(data, runs, kept, j, 0, out)
                         at, i = kept[AT + j], kept[PLACE + j]
                 kept[AT + j] = at
                 if not chained:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED, Rule
 from gcodec.kernels.jit import Kernel, kernel, subroutine
-from gcodec.kernels.table_code import TableCode
+from gcodec.kernels.table_code import Look, TableCode
 from gcodec.kernels.words import peek
 
 Mapping = Literal["plain", "zigzag", "signed"]
@@ -71,6 +71,11 @@ class PrefixCode(NamedTuple):
     def kind(self) -> tuple[Rule, Mapping, int]:
         """What tells one kernel from another."""
         return self.rule, self.mapping, self.shift
+
+    @property
+    def look(self) -> Look:
+        """How its words are read."""
+        return Look(WINDOW, 6)
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Words of the symbols below `size`, and their lengths; 0 where there is none of 56."""
@@ -242,31 +247,38 @@ def _fill_singles(bits, nbits, table):
 
 @functools.lru_cache(maxsize=256)
 def read_runs(code: PrefixCode | TableCode) -> np.ndarray:
-    """All symbols, up to six, whose words stand one behind the other in a window.
+    """All symbols, up to as many as a look finds, whose words stand one behind the other.
 
     Returns
     -------
-    (2**WINDOW,) uint64 array
-        A byte for each symbol, the first lowest, in six; their bits; how many they are.
+    (2**window,) uint64 or uint32 array
+        A byte for each symbol, the first lowest, in six or two; their bits; how many they are.
     """
-    table = np.zeros(1 << WINDOW, np.uint64)
-    _fill_runs(read_singles(code), table)
+    table = np.zeros(1 << code.look.window, f"u{code.look.nbytes}")
+    _filling(code.look)(read_singles(code), table)
     return table
 
 
-@kernel("in uint32[], out uint64[]")
-def _fill_runs(singles, table):
-    # both have 2**WINDOW elements
-    for start in range(table.size):
-        entry, count, used = np.uint64(0), 0, np.int64(0)
-        while count < 6:
-            found = np.int64(singles[(start << used) & (table.size - 1)])
-            if found == 0 or used + (found & 63) > WINDOW:
-                break
-            entry |= np.uint64(found >> 6) << np.uint64(8 * count)
-            used += found & 63
-            count += 1
-        table[start] = entry | np.uint64(count) << np.uint64(56) | np.uint64(used) << np.uint64(48)
+@functools.cache
+def _filling(look: Look) -> Kernel:
+    window, most, nbytes = *look, look.nbytes
+
+    @kernel(f"in uint32[], out uint{8 * nbytes}[]", variant=f"{window} {most}")
+    def fill_runs(singles, table):
+        # singles has 2**WINDOW elements, table 2**window
+        for start in range(table.size):
+            entry, count, used = np.uint64(0), 0, np.int64(0)
+            while count < most:
+                rest = (start << used) & (table.size - 1)
+                found = np.int64(singles[(rest << WINDOW) >> window])
+                if found == 0 or used + (found & 63) > window:
+                    break
+                entry |= np.uint64(found >> 6) << np.uint64(8 * count)
+                used += found & 63
+                count += 1
+            table[start] = entry | np.uint64(count << 8 | used) << np.uint64(8 * nbytes - 16)
+
+    return fill_runs
 
 
 @functools.lru_cache(maxsize=256)

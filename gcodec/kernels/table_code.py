@@ -32,6 +32,36 @@ def _no_value(data, at, end, incomplete):
 _TABLE = Rule("table", None, _no_value)
 
 
+class Look(NamedTuple):
+    """What a reader sees of a string at once.
+
+    Attributes
+    ----------
+    window : int
+        Bits.
+    most : int
+        Symbols that it finds there at most: 6 or 2, with entries of 8 or 4 bytes.
+    """
+
+    window: int
+    most: int
+
+    @property
+    def times(self) -> int:
+        """Looks for each word of bits, of which 56 hold from any bit of a byte on."""
+        return 56 // self.window
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of an entry, of which two tell how much it has."""
+        return self.most + 2
+
+    @property
+    def margin(self) -> int:
+        """Places that looks at a word of bits may write to."""
+        return (self.times - 1) * self.most + self.nbytes
+
+
 class TableCode(NamedTuple):
     """A code for bytes, whose words all are in the tables of writers and readers.
 
@@ -86,6 +116,15 @@ class TableCode(NamedTuple):
     def parameter(self) -> int:
         """Whether there are bits that begin no word."""
         return int(room_left(self.lengths) != 0)
+
+    @property
+    def look(self) -> Look:
+        """How its words are read: long ones with large windows, for which entries are small."""
+        nbits = self.lengths[self.lengths > 0].astype(float)
+        mean = (nbits * 0.5**nbits).sum()  # where each symbol is as frequent as its word is short
+        if mean < 4.5:
+            return Look(12 if nbits.max(initial=0) > 11 else 11, 6)
+        return Look(13, 2) if mean < 6.5 else Look(14, 2)
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Words of the symbols below `size`, and their lengths; 0 where there is none."""

@@ -11,7 +11,6 @@ from gcodec.kernels.look_ahead import (
     AT,
     LAST_AT,
     LAST_PLACE,
-    LOOKS,
     PLACE,
     TAKEN,
     looking,
@@ -19,14 +18,17 @@ from gcodec.kernels.look_ahead import (
 )
 from gcodec.kernels.prefix_read import BROKEN, check
 from gcodec.kernels.prefix_table import WIDE, WINDOW, read_singles, reading
+from gcodec.kernels.table_code import Look
 from gcodec.kernels.unit_table import NEAR, read_units
 from gcodec.kernels.units import FAR, Kind, UnitCode, Units, name_of
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 _TOGETHER = 4  # blocks that are read at once; with more, one of them too often has a long word
 _GAP_WINDOW = 14  # bits that a reader looks up for a gap
-_RUN = 3  # units that one look finds at most
-_MARGIN = _RUN * LOOKS + 8  # units before the end of a block where looking ahead stops
+_UNITS = Look(WINDOW, 3)
+_MARGIN = (
+    _UNITS.most * _UNITS.times + 8
+)  # units before the end of a block where looking ahead stops
 _FARTHEST = np.uint64(2**63 - 1)  # gap
 _BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
 _GAPS = np.uint64(24)
@@ -79,7 +81,7 @@ def read_unit_blocks(
 
 
 _look_one, _look_all = (
-    looking(count, {"symbols": 0, "gaps": 24}, _RUN) for count in (1, _TOGETHER)
+    looking(count, _UNITS, {"symbols": 0, "gaps": 24}) for count in (1, _TOGETHER)
 )
 
 
