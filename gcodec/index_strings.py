@@ -161,11 +161,9 @@ class IndexString(NamedTuple):
         """Read blocks where a seek table says that they begin."""
         first, every = self.first + self.k * self._low_width, 1 << seek.log2_block
         seek.must_cover(self.end - first)
-        if seek.positions is None or seek.count != -(-self.k // every):
-            raise Corrupt(f"the seek table has {seek.count} blocks for {self.k} positions")
         if self.code == "rice" and seek.log2_block < gap_rice.LOG2_GROUP:
             raise Corrupt(f"the seek table has blocks of 2^{seek.log2_block}")
-        starts, lasts = first + seek.offsets, seek.positions
+        starts, lasts = first + seek.offsets, self._lasts(seek)
         found = np.empty(self.k, np.int64)
 
         def task(start: int, stop: int) -> None:
@@ -175,6 +173,12 @@ class IndexString(NamedTuple):
 
         pool.run(task, self.k, every)
         return found
+
+    def _lasts(self, seek: SeekTable) -> np.ndarray:
+        """Return the positions of a seek table of values that has a row for each block."""
+        if seek.positions is None or seek.count != -(-self.k >> seek.log2_block):
+            raise Corrupt(f"the seek table has {seek.count} blocks for {self.k} positions")
+        return seek.positions
 
     def _read_on(self, every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Read from begin to end; return positions, and offsets and positions of blocks."""
@@ -221,18 +225,22 @@ class IndexString(NamedTuple):
         def take(at: int, part: np.ndarray) -> None:
             classes[at : at + part.size] = part
 
-        blocks = seek
-        if seek is not None and seek.positions is not None:
-            blocks = SeekTable(seek.log2_block, seek.lengths)
+        blocks, lasts = seek, None
+        if seek is not None and self.code == "huffman":
+            lasts, blocks = self._lasts(seek), SeekTable(seek.log2_block, seek.lengths)
         end = string.read(take, blocks, bits_follow=True)
         positions = gap_classes.read(self.data, end, self.end, self.n, classes)
-        if seek is not None and seek.positions is not None:
-            lasts = lasts_of(positions, 1 << seek.log2_block)
-            if not np.array_equal(lasts, seek.positions):
-                raise Corrupt("the seek table is wrong: a block begins behind another position")
+        if seek is not None and lasts is not None:
+            _must_equal(lasts_of(positions, 1 << seek.log2_block), lasts)
         return positions, string._replace(end=end)
 
     def _classes_of(self, end: int) -> String:
         kind: Any = self.code
         live = Live.all(self.k)
         return String.behind(kind, self.data, self.first, end, alphabet(self.n), live)
+
+
+def _must_equal(found: np.ndarray, lasts: np.ndarray) -> None:
+    """Raise `Corrupt` unless blocks begin behind the positions that a seek table says."""
+    if not np.array_equal(found, lasts):
+        raise Corrupt("the seek table is wrong: a block begins behind another position")
