@@ -22,10 +22,10 @@ from gcodec.kernels import bitmap, elias_fano, gap_classes, gap_rice, pool
 from gcodec.kernels.codewords import TRUNCATED
 from gcodec.kernels.dense_string import Live
 from gcodec.seek import Blocks, SeekTable
+from gcodec.shares import MOST
 
 TABLED: tuple[tabled.Kind, ...] = ("rans", "huffman")
 CODES = ("rice", "eliasfano", "bitmap", *TABLED)
-MOST = 2**62  # elements
 
 
 def alphabet(n: int) -> np.ndarray:
@@ -230,17 +230,12 @@ class IndexString(NamedTuple):
             lasts, blocks = self._lasts(seek), SeekTable(seek.log2_block, seek.lengths)
         end = string.read(take, blocks, bits_follow=True)
         positions = gap_classes.read(self.data, end, self.end, self.n, classes)
-        if seek is not None and lasts is not None:
-            _must_equal(lasts_of(positions, 1 << seek.log2_block), lasts)
+        every = 0 if seek is None else 1 << seek.log2_block
+        if lasts is not None and not np.array_equal(lasts_of(positions, every), lasts):
+            raise Corrupt("the seek table is wrong: a block begins behind another position")
         return positions, string._replace(end=end)
 
     def _classes_of(self, end: int) -> String:
         kind: Any = self.code
         live = Live.all(self.k)
         return String.behind(kind, self.data, self.first, end, alphabet(self.n), live)
-
-
-def _must_equal(found: np.ndarray, lasts: np.ndarray) -> None:
-    """Raise `Corrupt` unless blocks begin behind the positions that a seek table says."""
-    if not np.array_equal(found, lasts):
-        raise Corrupt("the seek table is wrong: a block begins behind another position")

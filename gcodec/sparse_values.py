@@ -12,7 +12,6 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import byte_blocks, convert, signs
-from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dequantize import LevelCode
 from gcodec.kernels.dequantize import dequantize as dequantize_levels
 from gcodec.kernels.memory import aligned_empty
@@ -91,17 +90,14 @@ def nbits(k: int, value: str) -> int:
     return _SCALE_NBITS * _scales(k, value) + k * _width(value)
 
 
-def put(found: SparseValues, value: str, k: int) -> BitString:
-    """Begin a payload with k values."""
-    whole, rest = divmod(nbits(k, value), 8)
-    data = np.empty(whole + (rest > 0), np.uint8)
+def packed(found: SparseValues, value: str, k: int) -> tuple[np.ndarray, int]:
+    """Return the bytes of k values, and how many bits of them count."""
+    total = nbits(k, value)
+    data = np.empty(-(-total // 8), np.uint8)
     write_norms(found.scales, data)
     codes = found.codes
     data[found.scales.nbytes :] = codes.astype(codes.dtype.newbyteorder(">")).view(np.uint8)
-    string = BitString(whole)
-    string.data[:whole] = data[:whole]
-    string.extend(data[whole:], rest)
-    return string
+    return data, total
 
 
 def read(data: np.ndarray, k: int, value: str) -> SparseValues:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import index_plans, index_strings
+from gcodec import index_plans, index_strings, shares
 from gcodec.gradients.dumps import open_dump
 from gcodec.index_strings import IndexString
 from gcodec.kernels import select
@@ -59,7 +59,7 @@ def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> No
 
 @pytest.mark.parametrize("code", [code for code in index_strings.CODES if code != "bitmap"])
 def test_positions_up_to_the_most(code: str) -> None:
-    n = index_strings.MOST
+    n = shares.MOST
     for positions in ([n - 1], [0, n - 1], [0, 1, 2, n // 3, n // 2, n - 2, n - 1]):
         found = np.array(positions, np.int64)
         written = index_plans.write(found, n, code, NOTHING)

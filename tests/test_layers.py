@@ -15,7 +15,7 @@ LAYERS = [
     {"kernels"},
     {"kinds", "seeds"},
     {"params", "frameworks", "seek"},
-    {"arrays", "payload"},
+    {"arrays", "payload", "shares"},
     {"gennorm", "codebooks"},
     {"entropy"},
     {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},

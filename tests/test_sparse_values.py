@@ -13,6 +13,7 @@ from reference import halves
 
 import gcodec
 from gcodec import sparse_values
+from gcodec.kernels.bit_string import BitString
 from gcodec.sparse_values import SparseValues
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -86,7 +87,8 @@ def test_bits_and_back(x: np.ndarray, value: str, behind: int) -> None:
     assert decoded.dtype == np.float32 and gs.same_bits(decoded, f32(*expected))
     assert sparse_values.nbits(k, value) == len(bits)
 
-    string = sparse_values.put(found, value, k)
+    string = BitString()
+    string.extend(*sparse_values.packed(found, value, k))
     assert string.nbits == len(bits)
     string.extend(np.full(1, 0xFF << 8 - behind & 0xFF, np.uint8), behind)
     data = string.trimmed()
@@ -100,7 +102,7 @@ def test_bits_and_back(x: np.ndarray, value: str, behind: int) -> None:
 @each_value
 def test_no_values(value: str) -> None:
     found = sparse_values.quantize(f32(), value)
-    assert sparse_values.put(found, value, 0).nbits == sparse_values.nbits(0, value) == 0
+    assert sparse_values.packed(found, value, 0)[1] == sparse_values.nbits(0, value) == 0
     assert sparse_values.dequantize(found, value, 0).size == 0
     assert sparse_values.read(np.zeros(0, np.uint8), 0, value).codes.size == 0
 
@@ -145,7 +147,7 @@ def test_largest_step_is_finite() -> None:
     assert sparse_values.dequantize(found, "int8", 2).tolist() == [
         pytest.approx(sign * LARGEST, rel=1e-7) for sign in (1, -1)
     ]
-    data = sparse_values.put(found, "int8", 2).trimmed()
+    data = sparse_values.packed(found, "int8", 2)[0]
     sparse_values.read(data, 2, "int8")
     data[3] += 1  # the float32 above
     with pytest.raises(gcodec.Corrupt, match="infinite"):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import index_plans, index_strings
+from gcodec import index_plans, index_strings, shares
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -54,7 +54,7 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can te
 # threshold=auto, as a multiple of the tensor's root mean square: on gradients of real training it
 # leaves the least error under feedback, and within 5 % of the least without.
 _AUTO_RMS = 1.25
-_COUNT = Field("count", Integer(0, index_strings.MOST), "elements that are sent")
+_COUNT = Field("count", Integer(0, shares.MOST), "elements that are sent")
 _LEVELS_2BIT, _LEVELS_1BIT = LevelCode(2), LevelCode(1)
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import sparse_values
+from gcodec import shares, sparse_values
 from gcodec.arrays import Tensor, check_corrected, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Unsupported
@@ -34,14 +34,12 @@ from gcodec.kernels import arithmetic, convert, scatter
 from gcodec.kernels.draw import draw
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.reduce import all_finite
-from gcodec.kinds import Choice, Float64, Integer
+from gcodec.kinds import Choice, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.sparse_values import SparseValues
 
-_MOST = 2**62  # elements
-_RATIO = 0.01
 _SEED = Field("seed", Integer(0, 2**64 - 1), "what the positions are drawn from")
 
 
@@ -85,16 +83,12 @@ class RandomK(Codec):
     unbiased_: str = param(
         Choice("no", "yes"), "no", "whether decoded values are multiplied by n/k", name="unbiased"
     )
-    k: int | str = param(
-        Integer(0, _MOST, sent=("ratio",)), "ratio", "elements that are sent; ratio: by that"
-    )
-    ratio: float = param(
-        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
-    )
+    k: int | str = param(shares.COUNT, "ratio", "elements that are sent; ratio: by that")
+    ratio: float = param(shares.SHARE, shares.RATIO, "share that is sent")
 
     def check(self) -> None:
         """Refuse a ratio beside k."""
-        if self.ratio != _RATIO and self.k != "ratio":
+        if self.ratio != shares.RATIO and self.k != "ratio":
             raise ParameterError.of("ratio", self.ratio, "left out where k is given")
 
     def scalar_fields(self) -> tuple[Field, ...]:
@@ -123,7 +117,7 @@ class RandomK(Codec):
         return sparse_values.nbits(self._sent(n), self.value)
 
     def _sent(self, n: int) -> int:
-        return min(n, self.k if isinstance(self.k, int) else max(1, round(self.ratio * n)))
+        return shares.sent(n, self.k, self.ratio)
 
     def _factor(self, n: int) -> np.float32:
         """Return what decoded values are multiplied by."""
@@ -196,12 +190,12 @@ class RandomK(Codec):
 
     def _pack(self, symbols: RandomKSymbols) -> Payload:
         k = self._sent(symbols.n)
-        string = sparse_values.put(symbols.values, self.value, k)
-        return Payload(self, {"seed": symbols.seed}, string.trimmed(), string.nbits)
+        packed = sparse_values.packed(symbols.values, self.value, k)
+        return Payload(self, {"seed": symbols.seed}, *packed)
 
     def _unpack(self, payload: Payload, n: int) -> RandomKSymbols:
-        if n > _MOST:
-            raise Unsupported(f"positions among more than {_MOST} elements")
+        if n > shares.MOST:
+            raise Unsupported(f"positions among more than {shares.MOST} elements")
         nbits = self.max_payload_nbits(n)
         check_length(payload.nbits, nbits)
         check_padding(payload.data, nbits)

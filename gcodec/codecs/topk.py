@@ -24,21 +24,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import index_plans, index_strings, sparse_values
+from gcodec import index_plans, index_strings, shares, sparse_values
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.index_strings import IndexString
 from gcodec.kernels import convert, scatter, select
 from gcodec.kernels.pack import check_padding
-from gcodec.kinds import Choice, Float32, Float64, Integer
+from gcodec.kinds import Choice, Float32
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 from gcodec.sparse_values import SparseValues
-
-_RATIO = 0.01
 
 
 class TopKSymbols(NamedTuple):
@@ -83,14 +81,8 @@ class TopK(Codec):
     index: str = param(
         Choice(*index_strings.CODES, unsent=("auto",)), "auto", "what positions are coded in"
     )
-    k: int | str = param(
-        Integer(0, index_strings.MOST, sent=("ratio",)),
-        "ratio",
-        "elements that are sent; ratio: by that",
-    )
-    ratio: float = param(
-        Float64("a number above 0, up to 1", lambda r: 0 < r <= 1), _RATIO, "share that is sent"
-    )
+    k: int | str = param(shares.COUNT, "ratio", "elements that are sent; ratio: by that")
+    ratio: float = param(shares.SHARE, shares.RATIO, "share that is sent")
     threshold: float = param(
         Float32("a number, not negative", lambda t: 0 <= t < math.inf),
         0.0,
@@ -101,7 +93,7 @@ class TopK(Codec):
         """Refuse more than one way to tell how many."""
         if self.k != "ratio" and self.threshold:
             raise ParameterError.of("threshold", self.threshold, "0 where k is given")
-        if self.ratio != _RATIO and (self.k != "ratio" or self.threshold):
+        if self.ratio != shares.RATIO and (self.k != "ratio" or self.threshold):
             raise ParameterError.of("ratio", self.ratio, "left out where k or threshold is given")
 
     def contraction(self, n: int) -> float | None:
@@ -124,7 +116,7 @@ class TopK(Codec):
         """Return how many of n elements are sent, or are at most."""
         if self.threshold:
             return n
-        return min(n, self.k if isinstance(self.k, int) else max(1, round(self.ratio * n)))
+        return shares.sent(n, self.k, self.ratio)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         if self.threshold:
@@ -151,8 +143,7 @@ class TopK(Codec):
 
     def _pack(self, symbols: TopKSymbols) -> Payload:
         n, positions, values = symbols
-        string = sparse_values.put(values, self.value, positions.size)
-        front = string.trimmed(), string.nbits
+        front = sparse_values.packed(values, self.value, positions.size)
         written = index_plans.write(positions, n, self.index, front)
         codec = self.replaced(index=written.code)
         if self.threshold:  # a reader needs no more than what came of it
