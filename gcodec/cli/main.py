@@ -14,7 +14,7 @@ import click
 import gcodec
 from gcodec.cli import outcome
 
-_VERBS = ("inspect", "encode", "decode", "verify", "seek", "codecs")
+_VERBS = ("inspect", "dissect", "compare", "encode", "decode", "verify", "seek", "codecs")
 
 
 class _Verbs(click.Group):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +62,13 @@ def states(
             return
         size = min(BLOCK, count - first)
         start = walk.at
-        yield from walk.fields(kind, "state", _STATE, LANES, _tell_states, little=True)
+        heads = yield from walk.checked(
+            *(kind, "state", _STATE, LANES, _tell_states, partial(_heads, walk)), little=True
+        )
         # Symbols before those that are wanted cannot be left out, those behind them can.
         want = min(size, window.left) if walk.start <= walk.at else size
-        symbols, groups, error = _read(walk, tables, start, want, size)
+        symbols, behind, error = _read(walk, tables, start, want, size)
+        groups = _groups(tables, symbols, np.concatenate([heads[None], behind]))
         shown = 0
         for number, group in enumerate(groups):
             at, nbits = LANES * number, _WORD * sum(group.taken)
@@ -87,9 +91,17 @@ def states(
 
 def _tell_states(at: int, values: np.ndarray) -> Iterator[Told]:
     for lane, state in enumerate(values.tolist(), at):
-        if state < LEAST_STATE:
-            raise Corrupt("a block of symbols begins in a state below 2**16")
         yield Told(state, f"of lane {lane}, where the block begins")
+
+
+def _heads(walk: Walk) -> np.ndarray:
+    """Read the states where a block begins."""
+    at = walk.at // 8
+    found = walk.data[at : at + HEAD].view("<u4").astype(np.uint64)
+    if found.min() < LEAST_STATE:
+        lane = int(np.argmax(found < LEAST_STATE))
+        raise Corrupt("a block of symbols begins in a state below 2**16", at + 4 * lane)
+    return found
 
 
 def _group(
@@ -117,8 +129,11 @@ def _group(
 
 def _read(
     walk: Walk, tables: ReadTables, start: int, want: int, size: int
-) -> tuple[np.ndarray, Iterator[_Group], FormatError | None]:
-    """Read symbols of a block of `size` from bit `start` on, by groups; and tell what is wrong."""
+) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
+    """Read symbols of a block of `size` from bit `start` on, and what is wrong behind them.
+
+    Returned with them are the states behind each group.
+    """
     runs = -(-want // LANES)
     ends, behind = np.empty(runs, np.int64), np.empty((runs, LANES), np.uint32)
     read = Reader(tables, walk.data, walk.end // 8, 1, vectors())
@@ -145,9 +160,7 @@ def _read(
         found = found[:low]
         if low:
             some(low)
-    head = walk.data[start // 8 : start // 8 + HEAD].view("<u4").astype(np.uint64)
-    before = np.concatenate([head[None], behind[:-1].astype(np.uint64)])
-    return found, _groups(tables, found, before), error
+    return found, behind.astype(np.uint64), error
 
 
 def _groups(tables: ReadTables, symbols: np.ndarray, before: np.ndarray) -> Iterator[_Group]:

@@ -16,7 +16,7 @@ import numpy as np
 from gcodec import header, wire
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
-from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
+from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated, Unsupported
 from gcodec.fields.walk import Walk
 from gcodec.frame import check_shape, crc32c, dtype_named, read_name
 from gcodec.gradients.frame_fields import Field, field_of, gap, gaps, joined, skipped, told
@@ -294,6 +294,24 @@ class Dissection:
             raise _Bad(Corrupt(f"the {name} is wrong: it should be {value}"), 8 * at)
         value = f"{int.from_bytes(found, 'little'):08x}"
         return field_of(part, name, 8 * at, 8 * _CHECKSUM, value, f"CRC-32C {what}: right")
+
+
+def outline(data: Any, start: int) -> tuple[str | None, int]:
+    """Return the name of the frame that begins at a byte, and the byte behind it.
+
+    Only its header is read.
+
+    Raises
+    ------
+    FormatError
+    """
+    reader = Reader(data, start)
+    known = header.read(reader)
+    tag = wire.TAG_NBYTES * bool(known["flags"][0] & wire.HAS_TAG)
+    end = reader.at + 2 * _CHECKSUM + -(-known["payload bits"][0] // 8) + tag
+    if end > len(reader.data):
+        raise Truncated("the bytes end within the frame", len(reader.data))
+    return next(map(read_name, known["name"]), None), end
 
 
 class _Bad(Exception):
