@@ -20,7 +20,7 @@ from gcodec.gradients.frame_fields import Field
 TOLD = ("header", "index", "sign", "level", "table", "pad")  # even where there are none
 _MOST_RAW, _LUMP_RAW = 16, 2  # bytes that are shown of a field, and of several
 _WIDTHS = {"offset": 10, "bits": 6, "field": 22, "raw": 26, "value": 14}
-_NARROW = {"field": 18, "raw": 17, "value": 12}  # where there are fewer than 110 columns
+_NARROW = {"offset": 8, "bits": 5, "field": 15, "raw": 12, "value": 11}  # below 110 columns
 
 
 def title(dissection: Dissection, number: int) -> str:
@@ -167,7 +167,7 @@ class Printer:
         print_line(self._console, line, style)
 
     def _fitted(self, cell: str, width: int, name: str) -> str:
-        if len(cell) <= width or not self._console.is_terminal:
+        if len(cell) <= width or name == "offset" or not self._console.is_terminal:
             return cell
         return text.shorten_end(cell, width) if name == "raw" else text.shorten(cell, width)
 

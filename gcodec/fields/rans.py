@@ -71,14 +71,13 @@ def states(
         groups = _groups(tables, symbols, np.concatenate([heads[None], behind]))
         shown = 0
         for number, group in enumerate(groups):
-            at, nbits = LANES * number, _WORD * sum(group.taken)
-            low, high = window.cut(walk.at + np.full(len(group.symbols), nbits))
-            if high == 0 or low:  # before those that are wanted, or behind them
-                yield from walk.several(name, len(group.symbols), {kind: nbits})
-                shown += len(group.symbols)
-                continue
-            told = tell(first + at, symbols[at : at + high])
-            yield from _group(walk, kind, name, table, group, told, first + at)
+            nbits = _WORD * np.cumsum(group.taken)
+            low, high = window.cut(walk.at + nbits)
+            before = int(nbits[low - 1]) if low else 0
+            yield from walk.several(name, low, {kind: before})
+            at = first + LANES * number + low
+            told = tell(at, symbols[at - first :][: high - low])
+            yield from _group(walk, kind, name, table, group, told, at)
             shown += high
             if high < len(group.symbols):
                 break
@@ -113,14 +112,15 @@ def _group(
     told: Iterable[Told],
     first: int,
 ) -> Iterator[Piece]:
-    for lane, one in enumerate(told):
+    for lane, one in enumerate(told, first % LANES):
         symbol, state = group.symbols[lane], group.states[lane]
         frequency = int(table.numbers[symbol])
         cost = (
             f"{table.log2_total - math.log2(frequency):.2f} bits, of lane {lane} at {state:#010x}"
         )
         meaning = ", ".join(filter(None, (one.meaning, cost)))
-        yield walk.piece(kind, name, 0, one._replace(meaning=meaning), first + lane)
+        number = first - first % LANES + lane
+        yield walk.piece(kind, name, 0, one._replace(meaning=meaning), number)
         if group.taken[lane]:
             at = walk.at // 8
             word = int.from_bytes(walk.data[at : at + 2].tobytes(), "little")
