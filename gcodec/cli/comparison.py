@@ -164,14 +164,14 @@ def _frames(path: Path, limits: Limits) -> dict[str, Tensor]:
 
     number = 0
     try:
-        for number, each in enumerate(outlines(data)):
+        for each in outlines(data):
             name, nameless = each.name, nameless + (each.name is None)
             if name is None:
                 name = f"tensor{nameless - 1}"
             if name in found:
                 raise Unsupported(f"two frames are named {name!r}: which one to compare?")
             found[name] = Tensor(each.dtype, each.shape, partial(load, each.start, number))
-            at = each.end
+            at, number = each.end, number + 1
     except FormatError as error:
         offset = at if error.offset is None else error.offset
         raise refusal(error, f"frame {number}", offset) from None

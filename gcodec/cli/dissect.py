@@ -128,7 +128,6 @@ def command(
 
 def _open(file: str) -> tuple[Path, Any]:
     """Return the path of a file, for messages, and its bytes: mapped, not read."""
-    from gcodec.cli.outcome import CheckFailed
     from gcodec.errors import ParameterError
     from gcodec.gradients.frame_file import mapped
 
@@ -140,8 +139,6 @@ def _open(file: str) -> tuple[Path, Any]:
         raise ParameterError(f"{file}: no such file")
     else:
         data = mapped(path)
-    if not len(data):
-        raise CheckFailed(f"{path}: the file is empty: it holds no frame")
     return path, data
 
 
@@ -150,10 +147,13 @@ def _frames(
 ) -> Iterator[tuple[int, Dissection]]:
     """Return the frames that are asked for, and their numbers; of others only headers are read."""
     from gcodec.cli.options import selects
+    from gcodec.cli.outcome import CheckFailed
     from gcodec.errors import FormatError, ParameterError
     from gcodec.gradients.dissect import Dissection
     from gcodec.gradients.frame_file import outline
 
+    if not len(data):
+        raise CheckFailed("the file is empty: it holds no frame")
     if first >= 8 * len(data):
         raise ParameterError(f"--at: the file has {len(data)} bytes")
     at = number = found = 0
