@@ -27,12 +27,19 @@ LAYERS = [
     {"codecs"},
     {"tags", "policy"},
     {"frame"},
-    {"coding", "feedback"},
+    {"coding", "feedback", "advisor"},
     {"gradients"},
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "entropy", "dct", "gradients", "cli")  # whose modules may import each other
+PACKAGES = (
+    "kernels",
+    "entropy",
+    "dct",
+    "advisor",
+    "gradients",
+    "cli",
+)  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(
