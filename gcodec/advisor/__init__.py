@@ -19,7 +19,7 @@ messages of a codec.
 '0.321 s, 0.100 s'
 """
 
-from gcodec.advisor.cluster import Cluster, Scheme, Work
+from gcodec.advisor.cluster import Cluster, Level, Scheme, Work
 from gcodec.advisor.convergence import (
     Law,
     Problem,
@@ -57,6 +57,7 @@ __all__ = [
     "Balance",
     "Cluster",
     "Law",
+    "Level",
     "Link",
     "Plan",
     "Problem",

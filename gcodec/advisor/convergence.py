@@ -240,7 +240,7 @@ def feedback_bound(
 
 
 def steps_to_double(delta: float, problem: Problem) -> float:
-    """Return after how many steps `feedback_bound` is twice `plain_bound`, with the best γ of that.
+    """Return after how many steps `feedback_bound` is twice `plain_bound`, with the γ best there.
 
     That is 8·(L·Δ/G²)·`residual_bound`²: what feedback costs fades, however little is sent.
 

@@ -14,7 +14,7 @@ import click
 import gcodec
 from gcodec.cli import outcome
 
-_VERBS = ("inspect", "encode", "decode", "verify", "seek", "codecs")
+_VERBS = ("inspect", "encode", "decode", "verify", "seek", "codecs", "advise")
 
 
 class _Verbs(click.Group):
