@@ -60,7 +60,7 @@ def test_laws_hold_for_all_tensors_together(spec: str) -> None:
     energy = sum(float((x.astype(np.float64) ** 2).sum()) for x in tensors)
     law = law_of(codec, SIZES)
     errors = []
-    for seed in range(20):
+    for seed in range(10):
         decoded = [codec.decode(codec.encode(x, seed=seed), x.shape) for x in tensors]
         parts = zip(tensors, decoded, strict=True)
         errors.append(sum(float(((x - y).astype(np.float64) ** 2).sum()) for x, y in parts))
@@ -113,7 +113,7 @@ def test_residuals_of_feedback_are_below_the_bound(spec: str) -> None:
     feedback = gcodec.Feedback(spec)
     constant = random.standard_normal(n)
     largest, squares = 0.0, []
-    for step in range(300):
+    for step in range(100):
         gradient = np.float32(constant if step % 2 else random.standard_normal(n))
         largest = max(largest, float((gradient.astype(np.float64) ** 2).sum()))
         feedback.compress("w", gradient)
@@ -213,9 +213,9 @@ def quadratic(spec: str, workers: int, rate: float, steps: int, seed: int) -> di
 )
 @pytest.mark.parametrize("rate", [0.3, 0.02])
 def test_runs_keep_their_bounds(spec: str, rate: float) -> None:
-    steps, workers = 200, 2
+    steps, workers = 60, 2
     law = law_of(gcodec.parse(spec), [64])
-    runs = [quadratic(spec, workers, rate, steps, seed) for seed in range(3)]
+    runs = [quadratic(spec, workers, rate, steps, seed) for seed in range(2)]
     mean = float(np.mean([run["mean"] for run in runs]))
     problem = Problem(
         max(run["gap"] for run in runs), smoothness=1.0, moment=max(run["moment"] for run in runs)

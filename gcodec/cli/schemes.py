@@ -18,6 +18,7 @@ from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.gradients import stats
 from gcodec.gradients.dumps import open_dump
+from gcodec.kinds import check_between
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
@@ -165,9 +166,12 @@ def of_dump(
             for entry, size in zip(floats, sizes, strict=True):
                 if size:
                     own = derive_seed(seed, name=entry.name)
-                    values = _finite(stats.sample(dump.load(entry), most, own))
+                    values = dump.load(entry)
+                    if size > most:
+                        values = stats.sample(values, most, own)
+                    tensor = Tensor(entry.name, size, _finite(values))
                     for tally in tallies:
-                        tally.add(Tensor(entry.name, size, values), own)
+                        tally.add(tensor, own)
                 advance(size)
     mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
     source = Source(path.name, sum(sizes), mean, len(entries) - len(floats))
@@ -191,7 +195,12 @@ def of_synthetic(
     seed : int
     quiet : bool
         Whether to show no progress.
+
+    Raises
+    ------
+    ParameterError
     """
+    check_between("beta", beta, 0.15, 4, "a number from 0.15 to 4")  # click lets NaN pass
     size = min(values, SYNTHETIC)
     random = np.random.default_rng(seed)
     magnitudes = random.gamma(1 / beta, size=size) ** (1 / beta)
