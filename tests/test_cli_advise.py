@@ -149,9 +149,10 @@ def test_laws_and_what_is_measured() -> None:
 def test_without_a_dump_all_codecs_are_measured() -> None:
     told = advised("--params", "20k", "--step-time", "1ms", "--nodes", "4", "--between", "1MB/s")
     assert {entry["codec"] for entry in told["codecs"]} == set(gcodec.codecs())
-    assert told["source"]["name"].startswith("20,000 values of a generalised normal")
-    again = advised("--params", "20k", "--step-time", "1ms", "--nodes", "4", "--between", "1MB/s",
-                    "-c", "minifloat", "--beta", "2")  # fmt: skip
+    assert told["source"]["name"].startswith("synthetic:gennorm,beta=0.8,n=20000")
+    again = advised("synthetic:gennorm,beta=2,n=20000", "--step-time", "1ms", "--nodes", "4",
+                    "--between", "1MB/s", "-c", "minifloat")  # fmt: skip
+    assert again["work"]["values"] == 20_000
     first = next(entry for entry in told["codecs"] if entry["codec"] == "minifloat")
     assert 0 < again["codecs"][0]["nmse"] < first["nmse"] < 0.1
 
@@ -210,7 +211,7 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--step-time", "1ms"], 2, "give --params N, or a DUMP"),
+        (["--step-time", "1ms"], 2, "give --params N, or a SOURCE"),
         (["--params", "10"], 2, "--step-time"),
         ([*BASE, "--nodes", "2"], 2, "--between is missing: 2 nodes need a link"),
         ([*BASE, "--gpus", "2"], 2, "--inside is missing: 2 GPUs of a node need a link"),
@@ -235,7 +236,8 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--tolerance", "nan"], 2, "tolerance=nan"),
         ([*BASE, "--tolerance", "inf"], 2, "tolerance=inf"),
         ([*BASE, "--gap", "nan"], 2, "gap=nan"),
-        ([*BASE, "--beta", "nan"], 2, "beta=nan"),
+        (["synthetic:gennorm,beta=nan", *BASE], 2, "beta='nan'"),
+        (["synthetic:nix", *BASE], 2, "synthetic='nix'"),
         ([*BASE, "--steps", "0"], 2, "must be a whole number"),
         ([*BASE, "-c", "nix"], 2, "codec='nix'"),
         (["nix.npz", "--step-time", "1ms"], 3, "nix.npz: No such file"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
     json_option,
     layers_option,
@@ -12,12 +13,35 @@ from gcodec.cli.options import (
     seed_option,
 )
 from gcodec.cli.quantities import count, duration, named_bits, speed
+from gcodec.cli.verb import Verb
 
+_SYNTHETIC = "synthetic:gennorm,beta=0.8"  # as heavy tails as those of most layers
+_MOST = 1 << 20  # values of it
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 
 
-@click.command(name="advise")
-@click.argument("dump", required=False, metavar="[DUMP]")
+@click.command(
+    cls=Verb,
+    name="advise",
+    examples=[
+        (
+            "A model of a billion parameters in float16, on 64 nodes with 8 GPUs.",
+            "gcodec advise --params 1B --dtype float16 --step-time 100ms --nodes 64 --gpus 8 "
+            "--between 100Gbit/s --inside 600GB/s",
+        ),
+        (
+            "Two codecs, by what they make of one's own gradients.",
+            "gcodec advise grads.safetensors --step-time 1ms --nodes 4 --between 1Gbit/s "
+            "--between-latency 20us -c minifloat -c topk:ratio=0.1",
+        ),
+        (
+            "What gcodec does not have, by its bits per value, where a GPU takes time to code.",
+            "gcodec advise --params 7B --step-time 2s --nodes 16 --between 25Gbit/s "
+            "--bits rank16=0.25 --encode 50GB/s --decode 80GB/s",
+        ),
+    ],
+)
+@click.argument("source", required=False, metavar="[SOURCE]", type=FILE)
 @click.option(
     "--step-time",
     callback=duration,
@@ -29,9 +53,16 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     "--params",
     callback=count,
     metavar="N",
-    help="Values of the gradient, such as 7B or 125M. Default: those of DUMP.",
+    help="Values of the gradient, such as 7B or 125M. Default: those of SOURCE.",
 )
-@click.option("--nodes", callback=count, default="1", show_default=True, metavar="N")
+@click.option(
+    "--nodes",
+    callback=count,
+    default="1",
+    show_default=True,
+    metavar="N",
+    help="Machines that share the work.",
+)
 @click.option(
     "--gpus", callback=count, default="1", show_default=True, metavar="N", help="Of each node."
 )
@@ -66,7 +97,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 @click.option(
     "--dtype",
     type=click.Choice(list(_BITS)),
-    help="Of gradients that are not compressed. Default: that of DUMP, or float32.",
+    help="Of gradients that are not compressed. Default: that of SOURCE, or float32.",
 )
 @click.option(
     "--overlap",
@@ -82,6 +113,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     "specs",
     multiple=True,
     metavar="SPEC",
+    shell_complete=complete_spec,
     help="Codec to look at; repeatable. Default: all, with their default parameters.",
 )
 @click.option(
@@ -131,14 +163,6 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     "constant L; for the bounds on convergence.",
 )
 @click.option(
-    "--beta",
-    type=click.FloatRange(0.15, 4),
-    default=0.8,
-    show_default=True,
-    metavar="BETA",
-    help="Without DUMP: shape of the generalised normal distribution to measure codecs on.",
-)
-@click.option(
     "--sample",
     "most",
     type=click.IntRange(1),
@@ -153,7 +177,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 @quiet_option
 @json_option
 def command(
-    dump: str | None,
+    source: str | None,
     step_time: float,
     params: int | None,
     nodes: int,
@@ -171,7 +195,6 @@ def command(
     tolerance: float,
     steps: int,
     gap: float,
-    beta: float,
     most: int,
     layers: tuple[str, ...],
     seed: int,
@@ -185,20 +208,15 @@ def command(
     Gradients are added up inside each node first, then between nodes, each GPU of a node with its
     share, and then gathered inside. Costs are those of rings: what is not compressed is summed on
     the way, messages of codecs are either gathered by all (all-gather) or by shares, summed, and
-    sent once more (two-phase). Bits per value and errors of the codecs are measured, on the
-    gradients of DUMP or on random values.
+    sent once more (two-phase).
+
+    Bits per value and errors of codecs are measured on SOURCE: a dump of gradients, see gcodec
+    inspect; or random values, such as synthetic:gennorm,beta=0.8,n=1000000, which it is by default.
 
     A codec's effect on convergence follows from its law, which holds for all gradients, and from
     what was measured here: delta, the share of a gradient's energy that surely arrives, for use
     with error feedback; omega, the relative variance of an unbiased codec, for use without.
-
-    \b
-    Examples:
-      gcodec advise --params 1B --dtype float16 --step-time 100ms --nodes 64 --gpus 8 \\
-          --between 100Gbit/s --inside 600GB/s
-      gcodec advise grads.safetensors --step-time 30ms --nodes 4 --between 10Gbit/s \\
-          -c minifloat -c topk:ratio=0.1 --between-latency 20us
-    """  # noqa: D301
+    """
     import math
     from pathlib import Path
 
@@ -215,8 +233,8 @@ def command(
 
     _need("--between", between, nodes, "nodes")
     _need("--inside", inside, gpus, "GPUs of a node")
-    if dump is None and params is None:
-        raise click.UsageError("give --params N, or a DUMP to count them in")
+    if source is None and params is None:
+        raise click.UsageError("give --params N, or a SOURCE to count them in")
     cluster = advisor.Cluster(
         nodes,
         gpus,
@@ -226,24 +244,25 @@ def command(
     chosen = specs or (() if named else tuple(registered()))
     codecs = list(dict.fromkeys(parse(spec) for spec in chosen))
     silent = quiet or as_json
-    if dump is not None:
-        source, measured = schemes.of_dump(
-            Path(dump), codecs, layers, most, seed, Limits(max_elems, max_bytes), quiet=silent
-        )
+    if source is None:
+        source = f"{_SYNTHETIC},n={min(params or _MOST, _MOST)}"
+    if source.startswith("synthetic:"):
+        origin, measured = schemes.of_synthetic(source, codecs, seed, quiet=silent)
     else:
-        assert params is not None
-        bits = _BITS[dtype or "float32"]
-        source, measured = schemes.of_synthetic(params, bits, beta, codecs, seed, quiet=silent)
+        limits = Limits(max_elems, max_bytes)
+        origin, measured = schemes.of_dump(
+            Path(source), codecs, layers, most, seed, limits, quiet=silent
+        )
     work = advisor.Work(
-        values=params or source.values,
+        values=params or origin.values,
         compute=step_time,
-        bits=source.bits if dtype is None else _BITS[dtype],
+        bits=origin.bits if dtype is None else _BITS[dtype],
         overlap=overlap,
         encode=math.inf if encode is None else encode / 4,
         decode=math.inf if decode is None else decode / 4,
     )
     asked = Asked(cluster, work, tolerance, advisor.Problem(gap=gap), steps)
-    advised = Advised(asked, source, measured, named)
+    advised = Advised(asked, origin, measured, named)
     if as_json:
         print_document("advise", document(advised))
     else:

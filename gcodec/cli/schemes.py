@@ -18,14 +18,12 @@ from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.gradients import stats
 from gcodec.gradients.dumps import open_dump
-from gcodec.kinds import check_between
+from gcodec.gradients.synthetic import parse_synthetic
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
-SYNTHETIC = 1 << 20
-"""Most values of a gradient that is made up."""
 RMS = 1e-3
-"""Their root mean square: that of gradients of a mean loss, and not 1."""
+"""Root mean square of values that are made up: about that of gradients of a mean loss."""
 
 
 class Tensor(NamedTuple):
@@ -179,18 +177,14 @@ def of_dump(
 
 
 def of_synthetic(
-    values: int, bits: int, beta: float, codecs: Iterable[Codec], seed: int, *, quiet: bool
+    text: str, codecs: Iterable[Codec], seed: int, *, quiet: bool
 ) -> tuple[Source, list[Measured]]:
-    """Measure codecs on values of a generalised normal distribution, at most `SYNTHETIC` of them.
+    """Measure codecs on values of a distribution, with the root mean square `RMS`.
 
     Parameters
     ----------
-    values : int
-        Of the gradient.
-    bits : int
-        Of one of them, uncompressed.
-    beta : float
-        Shape of the distribution.
+    text : str
+        See `gcodec.gradients.synthetic.parse_synthetic`.
     codecs : iterable of Codec
     seed : int
     quiet : bool
@@ -200,13 +194,11 @@ def of_synthetic(
     ------
     ParameterError
     """
-    check_between("beta", beta, 0.15, 4, "a number from 0.15 to 4")  # click lets NaN pass
-    size = min(values, SYNTHETIC)
-    random = np.random.default_rng(seed)
-    magnitudes = random.gamma(1 / beta, size=size) ** (1 / beta)
-    x = np.where(random.random(size) < 0.5, -magnitudes, magnitudes)
-    x = (x * (RMS / stats.rms_error(x))).astype(np.float32)
-    tensor = Tensor("synthetic", size, x)
+    x = parse_synthetic(text).draw()
+    rms = stats.rms_error(x)
+    if rms:
+        x *= np.float32(RMS / rms)
+    tensor = Tensor("synthetic", x.size, x)
     known = list(codecs)
     found = []
     with progress("synthetic", len(known), quiet=quiet) as advance:
@@ -215,8 +207,7 @@ def of_synthetic(
             tally.add(tensor, derive_seed(seed, name=tensor.name))
             found.append(tally.measured())
             advance(1)
-    name = f"{size:,} values of a generalised normal distribution, beta {beta:g}"
-    return Source(name, values, bits), found
+    return Source(f"{text}, of rms {RMS:g}", x.size, 32), found
 
 
 def _finite(values: stats.Values) -> stats.Values:
