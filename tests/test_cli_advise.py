@@ -216,6 +216,7 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--nodes", "2"], 2, "--between is missing: 2 nodes need a link"),
         ([*BASE, "--gpus", "2"], 2, "--inside is missing: 2 GPUs of a node need a link"),
         ([*BASE, "--between", "100"], 2, "'--between': '100': must be a speed"),
+        ([*BASE, "--between", "12,5GB/s"], 2, "'12,5GB/s': must be a speed"),
         ([*BASE, "--between", "0GB/s"], 2, "'0GB/s': must be a speed above 0"),
         ([*BASE, "--between", "1e9999GB/s"], 2, "must be a speed"),
         ([*BASE, "--between", "nanGB/s"], 2, "must be a speed"),
@@ -236,7 +237,7 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--tolerance", "nan"], 2, "tolerance=nan"),
         ([*BASE, "--tolerance", "inf"], 2, "tolerance=inf"),
         ([*BASE, "--gap", "nan"], 2, "gap=nan"),
-        (["synthetic:gennorm,beta=nan", *BASE], 2, "beta='nan'"),
+        (["synthetic:gennorm,beta=nan", *BASE], 2, "beta=nan: must be"),
         (["synthetic:nix", *BASE], 2, "synthetic='nix'"),
         ([*BASE, "--steps", "0"], 2, "must be a whole number"),
         ([*BASE, "-c", "nix"], 2, "codec='nix'"),
@@ -255,7 +256,8 @@ def test_bad_arguments(args: list[object], code: int, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("100Gbit/s", 12.5e9), ("100 Gbps", 12.5e9), ("100gbps", 12.5e9), ("12.5GB/s", 12.5e9)]
-    + [("1e3 kB/s", 1e6), ("1MiB/s", 2.0**20), ("8b/s", 1.0), ("1.5TB/s", 1.5e12)],
+    + [("1e3 kB/s", 1e6), ("1MiB/s", 2.0**20), ("8b/s", 1.0), ("1.5TB/s", 1.5e12)]
+    + [(".5GB/s", 5e8), ("1,000.5kB/s", 1000.5e3), ("2.e3B/s", 2000.0)],
 )
 def test_speeds(text: str, expected: float) -> None:
     told = advised(*BASE, "--nodes", "2", "--between", text)
@@ -282,7 +284,7 @@ def test_counts(text: str, expected: int) -> None:
     assert told["work"]["values"] == expected
 
 
-def test_help_and_bits_load_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys; from gcodec.cli.main import main\n"
         "main(['advise', '--help'], standalone_mode=False)\n"

@@ -13,7 +13,7 @@ from gcodec.cli.options import (
     seed_option,
 )
 from gcodec.cli.quantities import count, duration, named_bits, speed
-from gcodec.cli.verb import Verb
+from gcodec.cli.verb import EXIT_CODES, Verb
 
 _SYNTHETIC = "synthetic:gennorm,beta=0.8"  # as heavy tails as those of most layers
 _MOST = 1 << 20  # values of it
@@ -40,6 +40,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
             "--bits rank16=0.25 --encode 50GB/s --decode 80GB/s",
         ),
     ],
+    exits={code: EXIT_CODES[code] for code in (3, 4, 5)},
 )
 @click.argument("source", required=False, metavar="[SOURCE]", type=FILE)
 @click.option(
@@ -211,7 +212,7 @@ def command(
     sent once more (two-phase).
 
     Bits per value and errors of codecs are measured on SOURCE: a dump of gradients, see gcodec
-    inspect; or random values, such as synthetic:gennorm,beta=0.8,n=1000000, which it is by default.
+    inspect; or random values, such as synthetic:gennorm,beta=0.8,n=1000000, the default.
 
     A codec's effect on convergence follows from its law, which holds for all gradients, and from
     what was measured here: delta, the share of a gradient's energy that surely arrives, for use

@@ -8,7 +8,10 @@ from decimal import Decimal
 
 import click
 
-_NUMBER = r"\s*([+-]?(?:\d[\d_,]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d{1,4})?)\s*"
+# Commas only where they part thousands: 12,5 is not 125.
+_NUMBER = (
+    r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*|(?=\.\d))(?:\.[\d_]*)?(?:[eE][+-]?\d{1,4})?)\s*"
+)
 _SPEED = re.compile(_NUMBER + r"([kKmMgGtT]?)(i?)(bit|b|B)(?:/s|ps)\s*", re.ASCII)
 _TIME = re.compile(_NUMBER + r"(ns|us|µs|μs|ms|s|min|h)\s*", re.ASCII)
 _COUNT = re.compile(_NUMBER + r"([kKmMbBgGtT]?)\s*", re.ASCII)
