@@ -14,18 +14,19 @@ LAYERS = [
     {"limits", "wire", "minifloats"},
     {"kernels"},
     {"kinds", "seeds"},
+    {"seek_layout"},
     {"params", "frameworks", "seek"},
     {"arrays", "payload", "shares"},
     {"gennorm", "codebooks"},
     {"entropy"},
     {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},
-    {"index_plans"},
+    {"index_plans", "fields"},
     {"dct"},
     {"hooks"},
     {"codec"},
     {"registry"},
     {"codecs"},
-    {"tags", "policy"},
+    {"tags", "policy", "header"},
     {"frame"},
     {"coding", "feedback", "advisor"},
     {"gradients"},
@@ -35,11 +36,12 @@ ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 PACKAGES = (
     "kernels",
     "entropy",
+    "fields",
     "dct",
     "advisor",
     "gradients",
     "cli",
-)  # whose modules may import each other
+)  # import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

@@ -42,6 +42,12 @@ def shorten(text: str, width: int) -> str:
     return text[: kept // 2] + mark + text[len(text) - (kept - kept // 2) :]
 
 
+def shorten_end(text: str, width: int) -> str:
+    """Leave out the end of a text that is longer than `width`."""
+    mark = "…" if can_show("…") else "..."
+    return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark
+
+
 def sparkline(counts: tuple[int, ...]) -> str:
     """Draw counts on a logarithmic scale: one character each, a blank for none."""
     blocks = _BLOCKS if can_show(_BLOCKS) else _ASCII_BLOCKS
