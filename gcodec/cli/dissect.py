@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,8 +128,8 @@ def command(
 
 def _open(file: str) -> tuple[Path, Any]:
     """Return the path of a file, for messages, and its bytes: mapped, not read."""
-    from gcodec.cli.outcome import CheckFailed
     from gcodec.errors import ParameterError
+    from gcodec.gradients.frame_file import mapped
 
     data: Any
     path = Path(file)
@@ -138,13 +137,8 @@ def _open(file: str) -> tuple[Path, Any]:
         path, data = Path("stdin"), sys.stdin.buffer.read()
     elif not path.is_file():
         raise ParameterError(f"{file}: no such file")
-    elif path.stat().st_size:
-        with path.open("rb") as opened:
-            data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     else:
-        data = b""
-    if not len(data):
-        raise CheckFailed(f"{path}: the file is empty: it holds no frame")
+        data = mapped(path)
     return path, data
 
 
@@ -153,15 +147,19 @@ def _frames(
 ) -> Iterator[tuple[int, Dissection]]:
     """Return the frames that are asked for, and their numbers; of others only headers are read."""
     from gcodec.cli.options import selects
+    from gcodec.cli.outcome import CheckFailed
     from gcodec.errors import FormatError, ParameterError
-    from gcodec.gradients.dissect import Dissection, outline
+    from gcodec.gradients.dissect import Dissection
+    from gcodec.gradients.frame_file import outline
 
+    if not len(data):
+        raise CheckFailed("the file is empty: it holds no frame")
     if first >= 8 * len(data):
         raise ParameterError(f"--at: the file has {len(data)} bytes")
     at = number = found = 0
     while at < len(data):
         try:
-            name, end = outline(data, at)
+            name, *_, end = outline(data, at)
             wanted = first < 8 * end and selects(layers, name or "")
         except FormatError:  # which will be told of
             end, wanted = len(data), True

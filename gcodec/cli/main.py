@@ -16,7 +16,7 @@ from gcodec.cli import outcome
 from gcodec.cli.verb import EXIT_CODES, write_examples
 
 _VERBS = (
-    *("inspect", "dissect", "compare", "bench"),
+    *("inspect", "dissect", "compare", "bench", "advise"),
     *("encode", "decode", "verify", "seek"),
     *("codecs", "doctor", "warmup"),
 )
