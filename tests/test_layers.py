@@ -28,7 +28,7 @@ LAYERS = [
     {"codecs"},
     {"tags", "policy", "header"},
     {"frame"},
-    {"coding", "feedback"},
+    {"coding", "feedback", "advisor"},
     {"gradients"},
     {"cli"},
 ]
@@ -38,6 +38,7 @@ PACKAGES = (
     "entropy",
     "fields",
     "dct",
+    "advisor",
     "gradients",
     "cli",
 )  # import each other

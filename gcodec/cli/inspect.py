@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
     json_option,
     layers_option,
@@ -11,12 +12,28 @@ from gcodec.cli.options import (
     quiet_option,
     seed_option,
 )
+from gcodec.cli.verb import Verb
 
 _CODECS = ("minmax", "qsgd:bucket=512", "mxnet-2bit:threshold=auto", "terngrad", "sign")
 
 
-@click.command(name="inspect")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.command(
+    cls=Verb,
+    name="inspect",
+    examples=[
+        ("See what is in a dump.", "gcodec inspect grads.safetensors"),
+        (
+            "The ten largest tensors, with codecs of your own choice.",
+            "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
+        ),
+        (
+            "All values of the biases of all dumps of a run, as JSON.",
+            "gcodec inspect run/ -L '*.bias' --full --json",
+        ),
+        ("Where the bytes of encoded tensors go.", "gcodec inspect grads.gcf"),
+    ],
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option(
     "-c",
     "--codec",
@@ -24,6 +41,7 @@ _CODECS = ("minmax", "qsgd:bucket=512", "mxnet-2bit:threshold=auto", "terngrad",
     multiple=True,
     default=_CODECS,
     metavar="SPEC",
+    shell_complete=complete_spec,
     help=f"Codec to try; repeatable. Default: {', '.join(_CODECS)}.",
 )
 @layers_option

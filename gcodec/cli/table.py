@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -100,6 +101,26 @@ def print_table(
             width = _NARROWEST_NAME
     console.print(table, crop=False)
     return [columns[i].header.replace("\n", " ") for i in sorted(left_out)]
+
+
+def print_csv(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print comma-separated values as in RFC 4180, text of strangers made harmless."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(headers)
+    for row in rows:
+        writer.writerow(printable(cell) if isinstance(cell, str) else cell for cell in row)
+
+
+def print_markdown(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a Markdown table with all columns."""
+    lines = [
+        [column.header.replace("\n", " ") for column in columns],
+        [":--" if column.left else "--:" for column in columns],
+        *rows,
+    ]
+    for cells in lines:
+        safe = (printable(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
+        print("| " + " | ".join(safe) + " |")
 
 
 def _table(

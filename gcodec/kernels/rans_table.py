@@ -18,7 +18,7 @@ LEAST_STATE = 1 << 16
 STATE_NBYTES = 4  # of each of the states before the words of a block
 LOG2_ALPHABET = 8
 
-_COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
+COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
 
 
 class WriteTables(NamedTuple):
@@ -120,7 +120,7 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     pairs, slots = _pairs(frequencies), aligned_empty(int(each.sum()), np.uint8)
     owners = np.repeat(np.arange(each.size, dtype=np.uint32), each)  # by class and symbol
     slots[:] = owners & np.uint32(0xFF)
-    if 1 << log2_total > _COMPACT or each.max() >= _COMPACT:
+    if 1 << log2_total > COMPACT or each.max() >= COMPACT:
         return ReadTables(log2_total, classed, slots, pairs, np.empty(0, np.uint32))
     entries, both = aligned_empty(slots.size, np.uint32), pairs[owners]
     slot = np.arange(slots.size, dtype=np.uint32) & np.uint32((1 << log2_total) - 1)
