@@ -71,7 +71,7 @@ def nearest(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Levels:
     size, symbols = _checked(x, step), aligned_empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, size, symbols)
     every = [Scales.of(symbols, *one) for one in matrices.shapes(shape)]
-    scales = strings.plan(symbols, every).scales
+    scales = strings.best(symbols, every)
     errors = scalar_quantize.rated_levels(x, size, scales.classes, symbols)
     return Levels(step, _centroids(errors), symbols, _beyond(x, size, symbols, errors), scales)
 
@@ -99,7 +99,7 @@ def at_random(x: np.ndarray, step: float, shape: tuple[int, ...], seed: int) -> 
 
     beyond = np.concatenate(pool.run(task, x.size, _CHUNK))
     every = [Scales.of(symbols, *one) for one in matrices.shapes(shape)]
-    return Levels(step, _middle(), symbols, beyond, strings.plan(symbols, every).scales)
+    return Levels(step, _middle(), symbols, beyond, strings.best(symbols, every))
 
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
@@ -169,7 +169,7 @@ def step_for_bits(x: np.ndarray, target: float, shape: tuple[int, ...]) -> float
         def off(finer: float) -> float:
             step = np.float32(2.0**-finer)
             scales, _ = _rated(values, step, symbols, *matrix)
-            nbits = strings.plan(symbols, [scales], sample=0).nbits
+            nbits = strings.plan(symbols, scales, sample=0).nbits
             return math.log2(nbits / (target * values.size))
 
         return off

@@ -20,6 +20,7 @@ row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,7 +88,7 @@ class ECSQ(Codec):
         "relative error that is met",
     )
     bits: float = param(
-        Float32("a number, not negative", lambda bits: 0 <= bits < math.inf),
+        Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
         0.0,
         "bits per value that are met, in place of the error; 0: not",
     )
@@ -103,6 +104,10 @@ class ECSQ(Codec):
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the centroids, where rounding is to the nearest."""
         return _CENTROIDS if self.rounding == "nearest" else ()
+
+    def of_message(self, values: Mapping[str, Any]) -> ECSQ:
+        """Return the codec of a message, which has a step of its own, whatever was aimed at."""
+        return super(ECSQ, self.replaced(nmse=_NMSE, bits=0.0)).of_message(values)
 
     @property
     def unbiased(self) -> bool:
@@ -161,13 +166,13 @@ class ECSQ(Codec):
     # --- pack
 
     def _pack(self, symbols: Levels) -> Payload:
-        codec = self.replaced(step=symbols.step, nmse=_NMSE, bits=0.0)
+        codec = self.of_message({"step": symbols.step})
         names = [field.name for field in codec.scalar_fields()]
         scalars: dict[str, Any] = dict(zip(names, symbols.centroids.tolist(), strict=False))
         scalars["step"] = symbols.step
         if symbols.scales is None:
             return Payload(codec, scalars, np.empty(0, np.uint8), 0)
-        plan = strings.plan(symbols.symbols, [symbols.scales])
+        plan = strings.plan(symbols.symbols, symbols.scales)
         made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
         return Payload(codec, scalars, *made)
 

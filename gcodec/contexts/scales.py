@@ -53,7 +53,7 @@ class Scales(NamedTuple):
     @classmethod
     def of(cls, symbols: np.ndarray, width: int, has_columns: bool) -> Scales:
         """Find the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
-        rows, columns = class_map.magnitude_sums(symbols, width)
+        rows, columns = class_map.magnitude_sums(symbols, width, has_columns)
         n, total = symbols.size, int(rows.sum())
         sizes = np.full(rows.size, width)
         sizes[-1] = n - (rows.size - 1) * width
@@ -74,6 +74,12 @@ class Scales(NamedTuple):
         scale_lists.write(self.rows, string)
         if self.columns.size:
             scale_lists.write(self.columns, string)
+
+    def nbits(self) -> int:
+        """Return the bits that the scales take."""
+        string = BitString()
+        self.put(string)
+        return string.nbits
 
     @classmethod
     def read(

@@ -54,36 +54,53 @@ class Plan(NamedTuple):
     nbits: int
 
 
-def plan(symbols: np.ndarray, candidates: list[Scales], sample: int = _SAMPLE) -> Plan:
-    """Return the plan of the string that is probably shortest; the first of equals.
+def best(symbols: np.ndarray, candidates: list[Scales]) -> Scales:
+    """Return the scales with which a string is probably shortest; the first of equals.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
         n > 0.
     candidates : list of Scales
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+
+    def nbits(scales: Scales) -> int:
+        counts = _counts(symbols, scales, _SAMPLE)
+        coded = int(class_tables.statics_nbits(counts).min())
+        return coded * symbols.size // int(counts.sum()) + scales.nbits()
+
+    return min(candidates, key=nbits)
+
+
+def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE) -> Plan:
+    """Return the plan with the best table, a static one or one that is sent.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+        n > 0.
+    scales : Scales
     sample : int
         About how many symbols are looked at; 0 for all.
     """
-    step = max(1, symbols.size // sample) if sample else 1
-    return min((_planned(symbols, one, step) for one in candidates), key=lambda p: p.nbits)
-
-
-def _planned(symbols: np.ndarray, scales: Scales, step: int) -> Plan:
-    """Find the best table for given scales."""
-    counts = class_map.class_counts(symbols, scales.rows, scales.columns, scales.width, step)
+    counts = _counts(symbols, scales, sample)
     seen, n = int(counts.sum()), symbols.size
     sizes = class_tables.statics_nbits(counts).tolist()
     table = class_tables.statics()[sizes.index(min(sizes))]
     nbits = min(sizes) * n // seen
     if nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
         own = ClassTable.own(counts)
-        sent = own.sent_nbits()
-        if (found := own.nbits(counts) * n // seen + sent) < nbits:
+        if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    head = BitString()
-    scales.put(head)
-    return Plan(scales, table, nbits + head.nbits)
+    return Plan(scales, table, nbits + scales.nbits())
+
+
+def _counts(symbols: np.ndarray, scales: Scales, sample: int) -> np.ndarray:
+    """Count symbols by class, all or about so many."""
+    step = max(1, symbols.size // sample) if sample else 1
+    return class_map.class_counts(symbols, scales.rows, scales.columns, scales.width, step)
 
 
 def write(
