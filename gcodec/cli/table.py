@@ -6,14 +6,15 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gcodec.cli.text import printable, shorten
 
 _UNBOUNDED = 10_000  # columns of a pipe
 _WIDEST_NAME, _NARROWEST_NAME = 60, 16
+_GAP = "  "
 
 
 class Column(NamedTuple):
@@ -40,10 +41,26 @@ class _Stdout(Console):
         raise
 
 
-def stdout() -> Console:
-    """Return a console on stdout that takes text as it is: no markup, no guessed colours."""
-    console = _Stdout(file=sys.stdout, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
+def stdout(width: int | None = None, *, colour: bool = True) -> Console:
+    """Return a console on stdout that takes text as it is: no markup, no guessed colours.
+
+    Parameters
+    ----------
+    width : int, optional
+        Columns; default: those of the terminal, and in a pipe as many as it takes.
+    colour : bool
+        Whether there may be colour, in a terminal.
+    """
+    console = _Stdout(
+        file=sys.stdout,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        no_color=None if colour else True,
+    )
+    if width is not None:
+        console.width = width
+    elif not console.is_terminal:
         console.width = _UNBOUNDED
     return console
 
@@ -77,52 +94,49 @@ def print_table(
     list of str
         The headers of the columns that found no room.
     """
+    names = [printable(cells[0]) for cells in rows]
+    below = [*rows] if total is None else [*rows, total]
+    widths = [
+        max(cell_len(text) for text in (*column.header.split("\n"), *(c[i] for c in below)))
+        for i, column in enumerate(columns)
+    ]
+    least = max(map(cell_len, (*columns[0].header.split("\n"), *([total[0]] if total else []))))
+    longest = min(max([least, *map(cell_len, names)]), max(_WIDEST_NAME, least))
+    narrowest = max(min(longest, _NARROWEST_NAME), least)
     shown = list(range(len(columns)))
-    left_out: list[int] = []
-    width = _WIDEST_NAME
-    unbounded = console.options.update(width=_UNBOUNDED)
     while True:
-        table = _table(columns, rows, total, marked, shown, width)
-        excess = console.measure(table, options=unbounded).maximum - console.width
+        room = console.width - sum(widths[i] + len(_GAP) for i in shown[1:])
         rank, last = max((columns[i].rank, i) for i in shown)
-        if excess <= 0 or (width == _NARROWEST_NAME and not rank):
+        if room >= narrowest or not rank:
             break
-        if width == _WIDEST_NAME:
-            names = [row[0] for row in rows]
-            longest = max((len(printable(name)) for name in names), default=0)
-            if min(longest, width) - excess >= _NARROWEST_NAME:
-                width = min(longest, width) - excess
-                continue
-        if rank:
-            shown.remove(last)
-            left_out.append(last)
-        else:
-            width = _NARROWEST_NAME
-    console.print(table, crop=False)
-    return [columns[i].header.replace("\n", " ") for i in sorted(left_out)]
-
-
-def _table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str]],
-    total: Sequence[str] | None,
-    marked: frozenset[int],
-    shown: Sequence[int],
-    name_width: int,
-) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for i in shown:
-        column = columns[i]
-        table.add_column(
-            Text(column.header, "bold"),
-            justify="left" if column.left else "right",
-            vertical="bottom",
-            no_wrap=True,
-            overflow="crop",
-        )
-    for number, row in enumerate(rows):
-        cells = [shorten(printable(row[0]), name_width), *row[1:]]
-        table.add_row(*(Text(cells[i], "red" if number in marked else "") for i in shown))
+        shown.remove(last)
+    widths[0] = max(narrowest, min(longest, room))
+    text = Text()
+    for line in _header(columns, shown, widths):
+        text.append(line + "\n", "bold")
+    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
+        cells = [shorten(name, widths[0]), *row[1:]]
+        text.append(_line(columns, shown, widths, cells), "red" if number in marked else "")
+        text.append("\n")
     if total is not None:
-        table.add_row(*(Text(total[i], "bold") for i in shown))
-    return table
+        text.append(_line(columns, shown, widths, total) + "\n", "bold")
+    console.print(text, soft_wrap=True, end="")
+    return [c.header.replace("\n", " ") for i, c in enumerate(columns) if i not in shown]
+
+
+def _header(columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int]) -> list[str]:
+    """Return the lines of the header, those of each column at the bottom."""
+    parts = [column.header.split("\n") for column in columns]
+    height = max(len(part) for i, part in enumerate(parts) if i in shown)
+    filled = [[""] * (height - len(part)) + part for part in parts]
+    return [_line(columns, shown, widths, [f[k] for f in filled]) for k in range(height)]
+
+
+def _line(
+    columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], cells: Sequence[str]
+) -> str:
+    parts = []
+    for i in shown:
+        blank = " " * (widths[i] - cell_len(cells[i]))
+        parts.append(cells[i] + blank if columns[i].left else blank + cells[i])
+    return _GAP.join(parts).rstrip()
