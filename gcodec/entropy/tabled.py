@@ -21,7 +21,8 @@ from gcodec.kernels.dense_string import Live
 from gcodec.kernels.rans_string import Runs
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode
-from gcodec.seek import LOG2_BLOCK, LOG2_RANS, LOG2_STATES, SeekTable, first_worthwhile
+from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile
+from gcodec.seek_layout import LOG2_RANS
 
 Kind = Literal["huffman", "rans"]
 Take = Callable[[int, np.ndarray], None]
