@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from gcodec.cli import dump_document, dump_table, text
+from gcodec.cli.formats import Grid
 from gcodec.cli.measure import Contents, Measured, Task
 from gcodec.cli.notes import note
 from gcodec.cli.rows import Row, rows_of, together
-from gcodec.cli.formats import Grid
 from gcodec.cli.table import print_line, print_table
 
 # What a training run writes down that tells dumps apart at a glance; the rest is in the JSON.
@@ -34,6 +34,7 @@ class DumpReport:
     """
 
     def __init__(self, contents: Contents, task: Task, *, each: bool) -> None:
+        self.path = contents.path
         self.contents = contents
         self.task = task
         self.rows = rows_of(contents.tensors, each=each)
@@ -228,4 +229,3 @@ class DumpReport:
 
 def _last_name(tensor: Measured) -> str:
     return tensor.entry.name.rpartition(".")[2]
-

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from gcodec.cli import text
 from gcodec.cli.measure import Task
 from gcodec.cli.rows import Cost, Row, together
 from gcodec.cli.table import Column
-from gcodec.codec import Codec
+
+if TYPE_CHECKING:
+    from gcodec.codec import Codec
 
 
 def columns(task: Task, *, has_nonfinite: bool) -> list[Column]:

@@ -42,8 +42,8 @@ def print_markdown(title: str, grid: Grid) -> None:
     lines = [f"**{_markdown(title)}**", ""]
     lines.append(_row([_markdown(c.header.replace("\n", " ")) for c in grid.columns]))
     lines.append(_row([":--" if column.left else "--:" for column in grid.columns]))
-    for cells in (*grid.rows, *([] if grid.total is None else [grid.total])):
-        lines.append(_row([_markdown(cell) for cell in cells]))
+    rows = [*grid.rows, *([] if grid.total is None else [grid.total])]
+    lines += [_row([_markdown(cell) for cell in cells]) for cells in rows]
     click.echo("\n".join(lines))
 
 

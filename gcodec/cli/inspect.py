@@ -15,8 +15,11 @@ from gcodec.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gcodec.cli.dump_report import DumpReport
     from gcodec.cli.frame_report import FrameReport
+    from gcodec.cli.measure import Task
     from gcodec.cli.outcome import Outcome
 
 _SAMPLE = 65_536
@@ -126,9 +129,8 @@ def command(
     For every frame of a .gcf file: where its bytes go. Only headers are read; gcodec verify checks
     the rest.
     """
-    from gcodec.cli import frame_report, inputs
-    from gcodec.cli.dump_report import DumpReport
-    from gcodec.cli.measure import Task, measure
+    from gcodec.cli import inputs
+    from gcodec.cli.measure import Task
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.table import stdout
     from gcodec.limits import Limits
@@ -165,11 +167,7 @@ def command(
     console = stdout(width, colour=not no_color)
     for path in inputs.files(files):
         with outcome.of(path):
-            one: DumpReport | FrameReport
-            if inputs.is_frames(path):
-                one = frame_report.measure(path, task.limits, layers)
-            else:
-                one = DumpReport(measure(path, task), task, each=each)
+            one = _report(path, task, each)
             one.sort(order)
             if not as_json and not form:
                 if reports:
@@ -182,6 +180,20 @@ def command(
 
         write_report(report, reports, quiet=task.quiet)
     return outcome.code
+
+
+def _report(path: Path, task: Task, each: bool) -> DumpReport | FrameReport:
+    # What the one needs, the other does not: codecs, and what fits distributions.
+    from gcodec.cli import inputs
+
+    if inputs.is_frames(path):
+        from gcodec.cli.frame_report import list_file
+
+        return list_file(path, task.limits, task.layers)
+    from gcodec.cli.dump_report import DumpReport
+    from gcodec.cli.measure import measure
+
+    return DumpReport(measure(path, task), task, each=each)
 
 
 def _print_form(

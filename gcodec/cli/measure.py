@@ -11,7 +11,6 @@ import numpy as np
 from gcodec import wire
 from gcodec.cli.options import selects
 from gcodec.cli.progress import progress
-from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.gradients import fits, rates, stats
 from gcodec.gradients.dumps import open_dump
@@ -21,6 +20,7 @@ from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
 if TYPE_CHECKING:
+    from gcodec.codec import Codec
     from gcodec.gradients.candidates import Budget
     from gcodec.gradients.pictures import Picture
     from gcodec.gradients.trials import Trial

@@ -142,7 +142,8 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def _is_share(declared: Param) -> bool:
     kind = declared.kind
-    return isinstance(kind, Integer) and declared.default == kind.low == 0 and kind.high > _TOGETHER
+    is_large = isinstance(kind, Integer) and kind.low == 0 and kind.high > _TOGETHER
+    return is_large and declared.default == 0
 
 
 def _others(declared: Param) -> Iterator[Any]:

@@ -160,7 +160,8 @@ def fit_moments(mean: float) -> Shape:
 def _finite(values: Values) -> np.ndarray:
     """Return the finite values, flat, as float32 or float64."""
     x = values.astype(np.float32 if values.dtype.itemsize < 8 else np.float64).reshape(-1)
-    return x[np.isfinite(x)]
+    known: np.ndarray = x[np.isfinite(x)]
+    return known
 
 
 def _most_likely(magnitudes: np.ndarray) -> Shape:
