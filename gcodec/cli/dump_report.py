@@ -107,6 +107,10 @@ class DumpReport:
         if samples := self.about_samples():
             note(samples)
         self._note_failures()
+        shares = self._shares()
+        if shares and (share := max(shares.values())) < 1:
+            best = max(shares, key=lambda spec: shares[spec])
+            note(f"{best} is the best for {100 * share:.0f} % of the values")
         without = [row for row in self.rows if self._has_no_best(row)]
         if without and self.task.budget is not None:
             names = ", ".join(row.name for row in without[:_MOST_NAMED])
@@ -138,7 +142,7 @@ class DumpReport:
         if task.budget is None and not task.codecs:
             words = ["gcodec", "inspect", path, "--max-err", f"{task.error:g}"]
             return shlex.join(words + self._layers())
-        spec = self._best_for_all(everything)
+        spec = self._one_for_all(everything)
         if spec is None:
             return None
         words = ["gcodec", "encode", path, "-c", spec]
@@ -147,22 +151,25 @@ class DumpReport:
         unwanted = [word for name in self._unwanted() for word in ("-L", f"!{name}")]
         return shlex.join(words + self._layers() + unwanted)
 
-    def _best_for_all(self, everything: Row) -> str | None:
-        """Return one codec for all: the best within the budget, or the smallest that was asked."""
+    def _shares(self) -> dict[str, float]:
+        """Return of what share of all values a codec is the best, for those that are of any."""
+        shares: dict[str, float] = {}
+        budget = self.task.budget
+        if budget is None:
+            return shares
+        for row in self.rows:
+            for size, trial in row.best(budget):
+                spec = str(trial.codec)
+                shares[spec] = shares.get(spec, 0.0) + size
+        values = sum(row.gradient_values for row in self.rows)
+        return {spec: size / values for spec, size in shares.items()}
+
+    def _one_for_all(self, everything: Row) -> str | None:
+        """Return one codec: the best for most values, or the smallest that was asked for."""
         task = self.task
         if task.budget is not None:
-            if pairs := everything.best(task.budget):
-                return str(pairs[0][1].codec)
-            # Small tensors may have none; a budget for all of them together is what is left.
-            found: dict[str, list[Any]] = {}
-            for member in everything.gradients:
-                for trial in member.sampled.tries if member.sampled is not None else ():
-                    found.setdefault(str(trial.codec), []).append((member.size, trial))
-            whole = [together(p) for p in found.values() if len(p) == len(everything.gradients)]
-            inside = [c for c in whole if c is not None and task.budget.allows(c.bits, c.error)]
-            key = task.budget.cost
-            best = min(inside, key=lambda cost: key(cost.bits, cost.error), default=None)
-            return None if best is None else best.codec
+            shares = self._shares()
+            return max(shares, key=lambda spec: shares[spec], default=None)
         useful = []
         for place in range(len(task.codecs)):
             pairs = everything.trials(place)

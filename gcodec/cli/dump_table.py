@@ -35,7 +35,7 @@ def columns(task: Task, *, has_nonfinite: bool) -> list[Column]:
         found.append(Column(_codec_header(codec), rank=rank))
     if task.budget is not None:
         found += [
-            Column(f"best codec\n{task.budget}", left=True),
+            Column(f"best codec\n{text.plain(str(task.budget))}", left=True),
             Column("bits/v"),
             Column("nmse", rank=20),
             Column("ratio", rank=43),

@@ -15,6 +15,7 @@ from gcodec.errors import ParameterError
 from gcodec.gradients import fits, rates, stats
 from gcodec.gradients.dumps import open_dump
 from gcodec.gradients.entries import Array, Dump, Entry
+from gcodec.gradients.groups import grouped
 from gcodec.gradients.safetensors_file import read_index
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from gcodec.gradients.pictures import Picture
     from gcodec.gradients.trials import Trial
 
-_PROBES = 4  # tensors on which all settings of codecs are tried
-_PROBED = 1 << 14  # values of each of them
+_PROBED = 1 << 14  # values of a tensor on which all settings of codecs are tried
 
 
 class Task(NamedTuple):
@@ -154,11 +154,16 @@ def measure(path: Path, task: Task) -> Contents:
             raise ParameterError(f"no tensor matches --layers {' '.join(task.layers)}")
         candidates = _candidates(dump, entries, task)
         total = sum(math.prod(entry.shape) for entry in entries)
-        tensors = []
+        found: dict[int, Measured] = {}
         with progress(path.name, total, quiet=task.quiet) as advance:
-            for entry in entries:
-                tensors.append(_tensor(dump, entry, task, candidates))
-                advance(tensors[-1].size)
+            for group in grouped(entries):
+                codecs = candidates
+                for place in group:
+                    found[place] = _tensor(dump, entries[place], task, codecs)
+                    advance(found[place].size)
+                    # What did not do well on one of some repeated blocks need not be tried again.
+                    codecs = codecs if place != group[0] else _narrowed(found[place], task, codecs)
+        tensors = [found[place] for place in range(len(entries))]
         return Contents(path, dump.format, _nbytes(path), dump.metadata, tensors)
 
 
@@ -213,26 +218,34 @@ def _sample(values: Array, entry: Entry, most: int | None, seed: int) -> tuple[A
 
 
 def _candidates(dump: Dump, entries: list[Entry], task: Task) -> list[Codec]:
-    """Return the codecs that may be best within the budget: those that are, on a few tensors."""
+    """Return what may be best within the budget: what is, on a large tensor and a smaller one."""
     if task.budget is None:
         return []
     from gcodec.gradients.candidates import all_settings, shortlist
     from gcodec.gradients.trials import attempt
 
-    sizes = {math.prod(e.shape): e for e in reversed(entries) if e.dtype in wire.DTYPE_CODES}
-    order = sorted(size for size in sizes if size)
-    few = {round(k * (len(order) - 1) / (_PROBES - 1)) for k in range(_PROBES)} if order else set()
-    probes: list[list[Trial]] = []
-    tried = all_settings()
+    order = [e for e in entries if e.dtype in wire.DTYPE_CODES and math.prod(e.shape)]
+    order.sort(key=lambda entry: math.prod(entry.shape))
+    probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
+    settings = all_settings()
+    tried: list[list[Trial]] = []
     what = f"{dump.path.name}: codecs"
-    with progress(what, len(few) * len(tried), quiet=task.quiet) as advance:
-        for place in sorted(few):
-            entry = sizes[order[place]]
+    with progress(what, len(probes) * len(settings), quiet=task.quiet) as advance:
+        for entry in probes.values():
             values, seed = _sample(dump.load(entry), entry, _PROBED, task.seed)
             values = np.where(np.isfinite(values), values, np.zeros((), values.dtype))
-            probes.append([])
-            for codec in tried:
+            tried.append([])
+            for codec in settings:
                 trial = attempt(values, codec, seed, entry.name)
-                probes[-1] += [] if isinstance(trial, str) else [trial]
+                tried[-1] += [] if isinstance(trial, str) else [trial]
                 advance(1)
-    return shortlist(probes, task.budget)
+    return shortlist(tried, task.budget)
+
+
+def _narrowed(tensor: Measured, task: Task, codecs: list[Codec]) -> list[Codec]:
+    """Return the candidates that a tensor leaves for others of its kind."""
+    if task.budget is None or tensor.sampled is None:
+        return codecs
+    from gcodec.gradients.candidates import shortlist
+
+    return shortlist([tensor.sampled.tries], task.budget)

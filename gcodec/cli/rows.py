@@ -161,8 +161,8 @@ def rows_of(tensors: list[Measured], *, each: bool) -> list[Row]:
     """Return the rows of tensors: repeated blocks in one, unless `each` is to have its own."""
     if each:
         return [Row([tensor]) for tensor in tensors]
-    places = grouped((t.entry.name, t.entry.dtype, t.entry.shape) for t in tensors)
-    return [Row([tensors[i] for i in group]) for group in places]
+    groups = grouped(tensor.entry for tensor in tensors)
+    return [Row([tensors[place] for place in group]) for group in groups]
 
 
 def together(trials: Iterable[tuple[int, Trial]]) -> Cost | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from rich.text import Text
 from gcodec.cli.text import printable, shorten
 
 _UNBOUNDED = 10_000  # columns of a pipe
-_WIDEST_NAME, _NARROWEST_NAME = 60, 16
+_WIDEST_NAME, _NARROWEST_NAME = 60, 24
 _GAP = "  "
 
 
@@ -111,15 +112,16 @@ def print_table(
             break
         shown.remove(last)
     widths[0] = max(narrowest, min(longest, room))
-    text = Text()
-    for line in _header(columns, shown, widths):
-        text.append(line + "\n", "bold")
+    styled = [(line, "bold") for line in _header(columns, shown, widths)]
     for number, (name, row) in enumerate(zip(names, rows, strict=True)):
         cells = [shorten(name, widths[0]), *row[1:]]
-        text.append(_line(columns, shown, widths, cells), "red" if number in marked else "")
-        text.append("\n")
+        style = "red" if number in marked else ""
+        styled.append((_line(columns, shown, widths, cells), style))
     if total is not None:
-        text.append(_line(columns, shown, widths, total) + "\n", "bold")
+        styled.append((_line(columns, shown, widths, total), "bold"))
+    text = Text()
+    for style, lines in itertools.groupby(styled, key=lambda pair: pair[1]):
+        text.append("".join(f"{line}\n" for line, _ in lines), style)
     console.print(text, soft_wrap=True, end="")
     return [c.header.replace("\n", " ") for i, c in enumerate(columns) if i not in shown]
 

@@ -52,6 +52,11 @@ def sparkline(counts: tuple[int, ...]) -> str:
     return "".join(blocks[round(last * math.log(n) / top)] if n else " " for n in counts)
 
 
+def plain(text: str) -> str:
+    """Write ≤ as <= where stdout cannot show it."""
+    return text if can_show("≤") else text.replace("≤", "<=")
+
+
 def times() -> str:
     """Return the sign before a number of like things."""
     return "×" if can_show("×") else "x"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gcodec.gradients.entries import Entry
+
 _NUMBER = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole part of a dotted name, or of a path
 
 
@@ -19,12 +21,12 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def grouped(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[list[int]]:
+def grouped(tensors: Iterable[Entry]) -> list[list[int]]:
     """Put the tensors of repeated blocks together.
 
     Parameters
     ----------
-    tensors : iterable of (name, dtype, shape)
+    tensors : iterable of Entry
 
     Returns
     -------
@@ -32,6 +34,7 @@ def grouped(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[list[in
         Places of tensors of one pattern, dtype and shape, in the order of the first of each.
     """
     groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
-    for place, (name, dtype, shape) in enumerate(tensors):
-        groups.setdefault((pattern_of(name), dtype, shape), []).append(place)
+    for place, entry in enumerate(tensors):
+        key = pattern_of(entry.name), entry.dtype, entry.shape
+        groups.setdefault(key, []).append(place)
     return list(groups.values())
