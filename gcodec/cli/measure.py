@@ -224,7 +224,7 @@ def _candidates(dump: Dump, entries: list[Entry], task: Task) -> list[Codec]:
     from gcodec.gradients.candidates import all_settings, shortlist
     from gcodec.gradients.trials import attempt
 
-    order = [e for e in entries if e.dtype in wire.DTYPE_CODES and math.prod(e.shape)]
+    order = [e for e in entries if e.dtype in wire.DTYPE_CODES and math.prod(e.shape) > 0]
     order.sort(key=lambda entry: math.prod(entry.shape))
     probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
     settings = all_settings()
