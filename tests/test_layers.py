@@ -20,7 +20,7 @@ LAYERS = [
     {"gennorm", "codebooks"},
     {"entropy"},
     {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},
-    {"index_plans"},
+    {"index_plans", "fields"},
     {"dct"},
     {"hooks"},
     {"codec"},
@@ -33,7 +33,7 @@ LAYERS = [
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "entropy", "dct", "gradients", "cli")  # whose modules may import each other
+PACKAGES = ("kernels", "entropy", "fields", "dct", "gradients", "cli")  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

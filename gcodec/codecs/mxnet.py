@@ -21,6 +21,8 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, releases 1.9.1 (2-
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,9 @@ from gcodec import index_plans, index_strings, shares
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.fields.packed import lookup, packed, signs
+from gcodec.fields.positions import positions as positions_in
+from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import arithmetic, convert, sent_codes
 from gcodec.kernels.dequantize import LevelCode, dequantize
@@ -117,7 +122,6 @@ class MXNet2Bit(Codec):
     server: str = param(
         Choice("no", "yes"), "no", "decode with the six-decimal threshold of an MXNet server"
     )
-
     form: str = param(
         Choice("dense", "sparse", unsent=("auto",)),
         "dense",
@@ -268,6 +272,14 @@ class MXNet2Bit(Codec):
         minus = np.unpackbits(signs, count=positions.size).view(np.bool_)
         return positions, np.where(minus, -self._level, self._level)
 
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        level = float(self._level)
+        if self.form == "dense":
+            return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
+        k = payload.scalars["count"]
+        string = IndexString(self.index, payload.data, k, walk.end, k, n)
+        return chain(signs(walk, k, level), positions_in(walk, string))
+
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)
 
@@ -328,6 +340,9 @@ class MXNet1Bit(Codec):
     def _unpack(self, payload: Payload, n: int) -> OneBitSymbols:
         _check_words(payload, n, ONE_BIT)
         return OneBitSymbols(payload.data)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        return packed(walk, ONE_BIT, n, "sign", "sign", lookup("-+", 1.0))
 
 
 def _check_words(payload: Payload, n: int, layout: FieldLayout) -> None:

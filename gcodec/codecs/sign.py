@@ -17,12 +17,15 @@ SignSGD", ICML 2019; Tang et al., "1-bit Adam", ICML 2021.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
+from gcodec.fields.packed import signs as signs_in
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, signs
 from gcodec.kernels.dequantize import LevelCode, dequantize
 from gcodec.kernels.pack import check_length, check_padding
@@ -112,3 +115,8 @@ class Sign(Codec):
         check_length(payload.nbits, n)
         check_padding(payload.data, n)
         return SignSymbols(payload.data, n, payload.scalars.get("scale", 1.0))
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        size = float(np.float32(payload.scalars.get("scale", 1.0)))
+        yield from signs_in(walk, n, size, of_all=True)
+        walk.finish()
