@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import byte_blocks, convert, signs
-from gcodec.kernels.dequantize import LevelCode
+from gcodec.kernels.dequantize import ONE_BIT
 from gcodec.kernels.dequantize import dequantize as dequantize_levels
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import read_norms, write_norms
@@ -23,7 +23,6 @@ _SCALE_NBITS = 32
 _INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # NaN are above
 _CODE_DTYPE = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 _NO_SCALES = np.empty(0, np.float32)
-_PLUS_FOR_ONE = LevelCode(1)
 
 
 class SparseValues(NamedTuple):
@@ -76,7 +75,7 @@ def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
     if value == "sign":
         out = aligned_empty(k, np.float32)
         if k:
-            dequantize_levels(codes, _PLUS_FOR_ONE, -scales[0], out)
+            dequantize_levels(codes, ONE_BIT, -scales[0], out)
         return out
     if value == "int8":
         return byte_blocks.dequantize(scales, codes)

@@ -33,7 +33,14 @@ LAYERS = [
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "entropy", "fields", "dct", "gradients", "cli")  # whose modules may import each other
+PACKAGES = (
+    "kernels",
+    "entropy",
+    "fields",
+    "dct",
+    "gradients",
+    "cli",
+)  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

@@ -10,11 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from gcodec.cli import dump_document, dump_table, text
-from gcodec.cli.formats import Grid
 from gcodec.cli.measure import Contents, Measured, Task
 from gcodec.cli.notes import note
 from gcodec.cli.rows import Row, rows_of, together
-from gcodec.cli.table import print_line, print_table
+from gcodec.cli.table import Grid, print_line, print_table
 
 # What a training run writes down that tells dumps apart at a glance; the rest is in the JSON.
 _TELLING = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")

@@ -9,11 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from gcodec.cli import text
-from gcodec.cli.formats import Grid
 from gcodec.cli.frame_headers import Listed, list_frames
 from gcodec.cli.notes import note
 from gcodec.cli.options import selects
-from gcodec.cli.table import Column, print_line, print_table
+from gcodec.cli.table import Column, Grid, print_line, print_table
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
     json_option,
     layers_option,
@@ -13,6 +14,7 @@ from gcodec.cli.options import (
     quiet_option,
     seed_option,
 )
+from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +28,27 @@ _SAMPLE = 65_536
 _ERROR = 0.01
 
 
-@click.command(name="inspect")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.command(
+    cls=Verb,
+    name="inspect",
+    examples=[
+        ("See what is in a dump.", "gcodec inspect grads.safetensors"),
+        (
+            "The codec of fewest bits for each tensor, if a percent of the energy may be lost.",
+            "gcodec inspect grads.safetensors --max-err 0.01",
+        ),
+        (
+            "The ten largest tensors, with codecs of your own choice.",
+            "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
+        ),
+        (
+            "All values of the biases of all dumps of a run, as JSON.",
+            "gcodec inspect run/ -L '*.bias' --full --json",
+        ),
+        ("Where the bytes of encoded tensors go.", "gcodec inspect grads.gcf"),
+    ],
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option(
     "--max-err",
     type=click.FloatRange(0, min_open=True),
@@ -46,6 +67,7 @@ _ERROR = 0.01
     "specs",
     multiple=True,
     metavar="SPEC",
+    shell_complete=complete_spec,
     help="Show what this codec makes of every tensor; repeatable.",
 )
 @layers_option
@@ -200,18 +222,20 @@ def _print_form(
     form: str | None, reports: list[DumpReport | FrameReport], top: int | None, outcome: Outcome
 ) -> None:
     """Print what is known of all files in one of the forms that are no table of a terminal."""
-    from gcodec.cli.document import print_document
-    from gcodec.cli.formats import print_csv, print_lines, print_markdown
+    from gcodec.cli.document import print_document, print_lines
+    from gcodec.cli.table import print_csv, print_markdown
+    from gcodec.cli.text import printable
 
     if form == "json":
         print_document("inspect", {"files": [one.document() for one in reports]}, outcome)
     elif form == "jsonl":
-        start = {"schema": "gcodec.inspect.line/1"}
-        print_lines([start | {"file": str(r.path)} | d for r in reports for d in r.documents()])
+        print_lines("inspect", [{"file": str(r.path)} | d for r in reports for d in r.documents()])
     elif form == "csv":
-        print_csv([{"file": str(r.path)} | record for r in reports for record in r.records()])
+        records = [{"file": str(r.path)} | record for r in reports for record in r.records()]
+        names = list(dict.fromkeys(name for record in records for name in record))
+        print_csv(names, [[record.get(name) for name in names] for record in records])
     elif form == "markdown":
         for i, one in enumerate(reports):
-            if i:
-                click.echo()
-            print_markdown(one.headline(), one.grid(top))
+            columns, rows, total, _ = one.grid(top)
+            click.echo("\n" * bool(i) + printable(one.headline()) + "\n")
+            print_markdown(columns, [*rows, *([] if total is None else [total])])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import itertools
+import re
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -34,6 +37,15 @@ class Column(NamedTuple):
     header: str
     left: bool = False
     rank: int = 0
+
+
+class Grid(NamedTuple):
+    """What `print_table` prints."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    total: Sequence[str] | None = None
+    marked: frozenset[int] = frozenset()
 
 
 class _Stdout(Console):
@@ -124,6 +136,37 @@ def print_table(
         text.append("".join(f"{line}\n" for line, _ in lines), style)
     console.print(text, soft_wrap=True, end="")
     return [c.header.replace("\n", " ") for i, c in enumerate(columns) if i not in shown]
+
+
+def print_csv(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print comma-separated values as in RFC 4180, text of strangers made harmless."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(_inert(header) for header in headers)
+    for row in rows:
+        writer.writerow(_inert(cell) if isinstance(cell, str) else cell for cell in row)
+
+
+def print_markdown(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a Markdown table with all columns."""
+    lines = [
+        [_unmarked(column.header.replace("\n", " ")) for column in columns],
+        [":--" if column.left else "--:" for column in columns],
+        *([_unmarked(cell) for cell in cells] for cells in rows),
+    ]
+    for cells in lines:
+        print("| " + " | ".join(cells) + " |")
+
+
+def _inert(text: str) -> str:
+    """Keep a spreadsheet from computing what a stranger wrote."""
+    safe = printable(text)
+    return f"'{safe}" if safe.startswith(("=", "+", "-", "@")) else safe
+
+
+def _unmarked(text: str) -> str:
+    """Write a text so that neither Markdown nor the HTML in it sees more than the text."""
+    safe = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", printable(text))
+    return html.escape(safe, quote=False)
 
 
 def _header(columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int]) -> list[str]:

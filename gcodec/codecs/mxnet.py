@@ -36,7 +36,9 @@ from gcodec.fields.positions import positions as positions_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import arithmetic, convert, sent_codes
-from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.kernels.dequantize import ONE_BIT as LEVELS_1BIT
+from gcodec.kernels.dequantize import TWO_BIT as LEVELS_2BIT
+from gcodec.kernels.dequantize import dequantize
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.threshold import (
@@ -60,7 +62,6 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can te
 # leaves the least error under feedback, and within 5 % of the least without.
 _AUTO_RMS = 1.25
 _COUNT = Field("count", Integer(0, shares.MOST), "elements that are sent")
-_LEVELS_2BIT, _LEVELS_1BIT = LevelCode(2), LevelCode(1)
 
 
 class TwoBitSymbols(NamedTuple):
@@ -211,14 +212,14 @@ class MXNet2Bit(Codec):
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
         level = self._of(symbols)._level
-        dequantize(symbols.codes, _LEVELS_2BIT, level, out)
+        dequantize(symbols.codes, LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
         level = self._of(symbols)._level_in(dtype)
-        dequantize(symbols.codes, _LEVELS_2BIT, level, out, add=scale)
+        dequantize(symbols.codes, LEVELS_2BIT, level, out, add=scale)
 
     def _check_size(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         fits = symbols.n == out.size and symbols.codes.size == TWO_BIT.nbytes(out.size)
@@ -326,13 +327,13 @@ class MXNet1Bit(Codec):
 
     def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, _LEVELS_1BIT, np.float32(1), out)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
 
     def _dequantize_add(
         self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, _LEVELS_1BIT, np.float32(1), out, add=scale)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
 
     def _pack(self, symbols: OneBitSymbols) -> Payload:
         return Payload(self, {}, symbols.codes, 8 * symbols.codes.size)

@@ -8,13 +8,15 @@ A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fi
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
-from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.memory import aligned_empty
 
 _GROUP = 8  # codes that end on a whole byte, whatever their width
@@ -236,6 +238,10 @@ def moved(x, left, kept_left, right, kept_right):
     return ((x << left) & kept_left) | ((x >> right) & kept_right)
 
 
+def _layouts() -> Iterator[tuple[int, bool]]:
+    return itertools.product(range(1, 9), (True, False))
+
+
 @functools.cache
 def packing(width: int, msb: bool) -> Any:
     """Make the packing loop of one layout: LLVM vectorises what it knows to be constant."""
@@ -269,7 +275,7 @@ def packing(width: int, msb: bool) -> Any:
     return pack_groups
 
 
-@functools.cache
+@factory(_layouts)
 def packer(width: int, msb: bool) -> Kernel:
     """Make the kernel (codes, out, count): a part from a whole byte on, on the calling thread."""
     loop = packing(width, msb)
@@ -311,7 +317,7 @@ def unpacking(width: int, msb: bool) -> Any:
     return unpack_groups
 
 
-@functools.cache
+@factory(_layouts)
 def unpacker(width: int, msb: bool) -> Kernel:
     """Make the kernel (data, codes): a part from a whole byte on, on the calling thread."""
     loop = unpacking(width, msb)

@@ -8,13 +8,22 @@ below 2^16, the next word comes below it. Sources: Duda, arXiv 1311.2540; Giesen
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.rans_read_vector import reading
-from gcodec.kernels.rans_table import HEAD, LEAST_STATE, ReadTables
+from gcodec.kernels.rans_table import (
+    COMPACT,
+    HEAD,
+    LEAST_LOG2,
+    LEAST_STATE,
+    MOST_LOG2,
+    ReadTables,
+)
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -24,6 +33,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
+    vectors,
 )
 
 _WORDS = 2 * LANES  # bytes that a group takes at most
@@ -117,7 +127,13 @@ def _expanding() -> np.ndarray:
     return orders(words_of)
 
 
-@functools.cache
+def _models() -> Iterator[tuple[int, bool, int, bool]]:
+    for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
+        for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
+            yield log2_total, compact, ways, vectors()
+
+
+@factory(_models)
 def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
     last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
     variant = f"{log2_total} {compact} {ways} {vector}"

@@ -13,7 +13,7 @@ LEAST_LOG2, MOST_LOG2 = 12, 15  # of the sum of all frequencies
 LEAST_STATE = 1 << 16
 HEAD = 128  # bytes of the 32 states before the words of a block
 
-_COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
+COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
 
 
 class WriteTables(NamedTuple):
@@ -109,7 +109,7 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     slots = aligned_empty(1 << log2_total, np.uint8)
     slots[:] = np.repeat(np.arange(256, dtype=np.uint8), frequencies)
     pairs = _pairs(frequencies)
-    if 1 << log2_total > _COMPACT or frequencies.max() >= _COMPACT:
+    if 1 << log2_total > COMPACT or frequencies.max() >= COMPACT:
         return ReadTables(log2_total, slots, pairs, np.empty(0, np.uint32))
     entries, both = aligned_empty(slots.size, np.uint32), pairs[slots]
     places = np.arange(slots.size, dtype=np.uint32) - (both >> np.uint32(16))

@@ -11,8 +11,8 @@ import functools
 
 import numpy as np
 
-from gcodec.kernels.jit import Kernel, kernel, subroutine
-from gcodec.kernels.rans_table import HEAD, LEAST_STATE, WriteTables
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
+from gcodec.kernels.rans_table import HEAD, LEAST_LOG2, LEAST_STATE, MOST_LOG2, WriteTables
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -22,6 +22,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
+    vectors,
 )
 from gcodec.kernels.rans_write_vector import writing
 
@@ -88,7 +89,7 @@ def _compressing() -> np.ndarray:
     return orders(words_of)
 
 
-@functools.cache
+@factory(lambda: ((p, vectors()) for p in range(LEAST_LOG2, MOST_LOG2 + 1)))
 def _writer(log2_total: int, vector: bool) -> Kernel:
     total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)
     quotient = np.uint64(32 + log2_total)
