@@ -192,15 +192,21 @@ class DumpReport:
         budget = self.task.budget
         return budget is not None and row.gradient_values > 0 and not row.best(budget)
 
-    def _show_nonfinite(self, console: Console) -> None:
+    def about_nonfinite(self) -> str:
+        """Say where NaN and Inf are; nothing where there are none."""
         wrong = [tensor for tensor in self._tensors() if tensor.nonfinite]
         if not wrong:
-            return
+            return ""
         names = [f"{t.entry.name}[{place}]" for t in wrong for place in t.places]
         total = sum(tensor.nonfinite for tensor in wrong)
         shown = names[:_MOST_NAMED]
         more = f" and {total - len(shown):,} more" if total > len(shown) else ""
-        print_line(console, f"! {total:,} NaN or Inf: {', '.join(shown)}{more}", "red")
+        return f"! {total:,} NaN or Inf: {', '.join(shown)}{more}"
+
+    def _show_nonfinite(self, console: Console) -> None:
+        if not (about := self.about_nonfinite()):
+            return
+        print_line(console, about, "red")
         if self.task.codecs or self.task.budget:
             print_line(console, "  codecs were tried with 0 in their place (--nonfinite zero)")
 

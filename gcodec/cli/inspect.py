@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -161,6 +161,9 @@ def command(
         raise click.UsageError(f"--json and --{form} are two forms: pass one of them.")
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
+    sources = inputs.files(files)
+    if report is not None:
+        _check_report(sources)
     codecs: tuple[Any, ...] = ()
     if specs:
         from gcodec.codecs import parse
@@ -187,7 +190,7 @@ def command(
     outcome = Outcome()
     reports: list[DumpReport | FrameReport] = []
     console = stdout(width, colour=not no_color)
-    for path in inputs.files(files):
+    for path in sources:
         with outcome.of(path):
             one = _report(path, task, each)
             one.sort(order)
@@ -200,8 +203,22 @@ def command(
     if report is not None:
         from gcodec.cli.report import write_report
 
-        write_report(report, reports, quiet=task.quiet)
+        write_report(report, cast("list[DumpReport]", reports), files)
     return outcome.code
+
+
+def _check_report(sources: list[Path]) -> None:
+    """Refuse what no report can be made of, before anything is measured."""
+    from gcodec.cli import inputs
+    from gcodec.errors import ParameterError
+    from gcodec.gradients.vector_graphics import require_matplotlib
+
+    if frames := [str(path) for path in sources if inputs.is_frames(path)]:
+        raise ParameterError(f"--report: {frames[0]} holds frames; gcodec decode makes a dump")
+    try:
+        require_matplotlib()
+    except ImportError as error:
+        raise ParameterError(f"--report: {error}") from None
 
 
 def _report(path: Path, task: Task, each: bool) -> DumpReport | FrameReport:
