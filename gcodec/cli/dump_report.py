@@ -73,20 +73,21 @@ class DumpReport:
 
     def headline(self) -> str:
         """Return the line above the table."""
+        return "   ".join([self.path.name, *self.facts()])
+
+    def facts(self) -> list[str]:
+        """Return what is known of the file as a whole."""
         contents = self.contents
         dtypes = sorted({tensor.entry.dtype for tensor in contents.tensors})
         told = [f"{key}={contents.metadata[key]}" for key in _TELLING if key in contents.metadata]
-        return "   ".join(
-            [
-                contents.path.name,
-                contents.format,
-                text.count(len(contents.tensors), "tensor"),
-                text.count(sum(tensor.size for tensor in contents.tensors), "value"),
-                *([", ".join(dtypes)] if dtypes else []),
-                text.size(contents.nbytes),
-                *(text.shorten(part, 40) for part in told),
-            ]
-        )
+        return [
+            contents.format,
+            text.count(len(contents.tensors), "tensor"),
+            text.count(sum(tensor.size for tensor in contents.tensors), "value"),
+            *([", ".join(dtypes)] if dtypes else []),
+            text.size(contents.nbytes),
+            *(text.shorten(part, 40) for part in told),
+        ]
 
     def show(self, console: Console, top: int | None, quiet: bool) -> None:
         """Print the report; notes go to stderr unless `quiet`."""

@@ -19,6 +19,7 @@ from gcodec.cli.host import processor, version_of
 from gcodec.cli.measure import Task
 from gcodec.cli.progress import progress
 from gcodec.cli.rows import Row, together
+from gcodec.cli.table import Column
 from gcodec.cli.timing import Bench, Tensor
 from gcodec.gradients import figures, stats
 from gcodec.gradients.atomic import atomic_write
@@ -83,8 +84,8 @@ def _section(report: DumpReport) -> Section:
         (
             "Where it pays off",
             figures.link_speeds(links),
-            f"Settings on the front, {about_links}: encode, send and decode against sending "
-            "float32, if nothing else goes on meanwhile.",
+            f"Speed of a link below which it is quicker to encode, send and decode than to send "
+            f"float32, if nothing else goes on meanwhile. Settings on the front, {about_links}.",
         ),
         (
             "Bits per tensor",
@@ -93,14 +94,25 @@ def _section(report: DumpReport) -> Section:
             f"header.{_only(len(report.rows), len(split[0]))}",
         ),
     ]
-    cells = [*rows, [] if total is None else total]
-    table = Table([(column.header, column.left) for column in columns], cells, marked)
+    kept = [i for i, column in enumerate(columns) if _tells(report, column)]
+    cells = [[line[i] for i in kept] for line in (*rows, total or [])]
+    table = Table([(columns[i].header, columns[i].left) for i in kept], cells, marked)
     notes = [report.about_samples()] if report.about_samples() else []
     if suggestion := report.suggestion():
         notes.append(f"next: {suggestion}")
     alarms = [report.about_nonfinite()] if report.about_nonfinite() else []
-    layers = [layer for row in report.rows[:_MOST_ROWS] for layer in _layers(row)]
-    return Section(report.path.name, report.headline(), table, alarms, notes, drawn, layers)
+    shown = sorted(_largest(report, _MOST_ROWS), key=lambda row: -row.values)
+    layers = [layer for row in shown for layer in _layers(row)]
+    return Section(
+        report.path.name, " · ".join(report.facts()), table, alarms, notes, drawn, layers
+    )
+
+
+def _tells(report: DumpReport, column: Column) -> bool:
+    """Tell whether a column says what the headline does not."""
+    dtypes = {tensor.entry.dtype for tensor in report.contents.tensors}
+    plain = {"dtype": len(dtypes) < 2, "NaN/Inf": not any(row.nonfinite for row in report.rows)}
+    return not plain.get(column.header)
 
 
 def _only(rows: int, shown: int) -> str:

@@ -40,17 +40,18 @@ class Point(NamedTuple):
 
 def histogram(picture: Picture, fits: Sequence[Fit]) -> str:
     """Draw how values are distributed, on a logarithmic scale, and the densities fitted."""
-    with drawn(340, 250) as (axes, svg):
-        axes.stairs(picture.density, picture.edges, fill=True, color=GRID)
-        axes.stairs(picture.density, picture.edges, color=FAINT, linewidth=0.8)
-        x = np.linspace(picture.edges[0], picture.edges[-1], 161)
+    with drawn(340, 240) as (axes, svg):
+        filled = picture.density[picture.density > 0]
+        low, high = float(filled.min()) / 2, 40 * float(filled.max())
+        bars = {"fill": True, "facecolor": GRID, "edgecolor": FAINT, "linewidth": 0.6}
+        axes.stairs(picture.density, picture.edges, baseline=low, **bars)
+        x = np.linspace(picture.edges[0], picture.edges[-1], 121)
         for fit in _one_each(fits):
             color, dashes = _line(fit)
             y = density_at(_scaled(fit.shape, picture.rms), x)
             axes.plot(x, y, dashes, color=color, linewidth=1.3, label=_label(fit))
-        filled = picture.density[picture.density > 0]
         axes.set_yscale("log")
-        axes.set_ylim(float(filled.min()) / 2, 4 * float(filled.max()))
+        axes.set_ylim(low, high)
         _powers(axes.yaxis)
         axes.set_xlabel("value / rms")
         axes.set_ylabel("density")
@@ -60,7 +61,7 @@ def histogram(picture: Picture, fits: Sequence[Fit]) -> str:
 
 def quantile_plot(picture: Picture, fits: Sequence[Fit]) -> str:
     """Draw quantiles of the values over those of the distributions fitted."""
-    with drawn(340, 250) as (axes, svg):
+    with drawn(340, 240) as (axes, svg):
         reach = float(np.max(np.abs(picture.quantiles)))
         axes.plot([-reach, reach], [-reach, reach], color=FAINT, linewidth=0.8)
         for fit in _one_each(fits):
@@ -83,7 +84,7 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         rest are zeros, which are taken to cost nothing.
     """
     shown = [p for p in points if p.error < _MOST_ERROR]
-    with drawn(460, 400) as (axes, svg):
+    with drawn(400, 400, bottom=92) as (axes, svg):
         front = [shown[i] for i in pareto([(p.bits, p.error) for p in shown])]
         front = [p for p in front if p.error >= _LEAST_ERROR]
         bits, errors = [p.bits for p in front], [p.error for p in front]
@@ -109,7 +110,7 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         axes.set_xlim(0, max([18.0, *(p.bits for p in front)]))
         axes.set_xlabel("bits per value")
         axes.set_ylabel("relative error")
-        axes.figure.legend(loc="outside lower center", ncols=4, fontsize=9, handletextpad=0.3)
+        axes.figure.legend(loc="lower center", ncols=4, fontsize=9, handletextpad=0.3)
     return svg[0]
 
 
@@ -121,7 +122,8 @@ def stacked_bits(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Sequenc
     rows : sequence of (name, bits by kind)
     kinds : sequence of str
     """
-    with drawn(460, 90 + 16 * len(rows)) as (axes, svg):
+    left = _room([name for name, _ in rows])
+    with drawn(400, 92 + 16 * len(rows), left, bottom=76) as (axes, svg):
         places = np.arange(len(rows))
         start = np.zeros(len(rows))
         for k, kind in enumerate(kinds):
@@ -133,13 +135,13 @@ def stacked_bits(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Sequenc
         _named_rows(axes, [name for name, _ in rows])
         axes.set_xlim(0, 1.15 * float(start.max(initial=1e-9)))
         axes.set_xlabel("bits per value")
-        axes.figure.legend(loc="outside lower center", ncols=5, handlelength=1)
+        axes.figure.legend(loc="lower center", ncols=5, handlelength=1)
     return svg[0]
 
 
 def link_speeds(rows: Sequence[tuple[str, float]]) -> str:
     """Draw below which speed of a link codecs pay off, in Gbit/s; 0: never."""
-    with drawn(460, 70 + 16 * len(rows)) as (axes, svg):
+    with drawn(400, 54 + 16 * len(rows), _room([name for name, _ in rows])) as (axes, svg):
         speeds = [speed for _, speed in rows]
         least = min([speed for speed in speeds if speed > 0], default=1.0) / 3
         places = range(len(rows))
@@ -151,13 +153,19 @@ def link_speeds(rows: Sequence[tuple[str, float]]) -> str:
         axes.set_xlim(least, 5 * max(speeds, default=1.0) or 1.0)
         _powers(axes.xaxis)
         _named_rows(axes, [name for name, _ in rows])
-        axes.set_xlabel("Gbit/s below which it is quicker than float32 as it is")
+        axes.set_xlabel("Gbit/s")
     return svg[0]
 
 
 def _powers(axis: Any) -> None:
     """Label the powers of 10 of a logarithmic axis in plain text."""
     axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.axes.minorticks_off()
+
+
+def _room(names: Sequence[str]) -> float:
+    """Return the pixels that names of rows take."""
+    return 14 + 4.8 * max(map(len, names), default=0)
 
 
 def _named_rows(axes: Any, names: Sequence[str]) -> None:

@@ -11,10 +11,10 @@ from scipy import special
 from gcodec.gradients.fits import LEAST, Shape
 from gcodec.gradients.stats import Values
 
-_BINS = 60
+_BINS = 48
 _SPANS = (4.0, 16.0)  # how far a histogram reaches at least and at most, in units of the rms
 _INSIDE = 0.9995  # share of the values that it holds, if that is not farther
-_QUANTILES = 80
+_QUANTILES = 60
 
 
 class Picture(NamedTuple):
@@ -28,8 +28,8 @@ class Picture(NamedTuple):
         Exact zeros beside them.
     rms : float
         Their root mean square, which is the unit of all that follows.
-    edges : (61,) float64 array
-    density : (60,) float64 array
+    edges : (49,) float64 array
+    density : (48,) float64 array
         Share of the values per unit, in the bins between the edges.
     beyond : int
         Values outside of all bins.

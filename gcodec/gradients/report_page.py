@@ -113,7 +113,7 @@ def _section(section: Section) -> Iterator[str]:
     if section.layers:
         yield "<h2>Distributions</h2>"
     for place, layer in enumerate(section.layers):
-        # The first shows what there is to see.
+        # One shows what there is to see.
         yield f"<details{'' if place else ' open'}><summary>{escaped(layer.name)} "
         yield f'<span>{escaped(layer.facts)}</span></summary>\n<div class="pair">'
         for svg, about in layer.figures:

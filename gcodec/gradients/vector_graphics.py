@@ -31,6 +31,7 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.5,
     "xtick.color": FAINT,
@@ -45,7 +46,6 @@ _STYLE: Any = {
     "ytick.major.size": 0,
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
-    "figure.constrained_layout.use": True,
 }
 _numbers = itertools.count()
 
@@ -59,8 +59,17 @@ def require_matplotlib() -> None:
 
 
 @contextlib.contextmanager
-def drawn(width: float, height: float) -> Iterator[tuple[Any, list[str]]]:
-    """Draw a figure of so many CSS pixels.
+def drawn(
+    width: float, height: float, left: float = 56, bottom: float = 38
+) -> Iterator[tuple[Any, list[str]]]:
+    """Draw a figure.
+
+    Parameters
+    ----------
+    width, height : float
+        In CSS pixels.
+    left, bottom : float
+        Margins of the axes, for labels.
 
     Yields
     ------
@@ -76,7 +85,8 @@ def drawn(width: float, height: float) -> Iterator[tuple[Any, list[str]]]:
         warnings.simplefilter("ignore", UserWarning)  # a font without all letters of a name
         figure = Figure(figsize=(width / 72, height / 72))
         svg: list[str] = []
-        yield figure.add_subplot(), svg
+        axes = [left / width, bottom / height, 1 - (left + 8) / width, 1 - (bottom + 8) / height]
+        yield figure.add_axes((axes[0], axes[1], axes[2], axes[3])), svg
         svg.append(_embedded(figure))
 
 
