@@ -10,9 +10,10 @@ from gcodec.cli.rows import Cost, Row, together
 from gcodec.gradients.stats import SPAN
 
 
-def document(contents: Contents, rows: list[Row], task: Task) -> dict[str, Any]:
+def document(
+    contents: Contents, rows: list[Row], tensors: list[Measured], task: Task
+) -> dict[str, Any]:
     """Return the report on a dump for a JSON document."""
-    tensors = [member for row in rows for member in row.members]
     total = Row(tensors) if tensors else None
     chosen = [] if task.budget is None else [row.best(task.budget) for row in rows]
     best = together(pair for pairs in chosen for pair in pairs)

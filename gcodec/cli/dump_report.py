@@ -37,6 +37,7 @@ class DumpReport:
         self.contents = contents
         self.task = task
         self.rows = rows_of(contents.tensors, each=each)
+        self.tensors = contents.tensors
 
     def sort(self, order: str | None) -> None:
         """Order the rows by "size", "bits", "err" or "name"; None leaves them as they are."""
@@ -46,18 +47,20 @@ class DumpReport:
             self.rows.sort(key=lambda row: -row.values)
         elif order is not None:
             self.rows.sort(key=lambda row: self._cost(row, order), reverse=True)
+        if order is not None:
+            self.tensors = [member for row in self.rows for member in row.members]
 
     def document(self) -> dict[str, Any]:
         """Return the report for a JSON document."""
-        return dump_document.document(self.contents, self.rows, self.task)
+        return dump_document.document(self.contents, self.rows, self.tensors, self.task)
 
     def documents(self) -> list[dict[str, Any]]:
         """Return a document for each tensor."""
-        return [dump_document.tensor_document(t, self.task) for t in self._tensors()]
+        return [dump_document.tensor_document(t, self.task) for t in self.tensors]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record for each tensor."""
-        return [dump_document.record(tensor, self.task) for tensor in self._tensors()]
+        return [dump_document.record(tensor, self.task) for tensor in self.tensors]
 
     def grid(self, top: int | None) -> Grid:
         """Return the table, of the first rows only or of all."""
@@ -119,7 +122,7 @@ class DumpReport:
 
     def about_samples(self) -> str:
         """Say on what samples the numbers rest; nothing where there are none."""
-        sampled = [m for m in self._tensors() if m.sampled is not None and m.sampled.size < m.size]
+        sampled = [m for m in self.tensors if m.sampled is not None and m.sampled.size < m.size]
         if not sampled:
             return ""
         values = sum(m.sampled.size for m in sampled if m.sampled is not None)
@@ -135,7 +138,7 @@ class DumpReport:
     def suggestion(self) -> str | None:
         """Return a command: to encode with what was found best, or to search for that."""
         task = self.task
-        everything = Row(self._tensors()) if self.rows else None
+        everything = Row(self.tensors) if self.rows else None
         if everything is None or not everything.gradient_values:
             return None
         path = str(self.contents.path)
@@ -186,16 +189,13 @@ class DumpReport:
         value = math.nan if cost is None else cost.bits if order == "bits" else cost.error
         return -math.inf if math.isnan(value) else value
 
-    def _tensors(self) -> list[Measured]:
-        return [member for row in self.rows for member in row.members]
-
     def _has_no_best(self, row: Row) -> bool:
         budget = self.task.budget
         return budget is not None and row.gradient_values > 0 and not row.best(budget)
 
     def about_nonfinite(self) -> str:
         """Say where NaN and Inf are; nothing where there are none."""
-        wrong = [tensor for tensor in self._tensors() if tensor.nonfinite]
+        wrong = [tensor for tensor in self.tensors if tensor.nonfinite]
         if not wrong:
             return ""
         names = [f"{t.entry.name}[{place}]" for t in wrong for place in t.places]
@@ -213,7 +213,7 @@ class DumpReport:
 
     def _note_failures(self) -> None:
         failures: dict[tuple[str, str], list[str]] = {}
-        for tensor in self._tensors():
+        for tensor in self.tensors:
             trials = tensor.sampled.trials if tensor.sampled is not None else ()
             for codec, trial in zip(self.task.codecs, trials, strict=False):
                 if isinstance(trial, str):
@@ -228,7 +228,7 @@ class DumpReport:
 
     def _unwanted(self) -> list[str]:
         """Return globs for what is no gradient: one for many of the same last name."""
-        tensors = self._tensors()
+        tensors = self.tensors
         gradients = {_last_name(t) for t in tensors if t.summary is not None}
         patterns = [
             glob.escape(t.entry.name)

@@ -240,8 +240,7 @@ def _print_form(
 ) -> None:
     """Print what is known of all files in one of the forms that are no table of a terminal."""
     from gcodec.cli.document import print_document, print_lines
-    from gcodec.cli.table import print_csv, print_markdown
-    from gcodec.cli.text import printable
+    from gcodec.cli.table import print_csv, print_markdown, unmarked
 
     if form == "json":
         print_document("inspect", {"files": [one.document() for one in reports]}, outcome)
@@ -254,5 +253,5 @@ def _print_form(
     elif form == "markdown":
         for i, one in enumerate(reports):
             columns, rows, total, _ = one.grid(top)
-            click.echo("\n" * bool(i) + printable(one.headline()) + "\n")
+            click.echo("\n" * bool(i) + unmarked(one.headline()) + "\n")
             print_markdown(columns, [*rows, *([] if total is None else [total])])

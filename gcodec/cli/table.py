@@ -149,9 +149,9 @@ def print_csv(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def print_markdown(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table with all columns."""
     lines = [
-        [_unmarked(column.header.replace("\n", " ")) for column in columns],
+        [unmarked(column.header.replace("\n", " ")) for column in columns],
         [":--" if column.left else "--:" for column in columns],
-        *([_unmarked(cell) for cell in cells] for cells in rows),
+        *([unmarked(cell) for cell in cells] for cells in rows),
     ]
     for cells in lines:
         print("| " + " | ".join(cells) + " |")
@@ -163,7 +163,7 @@ def _inert(text: str) -> str:
     return f"'{safe}" if safe.startswith(("=", "+", "-", "@")) else safe
 
 
-def _unmarked(text: str) -> str:
+def unmarked(text: str) -> str:
     """Write a text so that neither Markdown nor the HTML in it sees more than the text."""
     safe = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", printable(text))
     return html.escape(safe, quote=False)

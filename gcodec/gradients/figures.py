@@ -89,8 +89,10 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         front = [p for p in front if p.error >= _LEAST_ERROR]
         bits, errors = [p.bits for p in front], [p.error for p in front]
         axes.step(bits, errors, where="post", color=MARK, linewidth=5, alpha=0.35, label="front")
-        for k, name in enumerate(dict.fromkeys(p.codec for p in shown)):
+        for k, name in enumerate(dict.fromkeys(p.codec for p in points)):
             own = [p for p in shown if p.codec == name and p.error >= _LEAST_ERROR]
+            if not own:
+                continue
             axes.plot(
                 [p.bits for p in own],
                 [p.error for p in own],
@@ -165,11 +167,11 @@ def _powers(axis: Any) -> None:
 
 def _room(names: Sequence[str]) -> float:
     """Return the pixels that names of rows take."""
-    return 14 + 4.8 * max(map(len, names), default=0)
+    return 14 + 5.1 * max(map(len, names), default=0)
 
 
 def _named_rows(axes: Any, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [_unparsed(name) for name in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [_unparsed(name) for name in names], fontsize=8.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
     axes.set_ylim(len(names) - 0.4, -0.6)

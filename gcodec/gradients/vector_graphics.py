@@ -133,7 +133,7 @@ def _without_plain_groups(text: str) -> str:
     for part in re.split(r"(<g\b[^>]*>|</g>)", text):
         if part == "</g>":
             keep = kept.pop()
-        elif keep := not part.startswith("<g"):
+        elif keep := not part.startswith("<g") or part.endswith("/>"):
             parts.append(part)
             continue
         else:
