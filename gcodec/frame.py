@@ -37,6 +37,8 @@ from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
 from gcodec.tags import check_key, check_tag, tag_of
 from gcodec.wire import Reader
 
+CHECKSUM_NBYTES = 4
+
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
 _DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
 
@@ -88,7 +90,7 @@ class Frame:
     def nbytes(self) -> int:
         """Bytes of the frame."""
         tag = wire.TAG_NBYTES if self.key is not None else 0
-        return len(self.header()) + self.payload.data.size + 4 + tag
+        return len(self.header()) + self.payload.data.size + CHECKSUM_NBYTES + tag
 
     def header(self) -> bytes:
         """Return the bytes before the payload, their checksum included."""
@@ -205,14 +207,16 @@ class Frame:
         """
         reader = Reader(data, start)
         known = header.read(reader)
-        if bytes(reader.take(4)) != crc32c(reader.data[start : reader.at - 4]):
-            raise Corrupt("the header's checksum is wrong", offset=reader.at - 4)
+        if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(
+            reader.data[start : reader.at - CHECKSUM_NBYTES]
+        ):
+            raise Corrupt("the header's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
         by_id(known["codec"][0])  # before what else may be wrong
         dtype, shape = dtype_named(known["dtype"][0], start + 6), tuple(known["size"])
         n, nbits = math.prod(shape), known["payload bits"][0]
         payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
-        if bytes(reader.take(4)) != crc32c(payload_data):
-            raise Corrupt("the payload's checksum is wrong", offset=reader.at - 4)
+        if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(payload_data):
+            raise Corrupt("the payload's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
         signed = reader.data[start : reader.at]
         has_tag = known["flags"][0] & wire.HAS_TAG
         tag = bytes(reader.take(wire.TAG_NBYTES)) if has_tag else None
@@ -290,4 +294,4 @@ def crc32c(data: Any) -> bytes:
     """Return the checksum of bytes or an array, as it is written."""
     # The library takes bytes and NumPy arrays, but no memoryview.
     array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data
-    return int(google_crc32c.value(array)).to_bytes(4, "little")
+    return int(google_crc32c.value(array)).to_bytes(CHECKSUM_NBYTES, "little")

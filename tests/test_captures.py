@@ -1,4 +1,4 @@
-"""What the docs show of the command is what it prints."""
+"""What the README and the page on looking show of the command is what it prints."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import pytest
 
 from tools import captures
 
-SHOWN = [page for page in captures.PAGES if captures.commands(page)]
+ROOT = Path(__file__).parent.parent
+SHOWN = [
+    (page, call, shown)
+    for page in ("README.md", "docs/inspect.md")
+    for call, shown in captures.captures(ROOT / page)
+]
 
 
 def test_there_are_captures() -> None:
-    assert {page.name for page in SHOWN} >= {"README.md", "inspect.md"}
+    assert {page for page, *_ in SHOWN} == {"README.md", "docs/inspect.md"}
 
 
-@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
-def test_captures(page: Path) -> None:
-    """If this fails for a reason: python -m tools.captures."""
-    assert captures.captured(page) == page.read_text("utf-8")
+@pytest.mark.parametrize(("page", "call", "shown"), SHOWN, ids=[call for _, call, _ in SHOWN])
+def test_captures(page: str, call: str, shown: str) -> None:
+    """If this fails for a reason: ``python tools/captures.py PAGE``."""
+    assert captures.output(call) == shown, page

@@ -28,13 +28,13 @@ LAYERS = [
     {"codecs"},
     {"tags", "policy", "header"},
     {"frame"},
-    {"coding", "feedback"},
+    {"coding", "feedback", "advisor"},
     {"gradients"},
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 # Whose modules may import each other.
-PACKAGES = ("kernels", "entropy", "fields", "dct", "gradients", "cli")
+PACKAGES = ("kernels", "entropy", "fields", "dct", "advisor", "gradients", "cli")
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

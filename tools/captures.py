@@ -1,8 +1,7 @@
-"""Run the commands that the docs show, and put what they print below them.
+"""Write what the command prints into pages: ``python tools/captures.py docs/advise.md``.
 
-A capture is a block of a page that begins with ```` ```text ```` and ``$ gcodec …``: below the
-command is what it prints, first stdout and then stderr. ``python -m tools.captures`` writes all of
-them anew; the tests do the same and compare.
+A capture is a ``text`` block that begins with ``$ gcodec …``; what follows is replaced by what the
+call prints into a pipe of a machine with the example files, notes included.
 """
 
 from __future__ import annotations
@@ -15,43 +14,35 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-_BLOCK = re.compile(r"^```text\n\$ (gcodec [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```text\n\$ (gcodec .*)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
-def commands(page: Path) -> list[str]:
-    """Return the commands whose output a page shows."""
-    return [match[1] for match in _BLOCK.finditer(page.read_text("utf-8"))]
+def captures(page: Path) -> list[tuple[str, str]]:
+    """Return calls and what a page shows of them."""
+    return _BLOCK.findall(page.read_text("utf-8"))
 
 
-def output(command: str) -> str:
-    """Run a command at the top of the checkout and return what it prints into pipes."""
+def output(call: str) -> str:
+    """Run a call, and return what it prints: first to stdout, then to stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)],
+        [sys.executable, "-m", *shlex.split(call)],
         cwd=ROOT,
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         encoding="utf-8",
     )
     if done.returncode:
-        raise RuntimeError(f"{command}: {done.stderr}")
+        raise SystemExit(f"{call}: exit code {done.returncode}\n{done.stderr}")
     return "".join(f"{line.rstrip()}\n" for line in (done.stdout + done.stderr).splitlines())
 
 
-def captured(page: Path) -> str:
-    """Return the text of a page with all captures made anew."""
-    return _BLOCK.sub(
-        lambda match: f"```text\n$ {match[1]}\n{output(match[1])}```", page.read_text("utf-8")
-    )
-
-
 def main() -> None:
-    """Write all pages anew that have captures."""
-    for page in PAGES:
-        if commands(page):
-            page.write_text(captured(page), "utf-8")
-            print(page.relative_to(ROOT))
+    """Rewrite the pages that are named."""
+    for name in sys.argv[1:]:
+        page = Path(name)
+        text = page.read_text("utf-8")
+        new = _BLOCK.sub(lambda m: f"```text\n$ {m[1]}\n{output(m[1])}```", text)
+        page.write_text(new, "utf-8")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ _MOST = 1 << 24  # values
         ),
         (
             "A table for a report, the best error first.",
-            "gcodec bench grads.safetensors --sort err --markdown",
+            "gcodec bench grads.safetensors -L 'layer1.*' --sort err --markdown",
         ),
     ],
 )

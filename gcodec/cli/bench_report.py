@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gcodec.cli import text
+from gcodec.cli.dissection_report import TOLD
 from gcodec.cli.document import number, print_document
 from gcodec.cli.host import processor, version_of
 from gcodec.cli.notes import note
@@ -43,11 +45,8 @@ class BenchReport:
         self._timed = timed
         self._rounds = rounds
         self._notes = notes
-        self._kinds = [
-            kind
-            for kind in dict.fromkeys(kind for one in timed for kind in one.split)
-            if any(one.split.get(kind) for one in timed)
-        ]
+        found = {kind for one in timed for kind, nbits in one.split.items() if nbits}
+        self._kinds = [kind for kind in TOLD if kind in found] + sorted(found - {*TOLD})
 
     def show(self, form: str | None, quiet: bool) -> None:
         """Print it in a form, "json", "csv" or "markdown", or else as a table for people."""
@@ -89,10 +88,14 @@ class BenchReport:
         )
 
     def _columns(self) -> list[Column]:
+        total = Counter[str]()
+        for one in self._timed:
+            total.update(one.split)
+        by_size = sorted(self._kinds, key=lambda kind: -total[kind])
         return [
             Column("codec", left=True),
             Column("bits/v"),
-            *(Column(kind, rank=20 + i) for i, kind in enumerate(self._kinds)),
+            *(Column(kind, rank=20 + by_size.index(kind)) for kind in self._kinds),
             Column("error"),
             Column("encode\nGB/s", rank=11),
             Column("÷ memcpy" if text.can_show("÷") else "/ memcpy"),
@@ -106,7 +109,7 @@ class BenchReport:
         return [
             str(one.codec),
             text.fixed(one.nbits / one.values),
-            *(text.fixed(one.split.get(kind, 0) / one.values) for kind in self._kinds),
+            *(_share(one, kind) for kind in self._kinds),
             text.small(one.error),
             _giga(one.rate(one.encode)),
             text.fixed(one.to_copy(one.encode)),
@@ -150,6 +153,11 @@ class BenchReport:
             "notes": self._notes,
             "exit_code": 0,
         }
+
+
+def _share(one: Timed, kind: str) -> str:
+    nbits = one.split.get(kind, 0)
+    return text.fixed(nbits / one.values) if nbits else ""
 
 
 def _giga(rate: float) -> str:

@@ -92,13 +92,13 @@ def _files(ctx: click.Context) -> list[Path]:
     """Return the files among the arguments so far."""
     from pathlib import Path
 
-    arguments = {p.name for p in ctx.command.params if isinstance(p, click.Argument)}
-    found: list[Path] = []
-    for name, value in ctx.params.items():
-        if name in arguments:
-            texts = (value,) if isinstance(value, str) else value or ()
-            found += [Path(text) for text in texts if os.path.isfile(text)]
-    return found
+    # Where the option that is completed has no value yet, click leaves all arguments in `args`.
+    texts = list(ctx.args)
+    for param in ctx.command.params:
+        if isinstance(param, click.Argument):
+            value = ctx.params.get(param.name or "") or ()
+            texts += (value,) if isinstance(value, str) else value
+    return [Path(text) for text in texts if os.path.isfile(text)]
 
 
 def _names(path: Path) -> Iterator[str]:

@@ -42,11 +42,7 @@ class Check(NamedTuple):
     name="doctor",
     examples=[
         ("Look whether all is well.", "gcodec doctor"),
-        ("The same for a bug report or a monitor.", "gcodec doctor --json"),
-        (
-            "Versions and settings only, without compiling anything.",
-            "gcodec doctor --no-self-test",
-        ),
+        ("Versions and settings alone, for a bug report.", "gcodec doctor --no-self-test --json"),
     ],
     exits={1: "a check failed"},
 )

@@ -35,10 +35,7 @@ _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
     cls=Verb,
     name="encode",
     examples=[
-        (
-            "Encode a dump to grads.gcf, beside it.",
-            "gcodec encode grads.safetensors -c qsgd:bucket=512",
-        ),
+        ("Encode a dump to next.gcf, beside it.", "gcodec encode next.safetensors -c topk"),
         (
             "All dumps of a directory to another one, but no counters.",
             "gcodec encode run/ -c mxnet-2bit:threshold=auto -L '!*.num_batches' -o encoded/",

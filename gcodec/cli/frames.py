@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gcodec import wire
 from gcodec.cli.outcome import CheckFailed
-from gcodec.errors import Corrupt, FormatError, Truncated
+from gcodec.errors import Corrupt, FormatError, GcodecError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 
@@ -113,7 +113,17 @@ def telling(what: str, base: int, fallback: int) -> Iterator[None]:
         yield
     except FormatError as error:
         offset = fallback if error.offset is None else base + error.offset
-        message = f"{what}: {str(error).removesuffix(f' (at byte {error.offset})')}"
-        if isinstance(error, (Corrupt, Truncated)):
-            raise CheckFailed(message, offset) from None
-        raise type(error)(message, offset) from None
+        raise refusal(error, what, offset) from None
+
+
+def message_of(error: FormatError) -> str:
+    """Return what is wrong, without where."""
+    return str(error).removesuffix(f" (at byte {error.offset})")
+
+
+def refusal(error: FormatError, what: str, offset: int) -> GcodecError:
+    """Return what to raise for what is wrong in `what`, at this byte of the file."""
+    message = f"{what}: {message_of(error)}"
+    if isinstance(error, (Corrupt, Truncated)):
+        return CheckFailed(message, offset)
+    return type(error)(message, offset)

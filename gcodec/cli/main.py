@@ -16,7 +16,7 @@ from gcodec.cli import outcome
 from gcodec.cli.verb import EXIT_CODES, write_examples
 
 _VERBS = (
-    *("inspect", "bench"),
+    *("inspect", "dissect", "compare", "bench", "advise"),
     *("encode", "decode", "verify", "seek"),
     *("codecs", "doctor", "warmup"),
 )
@@ -54,14 +54,8 @@ class _Verbs(click.Group):
             formatter.write_dl([(str(code), what) for code, what in EXIT_CODES.items()])
         with formatter.section("Environment"):
             formatter.write_dl(list(_VARIABLES.items()))
-        with formatter.section(
-            "Completion of verbs, options, files, codecs and tensors by the shell"
-        ):
-            formatter.write_text(
-                "Of verbs, options, files, codecs, their parameters, and tensors:"
-            )
-            formatter.write_paragraph()
-            formatter.write_dl(list(_COMPLETION.items()))
+        with formatter.section("Completion by the shell"):
+            write_examples(formatter, _COMPLETION)
 
 
 def _drop_stdout() -> None:
@@ -87,12 +81,14 @@ _VARIABLES = {
     "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
     "NO_COLOR": "print no colours",
 }
-_COMPLETION = {
-    "bash": 'in ~/.bashrc: eval "$(_GCODEC_COMPLETE=bash_source gcodec)"',
-    "zsh": 'in ~/.zshrc: eval "$(_GCODEC_COMPLETE=zsh_source gcodec)"',
-    "fish": "in ~/.config/fish/completions/gcodec.fish: "
-    "_GCODEC_COMPLETE=fish_source gcodec | source",
-}
+_COMPLETION = (
+    ("bash: put this into ~/.bashrc.", 'eval "$(_GCODEC_COMPLETE=bash_source gcodec)"'),
+    ("zsh: put this into ~/.zshrc.", 'eval "$(_GCODEC_COMPLETE=zsh_source gcodec)"'),
+    (
+        "fish: call this once.",
+        "_GCODEC_COMPLETE=fish_source gcodec > ~/.config/fish/completions/gcodec.fish",
+    ),
+)
 
 
 @click.group(

@@ -27,8 +27,8 @@ _BASH = r"""
     while IFS=, read -r type value; do
         case $type in
             plain)
-                printf -v value %%q "$value"
                 [[ $value == *[:=] ]] && compopt -o nospace
+                [[ $value == *[!A-Za-z0-9_.,:=/-]* ]] && printf -v value %%q "$value"
                 COMPREPLY+=("$value") ;;
             file) compopt -o default ;;
             dir) compopt -o dirnames ;;

@@ -6,17 +6,17 @@ import math
 import statistics
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 import gcodec
-from gcodec.cli.frames import Placed
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.frame import Frame
 from gcodec.gradients import stats
+from gcodec.gradients.dissect import Dissection
 from gcodec.gradients.entries import Array
 from gcodec.gradients.trials import squared_ratio
 from gcodec.limits import Limits
@@ -187,14 +187,16 @@ def _joined(sizes: Sequence[int], roots: Sequence[float]) -> float:
 
 
 def split_of(frames: Sequence[bytes]) -> dict[str, int]:
-    """Count the bits of frames by what they are for."""
-    total = {"header": 0, "seek": 0, "payload": 0}
+    """Count the bits of frames by what they are for, as `gcodec dissect` does."""
+    total: Counter[str] = Counter()
     for data in frames:
-        placed = Placed(Frame.from_bytes(data, limits=_LIMITS), 0, 0, len(data))
-        total["seek"] += 8 * placed.seek_nbytes
-        total["payload"] += 8 * placed.payload_nbytes
-        total["header"] += 8 * (placed.nbytes - placed.seek_nbytes - placed.payload_nbytes)
-    return total
+        dissection = Dissection(data, most=0, limits=_LIMITS)
+        for _ in dissection:
+            pass
+        if dissection.error is not None:
+            raise dissection.error
+        total.update(dissection.totals)
+    return dict(total)
 
 
 def _seconds(call: Callable[[], object], times: int) -> float:

@@ -64,7 +64,7 @@ from gcodec.entropy.frequency_table import (
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import rans_string
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.rans_table import HEAD, LEAST_LOG2, MOST_LOG2
+from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
 
 _TOP = 8  # bits of the largest value
@@ -177,8 +177,8 @@ def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> i
     uneven = n * n - sum(int(c) ** 2 for c in counts)
     nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
     # A block has 32 states of 32 bits; of these, 16 say nothing, and 8 are symbols as words are.
-    blocks = -(-n >> rans_string.LOG2_BLOCK)
-    return 8 * HEAD * blocks + 16 * -(-max(nbits - 2 * HEAD * blocks, 0) // 16)
+    heads = rans_string.heads_nbits(n)
+    return heads + 16 * -(-max(nbits - heads // 4, 0) // 16)
 
 
 @functools.cache
@@ -219,8 +219,9 @@ class RANS(Code):
         top = int(np.flatnonzero(counts)[-1])
         table, _ = write_frequencies(found, log2_total, np.arange(top + 1))
         head = np.concatenate([np.array([top], np.uint8), table])
+        tables = write_tables(found, log2_total)
         data, nbits, _ = rans_string.write(
-            found, log2_total, lambda start, stop, room: symbols[start:stop], symbols.size, head
+            tables, lambda start, stop, room: symbols[start:stop], symbols.size, head
         )
         return data, nbits
 
@@ -244,8 +245,8 @@ class RANS(Code):
         def take(at: int, symbols: np.ndarray) -> None:
             values[at : at + symbols.size] = symbols
 
-        model, end = (found, log2_total), 8 * string.size
-        end = rans_string.read(*model, string, 0, end, count, take, bits_follow=True)
+        tables, end = read_tables(found, log2_total), 8 * string.size
+        end = rans_string.read(tables, string, 0, end, count, take, bits_follow=True)
         return values, first + end
 
     def _lengths(self, numbers: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ def _planes(walk: Walk, n: int, fmt: MiniFloat) -> Iterator[Piece]:
         plane = read_fields(walk.data, first + at * width, width, min(CHUNK, high - at))
         for number, both in enumerate(plane.tolist(), at):
             sign, mantissa = divmod(both, 1 << fmt.mantissa)
-            yield walk.piece("sign", "sign", 1, Told(sign, "-" if sign else "+"), number)
+            yield walk.piece("sign", "sign", 1, Told("-" if sign else "+"), number)
             if fmt.mantissa:
                 yield walk.piece("level", "mantissa", fmt.mantissa, Told(mantissa), number)
     left = fit - high

@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk, Window
 from gcodec.kernels.rans_read import Reader
-from gcodec.kernels.rans_string import BLOCK
-from gcodec.kernels.rans_table import HEAD, LEAST_STATE, ReadTables, read_tables
+from gcodec.kernels.rans_string import BLOCK, ClassesOf
+from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
 from gcodec.kernels.rans_vector import LANES, vectors
 
-_STATE, _WORD = 32, 16  # bits
+_WORD = 16  # bits
 
 
 class _Group(NamedTuple):
-    """What LANES symbols take.
+    """A symbol of each lane.
 
     Attributes
     ----------
-    symbols : list of int
-    states : list of int
-        Of their lanes, before them.
+    symbols, states, frequencies : list of int
+        States are those before the symbols.
     taken : list of bool
         Whether the state takes up a word behind the symbol.
+    total : int
+        The log2 of the sum of frequencies.
     """
 
     symbols: list[int]
     states: list[int]
+    frequencies: list[int]
     taken: list[bool]
+    total: int
 
 
 def states(
-    walk: Walk, kind: Kind, name: str, table: Table, count: int, tell: Tell
+    walk: Walk,
+    kind: Kind,
+    name: str,
+    tables: ReadTables,
+    count: int,
+    tell: Tell,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
 ) -> Iterator[Piece]:
     """Tell a string of so many symbols, up to the payload's end.
 
@@ -49,32 +59,37 @@ def states(
     walk : Walk
     kind, name : str
         Of symbols, and of all bits.
-    table : Table
+    tables : ReadTables
     count : int
     tell : callable
         Gets the symbols.
+    classes_of, lanes
+        See `rans_string.read`.
     """
-    tables, window = read_tables(table.numbers, table.log2_total), Window(walk)
+    string, window = _String(walk, tables, lanes), Window(walk)
     for first in range(0, count, BLOCK):
         if window.closed:
             yield from walk.rest("states and words", count - first, {}, kind)
             return
-        size = min(BLOCK, count - first)
-        start = walk.at
-        yield from walk.fields(kind, "state", _STATE, LANES, _tell_states, little=True)
+        size, start = min(BLOCK, count - first), walk.at
+        heads = yield from walk.checked(
+            *(kind, "state", 8 * STATE_NBYTES, lanes, _tell_states, partial(_heads, walk, lanes)),
+            little=True,
+        )
         # Symbols before those that are wanted cannot be left out, those behind them can.
         want = min(size, window.left) if walk.start <= walk.at else size
-        symbols, groups, error = _read(walk, tables, start, want, size)
+        classes = np.empty(want if classes_of else 0, np.uint8)
+        if classes_of:
+            classes = classes_of(first, first + want, classes)
+        symbols, behind, error = string.read(start, classes, want, size)
         shown = 0
-        for number, group in enumerate(groups):
-            at, nbits = LANES * number, _WORD * sum(group.taken)
-            low, high = window.cut(walk.at + np.full(len(group.symbols), nbits))
-            if high == 0 or low:  # before those that are wanted, or behind them
-                yield from walk.several(name, len(group.symbols), {kind: nbits})
-                shown += len(group.symbols)
-                continue
-            told = tell(first + at, symbols[at : at + high])
-            yield from _group(walk, kind, name, table, group, told, first + at)
+        for at, group in string.groups(symbols, classes, np.concatenate([heads[None], behind])):
+            nbits = _WORD * np.cumsum(group.taken)
+            low, high = window.cut(walk.at + nbits)
+            yield from walk.several(name, low, {kind: int(nbits[low - 1]) if low else 0})
+            told = tell(first + at + low, symbols[at + low : at + high])
+            for lane, one in enumerate(told, low):
+                yield from _symbol(walk, kind, name, group, lane, one, first + at + lane)
             shown += high
             if high < len(group.symbols):
                 break
@@ -87,75 +102,90 @@ def states(
 
 def _tell_states(at: int, values: np.ndarray) -> Iterator[Told]:
     for lane, state in enumerate(values.tolist(), at):
-        if state < LEAST_STATE:
-            raise Corrupt("a block of symbols begins in a state below 2**16")
         yield Told(state, f"of lane {lane}, where the block begins")
 
 
-def _group(
-    walk: Walk,
-    kind: Kind,
-    name: str,
-    table: Table,
-    group: _Group,
-    told: Iterable[Told],
-    first: int,
+def _heads(walk: Walk, lanes: int) -> np.ndarray:
+    """Read the states where a block begins."""
+    at = walk.at // 8
+    found = walk.data[at : at + STATE_NBYTES * lanes].view("<u4").astype(np.uint64)
+    if found.min() < LEAST_STATE:
+        lane = int(np.argmax(found < LEAST_STATE))
+        wrong = at + STATE_NBYTES * lane
+        raise Corrupt("a block of symbols begins in a state below 2**16", wrong)
+    return found
+
+
+def _symbol(
+    walk: Walk, kind: Kind, name: str, group: _Group, lane: int, told: Told, number: int
 ) -> Iterator[Piece]:
-    for lane, one in enumerate(told):
-        symbol, state = group.symbols[lane], group.states[lane]
-        frequency = int(table.numbers[symbol])
-        cost = (
-            f"{table.log2_total - math.log2(frequency):.2f} bits, of lane {lane} at {state:#010x}"
-        )
-        meaning = ", ".join(filter(None, (one.meaning, cost)))
-        yield walk.piece(kind, name, 0, one._replace(meaning=meaning), first + lane)
-        if group.taken[lane]:
-            at = walk.at // 8
-            word = int.from_bytes(walk.data[at : at + 2].tobytes(), "little")
-            yield walk.piece(kind, "word", _WORD, Told(word, f"taken up by lane {lane}"))
+    """Tell a symbol, and the word that comes behind it, if one does."""
+    cost = f"{group.total - math.log2(group.frequencies[lane]):.2f} bits"
+    meaning = f"{cost}, of lane {lane} at {group.states[lane]:#010x}"
+    meaning = ", ".join(filter(None, (told.meaning, meaning)))
+    yield walk.piece(kind, name, 0, told._replace(meaning=meaning), number)
+    if group.taken[lane]:
+        at = walk.at // 8
+        word = int.from_bytes(walk.data[at : at + 2].tobytes(), "little")
+        yield walk.piece(kind, "word", _WORD, Told(word, f"taken up by lane {lane}"))
 
 
-def _read(
-    walk: Walk, tables: ReadTables, start: int, want: int, size: int
-) -> tuple[np.ndarray, Iterator[_Group], FormatError | None]:
-    """Read symbols of a block of `size` from bit `start` on, by groups; and tell what is wrong."""
-    runs = -(-want // LANES)
-    ends, behind = np.empty(runs, np.int64), np.empty((runs, LANES), np.uint32)
-    read = Reader(tables, walk.data, walk.end // 8, 1, vectors())
+class _String:
+    """Reads the symbols of blocks, and what becomes of the states."""
 
-    def some(count: int) -> FormatError | None:
-        symbols = np.empty(count, np.uint8)
-        try:
-            read(np.array([start // 8]), symbols, LANES, 0, ends, behind)
-        except Truncated as error:
-            return error
-        except Corrupt as error:
-            found[:count] = symbols
-            return error if count == size else None  # only a whole block ends in known states
-        found[:count] = symbols
-        return None
+    def __init__(self, walk: Walk, tables: ReadTables, lanes: int) -> None:
+        self._tables, self._lanes = tables, lanes
+        self._read = Reader(tables, walk.data, walk.end // 8, 1, lanes, vectors())
 
-    found = np.empty(want, np.uint8)
-    error = some(want)
-    if isinstance(error, Truncated):
-        low, high = 0, want
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if isinstance(some(middle), Truncated) else (middle, high)
-        found = found[:low]
-        if low:
+    def read(
+        self, start: int, classes: np.ndarray, want: int, size: int
+    ) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
+        """Read symbols of a block of `size` from bit `start` on, and what is wrong behind them.
+
+        Returned with them are the states behind each group.
+        """
+        groups = -(-want // self._lanes)
+        ends, behind = np.empty(groups, np.int64), np.empty((groups, self._lanes), np.uint32)
+        place, found = np.array([start // 8]), np.empty(want, np.uint8)
+
+        def some(count: int) -> FormatError | None:
+            part = found[:count], self._lanes, 0, ends, behind
+            try:
+                self._read(place, classes[:count], *part)
+            except Truncated as error:
+                return error
+            except Corrupt as error:
+                return error if count == size else None  # only it ends in states that are known
+            return None
+
+        error = some(want)
+        if isinstance(error, Truncated):
+            low, high = 0, want
+            while high - low > 1:
+                middle = (low + high) // 2
+                cut = isinstance(some(middle), Truncated)
+                low, high = (low, middle) if cut else (middle, high)
+            found = found[:low]
             some(low)
-    head = walk.data[start // 8 : start // 8 + HEAD].view("<u4").astype(np.uint64)
-    before = np.concatenate([head[None], behind[:-1].astype(np.uint64)])
-    return found, _groups(tables, found, before), error
+        return found, behind.astype(np.uint64), error
 
-
-def _groups(tables: ReadTables, symbols: np.ndarray, before: np.ndarray) -> Iterator[_Group]:
-    shift = np.uint64(tables.log2_total)
-    for at in range(0, symbols.size, LANES):
-        here = symbols[at : at + LANES]
-        x, pair = before[at // LANES][: here.size], tables.pairs[here].astype(np.uint64)
-        slot = x & np.uint64((1 << tables.log2_total) - 1)
-        left = (pair & np.uint64(0xFFFF)) * (x >> shift) + slot - (pair >> np.uint64(16))
-        taken = (left < np.uint64(LEAST_STATE)).tolist()
-        yield _Group(here.tolist(), x.tolist(), taken)
+    def groups(
+        self, symbols: np.ndarray, classes: np.ndarray, before: np.ndarray
+    ) -> Iterator[tuple[int, _Group]]:
+        """Return the symbols by groups, with the number of the first of each."""
+        shift = np.uint64(self._tables.log2_total)
+        for at in range(0, symbols.size, self._lanes):
+            here = symbols[at : at + self._lanes].astype(np.intp)
+            place = here
+            if classes.size:
+                place = here | classes[at : at + self._lanes].astype(np.intp) << LOG2_ALPHABET
+            x = before[at // self._lanes][: here.size]
+            pair = self._tables.pairs[place].astype(np.uint64)
+            frequency, slot = (
+                pair & np.uint64(0xFFFF),
+                x & ((np.uint64(1) << shift) - np.uint64(1)),
+            )
+            left = frequency * (x >> shift) + slot - (pair >> np.uint64(16))
+            taken = (left < np.uint64(LEAST_STATE)).tolist()
+            total = self._tables.log2_total
+            yield at, _Group(here.tolist(), x.tolist(), frequency.tolist(), taken, total)

@@ -14,6 +14,7 @@ from gcodec.fields.rans import states
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk
 from gcodec.fields.words import words
 from gcodec.kernels.dense_string import Live
+from gcodec.kernels.rans_table import read_tables
 from gcodec.kernels.table_code import TableCode
 
 Meaning = Callable[[int], str]
@@ -98,4 +99,5 @@ def string(
         yield from words(walk, kind, name, TableCode.of(found.numbers), count, tell)
         return
     yield from walk.pad(-walk.at % 8, "fill")
-    yield from states(walk, kind, name, found, count, tell)
+    tables = read_tables(found.numbers, found.log2_total)
+    yield from states(walk, kind, name, tables, count, tell)

@@ -185,26 +185,34 @@ class Walk:
             self.need((count - fit) * width)
 
     def checked(
-        self, kind: Kind, name: str, width: int, count: int, tell: Tell, check: Callable[[], _T]
+        self,
+        kind: Kind,
+        name: str,
+        width: int,
+        count: int,
+        tell: Tell,
+        check: Callable[[], _T],
+        *,
+        little: bool = False,
     ) -> Generator[Piece, None, _T]:
         """Tell fields that are read all at once, up to the first that is wrong; return them.
 
         Parameters
         ----------
-        kind, name, width, count, tell
+        kind, name, width, count, tell, little
             See `fields`.
         check : callable
             Returns them; what it raises has an offset in the payload.
         """
         if count * width > self.end - self.at:
-            yield from self.fields(kind, name, width, count, tell)
+            yield from self.fields(kind, name, width, count, tell, little=little)
         try:
             found = check()
         except FormatError as error:
             right = 0 if error.offset is None else (8 * error.offset - self.at) // width
-            yield from self.fields(kind, name, width, right, tell)
+            yield from self.fields(kind, name, width, right, tell, little=little)
             raise
-        yield from self.fields(kind, name, width, count, tell)
+        yield from self.fields(kind, name, width, count, tell, little=little)
         return found
 
     def _values(self, first: int, width: int, count: int, little: bool) -> np.ndarray:

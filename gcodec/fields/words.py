@@ -74,7 +74,7 @@ def word(
     """Tell a word, and the sign before it if there is one, of a symbol that was read here."""
     nbits = int(lengths(code, np.array([symbol], np.uint64))[0])
     if is_signed(code):
-        sign = Told(symbol & 1, "-" if symbol & 1 else "+")
+        sign = Told("-" if symbol & 1 else "+")
         yield walk.piece("sign", "sign", 1, sign, number)
         nbits -= 1
     told = told._replace(groups=told.groups or _groups(code, symbol, nbits))

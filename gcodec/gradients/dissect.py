@@ -18,7 +18,7 @@ from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
 from gcodec.fields.walk import Walk
-from gcodec.frame import check_shape, crc32c, dtype_named, read_name
+from gcodec.frame import CHECKSUM_NBYTES, check_shape, crc32c, dtype_named, read_name
 from gcodec.gradients.frame_fields import Field, field_of, gap, gaps, joined, skipped, told
 from gcodec.header import Placed, Values
 from gcodec.limits import Limits
@@ -28,7 +28,6 @@ from gcodec.seek import SeekTable
 from gcodec.tags import tag_of
 from gcodec.wire import Reader
 
-_CHECKSUM = 4  # bytes
 _FLAGS = {wire.HAS_NAME: "name", wire.HAS_SEEK: "seek table", wire.HAS_TAG: "tag"}
 
 
@@ -147,7 +146,7 @@ class Dissection:
         tag = wire.TAG_NBYTES * bool(known["flags"][0] & wire.HAS_TAG)
         whole = self._reader.data[self.start : self._reader.at]
         yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
-        self.end = self._reader.at + -(-nbits // 8) + _CHECKSUM + tag
+        self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag
 
     def _headerfield_of(self, placed: Placed, known: Values) -> Iterator[Field]:
         first, end, value = 8 * placed.start, 8 * placed.end, placed.value
@@ -288,12 +287,12 @@ class Dissection:
 
     def _checksum(self, name: str, part: str, right: bytes, what: str) -> Field:
         at = self._reader.at
-        found = bytes(self._reader.take(_CHECKSUM))
+        found = bytes(self._reader.take(CHECKSUM_NBYTES))
         if found != right:
             value = f"{int.from_bytes(right, 'little'):08x}"
             raise _Bad(Corrupt(f"the {name} is wrong: it should be {value}"), 8 * at)
         value = f"{int.from_bytes(found, 'little'):08x}"
-        return field_of(part, name, 8 * at, 8 * _CHECKSUM, value, f"CRC-32C {what}: right")
+        return field_of(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, f"CRC-32C {what}: right")
 
 
 class _Bad(Exception):
