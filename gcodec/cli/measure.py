@@ -227,7 +227,7 @@ def _candidates(dump: Dump, entries: list[Entry], task: Task) -> list[Codec]:
     order = [e for e in entries if e.dtype in wire.DTYPE_CODES and math.prod(e.shape) > 0]
     order.sort(key=lambda entry: math.prod(entry.shape))
     probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
-    settings = all_settings()
+    settings = all_settings(task.budget)
     tried: list[list[Trial]] = []
     what = f"{dump.path.name}: codecs"
     with progress(what, len(probes) * len(settings), quiet=task.quiet) as advance:

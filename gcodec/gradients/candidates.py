@@ -56,15 +56,18 @@ class Budget(NamedTuple):
         return ", ".join(parts)
 
 
-def settings(cls: type[Codec]) -> tuple[Codec, ...]:
+def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...]:
     """Return settings of a codec.
 
     Of a parameter that is a number, these have its default, multiples of that, or all values where
     they are few; of one that is a word, each, or ``auto`` alone where there is that. One parameter
     is varied at a time: with all elements sharing a scale and, where that can be chosen, with 256.
+    Parameters ``nmse`` and ``bits`` have also what a budget says.
     """
     usual = {d.name: "auto" if "auto" in d.kind.unsent else d.default for d in cls.declared()}
     shared = [d.name for d in cls.declared() if _is_share(d)]
+    aims = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
+    aimed = [{name: aim} for name, aim in aims.items() if name in usual and aim is not None]
     found: dict[str, Codec] = {}
     for base in (usual, *(usual | {name: _TOGETHER} for name in shared)):
         varied = (
@@ -73,7 +76,7 @@ def settings(cls: type[Codec]) -> tuple[Codec, ...]:
             if usual[d.name] == d.default != "auto"
             for value in _others(d)
         )
-        for mapping in (base, *varied):
+        for mapping in (base, *varied, *(base | aim for aim in aimed)):
             # Parameters may not fit together, and a number may be out of range.
             with contextlib.suppress(ParameterError):
                 codec = cls.from_mapping(mapping)
@@ -81,9 +84,9 @@ def settings(cls: type[Codec]) -> tuple[Codec, ...]:
     return tuple(found.values())
 
 
-def all_settings() -> tuple[Codec, ...]:
+def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
     """Return the settings of every registered codec."""
-    return tuple(codec for cls in registered().values() for codec in settings(cls))
+    return tuple(codec for cls in registered().values() for codec in settings(cls, budget))
 
 
 def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
