@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import byte_blocks, convert, signs
-from gcodec.kernels.dequantize import ONE_BIT
+from gcodec.kernels.dequantize import LEVELS_1BIT
 from gcodec.kernels.dequantize import dequantize as dequantize_levels
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import read_norms, write_norms
@@ -75,7 +75,7 @@ def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
     if value == "sign":
         out = aligned_empty(k, np.float32)
         if k:
-            dequantize_levels(codes, ONE_BIT, -scales[0], out)
+            dequantize_levels(codes, LEVELS_1BIT, -scales[0], out)
         return out
     if value == "int8":
         return byte_blocks.dequantize(scales, codes)

@@ -6,12 +6,27 @@ from typing import Any
 
 import click
 
+from gcodec.cli.completion import FILE
 from gcodec.cli.options import json_option, layers_option, limit_options, quiet_option
+from gcodec.cli.verb import Verb
 
 
-@click.command(name="compare")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.command(
+    cls=Verb,
+    name="compare",
+    examples=[
+        (
+            "What encoding did to a dump; fail if more than half of a tensor is lost.",
+            "gcodec compare grads.safetensors grads.gcf --max-err 0.5",
+        ),
+        (
+            "The ten weights that changed most from one step to the next.",
+            "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort err --top 10",
+        ),
+    ],
+)
+@click.argument("a", metavar="A", type=FILE)
+@click.argument("b", metavar="B", type=FILE)
 @layers_option
 @click.option(
     "--max-err",
@@ -44,7 +59,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    r"""Show how far the tensors of B are from those of A.
+    """Show how far the tensors of B are from those of A.
 
     A and B are .safetensors, .npz, .npy, .pt or .gcf files, each of any kind. Tensors are matched
     by name; a lone one in each is matched whatever its name. For each, and for all together: the
@@ -52,10 +67,6 @@ def command(
     |b - a|, and the share of the values of A other than 0 whose sign B has. The exit code is 1 if
     a tensor is in one file only or has another shape, or an error passes --max-err. Tensors that
     are no gradients, such as counters, are left out.
-
-    \b
-    gcodec compare grads.safetensors grads.gcf --max-err 0.01
-    gcodec compare before.gcf after.gcf -L '*.weight' --sort err --top 10
     """
     from gcodec.cli.comparison import compare
     from gcodec.cli.comparison_report import ComparisonReport

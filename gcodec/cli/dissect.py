@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from gcodec.cli.completion import FILE
 from gcodec.cli.options import json_option, layers_option, limit_options, quiet_option
+from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
     from gcodec.gradients.dissect import Dissection
@@ -34,8 +36,16 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older
         return 8 * found[0] + found[1]
 
 
-@click.command(name="dissect")
-@click.argument("file", metavar="FRAME")
+@click.command(
+    cls=Verb,
+    name="dissect",
+    examples=[
+        ("One tensor of many.", "gcodec dissect grads.gcf -L fc.weight"),
+        ("From a bit on.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
+        ("Everything, with bit ranges.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
+    ],
+)
+@click.argument("file", metavar="FRAME", type=FILE)
 @layers_option
 @click.option(
     "--limit",
@@ -81,18 +91,13 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    r"""Show what the bits of frames are.
+    """Show what the bits of frames are.
 
     FRAME is a .gcf file, or any file of frames; - is stdin. Every field comes with its byte.bit
     offset, its bits, and what they mean: header, parameters, tables, and the codewords of the
     payload. Symbols of rANS have no bits of their own; they stand before the words that they make
     lanes take up. What a codec does not tell is marked "?? undecoded". The first field that is
     wrong ends it, with exit code 1. Last come the bits of each frame by kind.
-
-    \b
-    gcodec dissect grads.gcf -L fc.weight      one tensor of many
-    gcodec dissect grads.gcf --at 0x2f0.3      from a bit on
-    gcodec dissect grads.gcf --full --json     everything, with bit ranges
     """
     from gcodec.cli import dissection_report as report
     from gcodec.cli.document import print_document

@@ -36,9 +36,7 @@ from gcodec.fields.positions import positions as positions_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import arithmetic, convert, sent_codes
-from gcodec.kernels.dequantize import ONE_BIT as LEVELS_1BIT
-from gcodec.kernels.dequantize import TWO_BIT as LEVELS_2BIT
-from gcodec.kernels.dequantize import dequantize
+from gcodec.kernels.dequantize import LEVELS_1BIT, LEVELS_2BIT, dequantize
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.threshold import (

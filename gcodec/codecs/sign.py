@@ -27,7 +27,7 @@ from gcodec.codec import Codec
 from gcodec.fields.packed import signs as signs_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, signs
-from gcodec.kernels.dequantize import ONE_BIT, dequantize
+from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
@@ -93,14 +93,14 @@ class Sign(Codec):
 
     def _dequantize(self, symbols: SignSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        dequantize(symbols.bits, ONE_BIT, np.float32(-symbols.scale), out)
+        dequantize(symbols.bits, LEVELS_1BIT, np.float32(-symbols.scale), out)
 
     def _dequantize_add(
         self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
         level = convert.round_number(-symbols.scale, dtype)
-        dequantize(symbols.bits, ONE_BIT, level, out, add=scale)
+        dequantize(symbols.bits, LEVELS_1BIT, level, out, add=scale)
 
     def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:
         fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)

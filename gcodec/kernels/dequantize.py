@@ -63,11 +63,11 @@ class LevelCode(NamedTuple):
         return 32 - self.width - place
 
 
-ONE_BIT, TWO_BIT = LevelCode(1), LevelCode(2)
-LOW_FIRST = LevelCode(2, order="lsb", meaning="minus-plus")
-IN_BYTES = LevelCode(2, spread=True, meaning="minus-plus")
-STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4))
-CODES = (ONE_BIT, TWO_BIT, LOW_FIRST, IN_BYTES, *STRIDED)
+LEVELS_1BIT, LEVELS_2BIT = LevelCode(1), LevelCode(2)
+LEVELS_LOW_FIRST = LevelCode(2, order="lsb", meaning="minus-plus")
+LEVELS_IN_BYTES = LevelCode(2, spread=True, meaning="minus-plus")
+LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4))
+_CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
 
 
 def dequantize(
@@ -114,7 +114,7 @@ def dequantize(
     cover(blocks, padded, head, out.size)
 
 
-@factory(lambda: itertools.product(CODES, get_args(Store)))
+@factory(lambda: itertools.product(_CODES, get_args(Store)))
 def _loop(code: LevelCode, store: Store) -> Kernel:
     """Make the kernel of a code and a way to store: over whole blocks of `out` and their bytes."""
     one_block = _block(code, store)

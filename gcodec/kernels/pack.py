@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -238,10 +237,6 @@ def moved(x, left, kept_left, right, kept_right):
     return ((x << left) & kept_left) | ((x >> right) & kept_right)
 
 
-def _layouts() -> Iterator[tuple[int, bool]]:
-    return itertools.product(range(1, 9), (True, False))
-
-
 @functools.cache
 def packing(width: int, msb: bool) -> Any:
     """Make the packing loop of one layout: LLVM vectorises what it knows to be constant."""
@@ -275,7 +270,7 @@ def packing(width: int, msb: bool) -> Any:
     return pack_groups
 
 
-@factory(_layouts)
+@factory(lambda: itertools.product(range(1, 9), (True, False)))
 def packer(width: int, msb: bool) -> Kernel:
     """Make the kernel (codes, out, count): a part from a whole byte on, on the calling thread."""
     loop = packing(width, msb)
@@ -317,7 +312,7 @@ def unpacking(width: int, msb: bool) -> Any:
     return unpack_groups
 
 
-@factory(_layouts)
+@factory(lambda: itertools.product(range(1, 9), (True, False)))
 def unpacker(width: int, msb: bool) -> Kernel:
     """Make the kernel (data, codes): a part from a whole byte on, on the calling thread."""
     loop = unpacking(width, msb)

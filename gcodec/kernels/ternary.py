@@ -15,8 +15,12 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.cover import cover
-from gcodec.kernels.dequantize import IN_BYTES, LOW_FIRST, dequantize
-from gcodec.kernels.dequantize import STRIDED as STRIDED_LEVELS
+from gcodec.kernels.dequantize import (
+    LEVELS_IN_BYTES,
+    LEVELS_LOW_FIRST,
+    LEVELS_STRIDED,
+    dequantize,
+)
 from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
@@ -87,12 +91,12 @@ def dequantize_ternary(
     The bytes must be such as `check` passes.
     """
     if pack == "chapter":
-        dequantize(data, LOW_FIRST, scale, out, add)
+        dequantize(data, LEVELS_LOW_FIRST, scale, out, add)
     elif pack == "terngrad":
         size = data.size
         for field in range(4):
             part = out[field * size : (field + 1) * size]
-            dequantize(data[: part.size], STRIDED_LEVELS[field], scale, part, add)
+            dequantize(data[: part.size], LEVELS_STRIDED[field], scale, part, add)
     else:
         _dequantize_base3(data, scale, out, add)
 
@@ -269,7 +273,7 @@ def _dequantize_base3(
         for at in range(start, stop, _CHUNK):
             part = out[at : min(at + _CHUNK, stop)]
             _digits(data[at // TRITS : -(-(at + part.size) // TRITS)], _digit_table(), codes)
-            dequantize(codes[: part.size], IN_BYTES, scale, part, add)
+            dequantize(codes[: part.size], LEVELS_IN_BYTES, scale, part, add)
 
     pool.run(task, out.size, _CHUNK)
 
