@@ -78,7 +78,7 @@ def table(
         yield f"| {' | '.join([title(dump), *first, *cells(dump, points, shown)])} |"
     if others := [f"`{name}`" for name in names if name not in shown]:
         yield ""
-        yield f"Not with this error: {', '.join(others)}."
+        yield f"Out of reach of {', '.join(others)}."
 
 
 def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
@@ -149,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     require_matplotlib()
-    around = parts(options.page) if options.page else None
+    if options.page:
+        parts(options.page)
     dumps = load_all(options.files)
     if not dumps:
         parser.error("nothing to measure")
@@ -158,8 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{dump.name}: {counted(dump)}", file=sys.stderr)
         measured.append((dump, measure(dump)))
     text = "\n".join(lines(measured))
-    if around:
-        options.page.write_text(f"{around[0]}\n\n{text}\n\n{around[1]}", "utf-8")
+    if options.page:
+        before, after = parts(options.page)
+        options.page.write_text(f"{before}\n\n{text}\n\n{after}", "utf-8")
     else:
         print(text)
     draw(measured, options.plot)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ERRORS = np.geomspace(1e-3, 1, 37)
+_ERRORS = np.geomspace(1e-3, 1, 31)
 _COLUMNS = 4
 _STYLES = ("-", "--", ":")
 _BOLD = {"ecsq": {"color": "black", "linestyle": "-", "linewidth": 2.0}}
-_LONG = re.compile(r"\d+\.\d{3,}")  # a coordinate in an SVG, to a millionth of a point
+_LONG = re.compile(r"\d+\.\d{4,}")  # a coordinate in an SVG, to a millionth of a point
 
 
 def require_matplotlib() -> None:
@@ -42,10 +42,11 @@ def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Pa
     style = {"svg.fonttype": "none", "svg.hashsalt": "gcodec", "path.simplify": True}
     with matplotlib.rc_context({**style, "font.size": 8, "axes.titlesize": 8}):
         figure = Figure(figsize=(2.7 * columns + 1.3, 2.4 * rows + 0.4), layout="constrained")
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        panels = list(grid.flat)
         for panel, (dump, found) in zip(panels, measured, strict=False):
             _panel(panel, dump, found)
-        for panel in list(panels)[len(measured) :]:
+        for panel in panels[len(measured) :]:
             panel.set_visible(False)
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False)
