@@ -48,6 +48,8 @@ def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Pa
             _panel(panel, dump, found)
         for panel in panels[len(measured) :]:
             panel.set_visible(False)
+        for panel in panels[len(measured) - columns : len(measured)]:  # the lowest of its column
+            panel.tick_params(labelbottom=True)
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False)
         figure.supxlabel("error ‖x − x̂‖²/‖x‖²")
