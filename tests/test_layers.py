@@ -18,7 +18,16 @@ LAYERS = [
     {"arrays", "payload", "shares"},
     {"gennorm", "codebooks"},
     {"entropy"},
-    {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},
+    {"contexts"},
+    {"step_search"},
+    {
+        "scalar_levels",
+        "level_strings",
+        "minifloat_strings",
+        "minifloat_scales",
+        "index_strings",
+        "sparse_values",
+    },
     {"index_plans"},
     {"dct"},
     {"hooks"},
@@ -32,7 +41,14 @@ LAYERS = [
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
-PACKAGES = ("kernels", "entropy", "dct", "gradients", "cli")  # whose modules may import each other
+PACKAGES = (
+    "kernels",
+    "entropy",
+    "contexts",
+    "dct",
+    "gradients",
+    "cli",
+)  # whose modules may import each other
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

@@ -15,7 +15,6 @@ from gcodec.kernels.lanes import compiles_for
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_string import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import (
-    HEAD,
     LEAST_STATE,
     check_frequencies,
     halved_reciprocals,
@@ -23,6 +22,8 @@ from gcodec.kernels.rans_table import (
     write_tables,
 )
 from gcodec.kernels.rans_vector import LANES
+
+HEAD = 4 * LANES  # bytes of the states of a block
 
 PATHS = [False, True] if compiles_for("avx2") else [False]
 PLANES = range(12, 16)
@@ -76,7 +77,11 @@ def write(
     """The string behind three bytes, which are taken away again."""
     lead = np.array([1, 2, 3], np.uint8)
     data, nbits, runs = rans_string.write(
-        found, log2_total, lambda at, end, _: symbols[at:end], symbols.size, lead, log2_run
+        write_tables(found, log2_total),
+        lambda at, end, _: symbols[at:end],
+        symbols.size,
+        lead,
+        log2_run,
     )
     assert nbits == 8 * data.size
     assert data[:3].tolist() == [1, 2, 3]
@@ -101,7 +106,8 @@ def read(
 
     padded = np.concatenate([np.zeros(5, np.uint8), data, np.full(99, 255, np.uint8)])
     stop = 40 + 8 * data.size
-    end = rans_string.read(found, log2_total, padded, 40, stop, n, take, runs, **options)
+    tables = read_tables(found, log2_total)
+    end = rans_string.read(tables, padded, 40, stop, n, take, runs, **options)
     assert end == stop or (end < stop and options["bits_follow"])
     ends = [0, *np.cumsum([size for _, size in sorted(seen)]).tolist()]
     assert [at for at, _ in sorted(seen)] == ends[:-1]
@@ -203,7 +209,7 @@ def test_both_paths_and_threads(
         data, runs = write(symbols, found, log2_total, log2_run)
         for known in (None, runs):
             np.testing.assert_array_equal(read(data, n, found, log2_total, known), symbols)
-        model_of = found, log2_total, data, 0, 8 * data.size, n
+        model_of = read_tables(found, log2_total), data, 0, 8 * data.size, n
         made += [(data, runs), (data, rans_string.index(*model_of, log2_run))]
     for data, runs in made[1:]:
         assert data.tobytes() == made[0][0].tobytes()
@@ -341,7 +347,8 @@ def test_all_words(behind: int, vector: bool) -> None:
 
     def kind_of_block(data: np.ndarray) -> int:
         try:
-            Reader(tables, data, data.size, 1, vector)(start, out, LANES, 0, ends, states)
+            reader = Reader(tables, data, data.size, 1, LANES, vector)
+            reader(start, out[:0], out, LANES, 0, ends, states)
         except FormatError as error:
             return {Truncated: -1, Corrupt: -2}[type(error)]
         return int(ends[-1])
@@ -436,12 +443,12 @@ def test_arguments_that_are_wrong() -> None:
 
 
 def test_what_cannot_be_is_refused_before_anything_is_made() -> None:
-    found, data = model(SHARES["three"], 12), np.zeros(1000, np.uint8)
+    tables, data = read_tables(model(SHARES["three"], 12), 12), np.zeros(1000, np.uint8)
     for n in (8 * BLOCK, 2**60):
         with pytest.raises(Truncated):
             rans_string.refuse_short(n, 8 * data.size)
         with pytest.raises(Truncated):
-            rans_string.read(found, 12, data, 0, 8 * data.size, n, lambda at, symbols: None)
+            rans_string.read(tables, data, 0, 8 * data.size, n, lambda at, symbols: None)
         with pytest.raises(Truncated):
-            rans_string.index(found, 12, data, 0, 8 * data.size, n, 5)
+            rans_string.index(tables, data, 0, 8 * data.size, n, 5)
     rans_string.refuse_short(7 * BLOCK, 8 * data.size)

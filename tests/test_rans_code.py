@@ -12,6 +12,7 @@ from reference import ans, universal
 from gcodec import Corrupt, FormatError, Limits, ParameterError, Truncated, entropy
 from gcodec.entropy import Bits, rans
 from gcodec.kernels import rans_string
+from gcodec.kernels.rans_table import write_tables
 
 PLANES = range(12, 16)
 COUNTS = {
@@ -103,7 +104,10 @@ def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
     counts = np.bincount(symbols, minlength=256)
     found = rans.frequencies(counts, log2_total)
     _, nbits, _ = rans_string.write(
-        found, log2_total, lambda at, end, _: symbols[at:end], n, np.empty(0, np.uint8)
+        write_tables(found, log2_total),
+        lambda at, end, _: symbols[at:end],
+        n,
+        np.empty(0, np.uint8),
     )
     estimated = rans.estimated_nbits(counts, found, log2_total)
     # Of each block, the last states are as they happen to be.
@@ -119,7 +123,7 @@ def test_estimated_size_of_few() -> None:
 
 
 def test_logarithms() -> None:
-    logs = rans._logs()
+    logs = rans.log2_table()
     assert logs.size == 2**15 + 1
     exact = np.log2(np.arange(1, 2**15 + 1)) * 2**28
     assert np.abs(logs[1:] - exact).max() < 4

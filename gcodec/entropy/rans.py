@@ -54,17 +54,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.bits import Bits
 from gcodec.entropy.code import Code
-from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import rans_string
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.rans_table import HEAD, LEAST_LOG2, MOST_LOG2
+from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
 
 _LENGTH = 4  # bits of the length of a frequency, and of P
 _TOP = 8  # bits of the largest value
-_POINT = 28  # bits of logarithms behind the binary point
+POINT = 28  # bits of logarithms behind the binary point
 _COUNT = 34  # bits of counts that are compared, so that no product passes 63
 _WORTH = 1024  # a share of this of all bits is worth a larger total
 
@@ -92,7 +93,7 @@ def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
     used = np.flatnonzero(counts)
     if used.size < 1 + (log2_total == MOST_LOG2):
         raise ParameterError(f"counts: too few symbols occur for a total of 2**{log2_total}")
-    each, logs = counts[used], _logs()
+    each, logs = counts[used], log2_table()
     found = _shares(each, 1 << log2_total)
     each >>= max(int(each.sum()).bit_length() - _COUNT, 0)
     none = np.iinfo(np.int64).max
@@ -171,20 +172,20 @@ def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> i
         How often each symbol occurs, and its frequency, at least 1 if it does.
     log2_total : int
     """
-    n, costs = int(counts.sum()), (log2_total << _POINT) - _logs()[found]
+    n, costs = int(counts.sum()), (log2_total << POINT) - log2_table()[found]
     # In halves, as the products would pass 64 bits.
     high, low = counts >> 16, counts & 0xFFFF
-    nbits = (int(high @ costs) << 16) + int(low @ costs) >> _POINT
+    nbits = (int(high @ costs) << 16) + int(low @ costs) >> POINT
     # States are no real numbers: measured, it costs the more, the nearer 2^P is to their least.
     uneven = n * n - sum(int(c) ** 2 for c in counts)
     nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
     # A block has 32 states of 32 bits; of these, 16 say nothing, and 8 are symbols as words are.
-    blocks = -(-n >> rans_string.LOG2_BLOCK)
-    return 8 * HEAD * blocks + 16 * -(-max(nbits - 2 * HEAD * blocks, 0) // 16)
+    heads = rans_string.heads_nbits(n)
+    return heads + 16 * -(-max(nbits - heads // 4, 0) // 16)
 
 
 @functools.cache
-def _logs() -> np.ndarray:
+def log2_table() -> np.ndarray:
     """Return log2 of 1 to 2^15 in units of 2^-28, rounded down; first, for 0, a 0."""
     numbers = np.arange(1, (1 << MOST_LOG2) + 1, dtype=np.uint64)
     whole = np.zeros_like(numbers)
@@ -192,7 +193,7 @@ def _logs() -> np.ndarray:
         whole += numbers >> np.uint64(k) > 0
     # From 2^31 to below 2^32; its square tells the next bit.
     x = numbers << np.uint64(31) - whole
-    for _ in range(_POINT):
+    for _ in range(POINT):
         x = x * x >> np.uint64(31)
         bit = x >> np.uint64(32)
         x >>= bit
@@ -253,7 +254,8 @@ def read_frequencies(
     Corrupt
         If the frequencies do not add up to 2^12, 2^13, 2^14 or 2^15, as it says.
     """
-    reader = _BitReader(data, at, end, _LENGTH + alphabet.size * (_LENGTH + MOST_LOG2))
+    most = _LENGTH + alphabet.size * (_LENGTH + MOST_LOG2)
+    reader = BitReader(data, at, end, most, "a table of frequencies")
     log2_total = reader.take(_LENGTH)
     if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
         raise Corrupt(f"frequencies that add up to 2**{log2_total}")
@@ -265,25 +267,6 @@ def read_frequencies(
     if found.sum() != 1 << log2_total:
         raise Corrupt(f"frequencies add up to {found.sum()}, not to 2**{log2_total}")
     return found, log2_total, reader.at
-
-
-class _BitReader:
-    """Reads numbers, most significant bit first, of at most so many bits in all."""
-
-    def __init__(self, data: np.ndarray, at: int, end: int, most: int) -> None:
-        first = at // 8
-        last = -(-min(at + most, end) // 8)
-        self._number = int.from_bytes(data[first:last].tobytes(), "big")
-        self._stop = 8 * last
-        self._end = end
-        self.at = at
-
-    def take(self, count: int) -> int:
-        """Return the next bits as a number."""
-        if count > self._end - self.at:
-            raise Truncated(f"the bits end within a table of frequencies, at bit {self._end}")
-        self.at += count
-        return self._number >> self._stop - self.at & (1 << count) - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -307,8 +290,9 @@ class RANS(Code):
         top = int(np.flatnonzero(counts)[-1])
         table, _ = write_frequencies(found, log2_total, np.arange(top + 1))
         head = np.concatenate([np.array([top], np.uint8), table])
+        tables = write_tables(found, log2_total)
         data, nbits, _ = rans_string.write(
-            found, log2_total, lambda start, stop, room: symbols[start:stop], symbols.size, head
+            tables, lambda start, stop, room: symbols[start:stop], symbols.size, head
         )
         return data, nbits
 
@@ -317,11 +301,11 @@ class RANS(Code):
     ) -> tuple[np.ndarray, int]:
         if count == 0:
             return np.empty(0, np.uint64), start
-        top = _BitReader(data, start, nbits, _TOP).take(_TOP)
+        top = BitReader(data, start, nbits, _TOP, "a table of frequencies").take(_TOP)
         found, log2_total, end = read_frequencies(data, start + _TOP, nbits, np.arange(top + 1))
         if found[top] == 0:
             raise Corrupt(f"the table says that {top} is the largest value, but never occurs")
-        if _BitReader(data, end, nbits, _TOP).take((start - end) % 8):
+        if BitReader(data, end, nbits, _TOP, "a table of frequencies").take((start - end) % 8):
             raise Corrupt("a bit between table and string is not zero", end // 8)
         first = end + (start - end) % 8
         rans_string.refuse_short(count, nbits - first)
@@ -332,8 +316,8 @@ class RANS(Code):
         def take(at: int, symbols: np.ndarray) -> None:
             values[at : at + symbols.size] = symbols
 
-        model, end = (found, log2_total), 8 * string.size
-        end = rans_string.read(*model, string, 0, end, count, take, bits_follow=True)
+        tables, end = read_tables(found, log2_total), 8 * string.size
+        end = rans_string.read(tables, string, 0, end, count, take, bits_follow=True)
         return values, first + end
 
     def _lengths(self, numbers: np.ndarray) -> np.ndarray:

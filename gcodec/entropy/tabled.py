@@ -19,6 +19,7 @@ from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import Live
 from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode
 from gcodec.seek import LOG2_BLOCK, LOG2_RANS, LOG2_STATES, SeekTable, first_worthwhile
@@ -126,12 +127,17 @@ def write(
         code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
         bits = front, before
         data, nbits, offsets = dense_string.write(code, symbols_of, dtype, live, every, 0, bits)
-        tables = [SeekTable.of(LOG2_BLOCK, offsets)]
+        seek = first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
     else:
-        numbers = table.numbers, table.log2_total
-        data, nbits, runs = rans_string.write(*numbers, symbols_of, live.n, front, LOG2_STATES)
-        tables = [_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)]
-    return data, nbits, first_worthwhile(n, nbits, *tables)
+        tables = write_tables(table.numbers, table.log2_total)
+        data, nbits, runs = rans_string.write(tables, symbols_of, live.n, front, LOG2_STATES)
+        seek = index_of(runs, n, nbits)
+    return data, nbits, seek
+
+
+def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:
+    """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one."""
+    return first_worthwhile(n, nbits, *(_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)))
 
 
 def _every(runs: Runs, log2_block: int) -> SeekTable:
@@ -220,7 +226,7 @@ class String(NamedTuple):
                 if not bits_follow:
                     seek.must_cover(self.end - where[0])
                 runs = Runs(seek.log2_block, seek.offsets, seek.states)
-            return rans_string.read(*self._model, *where, take, runs, bits_follow)
+            return rans_string.read(self._model, self.data, *where, take, runs, bits_follow)
         return self._words.read(
             lambda at, symbols, _: take(at, symbols), seek, bits_follow=bits_follow
         )
@@ -231,13 +237,13 @@ class String(NamedTuple):
             states = np.zeros((1, LANES), np.uint32) if self.table.kind == "rans" else None
             return SeekTable.of(log2_block, np.zeros(2, np.int64), None, states)
         if self.table.kind == "rans":
-            runs = rans_string.index(*self._model, *self._where(), log2_block)
+            runs = rans_string.index(self._model, self.data, *self._where(), log2_block)
             return SeekTable.of(log2_block, runs.offsets, None, runs.states)
         return self._words.blocks(log2_block)
 
     @property
-    def _model(self) -> tuple[np.ndarray, int, np.ndarray]:
-        return self.table.numbers, self.table.log2_total, self.data
+    def _model(self) -> ReadTables:
+        return read_tables(self.table.numbers, self.table.log2_total)
 
     def _where(self) -> tuple[int, int, int]:
         """Return where a rANS string begins and ends, and how many symbols it has."""

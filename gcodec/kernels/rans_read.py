@@ -14,7 +14,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
 from gcodec.kernels.rans_read_vector import reading
-from gcodec.kernels.rans_table import HEAD, LEAST_STATE, ReadTables
+from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -26,7 +26,6 @@ from gcodec.kernels.rans_vector import (
     orders,
 )
 
-_WORDS = 2 * LANES  # bytes that a group takes at most
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
 _LOW, _LEAST = np.uint64(0xFFFF), np.uint64(LEAST_STATE)
 _TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # what a reader may find
@@ -43,22 +42,32 @@ class Reader:
         The byte where words end, at most data.size.
     ways : int
         Blocks that are read in turn.
+    lanes : int
+        States of a block that take turns.
     vector : bool
-        See `vectors`.
+        See `vectors`; only for LANES of them.
     """
 
     def __init__(
-        self, tables: ReadTables, data: np.ndarray, end: int, ways: int, vector: bool
+        self,
+        tables: ReadTables,
+        data: np.ndarray,
+        end: int,
+        ways: int,
+        lanes: int,
+        vector: bool,
     ) -> None:
-        self._loop = _reader(tables.log2_total, tables.entries.size > 0, ways, vector)
+        compact, vector = tables.entries.size > 0, vector and lanes == LANES
+        self._loop = _reader(tables.log2_total, tables.classed, compact, ways, lanes, vector)
         self._tables = tables.entries, tables.slots, tables.pairs, _expanding()
         self._data, self._end = data, end
-        self._states = np.empty(ways * LANES, np.uint32)
+        self._states = np.empty(ways * lanes, np.uint32)
         self._kept = np.empty(ways * KEPT, np.int64)
 
     def __call__(
         self,
         places: np.ndarray,
+        classes: np.ndarray,
         out: np.ndarray,
         every: int,
         row: int,
@@ -71,6 +80,8 @@ class Reader:
         ----------
         places : (ways,) int64 array
             The byte where each begins, from 0 to `end`.
+        classes : (ways * n,) uint8 array, or of no elements
+            Those of the symbols, if there are classes.
         out : (ways * n,) uint8 array
             The symbols, those of a block behind those of the one before it.
         every, row : int
@@ -78,7 +89,7 @@ class Reader:
             block behind those of the one before it.
         ends : int64 array
             The byte behind each run.
-        states : (rows, LANES) uint32 array
+        states : (rows, lanes) uint32 array
             The states behind each run.
 
         Raises
@@ -87,7 +98,7 @@ class Reader:
         """
         self._loop(
             *(self._data, self._end, places, every, row, *self._tables, self._states, self._kept),
-            *(out, ends, states.reshape(-1)),
+            *(classes, out, ends, states.reshape(-1)),
         )
         status = int(self._kept[AT])
         if status == _TRUNCATED:
@@ -118,15 +129,18 @@ def _expanding() -> np.ndarray:
 
 
 @functools.cache
-def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
+def _reader(
+    log2_total: int, classed: bool, compact: bool, ways: int, lanes: int, vector: bool
+) -> Kernel:
     last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
-    variant = f"{log2_total} {compact} {ways} {vector}"
-    read_groups = reading(log2_total, compact, ways) if vector else no_groups
+    above_symbol, head, group_nbytes = np.uint64(LOG2_ALPHABET), STATE_NBYTES * lanes, 2 * lanes
+    variant = f"{log2_total} {classed} {compact} {ways} {lanes} {vector}"
+    read_groups = reading(log2_total, classed, compact, ways) if vector else no_groups
 
     @subroutine(variant=variant)
     def read_head(data, at, states):
         """Read the states of a block from byte `at` on; tell if they may be such."""
-        for lane in range(LANES):
+        for lane in range(lanes):
             x = np.uint32(0)
             for k in range(4):
                 x |= np.uint32(data[at + 4 * lane + k]) << np.uint32(8 * k)
@@ -136,81 +150,104 @@ def _reader(log2_total: int, compact: bool, ways: int, vector: bool) -> Kernel:
         return True
 
     @subroutine(variant=variant)
-    def read_whole(data, end, at, slots, pairs, states, out):
-        """Read groups of LANES symbols; return how many, and the next byte."""
+    def read_whole(data, end, at, slots, pairs, states, classes, out):
+        """Read groups of a symbol for each lane; return how many, and the next byte."""
         place, i = np.uint64(at), 0
-        while i + LANES <= out.size and np.int64(place) + _WORDS <= end:  # no word is missing
-            for lane in range(LANES):
+        # No word is missing.
+        while i + lanes <= out.size and np.int64(place) + group_nbytes <= end:
+            for lane in range(lanes):
                 x = np.uint64(states[lane])
-                symbol = slots[x & last_slot]
+                model = np.uint64(classes[i + lane]) if classed else np.uint64(0)
+                symbol = slots[x & last_slot | model << shift]
                 out[i + lane] = symbol
+                pair = np.uint64(pairs[np.uint64(symbol) | model << above_symbol])
                 word = np.uint64(data[place]) | np.uint64(data[place + _ONE]) << _EIGHT
-                x, need = _stepped(x, x & last_slot, np.uint64(pairs[symbol]), shift, word)
+                x, need = _stepped(x, x & last_slot, pair, shift, word)
                 place += need << _ONE
                 states[lane] = np.uint32(x)
-            i += LANES
+            i += lanes
         return i, np.int64(place)
 
     @subroutine(variant=variant)
-    def read_singles(data, end, at, slots, pairs, states, out):
+    def read_singles(data, end, at, slots, pairs, states, classes, out):
         """Read symbols, the first of lane 0; return the next byte, or -1 if a word is missing."""
         place, stop, last = np.uint64(at), np.uint64(end), np.uint64(end - 2)
         for i in range(out.size):
-            x = np.uint64(states[i % LANES])
-            symbol = slots[x & last_slot]
+            x = np.uint64(states[i % lanes])
+            model = np.uint64(classes[i]) if classed else np.uint64(0)
+            symbol = slots[x & last_slot | model << shift]
             out[i] = symbol
+            pair = np.uint64(pairs[np.uint64(symbol) | model << above_symbol])
             here = min(place, last)
             word = np.uint64(data[here]) | np.uint64(data[here + _ONE]) << _EIGHT
-            x, need = _stepped(x, x & last_slot, np.uint64(pairs[symbol]), shift, word)
+            x, need = _stepped(x, x & last_slot, pair, shift, word)
             place += need << _ONE
             if place > stop:
                 return -1
-            states[i % LANES] = np.uint32(x)
+            states[i % lanes] = np.uint32(x)
         return np.int64(place)
 
     @kernel(
         "in uint8[], int64, in int64[], int64, int64, in uint32[], in uint8[], in uint32[], "
-        "in uint8[], out uint32[], out int64[], out uint8[], out int64[], out uint32[]",
+        "in uint8[], out uint32[], out int64[], in uint8[], out uint8[], out int64[], "
+        "out uint32[]",
         variant=variant,
     )
     def read_blocks(
-        data, end, starts, every, row, entries, slots, pairs, order, states, kept, out, ends, after
+        data,
+        end,
+        starts,
+        every,
+        row,
+        entries,
+        slots,
+        pairs,
+        order,
+        states,
+        kept,
+        classes,
+        out,
+        ends,
+        after,
     ):
-        # 0 <= starts[way] <= end <= data.size. Each of `ways` has out.size / ways symbols, LANES
-        # states, KEPT of `kept`, and for each of its runs an end and LANES states behind, from
-        # `row` on. A slot is below slots.size, which is entries.size if that is not 0.
+        # 0 <= starts[way] <= end <= data.size. Each of `ways` has out.size / ways symbols, `lanes`
+        # states, KEPT of `kept`, and for each of its runs an end and `lanes` states behind, from
+        # `row` on. A slot is below slots.size, which is entries.size if that is not 0; there are
+        # out.size classes, each with its part of the tables, or there is but one model.
         n = out.size // ways
         count = (n + every - 1) // every
         table = entries if compact else pairs
         for way in range(ways):
             at = starts[way]
-            if at + HEAD > end:
+            if at + head > end:
                 kept[AT] = _TRUNCATED
                 return
-            if not read_head(data, at, states[way * LANES : (way + 1) * LANES]):
+            if not read_head(data, at, states[way * lanes : (way + 1) * lanes]):
                 kept[AT] = _LOW_HEAD
                 return
-            kept[KEPT * way + AT], kept[KEPT * way + LAST_AT] = at + HEAD, end - _WORDS
+            kept[KEPT * way + AT], kept[KEPT * way + LAST_AT] = at + head, end - group_nbytes
         for b in range(count):
             stop = min((b + 1) * every, n)
             for way in range(ways):
                 kept[KEPT * way + PLACE] = way * n + b * every
-                kept[KEPT * way + LAST_PLACE] = way * n + stop - LANES
+                kept[KEPT * way + LAST_PLACE] = way * n + stop - lanes
             if vector:
-                read_groups(data, table, slots, order, states, kept, 0, out)
+                read_groups(data, table, slots, order, states, kept, classes, 0, out)
             for way in range(ways):
-                here = states[way * LANES : (way + 1) * LANES]
-                at, rest = kept[KEPT * way + AT], out[kept[KEPT * way + PLACE] : way * n + stop]
-                whole, at = read_whole(data, end, at, slots, pairs, here, rest)
-                at = read_singles(data, end, at, slots, pairs, here, rest[whole:])
+                here = states[way * lanes : (way + 1) * lanes]
+                at, place = kept[KEPT * way + AT], kept[KEPT * way + PLACE]
+                rest, models = out[place : way * n + stop], classes[place : way * n + stop]
+                whole, at = read_whole(data, end, at, slots, pairs, here, models, rest)
+                rest, models = rest[whole:], models[whole:]
+                at = read_singles(data, end, at, slots, pairs, here, models, rest)
                 if at < 0:
                     kept[AT] = _TRUNCATED
                     return
                 run = row + way * count + b
                 kept[KEPT * way + AT] = ends[run] = at
-                for lane in range(LANES):
-                    after[run * LANES + lane] = here[lane]
-        for k in range(ways * LANES):
+                for lane in range(lanes):
+                    after[run * lanes + lane] = here[lane]
+        for k in range(ways * lanes):
             if states[k] != LEAST_STATE:
                 kept[AT] = _OTHER_END
                 return

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gcodec.kernels.lanes import Emitter, block, lanes
+from gcodec.kernels.rans_table import LOG2_ALPHABET
 from gcodec.kernels.rans_vector import (
     AT,
     FIRST,
@@ -38,7 +39,7 @@ class _Tables(NamedTuple):
     expand: Any
 
 
-def reading(log2_total: int, compact: bool, ways: int) -> Any:
+def reading(log2_total: int, classed: bool, compact: bool, ways: int) -> Any:
     """Make the block that reads groups of several rANS blocks in turn.
 
     Of each are kept, as int64: AT, the byte of its next word, from 0 on; PLACE, of its next
@@ -48,18 +49,20 @@ def reading(log2_total: int, compact: bool, ways: int) -> Any:
     Parameters
     ----------
     log2_total : int
+    classed : bool
+        Whether there is a class for each symbol, with its own part of the tables.
     compact : bool
         Whether `table` is the `entries` of `ReadTables`, else it is the `pairs`.
     ways : int
     """
 
-    @block("data", "table", "slots", "expand", "states", "kept", "zero", "out")
+    @block("data", "table", "slots", "expand", "states", "kept", "classes", "zero", "out")
     def read_groups(e: Emitter) -> None:
         from llvmlite import ir
 
         builder, word = e.builder, ir.IntType(64)
-        data, out, kept, states = (
-            e.address(name, "zero") for name in ("data", "out", "kept", "states")
+        data, out, kept, states, classes = (
+            e.address(name, "zero") for name in ("data", "out", "kept", "states", "classes")
         )
         tables = _Tables(*(e.address(name, "zero") for name in _Tables._fields))
         before, last = [], []
@@ -81,9 +84,11 @@ def reading(log2_total: int, compact: bool, ways: int) -> Any:
             for half in range(2):
                 for way in range(0, size * ways, size):
                     here = slice(way + 2 + 2 * half, way + 4 + 2 * half)
-                    target = builder.gep(out, [builder.add(held[way + 1], word(HALF * half))])
+                    place = builder.add(held[way + 1], word(HALF * half))
+                    target = builder.gep(out, [place])
+                    some = builder.gep(classes, [place]) if classed else None
                     take = _take_compact if compact else _take
-                    after[here] = take(e, after[here], log2_total, tables, target)
+                    after[here] = take(e, after[here], log2_total, tables, some, target)
                     after[way], after[here] = _refill(e, after[here], data, after[way], tables)
             for way in range(0, size * ways, size):
                 after[way + 1] = builder.add(held[way + 1], word(LANES))
@@ -112,13 +117,23 @@ def _indices(e: Emitter, vector: Any) -> list[Any]:
     return found
 
 
+def _classes(e: Emitter, classes: Any, order: list[int], shift: int) -> Any:
+    """Emit the classes of eight lanes, moved up to where they choose a part of a table."""
+    builder = e.builder
+    every = e.load(classes, lanes(8, HALF), 1)
+    some = builder.shuffle_vector(every, every, lanes(32, 8)(order))
+    return builder.shl(builder.zext(some, lanes(32, 8)), spread(shift))
+
+
 def _take_compact(
-    e: Emitter, states: list[Any], log2_total: int, tables: _Tables, target: Any
+    e: Emitter, states: list[Any], log2_total: int, tables: _Tables, classes: Any, target: Any
 ) -> list[Any]:
     """Emit that each lane yields a symbol, to 16 bytes, and what its state becomes."""
     builder, symbols, after = e.builder, [], []
-    for x in states:
+    for x, order in zip(states, (FIRST, SECOND), strict=True):
         slot = builder.and_(x, spread((1 << log2_total) - 1))  # so inside of the table
+        if classes is not None:
+            slot = builder.or_(slot, _classes(e, classes, order, log2_total))
         entry = gathered(e, tables.table, _indices(e, slot), lanes(32, 8))
         symbols.append(builder.and_(entry, spread(0xFF)))
         times = builder.lshr(x, spread(log2_total))
@@ -132,19 +147,26 @@ def _take_compact(
 
 
 def _take(
-    e: Emitter, states: list[Any], log2_total: int, tables: _Tables, target: Any
+    e: Emitter, states: list[Any], log2_total: int, tables: _Tables, classes: Any, target: Any
 ) -> list[Any]:
     """Emit the same by two tables, the second looked at by the symbol."""
     from llvmlite import ir
 
-    builder, after = e.builder, []
+    builder, after, word = e.builder, [], ir.IntType(64)
     for x, order in zip(states, (FIRST, SECOND), strict=True):
         slot = builder.and_(x, spread((1 << log2_total) - 1))  # so inside of the table
         symbols = []
         for index, lane in zip(_indices(e, slot), order, strict=True):
+            model = None
+            if classes is not None:
+                model = builder.zext(builder.load(e.element(classes, lane)), word)
+                index = builder.or_(index, builder.shl(model, word(log2_total)))
             symbol = builder.load(builder.gep(tables.slots, [index]))
             builder.store(symbol, e.element(target, lane))
-            symbols.append(builder.zext(symbol, ir.IntType(64)))
+            wide = builder.zext(symbol, word)
+            if model is not None:
+                wide = builder.or_(wide, builder.shl(model, word(LOG2_ALPHABET)))
+            symbols.append(wide)
         pair = gathered(e, tables.table, symbols, lanes(32, 8))
         times = builder.lshr(x, spread(log2_total))
         scaled = builder.mul(builder.and_(pair, spread(0xFFFF)), times)

@@ -1,8 +1,12 @@
-"""rANS strings: blocks of 2^18 bytes, each its 32 states and then its words, in parallel.
+"""rANS strings: blocks of 2^18 symbols, each its states and then its words, in parallel.
 
-All is little-endian. A block of m symbols is 128 bytes of states, which is where a reader starts,
-then the words that it takes up; the last may have fewer symbols. A reader ends each block with all
-states 2^16. Where a run of symbols begins, tables tell a bit, and within a block the states.
+All is little-endian. A block of m symbols is its 32 states, where a reader starts, of 4 bytes
+each, then the words that it takes up; the last may have fewer symbols. Short strings may have
+fewer states. A reader ends each block with all states 2^16. Where a run of symbols begins, tables
+tell a bit, and within a block the states.
+
+Symbols may have classes, each with a model of its own: who writes a symbol puts its class above
+it, and who reads one tells its class first.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.rans_read import Reader
-from gcodec.kernels.rans_table import HEAD, ReadTables, read_tables, write_tables
+from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
 from gcodec.kernels.rans_vector import LANES, vectors
 from gcodec.kernels.rans_write import Writer
 
@@ -24,6 +28,8 @@ LOG2_BLOCK = 18
 LEAST_LOG2_RUN = 5  # of runs of symbols in a table
 BLOCK = 1 << LOG2_BLOCK
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+
+ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
 class Runs(NamedTuple):
@@ -36,7 +42,7 @@ class Runs(NamedTuple):
     offsets : (count + 1,) int64 array
         Bits from the first of the string to each run, and to the string's end. A run that begins
         a block begins with the block's states.
-    states : (count, 32) uint32 array
+    states : (count, lanes) uint32 array
         The states before each run, but for those that begin a block.
     """
 
@@ -45,18 +51,18 @@ class Runs(NamedTuple):
     states: np.ndarray
 
     @classmethod
-    def empty(cls, log2_run: int, n: int) -> Runs:
+    def empty(cls, log2_run: int, n: int, lanes: int = LANES) -> Runs:
         """Make room to tell the runs of n symbols."""
         if not LEAST_LOG2_RUN <= log2_run <= LOG2_BLOCK:
             allowed = f"from {LEAST_LOG2_RUN} to {LOG2_BLOCK}"
             raise ParameterError.of("log2_run", log2_run, allowed)
         count = -(-n >> log2_run)
-        return cls(log2_run, np.zeros(count + 1, np.int64), np.zeros((count, LANES), np.uint32))
+        return cls(log2_run, np.zeros(count + 1, np.int64), np.zeros((count, lanes), np.uint32))
 
-    def check(self, n: int, nbits: int) -> None:
+    def check(self, n: int, nbits: int, lanes: int = LANES) -> None:
         """Raise `Corrupt` unless these can be runs of n symbols in so many bits."""
         count = -(-n >> self.log2_run)
-        shapes = self.offsets.shape == (count + 1,) and self.states.shape == (count, LANES)
+        shapes = self.offsets.shape == (count + 1,) and self.states.shape == (count, lanes)
         if not LEAST_LOG2_RUN <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
             raise Corrupt("the seek table is one of another string")
         if self.offsets.min() < 0 or self.offsets.max() > nbits:
@@ -81,28 +87,29 @@ class Runs(NamedTuple):
 
 
 def write(
-    frequencies: np.ndarray,
-    log2_total: int,
+    tables: WriteTables,
     symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
     n: int,
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
+    lanes: int = LANES,
 ) -> tuple[np.ndarray, int, Runs]:
     """Write the string of n symbols.
 
     Parameters
     ----------
-    frequencies : (256,) int64 array
-        See `rans_table.check_frequencies`. Every symbol must have one.
-    log2_total : int
+    tables : WriteTables
+        Every symbol must have a frequency.
     symbols_of : callable
-        Returns the symbols of a range as a uint8 array, where it may use an array of as many for
-        it; called on the threads of the pool.
+        Returns the symbols of a range as a uint8 array, or uint16 with classes, where it may use
+        an array of as many for it; called on the threads of the pool.
     n : int
     lead : uint8 array
         Bytes that go before the string.
     log2_run : int
         Of the symbols of a run, from 5 to 18.
+    lanes : int
+        States of a block.
 
     Returns
     -------
@@ -111,14 +118,14 @@ def write(
         Of lead and string.
     runs : Runs
     """
-    tables, runs = write_tables(frequencies, log2_total), Runs.empty(log2_run, n)
+    runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
     per_block = 1 << LOG2_BLOCK - log2_run
     ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead.size if start == 0 else 0)
         size = min(BLOCK, stop - start)
-        write_block, room = Writer(tables, size, vectors()), np.empty(size, np.uint8)
+        write_block, room = Writer(tables, size, lanes, vectors()), np.empty(size, dtype)
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             symbols = symbols_of(at, end, room[: end - at])
@@ -138,27 +145,31 @@ def write(
     # Of each run there are the words from its first to the end of the block.
     block = np.arange(runs.states.shape[0]) // per_block
     runs.offsets[:-1] = 8 * ends[block + 1] - 16 * runs.offsets[:-1]
-    runs.offsets[:-1:per_block] -= 8 * HEAD
+    runs.offsets[:-1:per_block] -= 8 * STATE_NBYTES * lanes
     runs.offsets[-1] = 8 * ends[-1]
     runs.states[::per_block] = 0
     return data, nbits, runs
 
 
+def heads_nbits(n: int, lanes: int = LANES) -> int:
+    """Return the bits of the states of all blocks of n symbols."""
+    return 8 * STATE_NBYTES * lanes * -(-n >> LOG2_BLOCK)
+
+
 def most_nbits(n: int) -> int:
     """Return the most bits that the string of n symbols has."""
-    return 8 * HEAD * -(-n >> LOG2_BLOCK) + 16 * n
+    return heads_nbits(n) + 16 * n
 
 
-def refuse_short(n: int, nbits: int) -> None:
+def refuse_short(n: int, nbits: int, lanes: int = LANES) -> None:
     """Raise `Truncated` if so many bits cannot hold n symbols."""
-    least = 8 * HEAD * -(-n >> LOG2_BLOCK)
+    least = heads_nbits(n, lanes)
     if least > nbits:
         raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
 
 
 def read(
-    frequencies: np.ndarray,
-    log2_total: int,
+    tables: ReadTables,
     data: np.ndarray,
     first: int,
     end: int,
@@ -166,13 +177,14 @@ def read(
     take: Callable[[int, np.ndarray], None],
     runs: Runs | None = None,
     bits_follow: bool = False,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
 ) -> int:
     """Read the string of n symbols.
 
     Parameters
     ----------
-    frequencies : (256,) int64 array
-    log2_total : int
+    tables : ReadTables
     data : uint8 array
     first, end : int
         Bits where the string begins, a multiple of 8, and where it ends.
@@ -184,6 +196,11 @@ def read(
         Blocks are then read side by side, and all runs must begin where and as they say.
     bits_follow : bool
         Whether the string may end before `end`.
+    classes_of : callable, optional
+        Returns the classes of a range as a uint8 array, where it may use an array of as many for
+        it; given if there are models of several, called on the threads of the pool.
+    lanes : int
+        States of a block.
 
     Returns
     -------
@@ -194,10 +211,10 @@ def read(
     ------
     FormatError
     """
-    refuse_short(n, end - first)
-    string = _String(read_tables(frequencies, log2_total), data, first, end, n, take)
+    refuse_short(n, end - first, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes)
     if runs is None:
-        found = string.read_in_order(Runs.empty(LOG2_BLOCK, n))
+        found = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
     else:
         found = string.read_side_by_side(runs)
     if found < end and not bits_follow:
@@ -206,18 +223,20 @@ def read(
 
 
 def index(
-    frequencies: np.ndarray,
-    log2_total: int,
+    tables: ReadTables,
     data: np.ndarray,
     first: int,
     end: int,
     n: int,
     log2_run: int,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
 ) -> Runs:
     """Find where the runs of a string begin, by reading it; see `read`."""
-    refuse_short(n, end - first)
-    runs, tables = Runs.empty(log2_run, n), read_tables(frequencies, log2_total)
-    found = _String(tables, data, first, end, n, _ignore).read_in_order(runs)
+    refuse_short(n, end - first, lanes)
+    runs = Runs.empty(log2_run, n, lanes)
+    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes)
+    found = string.read_in_order(runs)
     if found < end:
         raise Corrupt(f"the payload has {end - found} bits behind its last word")
     return runs
@@ -232,17 +251,20 @@ class _String(NamedTuple):
     end: int
     n: int
     take: Callable[[int, np.ndarray], None]
+    classes_of: ClassesOf | None
+    lanes: int
 
     def read_in_order(self, runs: Runs) -> int:
         """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
         read_block, room = self._reader(1), np.empty(min(BLOCK, self.n), np.uint8)
+        models = np.empty_like(room)
         place = np.array([self.first // 8])
         count, per_block = runs.states.shape[0], 1 << LOG2_BLOCK - runs.log2_run
         ends, behind = np.empty(count, np.int64), runs.states
         for at in range(0, self.n, BLOCK):
             symbols = room[: min(BLOCK, self.n - at)]
-            row = at >> runs.log2_run
-            read_block(place, symbols, 1 << runs.log2_run, row, ends, behind)
+            row, classes = at >> runs.log2_run, self._classes(at, at + symbols.size, models)
+            read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, behind)
             self.take(at, symbols)
             place[0] = ends[min(row + per_block, count) - 1]
         runs.offsets[1:] = 8 * ends - self.first
@@ -252,23 +274,26 @@ class _String(NamedTuple):
 
     def read_side_by_side(self, runs: Runs) -> int:
         """Read all blocks where runs tell that they begin; return the next bit."""
-        runs.check(self.n, self.end - self.first)
+        runs.check(self.n, self.end - self.first, self.lanes)
         every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
 
         def task(start: int, stop: int) -> None:
             read_one, read_two = self._reader(1), self._reader(2)
             room = np.empty(min(2 * BLOCK, stop - start), np.uint8)
-            found = Runs.empty(runs.log2_run, room.size)
+            models = np.empty_like(room)
+            found = Runs.empty(runs.log2_run, room.size, self.lanes)
             at = start
             while at < stop:
                 # Two full blocks, if another one follows: no word is then near the end of data.
+                # The tables of many models leave no room for it in the caches.
                 two = at + 2 * BLOCK <= stop and at + 2 * BLOCK < self.n
+                two &= not self.tables.classed
                 upto = min(at + (2 * BLOCK if two else BLOCK), stop)
                 rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
                 places = (self.first + runs.offsets[rows][::per_block]) >> 3
-                symbols = room[: upto - at]
+                symbols, classes = room[: upto - at], self._classes(at, upto, models)
                 try:
-                    (read_two if two else read_one)(places, symbols, every, 0, *found[1:])
+                    (read_two if two else read_one)(places, classes, symbols, every, 0, *found[1:])
                 except Truncated as error:
                     raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
                 if not runs.same(rows, found, self.first):
@@ -281,7 +306,13 @@ class _String(NamedTuple):
         return self.first + int(runs.offsets[-1])
 
     def _reader(self, ways: int) -> Reader:
-        return Reader(self.tables, self.data, min(self.end // 8, self.data.size), ways, vectors())
+        end = min(self.end // 8, self.data.size)
+        return Reader(self.tables, self.data, end, ways, self.lanes, vectors())
+
+    def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        if self.classes_of is None:
+            return room[:0]
+        return self.classes_of(start, stop, room[: stop - start])
 
 
 def _ignore(at: int, symbols: np.ndarray) -> None:

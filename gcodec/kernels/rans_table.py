@@ -1,4 +1,8 @@
-"""Tables of a rANS model: what loops look up for each symbol, or for each slot of the total."""
+"""Tables of rANS models: what loops look up for each symbol, or for each slot of the total.
+
+There is one model for all symbols, or one for each class of them; tables of several models lie
+behind each other, so that the class is the upper part of an index.
+"""
 
 from __future__ import annotations
 
@@ -11,49 +15,55 @@ from gcodec.kernels.memory import aligned_empty
 
 LEAST_LOG2, MOST_LOG2 = 12, 15  # of the sum of all frequencies
 LEAST_STATE = 1 << 16
-HEAD = 128  # bytes of the 32 states before the words of a block
+STATE_NBYTES = 4  # of each of the states before the words of a block
+LOG2_ALPHABET = 8
 
 _COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
 
 
 class WriteTables(NamedTuple):
-    """What an encoder looks up by symbol.
+    """What an encoder looks up by symbol, with its class above it.
 
     Attributes
     ----------
     log2_total : int
-    entries : (256,) uint64 array
+    classed : bool
+        Whether symbols have classes: they are then of 16 bits, the class above the symbol.
+    entries : (256 * classes,) uint64 array
         In the upper half `pairs`; in the lower the bits of a float32, which times half a state
         gives the quotient of the state by the frequency, or one less.
-    reciprocals : (256,) uint64 array
+    reciprocals : (256 * classes,) uint64 array
         2^(32 + log2_total) divided by the frequency, rounded up: times a state, and shifted back,
         the exact quotient.
-    pairs : (256,) uint32 array
+    pairs : (256 * classes,) uint32 array
         The frequency in the lower 16 bits, the first of the symbol's slots above.
     """
 
     log2_total: int
+    classed: bool
     entries: np.ndarray
     reciprocals: np.ndarray
     pairs: np.ndarray
 
 
 class ReadTables(NamedTuple):
-    """What a decoder looks up.
+    """What a decoder looks up, each table by classes.
 
     Attributes
     ----------
     log2_total : int
-    slots : (2**log2_total,) uint8 array
+    classed : bool
+    slots : (2**log2_total * classes,) uint8 array
         The symbol of each slot.
-    pairs : (256,) uint32 array
+    pairs : (256 * classes,) uint32 array
         As those of `WriteTables`.
-    entries : (2**log2_total,) uint32 array, or of no elements
+    entries : (2**log2_total * classes,) uint32 array, or of no elements
         The symbol of each slot in 8 bits, its place among the symbol's slots in 12, the frequency
         in 12; none where these do not suffice, or the table would not stay in the first cache.
     """
 
     log2_total: int
+    classed: bool
     slots: np.ndarray
     pairs: np.ndarray
     entries: np.ndarray
@@ -64,29 +74,29 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 
     Parameters
     ----------
-    frequencies : (256,) int64 array
-        Of each byte: from 0 to 2^15 − 1, the sum 2^log2_total.
+    frequencies : (256,) or (classes, 256) int64 array
+        Of each byte: from 0 to 2^15 − 1, the sum of each model 2^log2_total.
     log2_total : int
         From 12 to 15.
     """
     if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
         raise ParameterError.of("log2_total", log2_total, f"from {LEAST_LOG2} to {MOST_LOG2}")
-    flat = frequencies.shape == (256,) and frequencies.dtype == np.int64
-    if not flat or frequencies.min() < 0 or frequencies.max() >> MOST_LOG2:
+    alike = frequencies.shape[-1:] == (256,) and frequencies.dtype == np.int64
+    if not alike or frequencies.min() < 0 or frequencies.max() >> MOST_LOG2:
         raise ParameterError("frequencies: must be 256 int64 from 0 to 2**15 - 1")
-    if int(frequencies.sum()) != 1 << log2_total:
+    if (frequencies.sum(-1) != 1 << log2_total).any():
         raise ParameterError(f"frequencies: must add up to 2**{log2_total}")
 
 
 def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
     """Make the tables of an encoder; see `check_frequencies`."""
     check_frequencies(frequencies, log2_total)
-    pairs, entries = _pairs(frequencies), aligned_empty(256, np.uint64)
-    some = np.maximum(frequencies, 1).astype(np.uint64)
+    pairs, entries = _pairs(frequencies), aligned_empty(frequencies.size, np.uint64)
+    some = np.maximum(frequencies, 1).reshape(-1).astype(np.uint64)
     entries[:] = pairs.astype(np.uint64) << np.uint64(32)
     entries |= halved_reciprocals(some).view(np.uint32)
     reciprocals = (np.uint64((1 << (32 + log2_total)) - 1) + some) // some
-    return WriteTables(log2_total, entries, reciprocals, pairs)
+    return WriteTables(log2_total, frequencies.ndim > 1, entries, reciprocals, pairs)
 
 
 def halved_reciprocals(frequencies: np.ndarray) -> np.ndarray:
@@ -106,19 +116,21 @@ def halved_reciprocals(frequencies: np.ndarray) -> np.ndarray:
 def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     """Make the tables of a decoder; see `check_frequencies`."""
     check_frequencies(frequencies, log2_total)
-    slots = aligned_empty(1 << log2_total, np.uint8)
-    slots[:] = np.repeat(np.arange(256, dtype=np.uint8), frequencies)
-    pairs = _pairs(frequencies)
-    if 1 << log2_total > _COMPACT or frequencies.max() >= _COMPACT:
-        return ReadTables(log2_total, slots, pairs, np.empty(0, np.uint32))
-    entries, both = aligned_empty(slots.size, np.uint32), pairs[slots]
-    places = np.arange(slots.size, dtype=np.uint32) - (both >> np.uint32(16))
+    classed, each = frequencies.ndim > 1, frequencies.reshape(-1)
+    pairs, slots = _pairs(frequencies), aligned_empty(int(each.sum()), np.uint8)
+    owners = np.repeat(np.arange(each.size, dtype=np.uint32), each)  # by class and symbol
+    slots[:] = owners & np.uint32(0xFF)
+    if 1 << log2_total > _COMPACT or each.max() >= _COMPACT:
+        return ReadTables(log2_total, classed, slots, pairs, np.empty(0, np.uint32))
+    entries, both = aligned_empty(slots.size, np.uint32), pairs[owners]
+    slot = np.arange(slots.size, dtype=np.uint32) & np.uint32((1 << log2_total) - 1)
+    places = slot - (both >> np.uint32(16))
     entries[:] = slots | places << np.uint32(8) | both << np.uint32(20)
-    return ReadTables(log2_total, slots, pairs, entries)
+    return ReadTables(log2_total, classed, slots, pairs, entries)
 
 
 def _pairs(frequencies: np.ndarray) -> np.ndarray:
-    pairs = aligned_empty(256, np.uint32)
+    pairs = aligned_empty(frequencies.size, np.uint32)
     # A first slot of 2^15 is one of a symbol that has none.
-    pairs[:] = frequencies | (np.cumsum(frequencies) - frequencies) << 16
+    pairs[:] = (frequencies | (frequencies.cumsum(-1) - frequencies) << 16).reshape(-1)
     return pairs

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from gcodec.kernels.jit import Kernel, kernel, subroutine
-from gcodec.kernels.rans_table import HEAD, LEAST_STATE, WriteTables
+from gcodec.kernels.rans_table import LEAST_STATE, WriteTables
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -25,7 +25,6 @@ from gcodec.kernels.rans_vector import (
 )
 from gcodec.kernels.rans_write_vector import writing
 
-_HEAD_WORDS = HEAD // 2
 _ONE, _FOUR, _SIXTEEN = (np.uint64(k) for k in (1, 4, 16))
 _LOW = np.uint64(0xFFFF)
 
@@ -38,15 +37,18 @@ class Writer:
     tables : WriteTables
     most : int
         Symbols of a block at most.
+    lanes : int
+        States that take turns.
     vector : bool
-        See `vectors`.
+        See `vectors`; only for LANES of them.
     """
 
-    def __init__(self, tables: WriteTables, most: int, vector: bool) -> None:
-        self._loop = _writer(tables.log2_total, vector)
+    def __init__(self, tables: WriteTables, most: int, lanes: int, vector: bool) -> None:
+        vector &= lanes == LANES
+        self._loop = _writer(tables.log2_total, tables.classed, lanes, vector)
         self._tables = tables.entries, tables.reciprocals, tables.pairs, _compressing()
         # A symbol gives off at most one word; vectors are stored whole, garbage before the words.
-        self._words = np.empty(most + LANES + _HEAD_WORDS, "<u2")
+        self._words = np.empty(most + LANES + 2 * lanes, "<u2")
         self._kept = np.zeros(KEPT, np.int64)
 
     def __call__(
@@ -56,13 +58,13 @@ class Writer:
 
         Parameters
         ----------
-        symbols : (n,) uint8 array
+        symbols : (n,) uint8 array, or uint16 where they have classes
             At least one. All must have a frequency.
         every, row : int
             The i-th run of `every` symbols, a multiple of LANES, is told in row + i.
         words : int64 array
             Of each run, the words from its first on to the end of the block.
-        states : (rows, LANES) uint32 array
+        states : (rows, lanes) uint32 array
             The states before each run.
 
         Returns
@@ -89,17 +91,18 @@ def _compressing() -> np.ndarray:
 
 
 @functools.cache
-def _writer(log2_total: int, vector: bool) -> Kernel:
+def _writer(log2_total: int, classed: bool, lanes: int, vector: bool) -> Kernel:
+    variant, kind = f"{log2_total} {classed} {lanes} {vector}", "uint16" if classed else "uint8"
     total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)
     quotient = np.uint64(32 + log2_total)
     write_groups = writing(log2_total) if vector else no_groups
 
-    @subroutine(variant=f"{log2_total} {vector}")
+    @subroutine(variant=variant)
     def write_singles(symbols, reciprocals, pairs, states, out, at):
         """Write symbols, the first of lane 0, before the words from `at` on; return where."""
         place, i = np.uint64(at), symbols.size
         while i > 0:
-            first = (i - 1) // LANES * LANES
+            first = (i - 1) // lanes * lanes
             group = symbols[first:i]
             for k in range(1, group.size + 1):
                 lane = np.uint64(group.size - k)
@@ -117,25 +120,26 @@ def _writer(log2_total: int, vector: bool) -> Kernel:
         return np.int64(place)
 
     @kernel(
-        "in uint8[], int64, int64, in uint64[], in uint64[], in uint32[], in uint8[], "
+        f"in {kind}[], int64, int64, in uint64[], in uint64[], in uint32[], in uint8[], "
         "out int64[], out uint16[], out int64[], out uint32[]",
-        variant=f"{log2_total} {vector}",
+        variant=variant,
     )
     def write_block(
         symbols, every, row, entries, reciprocals, pairs, compress, kept, out, words, snapshots
     ):
-        # A symbol takes at most one word: out.size >= symbols.size + LANES + _HEAD_WORDS. Tables
-        # have 256 entries; `words` and `snapshots` have the rows of all runs, of 1 and of LANES.
+        # A symbol takes at most one word: out.size >= symbols.size + LANES + 2 * lanes. Symbols
+        # are below the tables' sizes; `words` and `snapshots` have the rows of all runs, of 1 and
+        # of `lanes`.
         count = (symbols.size + every - 1) // every
         at, i = out.size, symbols.size
-        states = snapshots[(row + count - 1) * LANES : (row + count) * LANES]
-        for lane in range(LANES):
+        states = snapshots[(row + count - 1) * lanes : (row + count) * lanes]
+        for lane in range(lanes):
             states[lane] = LEAST_STATE
         for b in range(count - 1, -1, -1):
             start = b * every
             if b < count - 1:
-                before, states = states, snapshots[(row + b) * LANES : (row + b + 1) * LANES]
-                for lane in range(LANES):
+                before, states = states, snapshots[(row + b) * lanes : (row + b + 1) * lanes]
+                for lane in range(lanes):
                     states[lane] = before[lane]
             whole = i - i % LANES if vector else start
             at = write_singles(symbols[whole:i], reciprocals, pairs, states, out, at)
@@ -145,10 +149,10 @@ def _writer(log2_total: int, vector: bool) -> Kernel:
                 write_groups(symbols, entries, compress, states, kept, 0, out)
                 at = kept[AT]
             words[row + b], i = out.size - at, start
-        head = out[at - _HEAD_WORDS : at]
-        for lane in range(LANES):
+        head = out[at - 2 * lanes : at]
+        for lane in range(lanes):
             head[2 * lane] = np.uint16(states[lane])
             head[2 * lane + 1] = np.uint16(states[lane] >> np.uint32(16))
-        kept[AT] = at - _HEAD_WORDS
+        kept[AT] = at - 2 * lanes
 
     return write_block
