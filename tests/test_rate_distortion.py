@@ -132,7 +132,8 @@ def test_page_has_the_figures_of_the_example() -> None:
         _, _, section = PAGE.partition(f"### Bits per value at an error of {error:g}\n")
         heads, _, *rows = section.strip().splitlines()
         row = next(row for row in rows if row.startswith(f"| {rate_distortion.title(dump)} |"))
-        shown = dict(zip(heads.split(" | ")[1:], row.strip("| ").split(" | ")[1:], strict=True))
+        cells = [line.strip("| ").split(" | ")[1:] for line in (heads, row)]
+        shown = dict(zip(*cells, strict=True))
         assert shown
         for name, point in rate_distortion.at_error(dump, measured, error).items():
             text = shown.get(f"`{name}`", "–").strip("* ")
