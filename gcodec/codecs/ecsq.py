@@ -20,7 +20,7 @@ row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -68,9 +68,7 @@ class ECSQ(Codec):
     """
 
     refuses_nonfinite = True
-
-    # Of the tensor; what `_of_shape` sets.
-    _shape: ClassVar[tuple[int, ...] | None] = None
+    uses_shape = True
 
     rounding: str = param(
         Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
@@ -118,12 +116,6 @@ class ECSQ(Codec):
         """States of rANS."""
         return "states"
 
-    def _of_shape(self, shape: Any) -> ECSQ:
-        bound = self.replaced()
-        dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        object.__setattr__(bound, "_shape", dims)
-        return bound
-
     def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
         largest = np.array([max_abs_bits(values) if values.size else 0], np.uint32)
         largest = largest.view(np.float32)
@@ -135,7 +127,7 @@ class ECSQ(Codec):
 
     def _of_values(self, values: np.ndarray, seed: int) -> Levels:
         """Quantise what is finite, and not all 0."""
-        shape = (values.size,) if self._shape is None else self._shape
+        shape = self._shape_of(values.size)
         if isinstance(self.step, float):
             step = self.step
         elif self.bits:
