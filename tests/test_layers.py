@@ -19,7 +19,7 @@ LAYERS = [
     {"gennorm", "codebooks"},
     {"entropy"},
     {"contexts"},
-    {"step_search"},
+    {"step_search", "minifloat_plans"},
     {
         "scalar_levels",
         "level_strings",
