@@ -241,8 +241,10 @@ class ContextString(NamedTuple):
         )
 
     def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all."""
+        """Find where blocks begin, by reading all; of fewer states than tables tell, none do."""
         tables = self.table.read_tables()
         where = self.data, self.first, self.end, self.n
         runs = rans_string.index(tables, *where, log2_block, self.scales.classes, self.lanes)
+        if self.lanes < STATES[-1]:
+            return SeekTable.of(log2_block, np.zeros(2, np.int64))
         return SeekTable.of(log2_block, runs.offsets, None, runs.states)
