@@ -196,6 +196,7 @@ def _halves(counts: np.ndarray) -> list[int]:
     # Half of the share of each, as there are two signs; at least a slot.
     sizes = np.maximum((pairs[1 : top + 1] * TOTAL + total) // (2 * total), 1)
     escape = max(int(pairs[top + 1 :].sum()) * TOTAL // total, 1)
+    escape = min(escape, TOTAL - 1 - 2 * top)  # which leaves a slot for each
     while 2 * int(sizes.sum()) + escape >= TOTAL:
         sizes[sizes.argmax()] -= 1
     return [escape, *sizes.tolist()]
