@@ -66,8 +66,8 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     if not flat.any():
         return
     for error in ERRORS:
-        step = scalar_levels.step_for_error(flat, error, x.shape)
-        found = scalar_levels.nearest(flat, step, x.shape)
+        step, matrix = scalar_levels.step_for_error(flat, error, x.shape, random=False)
+        found = scalar_levels.nearest(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)
     for s in LEVELS:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.rice import Rice
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
 
 _RICE = 5  # bits of a parameter
@@ -65,6 +65,8 @@ class Exceptions(NamedTuple):
             if int(numbers.max()) >> 40:
                 raise Corrupt("a list of exceptions has a number of more than 40 bits")
             found.append(numbers.astype(np.int64))
+        if at > end:
+            raise Truncated(f"the bits end within a list of exceptions, at bit {end}")
         # Below 2^40 each, of fewer than 2^23 a MiB of data: sums do not wrap around.
         places = np.cumsum(found[0] + 1) - 1
         if int(places[-1]) >= n:

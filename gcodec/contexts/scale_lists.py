@@ -17,7 +17,7 @@ from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.rans import RANS
 from gcodec.entropy.rice import Rice
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
 
 MOST = 127
@@ -78,6 +78,8 @@ def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, i
             data[: -(-end // 8)], count, start=reader.at
         )
         scales = np.where(numbers > 0, numbers.astype(np.int64) + (base - 1), 0)
+    if after > end:
+        raise Truncated(f"the bits end within a list of scales, at bit {end}")
     if count and (int(scales.min()) < 0 or int(scales.max()) > MOST):
         raise Corrupt(f"a scale is not from 0 to {MOST}")
     return scales.astype(np.uint8), after

@@ -25,12 +25,13 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import class_map, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
 HAS_COLUMNS = 1 << 7  # of the byte of states
-STATES = (2, 8, 32)
+STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
@@ -150,9 +151,9 @@ def write(
         return room
 
     tables, lead = plan.table.write_tables(), front.trimmed()
-    log2_run = LOG2_STATES if lanes == STATES[-1] else rans_string.LOG2_BLOCK
+    log2_run = LOG2_STATES if lanes == LANES else rans_string.LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, symbols_of, n, lead, log2_run, lanes)
-    return data, nbits, tabled.index_of(runs, n, nbits) if lanes == STATES[-1] else None
+    return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
 
 class ContextString(NamedTuple):
