@@ -56,10 +56,10 @@ class Plan(NamedTuple):
 
 def coded(n: int, fmt: MiniFloat, code: str) -> int:
     """Return how many bytes stand for n codes in an entropy-coded string."""
-    return -(-n // 2) if _paired(fmt, code) else n
+    return -(-n // 2) if paired(fmt, code) else n
 
 
-def _paired(fmt: MiniFloat, code: str) -> bool:
+def paired(fmt: MiniFloat, code: str) -> bool:
     """Whether a byte stands for two codes."""
     # With rANS it halves what states take, in bits and in time.
     return code == "pair" or (code == "rans" and per_byte(fmt) == 2)
@@ -70,7 +70,7 @@ def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
     if code in ("none", "auto") or not n:
         return n * fmt.width
     raw = _raw(n, fmt) if code == "planes" else 0
-    return raw + tabled.longest_nbits(_KINDS[code], coded(n, fmt, code), _alphabet(fmt, code).size)
+    return raw + tabled.longest_nbits(KINDS[code], coded(n, fmt, code), alphabet(fmt, code).size)
 
 
 def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:
@@ -102,10 +102,10 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
 
 def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Iterator[Plan]:
     """Return a plan for each table that may be taken."""
-    counts = held if _paired(fmt, code) else _parts(_codes(held, n, fmt), code, fmt)
+    counts = held if paired(fmt, code) else _parts(_codes(held, n, fmt), code, fmt)
     raw = _raw(n, fmt) if code == "planes" else 0
     if book in ("auto", "empirical"):
-        table = Table.own(_KINDS[code], counts, _alphabet(fmt, code))
+        table = Table.own(KINDS[code], counts, alphabet(fmt, code))
         yield Plan(code, None, table, raw + table.nbits(counts))
     if book != "empirical":
         books = range(codebooks.number_of(fmt)) if isinstance(book, str) else (book,)
@@ -114,19 +114,19 @@ def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str)
             yield Plan(code, number, table, raw + table.nbits(counts))
 
 
-_KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in CODES}
-_KINDS["rans"] = "rans"
+KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in CODES}
+KINDS["rans"] = "rans"
 
 
 def static(fmt: MiniFloat, code: str, book: int) -> Table:
     """Return the table of a codebook."""
     counts = codebooks.counts(fmt, book)
-    if _paired(fmt, code):
+    if paired(fmt, code):
         digits = np.zeros(16, np.int64)
         digits[: counts.size] = counts
         products = np.outer(digits, digits).reshape(-1)
-        return Table.static(_KINDS[code], _shares(products) if code == "rans" else products)
-    return Table.static(_KINDS[code], _parts(counts, code, fmt))
+        return Table.static(KINDS[code], _shares(products) if code == "rans" else products)
+    return Table.static(KINDS[code], _parts(counts, code, fmt))
 
 
 def _shares(products: np.ndarray) -> np.ndarray:
@@ -140,12 +140,12 @@ def _shares(products: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
-def _alphabet(fmt: MiniFloat, code: str) -> np.ndarray:
+def alphabet(fmt: MiniFloat, code: str) -> np.ndarray:
     """Return the bytes that may occur in a string, rising."""
     codes = np.arange(1 << fmt.width)
     magnitudes = codes & (1 << fmt.width - 1) - 1
     valid = (magnitudes <= fmt.top) & (codes != 1 << fmt.width - 1)
-    if _paired(fmt, code):
+    if paired(fmt, code):
         digits = np.zeros(16, np.bool_)
         digits[: valid.size] = valid
         return np.flatnonzero(np.outer(digits, digits)).astype(np.uint8)
@@ -207,7 +207,7 @@ def write(
         head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), _raw(n, fmt))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if _paired(fmt, plan.code):
+        if paired(fmt, plan.code):
             return codes[start:stop]
         symbols = codes[start:stop]
         if per_byte(fmt) == 2:
@@ -219,7 +219,7 @@ def write(
             symbols = room
         return symbols
 
-    return tabled.write(plan.table, symbols_of, _live(n, fmt, plan.code), head, n)
+    return tabled.write(plan.table, symbols_of, live(n, fmt, plan.code), head, n)
 
 
 class CodedPayload(NamedTuple):
@@ -263,12 +263,12 @@ class CodedPayload(NamedTuple):
         first = _raw(n, fmt) if code == "planes" else 0
         if first > nbits:
             raise Truncated(f"the payload has {nbits} bits, signs and mantissas {first}")
-        live = _live(n, fmt, code)
+        some = live(n, fmt, code)
         if book is not None:
-            string = String(static(fmt, code, book), data, first, nbits, live)
+            string = String(static(fmt, code, book), data, first, nbits, some)
         else:
-            where = data, first, nbits, _alphabet(fmt, code)
-            string = String.behind(_KINDS[code], *where, live)
+            where = data, first, nbits, alphabet(fmt, code)
+            string = String.behind(KINDS[code], *where, some)
         string.refuse_short()
         return cls(string, n, fmt, code)
 
@@ -315,7 +315,7 @@ class CodedPayload(NamedTuple):
                 check(symbols, count, self.fmt)
             take(at, symbols)
 
-        return pairs if _paired(self.fmt, self.code) else singles
+        return pairs if paired(self.fmt, self.code) else singles
 
     def _joined(self, at: int, exponents: np.ndarray) -> np.ndarray:
         """Join exponents with the signs and mantissas of their elements."""
@@ -330,7 +330,7 @@ class CodedPayload(NamedTuple):
         return codes
 
 
-def _live(n: int, fmt: MiniFloat, code: str) -> Live:
+def live(n: int, fmt: MiniFloat, code: str) -> Live:
     """Return that all of the bytes have words that stand for n codes."""
     return Live.all(coded(n, fmt, code))
 

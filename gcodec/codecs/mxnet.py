@@ -21,6 +21,8 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, releases 1.9.1 (2-
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +31,12 @@ from gcodec import index_plans, index_strings, shares
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.fields.packed import lookup, packed, signs
+from gcodec.fields.positions import positions as positions_in
+from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import arithmetic, convert, sent_codes
-from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.kernels.dequantize import LEVELS_1BIT, LEVELS_2BIT, dequantize
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.threshold import (
@@ -55,7 +60,6 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can te
 # leaves the least error under feedback, and within 5 % of the least without.
 _AUTO_RMS = 1.25
 _COUNT = Field("count", Integer(0, shares.MOST), "elements that are sent")
-_LEVELS_2BIT, _LEVELS_1BIT = LevelCode(2), LevelCode(1)
 
 
 class TwoBitSymbols(NamedTuple):
@@ -117,7 +121,6 @@ class MXNet2Bit(Codec):
     server: str = param(
         Choice("no", "yes"), "no", "decode with the six-decimal threshold of an MXNet server"
     )
-
     form: str = param(
         Choice("dense", "sparse", unsent=("auto",)),
         "dense",
@@ -207,14 +210,14 @@ class MXNet2Bit(Codec):
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
         level = self._of(symbols)._level
-        dequantize(symbols.codes, _LEVELS_2BIT, level, out)
+        dequantize(symbols.codes, LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
         level = self._of(symbols)._level_in(dtype)
-        dequantize(symbols.codes, _LEVELS_2BIT, level, out, add=scale)
+        dequantize(symbols.codes, LEVELS_2BIT, level, out, add=scale)
 
     def _check_size(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         fits = symbols.n == out.size and symbols.codes.size == TWO_BIT.nbytes(out.size)
@@ -268,6 +271,14 @@ class MXNet2Bit(Codec):
         minus = np.unpackbits(signs, count=positions.size).view(np.bool_)
         return positions, np.where(minus, -self._level, self._level)
 
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        level = float(self._level)
+        if self.form == "dense":
+            return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
+        k = payload.scalars["count"]
+        string = IndexString(self.index, payload.data, k, walk.end, k, n)
+        return chain(signs(walk, k, level), positions_in(walk, string))
+
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)
 
@@ -314,13 +325,13 @@ class MXNet1Bit(Codec):
 
     def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, _LEVELS_1BIT, np.float32(1), out)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
 
     def _dequantize_add(
         self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, _LEVELS_1BIT, np.float32(1), out, add=scale)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
 
     def _pack(self, symbols: OneBitSymbols) -> Payload:
         return Payload(self, {}, symbols.codes, 8 * symbols.codes.size)
@@ -328,6 +339,9 @@ class MXNet1Bit(Codec):
     def _unpack(self, payload: Payload, n: int) -> OneBitSymbols:
         _check_words(payload, n, ONE_BIT)
         return OneBitSymbols(payload.data)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        return packed(walk, ONE_BIT, n, "sign", "sign", lookup("-+", 1.0))
 
 
 def _check_words(payload: Payload, n: int, layout: FieldLayout) -> None:
