@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +22,10 @@ from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
 Floats = NDArray[np.float32]
 
 ROUNDINGS = ("nearest", "stochastic")
-LARGEST_PLAIN = 126
+LARGEST_PLAIN, LARGEST_RANDOM = 126, 127  # of which scales are made
 DEAD_FROM = 44  # the class below which levels are rated
 NEUTRAL = 128  # the centroid in the middle of a cell
-TINY = 2.0**-100
+TINY, LIFT = 2.0**-60, np.float32(2.0**64)
 ONE, HALF = np.float32(1), np.float32(0.5)
 
 
@@ -58,6 +59,8 @@ class Choice(NamedTuple):
 def scaled(x: Floats, step: np.float32) -> Floats:
     """Return magnitudes in steps."""
     with np.errstate(under="ignore"):
+        if max(abs(v) for v in x) < TINY:
+            x, step = x * LIFT, step * LIFT
         return np.array([abs(v) * (ONE / step) for v in x], np.float32)
 
 
@@ -83,7 +86,8 @@ def centroid(ys: Sequence[np.float32], magnitudes: Sequence[int]) -> int:
     if not magnitudes:
         return NEUTRAL
     rests = [math.trunc((float(y) - m) * 1024) for y, m in zip(ys, magnitudes, strict=True)]
-    return NEUTRAL + round(sum(rests) / (4 * len(rests)))
+    mean = Fraction(sum(rests), 4 * len(rests))
+    return min(max(NEUTRAL + math.floor(mean + Fraction(1, 2)), 0), 255)
 
 
 def centroids_of(ys: Sequence[np.float32] | Floats, magnitudes: Sequence[int]) -> tuple[int, int, int]:
@@ -94,17 +98,10 @@ def centroids_of(ys: Sequence[np.float32] | Floats, magnitudes: Sequence[int]) -
     return one, two, more
 
 
-def stochastic_level(value: np.float32, step: np.float32, s: int, word: int) -> int:
-    """Return the magnitude of a level that is rounded at random, of the norm s·step."""
-    norm = np.float32(s) * step
-    c = s / float(norm)
-    with np.errstate(under="ignore"):
-        if norm < TINY:
-            r = np.float32(float(abs(value)) * c)
-        else:
-            r = abs(value) * np.float32(c)
-    low = math.floor(float(r))
-    return min(s, low + ((word >> 1) < int((float(r) - low) * 2.0**31)))
+def stochastic_level(y: np.float32, word: int) -> int:
+    """Return the magnitude of a level that is rounded at random."""
+    low = math.floor(y)
+    return low + ((word >> 1) < int((float(y) - low) * 2.0**31))
 
 
 def symbols_of(x: Floats, magnitudes: Sequence[int]) -> list[int]:
@@ -132,10 +129,10 @@ def encode(
         magnitudes = [rated_level(y, c) for y, c in zip(ys, classes, strict=True)]
         centroids = centroids_of(ys, magnitudes)
     else:
-        s = 2 ** max(0, math.frexp(max(ys))[1])
         words = philox.words(seed, n)
-        magnitudes = [stochastic_level(v, step, s, w) for v, w in zip(x, words, strict=True)]
-        scales = contexts.scales_of(magnitudes, choice.width, choice.columns)
+        magnitudes = [stochastic_level(y, w) for y, w in zip(ys, words, strict=True)]
+        cut = [min(m, LARGEST_RANDOM) for m in magnitudes]
+        scales = contexts.scales_of(cut, choice.width, choice.columns)
         centroids = neutral
     string = contexts.made(
         symbols_of(x, magnitudes), choice.width, scales, choice.table, choice.lanes, choice.lists
