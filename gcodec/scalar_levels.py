@@ -113,7 +113,7 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
     k = symbols >> 1
     moved = (centroids.astype(np.int64) - CENTRE)[np.clip(k, 1, 3) - 1]
     with np.errstate(over="ignore"):
-        size = ((256 * k + moved) * (step / 256)).astype(np.float32)
+        size = ((256 * k + moved) * (float(np.float32(step)) / 256)).astype(np.float32)
     return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
 
 

@@ -143,17 +143,18 @@ class ECSQ(Codec):
         shape, random = self._shape_of(values.size), self.rounding == "stochastic"
         if isinstance(self.step, float):
             step = self.step
-            matrix = scalar_levels.matrix_for(values, step * lift, shape)
+            matrix = scalar_levels.matrix_for(values, float(np.float32(step)) * lift, shape)
         else:
             find, target = scalar_levels.step_for_error, self.nmse
             if self.bits:
                 find, target = scalar_levels.step_for_bits, self.bits
             lifted, matrix = find(values, target, shape, random)
             step = max(binary32(lifted / lift), _LEAST_STEP)
+        unit = float(np.float32(step)) * lift
         if random:
-            found = scalar_levels.at_random(values, step * lift, matrix, seed)
+            found = scalar_levels.at_random(values, unit, matrix, seed)
         else:
-            found = scalar_levels.nearest(values, step * lift, matrix)
+            found = scalar_levels.nearest(values, unit, matrix)
         return found._replace(step=step)
 
     def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
