@@ -223,11 +223,43 @@ class ContextString(NamedTuple):
         ------
         FormatError
         """
-        places, runs = self.exceptions.places, None
-        if seek is not None and seek.states is not None:
-            if not bits_follow:
-                seek.must_cover(self.end - self.first)
-            runs = Runs(seek.log2_block, seek.offsets, seek.states)
+        if seek is not None and not bits_follow:
+            seek.must_cover(self.end - self.first)
+        where = self.data, self.first, self.end, self.n
+        return rans_string.read(
+            self.table.read_tables(),
+            *where,
+            self._checked(take),
+            _runs(seek),
+            bits_follow,
+            self.scales.classes,
+            self.lanes,
+        )
+
+    def read_range(self, start: int, stop: int, take: Take, seek: SeekTable | None) -> None:
+        """Read symbols start to stop - 1, and some before and behind; see `read`.
+
+        With a seek table that has states, few others; else all before.
+
+        Raises
+        ------
+        FormatError
+        """
+        if seek is not None:
+            seek.must_cover(self.end - self.first)
+        where = self.data, self.first, self.end, self.n, start, stop
+        rans_string.read_range(
+            self.table.read_tables(),
+            *where,
+            self._checked(take),
+            _runs(seek),
+            self.scales.classes,
+            self.lanes,
+        )
+
+    def _checked(self, take: Take) -> Take:
+        """Return a `take` that checks that exceptions, and no others, are escapes."""
+        places = self.exceptions.places
 
         def taken(at: int, symbols: np.ndarray) -> None:
             here = self.exceptions.within(at, at + symbols.size)
@@ -236,11 +268,7 @@ class ContextString(NamedTuple):
                 raise Corrupt("an escape is no exception, or an exception no escape")
             take(at, symbols)
 
-        tables = self.table.read_tables()
-        where = self.data, self.first, self.end, self.n
-        return rans_string.read(
-            tables, *where, taken, runs, bits_follow, self.scales.classes, self.lanes
-        )
+        return taken
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all."""
@@ -248,3 +276,10 @@ class ContextString(NamedTuple):
         where = self.data, self.first, self.end, self.n
         runs = rans_string.index(tables, *where, log2_block, self.scales.classes, self.lanes)
         return SeekTable.of(log2_block, runs.offsets, None, runs.states)
+
+
+def _runs(seek: SeekTable | None) -> Runs | None:
+    """Return where runs begin, if a table tells their states."""
+    if seek is None or seek.states is None:
+        return None
+    return Runs(seek.log2_block, seek.offsets, seek.states)

@@ -73,6 +73,7 @@ class Reader:
         row: int,
         ends: np.ndarray,
         states: np.ndarray,
+        whole: bool = True,
     ) -> None:
         """Read as many blocks as there are ways.
 
@@ -91,6 +92,8 @@ class Reader:
             The byte behind each run.
         states : (rows, lanes) uint32 array
             The states behind each run.
+        whole : bool
+            False where a block goes on: its states are then any.
 
         Raises
         ------
@@ -105,7 +108,7 @@ class Reader:
             raise Truncated(f"the payload ends within a block of symbols, at byte {self._end}")
         if status == _LOW_HEAD:
             raise Corrupt("a block of symbols begins in a state below 2**16")
-        if status == _OTHER_END:
+        if status == _OTHER_END and whole:
             raise Corrupt("a block of symbols does not end in the states that it must")
 
 
