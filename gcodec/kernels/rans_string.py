@@ -6,7 +6,8 @@ fewer states. A reader ends each block with all states 2^16. Where a run of symb
 tell a bit, and within a block the states.
 
 Symbols may have classes, each with a model of its own: who writes a symbol puts its class above
-it, and who reads one tells its class first.
+it, and who reads one tells its class first. With a trellis (see `trellis`), the quantiser that is
+next is a part of the model too: who writes puts it above the class, and who reads finds it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.lane_order import LOG2_RUN
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
 from gcodec.kernels.rans_vector import LANES, vectors
@@ -51,19 +53,20 @@ class Runs(NamedTuple):
     states: np.ndarray
 
     @classmethod
-    def empty(cls, log2_run: int, n: int, lanes: int = LANES) -> Runs:
+    def empty(cls, log2_run: int, n: int, lanes: int = LANES, trellis: bool = False) -> Runs:
         """Make room to tell the runs of n symbols."""
-        if not LEAST_LOG2_RUN <= log2_run <= LOG2_BLOCK:
-            allowed = f"from {LEAST_LOG2_RUN} to {LOG2_BLOCK}"
+        least = LOG2_RUN if trellis else LEAST_LOG2_RUN
+        if not least <= log2_run <= LOG2_BLOCK:
+            allowed = f"from {least} to {LOG2_BLOCK}"
             raise ParameterError.of("log2_run", log2_run, allowed)
         count = -(-n >> log2_run)
         return cls(log2_run, np.zeros(count + 1, np.int64), np.zeros((count, lanes), np.uint32))
 
-    def check(self, n: int, nbits: int, lanes: int = LANES) -> None:
+    def check(self, n: int, nbits: int, lanes: int = LANES, trellis: bool = False) -> None:
         """Raise `Corrupt` unless these can be runs of n symbols in so many bits."""
-        count = -(-n >> self.log2_run)
+        count, least = -(-n >> self.log2_run), LOG2_RUN if trellis else LEAST_LOG2_RUN
         shapes = self.offsets.shape == (count + 1,) and self.states.shape == (count, lanes)
-        if not LEAST_LOG2_RUN <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
+        if not least <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
             raise Corrupt("the seek table is one of another string")
         if self.offsets.min() < 0 or self.offsets.max() > nbits:
             raise Corrupt("the seek table passes the string")
@@ -179,6 +182,7 @@ def read(
     bits_follow: bool = False,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> int:
     """Read the string of n symbols.
 
@@ -201,6 +205,8 @@ def read(
         it; given if there are models of several, called on the threads of the pool.
     lanes : int
         States of a block.
+    trellis : bool
+        Whether the quantiser that is next is a part of the model; there are then classes.
 
     Returns
     -------
@@ -212,7 +218,7 @@ def read(
     FormatError
     """
     refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, take, classes_of, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
     if runs is None:
         found = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
     else:
@@ -231,11 +237,15 @@ def index(
     log2_run: int,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> Runs:
-    """Find where the runs of a string begin, by reading it; see `read`."""
+    """Find where the runs of a string begin, by reading it; see `read`.
+
+    With a trellis, runs have at least 2^16 symbols.
+    """
     refuse_short(n, end - first, lanes)
-    runs = Runs.empty(log2_run, n, lanes)
-    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes)
+    runs = Runs.empty(log2_run, n, lanes, trellis)
+    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
     found = string.read_in_order(runs)
     if found < end:
         raise Corrupt(f"the payload has {end - found} bits behind its last word")
@@ -253,6 +263,7 @@ class _String(NamedTuple):
     take: Callable[[int, np.ndarray], None]
     classes_of: ClassesOf | None
     lanes: int
+    trellis: bool
 
     def read_in_order(self, runs: Runs) -> int:
         """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
@@ -274,7 +285,7 @@ class _String(NamedTuple):
 
     def read_side_by_side(self, runs: Runs) -> int:
         """Read all blocks where runs tell that they begin; return the next bit."""
-        runs.check(self.n, self.end - self.first, self.lanes)
+        runs.check(self.n, self.end - self.first, self.lanes, self.trellis)
         every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
 
         def task(start: int, stop: int) -> None:
@@ -307,7 +318,7 @@ class _String(NamedTuple):
 
     def _reader(self, ways: int) -> Reader:
         end = min(self.end // 8, self.data.size)
-        return Reader(self.tables, self.data, end, ways, self.lanes, vectors())
+        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vectors())
 
     def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if self.classes_of is None:
