@@ -54,6 +54,9 @@ class Levels(NamedTuple):
         The same of those, in order.
     scales : Scales or None
         None where all is zero, or nothing.
+    lanes : int
+        With a trellis, the states that take turns, and symbols are in halves of a step; see
+        `kernels.trellis`. Else 0.
     """
 
     step: float
@@ -61,6 +64,7 @@ class Levels(NamedTuple):
     symbols: np.ndarray
     beyond: np.ndarray
     scales: Scales | None
+    lanes: int = 0
 
 
 def largest(x: np.ndarray) -> float:

@@ -6,7 +6,8 @@ take turns as in `kernels.lane_order`, and the model depends on the quantiser th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from gcodec.kernels.scalar_quantize import ESCAPE
 Table = ClassTable | TrellisTable
 
 
-class ByClass(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ByClass:
     """Symbols with the models of their classes.
 
     Attributes
@@ -33,9 +35,9 @@ class ByClass(NamedTuple):
     symbols: np.ndarray
     scales: Scales
 
-    kind = ClassTable
-    tables = class_tables
-    lanes = 0  # as many as pay
+    kind: ClassVar = ClassTable
+    tables: ClassVar = class_tables
+    lanes: ClassVar[int] = 0  # as many as pay
 
     def counts(self, sample: int) -> np.ndarray:
         """Count symbols by model, all or about so many, as (64, 256) int64."""
@@ -58,7 +60,8 @@ class ByClass(NamedTuple):
         return self.symbols[start:stop], classes
 
 
-class ByTrellis(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ByTrellis:
     """Symbols with the models of their classes and quantisers; see `ByClass`.
 
     Attributes
@@ -74,8 +77,8 @@ class ByTrellis(NamedTuple):
     scales: Scales
     lanes: int
 
-    kind = TrellisTable
-    tables = trellis_tables
+    kind: ClassVar = TrellisTable
+    tables: ClassVar = trellis_tables
 
     @classmethod
     def of(cls, symbols: np.ndarray, scales: Scales, lanes: int) -> ByTrellis:
@@ -105,7 +108,6 @@ class ByTrellis(NamedTuple):
     def part(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return symbols and models of a range; see `ByClass`."""
         return self.symbols[start:stop], self.models[start:stop]
-
 
 
 def classes_in_turns(scales: Scales, lanes: int, start: int, stop: int) -> np.ndarray:

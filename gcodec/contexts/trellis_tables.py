@@ -28,7 +28,9 @@ from gcodec.kernels.trellis import EVEN, MODELS, MOST, ODD, QUANTISERS
 LEVELS = Magnitudes(MOST, least_escape=2)
 _SIGNED = np.arange(2 * MOST + 2)  # twice a k, plus the sign
 # The symbols of the levels of each quantiser.
-_SYMBOLS = tuple(2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTISERS))
+_SYMBOLS = tuple(
+    2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTISERS)
+)
 
 
 class TrellisTable(NamedTuple):
