@@ -7,6 +7,7 @@ import numpy as np
 
 from gcodec import scalar_levels
 from gcodec.contexts import strings, trellis_tables
+from gcodec.contexts.models import ByClass
 from gcodec.contexts.scales import Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
@@ -18,22 +19,21 @@ from gcodec.scalar_levels import CENTRE, Levels, Matrix
 _WORTH = 0.48  # of a bit, in squares of half a step
 
 
-def nearest(x, step, matrix, passes=2):
+def nearest(x, step, matrix, passes=2, start=None, info=False, half_fit=False, worth=_WORTH):
     size, symbols = scalar_levels._checked(x, step), aligned_empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, size, symbols)
     scales = Scales.of(symbols, *matrix)
     plan = strings.plan(symbols, scales)
     lanes = strings.lanes_of(plan.nbits)
-    number = plan.table.number
-    if number == 255:
-        from gcodec.contexts.models import ByClass
-        of = ByClass(symbols, scales)
-        number = int(of.tables.statics_nbits(of.counts(1 << 18)).argmin())
-    table = trellis_tables.statics()[number]
+    table = start or trellis_tables.static_for(ByClass(symbols, scales).counts(1 << 18))
+    if half_fit:
+        scalar_quantize.plain_levels(x, np.float32(size/2), symbols)
+        scales = Scales.of(symbols, *matrix)
+        scales = Scales(scales.width, np.where(scales.rows>0,np.maximum(scales.rows.astype(int)-4,1),0).astype(np.uint8), scales.columns)
     factor = scalar_quantize.inverse(np.float32(size / 2))
     moved = np.zeros(3, np.float32)
     for k in range(passes):
-        costs = (table.costs() * (_WORTH / 2**rans.POINT)).astype(np.float32).reshape(-1)
+        costs = (table.costs() * (worth / 2**rans.POINT)).astype(np.float32).reshape(-1)
         trellis_search.best_levels(x, factor, scales.classes, costs, moved, lanes, symbols)
         errors = trellis_search.errors_of(x, factor, symbols)
         centroids = scalar_levels._centroids(errors)
@@ -44,4 +44,5 @@ def nearest(x, step, matrix, passes=2):
     beyond = trellis_search.beyond(x[places], factor, symbols[places])
     small = beyond < ODD
     symbols[places[small]] = beyond[small]
-    return Levels(step, centroids, symbols, beyond[~small], scales, lanes), errors
+    found = Levels(step, centroids, symbols, beyond[~small], scales, lanes)
+    return (found, errors) if info else found

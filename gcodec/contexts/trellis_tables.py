@@ -28,9 +28,7 @@ from gcodec.kernels.trellis import EVEN, MODELS, MOST, ODD, QUANTISERS
 LEVELS = Magnitudes(MOST, least_escape=2)
 _SIGNED = np.arange(2 * MOST + 2)  # twice a k, plus the sign
 # The symbols of the levels of each quantiser.
-_SYMBOLS = tuple(
-    2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTISERS)
-)
+_SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTISERS)]
 
 
 class TrellisTable(NamedTuple):
@@ -150,6 +148,12 @@ def statics_nbits(counts: np.ndarray) -> np.ndarray:
     each = [class_tables.nbits(one, every) for one, every in zip(some, _costs(), strict=True)]
     found: np.ndarray = each[0] + each[1]
     return found
+
+
+def static_for(counts: np.ndarray) -> TrellisTable:
+    """Return the static table that is probably best, for (64, 256) counts of plain levels."""
+    found = sum(class_tables.nbits(counts, every) for every in _costs())
+    return statics()[int(np.argmin(found))]
 
 
 def static(number: int) -> TrellisTable:
