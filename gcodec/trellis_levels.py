@@ -9,12 +9,11 @@ from gcodec import scalar_levels
 from gcodec.contexts import strings, trellis_tables
 from gcodec.contexts.models import ByClass
 from gcodec.contexts.scales import Scales
-from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
-from gcodec.kernels import scalar_quantize, trellis, trellis_search
+from gcodec.kernels import scalar_quantize, trellis_search
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.trellis import ODD
-from gcodec.scalar_levels import CENTRE, Levels, Matrix
+from gcodec.scalar_levels import CENTRE, Levels
 
 _WORTH = 0.48  # of a bit, in squares of half a step
 

@@ -17,7 +17,7 @@ import numpy as np
 from class_tables import ERRORS, ROUNDS, blended, prior, tensors
 
 from gcodec import scalar_levels, trellis_levels
-from gcodec.contexts import class_tables, strings, trellis_tables
+from gcodec.contexts import class_tables, trellis_tables
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.models import ByTrellis
 from gcodec.contexts.trellis_tables import LEVELS, TrellisTable

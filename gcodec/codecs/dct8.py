@@ -24,18 +24,20 @@ optimization", arXiv 2411.19870 (tiles, k of them).
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.dct import chunks, levels, strings, transform
+from gcodec.dct import chunks, levels, shown, strings, transform
 from gcodec.dct.basis import MOST_POINTS
 from gcodec.dct.chunks import Chunks
 from gcodec.dct.levels import Levels
 from gcodec.dct.panthalia import from_panthalia, to_panthalia, to_safetensors
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import Choice, Integer, Sizes
 from gcodec.params import param
@@ -93,9 +95,7 @@ class DCT8(Codec):
 
     refuses_nonfinite = True
     takes_all_finite = False  # coefficients may pass float32
-
-    # Of the tensor; what `_of_shape` sets.
-    _shape: ClassVar[tuple[int, ...] | None] = None
+    uses_shape = True
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
@@ -115,14 +115,6 @@ class DCT8(Codec):
         """Refuse tiles of three sizes."""
         if self.layout == "tiles" and len(self.chunk) == 3:
             raise ParameterError.of("chunk", self.chunk, "one or two sizes with layout=tiles")
-
-    def _of_shape(self, shape: Any) -> DCT8:
-        if self.layout == "flat":
-            return self
-        bound = self.replaced()
-        dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        object.__setattr__(bound, "_shape", dims)
-        return bound
 
     def _chunks(self, n: int) -> Chunks:
         if self.layout == "flat":
@@ -205,6 +197,11 @@ class DCT8(Codec):
         if not self._decodes_finite(symbols):
             raise Corrupt("a value passes float32")
         return symbols
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        cut = self._chunks(n)
+        sizes = cut.count, cut.size, min(self.k, cut.size)
+        return shown.pieces(walk, *sizes, self.values, self.index)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         raise ParameterError("nbits: the bytes of dct8 do not tell it; give it as nbits=…")

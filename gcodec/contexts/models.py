@@ -43,12 +43,12 @@ class ByClass:
         """Count symbols by model, all or about so many, as (64, 256) int64."""
         step = max(1, self.symbols.size // sample) if sample else 1
         of = self.scales
-        return class_map.class_counts(self.symbols, of.rows, of.columns, of.width, step)
+        return class_map.class_counts(self.symbols, of.rows, of.columns, of.matrix.width, step)
 
     def unknown(self, table: Any) -> np.ndarray:
         """Return which symbols in the order of coding their models do not have, rising."""
-        of = self.scales
-        return class_map.unknown_symbols(self.symbols, of.rows, of.columns, of.width, table.tops)
+        of, width = self.scales, self.scales.matrix.width
+        return class_map.unknown_symbols(self.symbols, of.rows, of.columns, width, table.tops)
 
     def places(self, coded: np.ndarray) -> np.ndarray:
         """Return where in the tensor those are that are coded at (k,) int64 places."""

@@ -1,12 +1,12 @@
 """Strings of symbols with a class each: scales, exceptions, then rANS with a model for each class.
 
-    table u8 · states u8 · width LEB128 · exceptions LEB128        whole bytes
-    scales of rows · scales of columns, if bit 7 of `states` is 1 · exceptions · zeros to a byte
+    table u8 · states u8 · width LEB128 · group LEB128 · exceptions LEB128        whole bytes
+    scales of rows · scales of columns, if group is not 0 · table · exceptions · zeros to a byte
     rANS of all symbols
 
-`table` is the number of a static table, or 255 for one that comes before the exceptions. Bits 0
-to 6 of `states` are how many states take turns: 2, 8 or 32. Symbols are twice a magnitude, plus 1
-where it is negative; one above the largest of its class is an exception, and coded as an escape.
+`table` is the number of a static table, or 255 for one that is sent. 2, 8 or 32 states take
+turns. Symbols are twice a magnitude, plus 1 where it is negative; one above the largest of its
+class is an exception, and coded as an escape.
 
 With a trellis the quantiser that is next chooses the model too, and symbols are coded as lanes
 take turns; a static table is then one of `trellis_tables`, and an exception is a symbol that its
@@ -24,7 +24,7 @@ from gcodec.contexts import models
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByClass, ByTrellis, Table
-from gcodec.contexts.scales import Scales
+from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import tabled
 from gcodec.errors import Corrupt
@@ -36,7 +36,6 @@ from gcodec.kernels.rans_vector import LANES
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-HAS_COLUMNS = 1 << 7  # of the byte of states
 STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
@@ -146,8 +145,8 @@ def write(
     places = np.sort(coded.places(unknown))
     found = symbols[places].astype(np.int64)
     found[found >= models.least_escape(with_trellis)] = beyond
-    flags = lanes | (HAS_COLUMNS if scales.columns.size else 0)
-    head = bytes([plan.table.number, flags]) + leb128(scales.width) + leb128(places.size)
+    numbers = (scales.matrix.width, scales.matrix.group, places.size)
+    head = bytes([plan.table.number, lanes]) + b"".join(map(leb128, numbers))
     front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
     scales.put(front)
     plan.table.put(front)
@@ -205,12 +204,11 @@ class ContextString(NamedTuple):
         FormatError
         """
         reader = Reader(data[: end // 8].data, first // 8)
-        number, flags = reader.uint(1), reader.uint(1)
-        width, count = reader.leb128(), reader.leb128()
-        lanes = flags & (HAS_COLUMNS - 1)
+        number, lanes = reader.uint(1), reader.uint(1)
+        matrix, count = Matrix(reader.leb128(), reader.leb128()), reader.leb128()
         if lanes not in STATES:
             raise Corrupt(f"symbols of {lanes} states that take turns")
-        scales, at = Scales.read(width, flags >= HAS_COLUMNS, n, data, 8 * reader.at, end)
+        scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
         kind = TrellisTable if with_trellis else ClassTable
         table, at = kind.read(number, data, at, end)
         exceptions, at = Exceptions.read(count, n, data, at, end)
@@ -259,8 +257,10 @@ class ContextString(NamedTuple):
         return rans_string.read(*self._where(), taken, runs, bits_follow, *self._models())
 
     def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all."""
+        """Find where blocks begin, by reading all; of fewer states than tables tell, none do."""
         runs = rans_string.index(*self._where(), log2_block, *self._models())
+        if self.lanes < STATES[-1]:
+            return SeekTable.of(log2_block, np.zeros(2, np.int64))
         return SeekTable.of(log2_block, runs.offsets, None, runs.states)
 
     @property

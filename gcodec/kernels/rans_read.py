@@ -10,14 +10,24 @@ With a trellis, each lane has a path through it too, on which the model of its n
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.rans_read_vector import reading
-from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
+from gcodec.kernels.rans_table import (
+    COMPACT,
+    LEAST_LOG2,
+    LEAST_STATE,
+    LOG2_ALPHABET,
+    MOST_LOG2,
+    STATE_NBYTES,
+    ReadTables,
+)
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -27,6 +37,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
+    vectors,
 )
 from gcodec.kernels.trellis import above_class, after
 
@@ -139,7 +150,15 @@ def _expanding() -> np.ndarray:
     return orders(words_of)
 
 
-@functools.cache
+def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, bool]]:
+    for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
+        for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
+            yield log2_total, False, compact, ways, LANES, False, vectors()
+    for lanes, trellis in itertools.product((2, 8, LANES), (False, True)):
+        yield LEAST_LOG2, True, True, 1, lanes, trellis, vectors() and lanes == LANES
+
+
+@factory(_models)
 def _reader(
     log2_total: int,
     classed: bool,

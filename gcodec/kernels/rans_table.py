@@ -19,7 +19,7 @@ LEAST_STATE = 1 << 16
 STATE_NBYTES = 4  # of each of the states before the words of a block
 LOG2_ALPHABET = 8
 
-_COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
+COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
 
 
 class WriteTables(NamedTuple):
@@ -119,7 +119,7 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     check_frequencies(frequencies, log2_total)
     classed, each = frequencies.ndim > 1, frequencies.reshape(-1)
     pairs, slots = _pairs(frequencies), aligned_empty(int(each.sum()), np.uint8)
-    compact = 1 << log2_total <= _COMPACT and each.max() < _COMPACT
+    compact = 1 << log2_total <= COMPACT and each.max() < COMPACT
     entries = aligned_empty(slots.size if compact else 0, np.uint32)
     _fill_slots(each, slots, entries)
     return ReadTables(log2_total, classed, slots, pairs, entries)

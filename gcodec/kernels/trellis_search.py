@@ -45,6 +45,7 @@ def best_levels(
     costs: np.ndarray,
     moved: np.ndarray,
     lanes: int,
+    every: int,
     out: np.ndarray,
 ) -> None:
     """Find levels.
@@ -63,6 +64,8 @@ def best_levels(
         How far from the levels 1, 2, and those above, points lie.
     lanes : int
         That take turns: 2, 8 or 32.
+    every : int
+        Of so many runs one is searched, from the first on.
     out : (n,) uint8 array
         The symbols, where the tensor has them.
     """
@@ -75,6 +78,8 @@ def best_levels(
         found, classes = np.empty(size, np.uint8), np.empty(size, np.uint8)
         ends = _row(np.uint32)
         for at in range(start, stop, RUN):
+            if at // RUN % every:
+                continue
             end = min(at + RUN, stop)
             here = found[: end - at]
             _search_run(
@@ -87,15 +92,18 @@ def best_levels(
     pool.run(task, x.size, RUN)
 
 
-def errors_of(x: np.ndarray, factor: np.float32, symbols: np.ndarray) -> Errors:
+def errors_of(x: np.ndarray, factor: np.float32, every: int, symbols: np.ndarray) -> Errors:
     """Return what symbols leave over, in halves of a step; see `best_levels`."""
 
     def task(start: int, stop: int) -> np.ndarray:
         sums = np.zeros(8, np.int64)
-        _sum_errors(x[start:stop], factor, symbols[start:stop], sums)
+        for at in range(start, stop, RUN):
+            if at // RUN % every == 0:
+                end = min(at + RUN, stop)
+                _sum_errors(x[at:end], factor, symbols[at:end], sums)
         return sums
 
-    total: np.ndarray = np.stack(pool.run(task, x.size)).sum(axis=0)
+    total: np.ndarray = np.stack(pool.run(task, x.size, RUN)).sum(axis=0)
     return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
 
 
