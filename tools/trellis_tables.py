@@ -1,4 +1,4 @@
-"""Make ``gcodec/contexts/trellis_tables.txt``: the static tables of the two quantisers of a trellis.
+"""Make ``gcodec/contexts/trellis_tables.txt``: the static tables of a trellis' two quantisers.
 
     python tools/trellis_tables.py DUMP...
 
@@ -25,7 +25,7 @@ from gcodec.kernels.scalar_quantize import ESCAPE
 
 TABLES = 12
 GENERATIONS = 3
-PASSES = 3  # in which the levels of a tensor are found
+PASSES = 2  # in which the levels of a tensor are found
 MANY = 1 << 17  # elements of a tensor, beyond which it is cut
 SCALE = 1e9  # of shares, where integers are asked for
 
@@ -36,7 +36,7 @@ def samples(x: np.ndarray, steps: list[float], start: TrellisTable) -> Iterator[
     """Yield counts of magnitudes by class, of each quantiser, for each step."""
     for step in steps:
         matrix = scalar_levels.matrix_for(x.reshape(-1), step, x.shape)
-        found = trellis_levels.nearest(x.reshape(-1), step, matrix, PASSES, start)
+        found, _ = trellis_levels.nearest(x.reshape(-1), step, matrix, start, PASSES)
         assert found.scales is not None
         counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
         first, second = trellis_tables.level_counts(counts)
@@ -95,12 +95,12 @@ def clustered(every: list[Pair]) -> list[TrellisTable]:
 
 def main() -> None:
     """Write the file."""
-    every = []
+    every, nearest = [], scalar_levels.Nearest()
     for x in tensors(sys.argv[1:]):
         some = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
         if some.any():
             flat = some.reshape(-1)
-            steps = [scalar_levels.step_for_error(flat, e, some.shape, False)[0] for e in ERRORS]
+            steps = [scalar_levels.step_for_error(flat, e, some.shape, nearest)[0] for e in ERRORS]
             every.append((some, steps))
     geometric = prior() * 1e6
     start = table((geometric, geometric))

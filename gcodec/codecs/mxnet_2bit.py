@@ -214,20 +214,20 @@ class MXNet2Bit(Codec):
         return TwoBitSymbols(codes, threshold, n, self._shape_of(n))
 
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out)
+        self._check_size(symbols, out.size)
         level = self._of(symbols)._level
         dequantize(symbols.codes, LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        self._check_size(symbols, out)
+        self._check_size(symbols, out.size)
         level = self._of(symbols)._level_in(dtype)
         dequantize(symbols.codes, LEVELS_2BIT, level, out, add=scale)
 
-    def _check_size(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        fits = symbols.n == out.size and symbols.codes.size == TWO_BIT.nbytes(out.size)
-        self._require(fits, out.size, symbols.shape)
+    def _check_size(self, symbols: TwoBitSymbols, n: int) -> None:
+        fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
+        self._require(fits, n, symbols.shape)
 
     def _pack(self, symbols: TwoBitSymbols) -> Payload:
         scalars: dict[str, Any] = {"threshold": symbols.threshold}
@@ -250,6 +250,7 @@ class MXNet2Bit(Codec):
         self, symbols: TwoBitSymbols, limit: int | None
     ) -> symbol_strings.Written | None:
         """Write the payload of ``form=context``, if it has fewer bits than a limit."""
+        self._check_size(symbols, symbols.n)
         codes = unpack_fields(symbols.codes, symbols.n, TWO_BIT)
         given = _turned(codes), symbols.shape or (symbols.n,), BitString()
         if limit is None:

@@ -227,6 +227,7 @@ def _own(counts: np.ndarray, kind: Magnitudes) -> np.ndarray:
     sizes[places > tops] = 0
     above = np.where(np.arange(pairs.shape[1]) > tops, pairs, 0).sum(axis=1)
     escapes = np.maximum(above * TOTAL // totals[:, 0], least)
+    escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
     while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
         sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
     found = np.zeros(counts.shape, np.int64)

@@ -35,8 +35,6 @@ class ByClass:
     symbols: np.ndarray
     scales: Scales
 
-    kind: ClassVar = ClassTable
-    tables: ClassVar = class_tables
     lanes: ClassVar[int] = 0  # as many as pay
 
     def counts(self, sample: int) -> np.ndarray:
@@ -44,6 +42,19 @@ class ByClass:
         step = max(1, self.symbols.size // sample) if sample else 1
         of = self.scales
         return class_map.class_counts(self.symbols, of.rows, of.columns, of.matrix.width, step)
+
+    def statics_nbits(self, counts: np.ndarray) -> list[int]:
+        """Return about how many bits counts take with each static table."""
+        found: list[int] = class_tables.statics_nbits(counts).tolist()
+        return found
+
+    def static(self, number: int) -> ClassTable:
+        """Return the static table of this number."""
+        return class_tables.static(number)
+
+    def own(self, counts: np.ndarray) -> ClassTable:
+        """Make the table of counts, to be sent."""
+        return ClassTable.own(counts)
 
     def unknown(self, table: Any) -> np.ndarray:
         """Return which symbols in the order of coding their models do not have, rising."""
@@ -77,9 +88,6 @@ class ByTrellis:
     scales: Scales
     lanes: int
 
-    kind: ClassVar = TrellisTable
-    tables: ClassVar = trellis_tables
-
     @classmethod
     def of(cls, symbols: np.ndarray, scales: Scales, lanes: int) -> ByTrellis:
         """Find the models of (n,) uint8 symbols."""
@@ -96,6 +104,19 @@ class ByTrellis:
     def counts(self, sample: int) -> np.ndarray:
         """Count symbols by model, as (128, 256) int64; see `ByClass`."""
         return trellis.model_counts(self.symbols, self.models, sample)
+
+    def statics_nbits(self, counts: np.ndarray) -> list[int]:
+        """Return about how many bits counts take with each static table."""
+        found: list[int] = trellis_tables.statics_nbits(counts).tolist()
+        return found
+
+    def static(self, number: int) -> TrellisTable:
+        """Return the static table of this number."""
+        return trellis_tables.static(number)
+
+    def own(self, counts: np.ndarray) -> TrellisTable:
+        """Make the table of counts, to be sent."""
+        return TrellisTable.own(counts)
 
     def unknown(self, table: Any) -> np.ndarray:
         """Return which symbols their models do not have; see `ByClass`."""

@@ -16,7 +16,7 @@ model does not have, coded as the escape of the same parity.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def best(symbols: np.ndarray, candidates: list[Scales]) -> Scales:
     def nbits(scales: Scales) -> int:
         of = ByClass(symbols, scales)
         counts = of.counts(_SAMPLE)
-        coded = int(of.tables.statics_nbits(counts).min())
+        coded = min(of.statics_nbits(counts))
         return coded * symbols.size // int(counts.sum()) + scales.nbits()
 
     return min(candidates, key=nbits)
@@ -98,14 +98,14 @@ def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE, lanes: int 
         With a trellis, the states that take turns; else 0.
     """
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
-    coded = turns or ByClass(symbols, scales)
+    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
     counts = coded.counts(sample)
     seen, n = int(counts.sum()), symbols.size
-    sizes = coded.tables.statics_nbits(counts).tolist()
-    table: Table = coded.tables.statics()[sizes.index(min(sizes))]
+    sizes = coded.statics_nbits(counts)
+    table: Table = coded.static(sizes.index(min(sizes)))
     nbits = min(sizes) * n // seen
     if nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
-        own = coded.kind.own(counts)
+        own: Any = coded.own(counts)
         if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
     return Plan(scales, table, nbits + scales.nbits(), turns)
@@ -139,7 +139,7 @@ def write(
         None where the string is too short for one.
     """
     scales, n, with_trellis = plan.scales, symbols.size, plan.turns is not None
-    coded = plan.turns or ByClass(symbols, scales)
+    coded: ByClass | ByTrellis = plan.turns or ByClass(symbols, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
     unknown = coded.unknown(plan.table)
     places = np.sort(coded.places(unknown))
@@ -209,7 +209,7 @@ class ContextString(NamedTuple):
         if lanes not in STATES:
             raise Corrupt(f"symbols of {lanes} states that take turns")
         scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
-        kind = TrellisTable if with_trellis else ClassTable
+        kind: Any = TrellisTable if with_trellis else ClassTable
         table, at = kind.read(number, data, at, end)
         exceptions, at = Exceptions.read(count, n, data, at, end)
         after = at + -at % 8
@@ -272,9 +272,10 @@ class ContextString(NamedTuple):
         return self.table.read_tables(), self.data, self.first, self.end, self.n
 
     def _models(self) -> tuple[ClassesOf, int, bool]:
-        return self._classes, self.lanes, self.with_trellis
+        return self.classes, self.lanes, self.with_trellis
 
-    def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+    def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Return the classes of a range in the order of coding; with a trellis, of whole runs."""
         if self.with_trellis:
             return models.classes_in_turns(self.scales, self.lanes, start, stop)
         return self.scales.classes(start, stop, room)

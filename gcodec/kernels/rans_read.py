@@ -107,8 +107,8 @@ class Reader:
         out : (ways * n,) uint8 array
             The symbols, those of a block behind those of the one before it.
         every, row : int
-            The i-th run of `every` symbols, a multiple of LANES, and of RUN with a trellis, is
-            told in row + i, those of a block behind those of the one before it.
+            The i-th run of `every` symbols, a multiple of LANES, is told in row + i, those of a
+            block behind those of the one before it.
         ends : int64 array
             The byte behind each run.
         states : (rows, lanes) uint32 array
@@ -259,10 +259,11 @@ def _reader(
         # states, KEPT of `kept`, and for each of its runs an end and `lanes` states behind, from
         # `row` on. A slot is below slots.size, which is entries.size if that is not 0; there are
         # out.size classes, each with its part of the tables, or there is but one model. With a
-        # trellis there are CLASSES of them for each quantiser, and `every` is a multiple of RUN.
+        # trellis there are CLASSES of them for each quantiser, and of RUN and `every` one is a
+        # multiple of the other.
         n = out.size // ways
         count = (n + every - 1) // every
-        length = RUN if trellis else every
+        length = min(every, RUN) if trellis else every
         table = entries if compact else pairs
         for way in range(ways):
             at = starts[way]
@@ -278,7 +279,7 @@ def _reader(
             for way in range(ways):
                 kept[KEPT * way + PLACE] = way * n + start
                 kept[KEPT * way + LAST_PLACE] = way * n + stop - lanes
-            if trellis:
+            if trellis and start % RUN == 0:
                 for k in range(ways * lanes):
                     paths[k] = 0
             if vector:

@@ -20,7 +20,6 @@ import numpy as np
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
-from gcodec.kernels.lane_order import LOG2_RUN
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
 from gcodec.kernels.rans_vector import LANES, vectors
@@ -53,20 +52,19 @@ class Runs(NamedTuple):
     states: np.ndarray
 
     @classmethod
-    def empty(cls, log2_run: int, n: int, lanes: int = LANES, trellis: bool = False) -> Runs:
+    def empty(cls, log2_run: int, n: int, lanes: int = LANES) -> Runs:
         """Make room to tell the runs of n symbols."""
-        least = LOG2_RUN if trellis else LEAST_LOG2_RUN
-        if not least <= log2_run <= LOG2_BLOCK:
-            allowed = f"from {least} to {LOG2_BLOCK}"
+        if not LEAST_LOG2_RUN <= log2_run <= LOG2_BLOCK:
+            allowed = f"from {LEAST_LOG2_RUN} to {LOG2_BLOCK}"
             raise ParameterError.of("log2_run", log2_run, allowed)
         count = -(-n >> log2_run)
         return cls(log2_run, np.zeros(count + 1, np.int64), np.zeros((count, lanes), np.uint32))
 
-    def check(self, n: int, nbits: int, lanes: int = LANES, trellis: bool = False) -> None:
+    def check(self, n: int, nbits: int, lanes: int = LANES) -> None:
         """Raise `Corrupt` unless these can be runs of n symbols in so many bits."""
-        count, least = -(-n >> self.log2_run), LOG2_RUN if trellis else LEAST_LOG2_RUN
+        count = -(-n >> self.log2_run)
         shapes = self.offsets.shape == (count + 1,) and self.states.shape == (count, lanes)
-        if not least <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
+        if not LEAST_LOG2_RUN <= self.log2_run <= LOG2_BLOCK or not shapes or self.offsets[0]:
             raise Corrupt("the seek table is one of another string")
         if self.offsets.min() < 0 or self.offsets.max() > nbits:
             raise Corrupt("the seek table passes the string")
@@ -239,12 +237,9 @@ def index(
     lanes: int = LANES,
     trellis: bool = False,
 ) -> Runs:
-    """Find where the runs of a string begin, by reading it; see `read`.
-
-    With a trellis, runs have at least 2^16 symbols.
-    """
+    """Find where the runs of a string begin, by reading it; see `read`."""
     refuse_short(n, end - first, lanes)
-    runs = Runs.empty(log2_run, n, lanes, trellis)
+    runs = Runs.empty(log2_run, n, lanes)
     string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
     found = string.read_in_order(runs)
     if found < end:
@@ -285,7 +280,7 @@ class _String(NamedTuple):
 
     def read_side_by_side(self, runs: Runs) -> int:
         """Read all blocks where runs tell that they begin; return the next bit."""
-        runs.check(self.n, self.end - self.first, self.lanes, self.trellis)
+        runs.check(self.n, self.end - self.first, self.lanes)
         every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
 
         def task(start: int, stop: int) -> None:
