@@ -6,7 +6,8 @@ fewer states. A reader ends each block with all states 2^16. Where a run of symb
 tell a bit, and within a block the states.
 
 Symbols may have classes, each with a model of its own: who writes a symbol puts its class above
-it, and who reads one tells its class first.
+it, and who reads one tells its class first. With a trellis (see `trellis`), the quantiser that is
+next is a part of the model too: who writes puts it above the class, and who reads finds it.
 """
 
 from __future__ import annotations
@@ -187,6 +188,7 @@ def read(
     bits_follow: bool = False,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> int:
     """Read the string of n symbols.
 
@@ -209,6 +211,8 @@ def read(
         it; given if there are models of several, called on the threads of the pool.
     lanes : int
         States of a block.
+    trellis : bool
+        Whether the quantiser that is next is a part of the model; there are then classes.
 
     Returns
     -------
@@ -220,7 +224,7 @@ def read(
     FormatError
     """
     refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, take, classes_of, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
     if runs is None:
         found = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
     else:
@@ -242,6 +246,7 @@ def read_range(
     runs: Runs | None = None,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> None:
     """Read symbols start to stop - 1 of a string of n, and some before and behind; see `read`.
 
@@ -251,10 +256,10 @@ def read_range(
     if runs is None:
         # Blocks up to any are a string too.
         upto = min(-(-stop >> LOG2_BLOCK) << LOG2_BLOCK, n)
-        read(tables, data, first, end, upto, take, None, upto < n, classes_of, lanes)
+        read(tables, data, first, end, upto, take, None, upto < n, classes_of, lanes, trellis)
         return
     refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, take, classes_of, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
     string.read_side_by_side(runs, start, stop)
 
 
@@ -267,11 +272,12 @@ def index(
     log2_run: int,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> Runs:
     """Find where the runs of a string begin, by reading it; see `read`."""
     refuse_short(n, end - first, lanes)
     runs = Runs.empty(log2_run, n, lanes)
-    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes)
+    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
     found = string.read_in_order(runs)
     if found < end:
         raise Corrupt(f"the payload has {end - found} bits behind its last word")
@@ -289,6 +295,7 @@ class _String(NamedTuple):
     take: Callable[[int, np.ndarray], None]
     classes_of: ClassesOf | None
     lanes: int
+    trellis: bool
 
     def read_in_order(self, runs: Runs) -> int:
         """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
@@ -357,12 +364,12 @@ class _String(NamedTuple):
         # As many more as whole groups of symbols may take up.
         end = min(self.end // 8, self.data.size, stop + 2 * self.lanes)
         data = np.concatenate((head, self.data[at:end]))
-        reader = Reader(self.tables, data, data.size, 1, self.lanes, vectors())
+        reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vectors())
         return reader, np.zeros(1, np.int64), at - head.size
 
     def _reader(self, ways: int) -> Reader:
         end = min(self.end // 8, self.data.size)
-        return Reader(self.tables, self.data, end, ways, self.lanes, vectors())
+        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vectors())
 
     def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if self.classes_of is None:
