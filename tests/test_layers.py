@@ -19,7 +19,12 @@ LAYERS = [
     {"arrays", "payload", "shares"},
     {"gennorm", "codebooks"},
     {"entropy"},
-    {"level_strings", "minifloat_strings", "minifloat_scales", "index_strings", "sparse_values"},
+    {"contexts"},
+    {"step_search", "minifloat_plans"},
+    {
+        *("scalar_levels", "level_strings", "minifloat_strings", "minifloat_scales"),
+        *("index_strings", "sparse_values"),
+    },
     {"index_plans", "fields"},
     {"dct"},
     {"hooks"},
@@ -34,7 +39,7 @@ LAYERS = [
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 # Whose modules may import each other.
-PACKAGES = ("kernels", "entropy", "fields", "dct", "advisor", "gradients", "cli")
+PACKAGES = ("kernels", "entropy", "contexts", "fields", "dct", "advisor", "gradients", "cli")
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

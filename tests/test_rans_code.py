@@ -123,7 +123,7 @@ def test_estimated_size_of_few() -> None:
 
 
 def test_logarithms() -> None:
-    logs = rans._logs()
+    logs = rans.log2_table()
     assert logs.size == 2**15 + 1
     exact = np.log2(np.arange(1, 2**15 + 1)) * 2**28
     assert np.abs(logs[1:] - exact).max() < 4

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.bits import Bits
-from gcodec.errors import Corrupt, Truncated
+from gcodec.errors import Corrupt
 from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2
 
 LENGTH_NBITS = 4  # of the length of a frequency, and of P
@@ -109,7 +110,8 @@ def read_frequencies(
 
 def fields_of(data: np.ndarray, at: int, end: int, alphabet: np.ndarray) -> Iterator[Field]:
     """Read a table field by field; see `read_frequencies`."""
-    reader = BitReader(data, at, end, LENGTH_NBITS + alphabet.size * (LENGTH_NBITS + MOST_LOG2))
+    most = LENGTH_NBITS + alphabet.size * (LENGTH_NBITS + MOST_LOG2)
+    reader = BitReader(data, at, end, most, "a table of frequencies")
     log2_total = reader.take(LENGTH_NBITS)
     if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
         raise Corrupt(f"frequencies that add up to 2**{log2_total}")
@@ -119,22 +121,3 @@ def fields_of(data: np.ndarray, at: int, end: int, alphabet: np.ndarray) -> Iter
         length = reader.take(LENGTH_NBITS)
         frequency = 1 << length - 1 | reader.take(length - 1) if length else 0
         yield Field(symbol, frequency, start, reader.at)
-
-
-class BitReader:
-    """Reads numbers, most significant bit first, of at most so many bits in all."""
-
-    def __init__(self, data: np.ndarray, at: int, end: int, most: int) -> None:
-        first = at // 8
-        last = -(-min(at + most, end) // 8)
-        self._number = int.from_bytes(data[first:last].tobytes(), "big")
-        self._stop = 8 * last
-        self._end = end
-        self.at = at
-
-    def take(self, count: int) -> int:
-        """Return the next bits as a number."""
-        if count > self._end - self.at:
-            raise Truncated(f"the bits end within a table of frequencies, at bit {self._end}")
-        self.at += count
-        return self._number >> self._stop - self.at & (1 << count) - 1

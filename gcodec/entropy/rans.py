@@ -54,9 +54,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.code import Code
 from gcodec.entropy.frequency_table import (
-    BitReader,
     read_frequencies,
     table_nbits,
     write_frequencies,
@@ -68,7 +68,7 @@ from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_
 from gcodec.limits import Limits
 
 _TOP = 8  # bits of the largest value
-_POINT = 28  # bits of logarithms behind the binary point
+POINT = 28  # bits of logarithms behind the binary point
 _COUNT = 34  # bits of counts that are compared, so that no product passes 63
 _WORTH = 1024  # a share of this of all bits is worth a larger total
 
@@ -96,7 +96,7 @@ def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
     used = np.flatnonzero(counts)
     if used.size < 1 + (log2_total == MOST_LOG2):
         raise ParameterError(f"counts: too few symbols occur for a total of 2**{log2_total}")
-    each, logs = counts[used], _logs()
+    each, logs = counts[used], log2_table()
     found = _shares(each, 1 << log2_total)
     each >>= max(int(each.sum()).bit_length() - _COUNT, 0)
     none = np.iinfo(np.int64).max
@@ -169,10 +169,10 @@ def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> i
         How often each symbol occurs, and its frequency, at least 1 if it does.
     log2_total : int
     """
-    n, costs = int(counts.sum()), (log2_total << _POINT) - _logs()[found]
+    n, costs = int(counts.sum()), (log2_total << POINT) - log2_table()[found]
     # In halves, as the products would pass 64 bits.
     high, low = counts >> 16, counts & 0xFFFF
-    nbits = (int(high @ costs) << 16) + int(low @ costs) >> _POINT
+    nbits = (int(high @ costs) << 16) + int(low @ costs) >> POINT
     # States are no real numbers: measured, it costs the more, the nearer 2^P is to their least.
     uneven = n * n - sum(int(c) ** 2 for c in counts)
     nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
@@ -182,7 +182,7 @@ def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> i
 
 
 @functools.cache
-def _logs() -> np.ndarray:
+def log2_table() -> np.ndarray:
     """Return log2 of 1 to 2^15 in units of 2^-28, rounded down; first, for 0, a 0."""
     numbers = np.arange(1, (1 << MOST_LOG2) + 1, dtype=np.uint64)
     whole = np.zeros_like(numbers)
@@ -190,7 +190,7 @@ def _logs() -> np.ndarray:
         whole += numbers >> np.uint64(k) > 0
     # From 2^31 to below 2^32; its square tells the next bit.
     x = numbers << np.uint64(31) - whole
-    for _ in range(_POINT):
+    for _ in range(POINT):
         x = x * x >> np.uint64(31)
         bit = x >> np.uint64(32)
         x >>= bit
@@ -230,11 +230,11 @@ class RANS(Code):
     ) -> tuple[np.ndarray, int]:
         if count == 0:
             return np.empty(0, np.uint64), start
-        top = BitReader(data, start, nbits, _TOP).take(_TOP)
+        top = BitReader(data, start, nbits, _TOP, "a table of frequencies").take(_TOP)
         found, log2_total, end = read_frequencies(data, start + _TOP, nbits, np.arange(top + 1))
         if found[top] == 0:
             raise Corrupt(f"the table says that {top} is the largest value, but never occurs")
-        if BitReader(data, end, nbits, _TOP).take((start - end) % 8):
+        if BitReader(data, end, nbits, _TOP, "a table of frequencies").take((start - end) % 8):
             raise Corrupt("a bit between table and string is not zero", end // 8)
         first = end + (start - end) % 8
         rans_string.refuse_short(count, nbits - first)

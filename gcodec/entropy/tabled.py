@@ -130,12 +130,17 @@ def write(
         code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
         bits = front, before
         data, nbits, offsets = dense_string.write(code, symbols_of, dtype, live, every, 0, bits)
-        indexes = [SeekTable.of(LOG2_BLOCK, offsets)]
+        seek = first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
     else:
         tables = write_tables(table.numbers, table.log2_total)
         data, nbits, runs = rans_string.write(tables, symbols_of, live.n, front, LOG2_STATES)
-        indexes = [_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)]
-    return data, nbits, first_worthwhile(n, nbits, *indexes)
+        seek = index_of(runs, n, nbits)
+    return data, nbits, seek
+
+
+def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:
+    """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one."""
+    return first_worthwhile(n, nbits, *(_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)))
 
 
 def _every(runs: Runs, log2_block: int) -> SeekTable:

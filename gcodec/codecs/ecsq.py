@@ -1,0 +1,271 @@
+"""ecsq: levels of a step, entropy-coded by what the scales of row and column lead to expect.
+
+Rows of a gradient differ in scale, and so do its columns, by 20 to 1000 times. An integer for the
+scale of each says more of an element than its neighbours do, and leaves all of them decodable in
+any order. So levels are coded by rANS with a model for each of 64 classes, the sum of both scales;
+and a level that its class does not expect is rounded down, where the bits saved are worth it.
+
+Payload: nothing where all is zero; else the string of `gcodec.contexts.strings`. A symbol is twice
+the level's magnitude k, plus 1 where it is negative. It stands for f32((k + d)·step), d being
+(c − 128)/256 with c the centroid of k = 1, of k = 2 or of those above; or 0, without centroids,
+where rounding is stochastic.
+
+Arithmetic: see `kernels.scalar_quantize`. NaN and Inf are refused.
+
+Source: gcodec's own; docs/ecsq.md says why it works. Entropy-coded scalar quantisation: T. Berger,
+"Optimum quantizers and permutation codes", IEEE Trans. Information Theory 18, 1972; a scale per
+row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from gcodec import scalar_levels
+from gcodec.arrays import empty_like_shape, nonfinite_error
+from gcodec.codec import Codec
+from gcodec.contexts import strings
+from gcodec.contexts.strings import ContextString
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields.contexts import context_string
+from gcodec.fields.walk import Piece, Told, Walk
+from gcodec.kernels import pool, scalar_quantize
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.pack import check_padding
+from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.kinds import Choice, Float32, Integer, binary32
+from gcodec.params import Field, param
+from gcodec.payload import Payload
+from gcodec.registry import register
+from gcodec.scalar_levels import CENTRE, Levels
+from gcodec.seek import Blocks, SeekTable
+
+_NMSE = 0.02
+_TINY, _LIFT, _LEAST_STEP = 2.0**-60, 2.0**64, 2.0**-149
+_MOST_NBITS, _FIXED_NBITS = 64, 1 << 16  # of a payload: for each element, and besides
+_CENTROIDS = tuple(
+    Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
+    for k, which in ((1, "1"), (2, "2"), (3, "3 and above"))
+)
+
+
+@register(id=13, name="ecsq")
+class ECSQ(Codec):
+    """Levels of a step, coded by the scales of their row and column.
+
+    Parameters
+    ----------
+    rounding : {"nearest", "stochastic"}
+        To the level that is best for bits and error together, or at random, unbiased.
+    step : float or "auto"
+        Distance of levels, absolute; ``"auto"``: by one of the following.
+    nmse : float
+        Relative error ‖x − x̂‖²/‖x‖² that is met, within 2 % below it, from 0 to 1.
+    bits : float
+        Bits of the payload for each value, met in place of the error; 0: not.
+    """
+
+    refuses_nonfinite = True
+    takes_all_finite = False  # a point may pass float32
+    uses_shape = True
+
+    rounding: str = param(
+        Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
+    )
+    step: float | str = param(
+        Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",)),
+        "auto",
+        "distance of levels; auto: what meets nmse or bits",
+        in_message=True,
+    )
+    nmse: float = param(
+        Float32("a number above 0 and below 1", lambda error: 0 < error < 1),
+        _NMSE,
+        "relative error that is met",
+    )
+    bits: float = param(
+        Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
+        0.0,
+        "bits per value that are met, in place of the error; 0: not",
+    )
+
+    def check(self) -> None:
+        """Refuse more than one way to choose the step, and targets of what is at random."""
+        if self.step != "auto" and (self.nmse != _NMSE or self.bits):
+            name = "bits" if self.bits else "nmse"
+            raise ParameterError.of(name, getattr(self, name), "left out where step is given")
+        if self.bits and self.nmse != _NMSE:
+            raise ParameterError.of("nmse", self.nmse, "left out where bits is given")
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return the centroids, where rounding is to the nearest."""
+        return _CENTROIDS if self.rounding == "nearest" else ()
+
+    def of_message(self, values: Mapping[str, Any]) -> ECSQ:
+        """Return the codec of a message, which has a step of its own, whatever was aimed at."""
+        return super(ECSQ, self.replaced(nmse=_NMSE, bits=0.0)).of_message(values)
+
+    @property
+    def unbiased(self) -> bool:
+        """True where rounding is stochastic."""
+        return self.rounding == "stochastic"
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of as many exceptions, and of the longest lists and tables."""
+        return _MOST_NBITS * n + _FIXED_NBITS if n else 0
+
+    @property
+    def seek_blocks(self) -> Blocks:
+        """States of rANS."""
+        return "states"
+
+    def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
+        largest = scalar_levels.largest(values)
+        if not math.isfinite(largest):
+            raise nonfinite_error(values)
+        if not largest:
+            return scalar_levels.nothing(values.size)
+        # Where inverses of steps would pass float32, all is moved by a power of two.
+        lift = _LIFT if largest < _TINY else 1.0
+        found = self._of_values(values * np.float32(lift) if lift > 1 else values, lift, seed)
+        told = np.append(found.beyond, found.symbols.max())
+        if not np.isfinite(scalar_levels.point(told, found.step, found.centroids)).all():
+            raise ParameterError("x: must not pass float32 when it is decoded")
+        return found
+
+    def _of_values(self, values: np.ndarray, lift: float, seed: int) -> Levels:
+        """Quantise what is finite, and not all 0, but for the factor."""
+        shape, random = self._shape_of(values.size), self.rounding == "stochastic"
+        if isinstance(self.step, float):
+            step = self.step
+            matrix = scalar_levels.matrix_for(values, float(np.float32(step)) * lift, shape)
+        else:
+            find, target = scalar_levels.step_for_error, self.nmse
+            if self.bits:
+                find, target = scalar_levels.step_for_bits, self.bits
+            lifted, matrix = find(values, target, shape, random)
+            step = max(binary32(lifted / lift), _LEAST_STEP)
+        unit = float(np.float32(step)) * lift
+        if random:
+            found = scalar_levels.at_random(values, unit, matrix, seed)
+        else:
+            found = scalar_levels.nearest(values, unit, matrix)
+        return found._replace(step=step)
+
+    def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
+        self._require(symbols.symbols.size == out.size, out.size)
+        points = scalar_levels.points(symbols.step, symbols.centroids)
+
+        def task(start: int, stop: int) -> None:
+            scalar_quantize.put_points(symbols.symbols[start:stop], points, out[start:stop])
+
+        pool.run(task, out.size)
+        if symbols.beyond.size:
+            places = np.flatnonzero(symbols.symbols >= ESCAPE)
+            out[places] = scalar_levels.point(symbols.beyond, symbols.step, symbols.centroids)
+
+    # --- pack
+
+    def _pack(self, symbols: Levels) -> Payload:
+        codec = self.of_message({"step": symbols.step})
+        names = [field.name for field in codec.scalar_fields()]
+        scalars: dict[str, Any] = dict(zip(names, symbols.centroids.tolist(), strict=False))
+        scalars["step"] = symbols.step
+        if symbols.scales is None:
+            return Payload(codec, scalars, np.empty(0, np.uint8), 0)
+        plan = strings.plan(symbols.symbols, symbols.scales)
+        made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
+        return Payload(codec, scalars, *made)
+
+    # --- unpack
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        # No symbol need be kept: each range is dequantised where it is read.
+        string = self._string(payload, n)
+        values = empty_like_shape(n) if out is None else out
+        if string is None:
+            values[:] = 0
+            return values
+        step, centroids = self._step(), self._centroids(payload)
+        points = scalar_levels.points(step, centroids)
+        places, symbols = string.exceptions
+        beyond = self._finite(scalar_levels.point(symbols, step, centroids))
+        safe = bool(np.isfinite(points).all())
+
+        def take(at: int, part: np.ndarray) -> None:
+            here = values[at : at + part.size]
+            scalar_quantize.put_points(part, points, here)
+            some = string.exceptions.within(at, at + part.size)
+            here[places[some] - at] = beyond[some]
+            if not safe:
+                self._finite(here)
+
+        string.read(take, payload.seek)
+        return values
+
+    def _unpack(self, payload: Payload, n: int) -> Levels:
+        string = self._string(payload, n)
+        if string is None:
+            return scalar_levels.nothing(n)
+        out, (places, symbols) = aligned_empty(n, np.uint8), string.exceptions
+
+        def take(at: int, part: np.ndarray) -> None:
+            out[at : at + part.size] = part
+
+        string.read(take, payload.seek)
+        out[places] = np.minimum(symbols, ESCAPE)
+        step, centroids = self._step(), self._centroids(payload)
+        beyond = symbols[symbols >= ESCAPE]
+        self._finite(scalar_levels.point(np.append(beyond, out.max()), step, centroids))
+        return Levels(step, centroids, out, beyond, string.scales)
+
+    def _step(self) -> float:
+        assert isinstance(self.step, float)
+        return self.step
+
+    def _centroids(self, payload: Payload) -> np.ndarray:
+        given = [payload.scalars[field.name] for field in self.scalar_fields()]
+        return np.array(given or [CENTRE] * 3, np.uint8)
+
+    def _finite(self, values: np.ndarray) -> np.ndarray:
+        if not np.isfinite(values).all():
+            raise Corrupt("a value passes float32")
+        return values
+
+    def _string(self, payload: Payload, n: int) -> ContextString | None:
+        """Check what can be told without reading symbols; None where all elements are 0."""
+        check_padding(payload.data, payload.nbits)
+        if self._step() and n:
+            return ContextString.of(payload.data, 0, payload.nbits, n)
+        if payload.nbits:
+            raise Corrupt(f"the payload has {payload.nbits} bits that code nothing")
+        return None
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        step, centroids = self._step(), self._centroids(payload)
+
+        def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+            values = scalar_levels.point(symbols, step, centroids).tolist()
+            for element, (symbol, value) in enumerate(
+                zip(symbols.tolist(), values, strict=True), at
+            ):
+                level = -(symbol >> 1) if symbol & 1 else symbol >> 1
+                yield Told(level, element=element, decoded=(value,))
+
+        if step:
+            yield from context_string(walk, "level", "level", n, tell)
+        walk.finish()
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        return 8 * data.size
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        string = self._string(payload, n)
+        if string is None:
+            return SeekTable.of(log2_block, np.zeros(2, np.int64), None, None)
+        return string.blocks(log2_block)

@@ -1,0 +1,248 @@
+"""Tables of classes: how often each magnitude occurs where such are expected.
+
+A table has a model of rANS for each of the 64 classes; frequencies add up to 4096, and both signs
+have the same. Each class has frequencies for the magnitudes from 0 to its largest, and one for
+escapes, which all others are, as is magnitude 127 always.
+
+Static tables are integers, kept in ``class_tables.txt``, which ``tools/class_tables.py`` makes of
+real gradients and of generalised normal ones. Their numbers are part of the wire format: they are
+never given anew; new ones are added behind.
+
+A table that is sent tells its classes from a first to a last one; others have the model of the
+nearest of these:
+
+    first in 6 bits · last in 6 bits
+    for each class: largest magnitude in 7 bits · frequencies of escapes, and of each magnitude
+    from 1 on with one sign: bit length in 4 bits, and the number without its highest bit
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.entropy import rans
+from gcodec.entropy.bit_reader import BitReader
+from gcodec.entropy.bits import Bits
+from gcodec.errors import Corrupt
+from gcodec.kernels import rans_table
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.rans_table import ReadTables, WriteTables
+from gcodec.kernels.scalar_quantize import ESCAPE, MOST
+
+LOG2_TOTAL = 12
+TOTAL = 1 << LOG2_TOTAL
+SENT = 255  # in place of a number
+_ALPHABET = 256
+_EXCEPTION = 20  # bits, about, that tell one
+_CLASS, _TOP, _LENGTH = 6, 7, 4  # bits
+_MOST_NBITS = 2 * _CLASS + CLASSES * (_TOP + (1 + MOST) * (_LENGTH + LOG2_TOTAL))
+
+
+class ClassTable(NamedTuple):
+    """A table.
+
+    Attributes
+    ----------
+    number : int
+        Of a static one; `SENT` for one that is sent.
+    frequencies : (64, 256) int64 array
+        By class and symbol; must not be changed.
+    first, last : int
+        Classes that are sent.
+    """
+
+    number: int
+    frequencies: np.ndarray
+    first: int = 0
+    last: int = CLASSES - 1
+
+    @classmethod
+    def own(cls, counts: np.ndarray) -> ClassTable:
+        """Make the table of (64, 256) counts of symbols, at least one, to be sent."""
+        used = np.flatnonzero(counts.any(axis=1))
+        first, last = int(used[0]), int(used[-1])
+        nearest = used[np.abs(used - np.arange(first, last + 1)[:, None]).argmin(axis=1)]
+        return cls(SENT, _all_classes(_own(counts)[nearest], first, last), first, last)
+
+    @property
+    def tops(self) -> np.ndarray:
+        """The largest magnitude of each class, as (64,) uint8."""
+        known = self.frequencies[:, :ESCAPE:2] > 0
+        found: np.ndarray = known.sum(axis=1).astype(np.uint8) - np.uint8(1)
+        return found
+
+    def nbits(self, counts: np.ndarray) -> int:
+        """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
+        return int(_nbits(counts, _costs(self.frequencies)[None])[0])
+
+    def sent_nbits(self) -> int:
+        """Return the bits of the table where it is sent."""
+        rows = self.frequencies[self.first : self.last + 1]
+        lengths = np.frexp(rows[:, [ESCAPE, *range(2, ESCAPE, 2)]])[1]  # of bits
+        return 2 * _CLASS + int((lengths + (_LENGTH - 1))[lengths > 0].sum()) + _TOP * len(rows)
+
+    def put(self, string: BitString) -> None:
+        """Put a table that is sent at the end of a string."""
+        if self.number == SENT:
+            bits = Bits.from01(self._text())
+            string.extend(bits.data, bits.nbits)
+
+    @classmethod
+    def read(cls, number: int, data: np.ndarray, at: int, end: int) -> tuple[ClassTable, int]:
+        """Return a static table; or read one from bit `at` on. Return the next bit too.
+
+        Raises
+        ------
+        FormatError
+        """
+        if number != SENT:
+            return static(number), at
+        reader = BitReader(data, at, end, _MOST_NBITS, "a table of classes")
+        first, last = reader.take(_CLASS), reader.take(_CLASS)
+        if last < first:
+            raise Corrupt(f"a table of classes {first} to {last}")
+        rows = []
+        for _ in range(first, last + 1):
+            top = reader.take(_TOP)
+            row = [_read_frequency(reader) for _ in range(1 + top)]
+            if top > MOST or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
+                raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
+            rows.append(row)
+        return cls(SENT, _all_classes(spread(rows), first, last), first, last), reader.at
+
+    def _text(self) -> str:
+        rows = self.frequencies[self.first : self.last + 1]
+        fields = [f"{self.first:0{_CLASS}b}{self.last:0{_CLASS}b}"]
+        for row, top in zip(rows, self.tops[self.first :], strict=False):
+            numbers = [row[ESCAPE], *row[2 : 2 * int(top) + 2 : 2]]
+            fields.append(f"{top:0{_TOP}b}")
+            fields += [f"{f.bit_length():0{_LENGTH}b}" + f"{f:b}"[1:] for f in map(int, numbers)]
+        return "".join(fields)
+
+    def write_tables(self) -> WriteTables:
+        """Return what a writer looks up."""
+        if self.number != SENT:
+            return _write_tables(self.number)
+        return rans_table.write_tables(self.frequencies, LOG2_TOTAL)
+
+    def read_tables(self) -> ReadTables:
+        """Return what a reader looks up."""
+        if self.number != SENT:
+            return _read_tables(self.number)
+        return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
+
+
+@functools.cache
+def statics() -> list[ClassTable]:
+    """Return all static tables, by number."""
+    lines = Path(__file__).with_name("class_tables.txt").read_text("ascii").splitlines()
+    rows = [[int(word) for word in line.split()] for line in lines if not line.startswith("#")]
+    found = []
+    for number in range(len(rows) // CLASSES):
+        frequencies = spread(rows[number * CLASSES : (number + 1) * CLASSES])
+        frequencies.flags.writeable = False
+        found.append(ClassTable(number, frequencies))
+    return found
+
+
+def statics_nbits(counts: np.ndarray) -> np.ndarray:
+    """Return about how many bits (64, 256) counts of symbols take with each static table."""
+    return _nbits(counts, _statics_costs())
+
+
+def static(number: int) -> ClassTable:
+    """Return the static table of this number, or raise `Corrupt`."""
+    if number >= len(statics()):
+        raise Corrupt(f"table {number} of classes is unknown")
+    return statics()[number]
+
+
+def spread(halves: list[list[int]]) -> np.ndarray:
+    """Return the frequencies of all symbols.
+
+    Parameters
+    ----------
+    halves : list of list of int
+        Of each class the frequency of an escape, then of the magnitudes from 1 on with one sign;
+        magnitude 0 has what is left of the total.
+
+    Returns
+    -------
+    (classes, 256) int64 array
+    """
+    found = np.zeros((len(halves), _ALPHABET), np.int64)
+    for row, (escape, *sizes) in zip(found, halves, strict=True):
+        row[2 : 2 * len(sizes) + 2] = np.repeat(sizes, 2)
+        row[ESCAPE] = escape
+        row[0] = TOTAL - row.sum()
+    return found
+
+
+def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
+    """Return the models of all classes, of those from `first` to `last`."""
+    found: np.ndarray = rows[np.clip(np.arange(CLASSES), first, last) - first]
+    return found
+
+
+def _own(counts: np.ndarray) -> np.ndarray:
+    """Return the frequencies of (64, 256) counts; of classes that do not occur, of no meaning."""
+    pairs = counts.reshape(CLASSES, -1, 2).sum(axis=2)
+    totals = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
+    places = np.arange(1, MOST + 1)
+    likely = pairs[:, 1 : MOST + 1] * (2 * TOTAL) >= totals
+    tops = (likely * places).max(axis=1, keepdims=True)
+    # Half of the share of each, as there are two signs; at least a slot.
+    sizes = np.maximum((pairs[:, 1 : MOST + 1] * TOTAL + totals) // (2 * totals), 1)
+    sizes[places > tops] = 0
+    above = np.where(np.arange(pairs.shape[1]) > tops, pairs, 0).sum(axis=1)
+    escapes = np.maximum(above * TOTAL // totals[:, 0], 1)
+    escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
+    while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
+        sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
+    found = np.zeros(counts.shape, np.int64)
+    found[:, 2:ESCAPE] = np.repeat(sizes, 2, axis=1)
+    found[:, ESCAPE] = escapes
+    found[:, 0] = TOTAL - found.sum(axis=1)
+    return found
+
+
+def _read_frequency(reader: BitReader) -> int:
+    length = reader.take(_LENGTH)
+    return 1 << length - 1 | reader.take(length - 1) if length else 0
+
+
+def _costs(frequencies: np.ndarray) -> np.ndarray:
+    """Return the bits of symbols in units of 2^-28."""
+    costs: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
+    escape = costs[:, ESCAPE : ESCAPE + 1] + (_EXCEPTION << rans.POINT)
+    return np.where((frequencies > 0) & (np.arange(_ALPHABET) != ESCAPE), costs, escape)
+
+
+@functools.cache
+def _statics_costs() -> np.ndarray:
+    return np.stack([_costs(table.frequencies) for table in statics()])
+
+
+def _nbits(counts: np.ndarray, costs: np.ndarray) -> np.ndarray:
+    """Return the bits of counts for each of several (64, 256) costs."""
+    used = np.flatnonzero(counts)
+    some, each = counts.reshape(-1)[used], costs.reshape(len(costs), -1)[:, used]
+    # In halves, as the products would pass 64 bits.
+    high, low = each @ (some >> 16), each @ (some & 0xFFFF)
+    found: np.ndarray = (high << 16) + low >> rans.POINT
+    return found
+
+
+@functools.cache
+def _write_tables(number: int) -> WriteTables:
+    return rans_table.write_tables(statics()[number].frequencies, LOG2_TOTAL)
+
+
+@functools.cache
+def _read_tables(number: int) -> ReadTables:
+    return rans_table.read_tables(statics()[number].frequencies, LOG2_TOTAL)

@@ -1,0 +1,104 @@
+"""Lists of scales, as they are sent: Rice words, Huffman words or rANS, whichever is shortest.
+
+    code in 2 bits · shift in 2 bits · least in 7 bits
+    rice: centre in 7 bits · k in 3 bits · rice:k words of zigzag(u − centre)
+    huffman, rans: the string of all u
+
+u is 0 for a scale of 0, which is that of a row or column that is empty, else one more than (scale
+− least) >> shift. Codes are 0 rice, 1 huffman, 2 rans, and strings those of `gcodec.entropy`.
+zigzag(v) is 2v for v ≥ 0, else −2v − 1. Scales are from 0 to 127.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.entropy.bit_reader import BitReader
+from gcodec.entropy.huffman import Huffman
+from gcodec.entropy.rans import RANS
+from gcodec.entropy.rice import Rice
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bit_string import BitString
+
+MOST = 127
+_CODE, _SHIFT, _SCALE, _RICE = 2, 2, 7, 3  # bits
+_MOST_RICE, _MOST_SHIFT = 7, 3
+_MANY = 1 << 11  # scales from which on states of rANS may pay
+
+
+def write(scales: np.ndarray, string: BitString) -> None:
+    """Put (k,) uint8 scales at the end of a string."""
+    wide = scales.astype(np.int64)
+    live = wide[wide > 0]
+    least = int(live.min(initial=MOST))
+    apart = int(np.bitwise_or.reduce(live - least)) | 1 << _MOST_SHIFT
+    shift = (apart & -apart).bit_length() - 1
+    moved = np.where(wide > 0, (wide - least >> shift) + 1, 0)
+    centre = int(np.median(moved))
+    k, numbers = _best_rice(moved, centre)
+    made = [Rice(k).encode(numbers), Huffman().encode(moved)]
+    if scales.size >= _MANY:
+        made.append(RANS().encode(moved))
+    sizes = [bits.nbits + (0 if code else _SCALE + _RICE) for code, bits in enumerate(made)]
+    code = sizes.index(min(sizes))
+    _put(string, (code << _SHIFT | shift) << _SCALE | least, _CODE + _SHIFT + _SCALE)
+    if code == 0:
+        _put(string, centre << _RICE | k, _SCALE + _RICE)
+    string.extend(made[code].data, made[code].nbits)
+
+
+def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, int]:
+    """Read a list.
+
+    Parameters
+    ----------
+    data : uint8 array
+    at, end : int
+        Bits where it begins, and where what holds it ends.
+    count : int
+        Scales.
+
+    Returns
+    -------
+    scales : (count,) uint8 array
+    next : int
+        The bit behind it.
+
+    Raises
+    ------
+    FormatError
+    """
+    most = _CODE + _SHIFT + 2 * _SCALE + _RICE
+    reader, bytes_ = BitReader(data, at, end, most, "a list of scales"), data[: -(-end // 8)]
+    code, shift, least = reader.take(_CODE), reader.take(_SHIFT), reader.take(_SCALE)
+    if code > 2:
+        raise Corrupt(f"a list of scales of code {code}")
+    if code == 0:
+        centre, rice = reader.take(_SCALE), Rice(reader.take(_RICE))
+        numbers, after = rice.decode(bytes_, count, start=reader.at)
+        away = (numbers >> np.uint64(1)).astype(np.int64)
+        moved = centre + np.where(numbers & np.uint64(1), -1 - away, away)
+    else:
+        numbers, after = (Huffman(), RANS())[code - 1].decode(bytes_, count, start=reader.at)
+        moved = numbers.astype(np.int64)
+    if after > end:
+        raise Truncated(f"the bits end within a list of scales, at bit {end}")
+    if count and not 0 <= int(moved.min()) <= int(moved.max()) <= (MOST - least >> shift) + 1:
+        raise Corrupt(f"a scale is not from 0 to {MOST}")
+    scales = np.where(moved > 0, (moved - 1 << shift) + least, 0)
+    return scales.astype(np.uint8), after
+
+
+def _best_rice(scales: np.ndarray, centre: int) -> tuple[int, np.ndarray]:
+    """Return the parameter with which words are shortest, and what they are words of."""
+    away = scales.astype(np.int64) - centre
+    numbers = np.where(away < 0, -1 - 2 * away, 2 * away)
+    sizes = [int((numbers >> k).sum()) + k * numbers.size for k in range(_MOST_RICE + 1)]
+    return sizes.index(min(sizes)), numbers
+
+
+def _put(string: BitString, value: int, nbits: int) -> None:
+    """Put a number at the end of a string."""
+    nbytes = -(-nbits // 8)
+    packed = (value << 8 * nbytes - nbits).to_bytes(nbytes, "big")
+    string.extend(np.frombuffer(packed, np.uint8), nbits)

@@ -1,0 +1,223 @@
+"""Classes of elements: the scale of the row plus that of the column, and what follows from them.
+
+Elements lie in rows of `width`, the last of which may be shorter. Scales are integers: logarithms
+of how large the levels of a row are, and of how much larger those of a column are than the
+average, in quarter octaves. So the class of an element is known before any of them is read, in
+any order.
+
+Symbols are twice a level's magnitude, plus 1 where it is negative.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.jit import kernel, subroutine
+
+CLASSES = 64
+CENTRE = 64  # the scale of a column as large as the average
+_ABOVE = np.uint16(8)  # bits of a symbol below its class
+
+
+def map_classes(
+    rows: np.ndarray, columns: np.ndarray, width: int, start: int, out: np.ndarray
+) -> None:
+    """Write the classes of elements from `start` on, on the calling thread.
+
+    Parameters
+    ----------
+    rows : (ceil(n / width),) uint8 array
+        Scales up to 127; a class is row + column - CENTRE, or the nearest that there is.
+    columns : (width,) uint8 array, or of no elements
+        Scales up to 127, as if all were CENTRE where there are none.
+    width, start : int
+    out : uint8 array
+    """
+    _map_classes(rows, columns, width, start, out)
+
+
+def join_classes(symbols: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
+    """Write uint16 numbers, classes above symbols, on the calling thread."""
+    _join_classes(symbols, classes, out)
+
+
+def class_counts(
+    symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, step: int
+) -> np.ndarray:
+    """Count (n,) uint8 symbols of each class in every `step`-th tile of 2^12 elements.
+
+    Returns
+    -------
+    (CLASSES, 256) int64 array
+    """
+
+    def task(start: int, stop: int) -> np.ndarray:
+        counts = np.zeros(2 * CLASSES * 256, np.int64)
+        room = np.empty(_TILE, np.uint8)
+        _count_classes(symbols[start:stop], rows, columns, width, start, step, room, counts)
+        return counts
+
+    total = np.zeros(2 * CLASSES * 256, np.int64)
+    for counts in pool.run(task, symbols.size, _TILE):
+        total += counts
+    found: np.ndarray = total.reshape(2, CLASSES, 256).sum(axis=0)
+    return found
+
+
+def unknown_symbols(
+    symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
+) -> np.ndarray:
+    """Find the symbols whose magnitudes are above the largest of their class.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    rows, columns, width
+        See `map_classes`.
+    tops : (CLASSES,) uint8 array
+
+    Returns
+    -------
+    (k,) int64 array
+        Their places, rising.
+    """
+
+    def task(start: int, stop: int) -> np.ndarray:
+        room, places = np.empty(_TILE, np.uint8), np.empty(1 << 8, np.int64)
+        part = symbols[start:stop]
+        found = _find_unknown(part, rows, columns, width, start, tops, room, places)
+        if found > places.size:
+            places = np.empty(found, np.int64)
+            _find_unknown(part, rows, columns, width, start, tops, room, places)
+        return places[:found]
+
+    return np.concatenate(pool.run(task, symbols.size, _TILE))
+
+
+def magnitude_sums(
+    symbols: np.ndarray, width: int, has_columns: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add up the magnitudes of the (n,) uint8 symbols of each row and of each column.
+
+    Returns
+    -------
+    rows : (ceil(n / width),) int64 array
+    columns : (width,) int64 array, or of no elements
+    """
+    rows = np.zeros(-(-symbols.size // width), np.int64)
+    height = width if has_columns else 0
+
+    def task(start: int, stop: int) -> np.ndarray:
+        columns, narrow = np.zeros(height, np.int64), np.zeros(height, np.int32)
+        # Whole rows, but for the last.
+        _sum_magnitudes(symbols[start:stop], width, narrow, rows[start // width :], columns)
+        return columns
+
+    columns = np.zeros(height, np.int64)
+    for part in pool.run(task, symbols.size, width):
+        columns += part
+    return rows, columns
+
+
+_TILE = 1 << 12
+_FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
+
+
+@subroutine(variant="")
+def _fill_classes(rows, columns, width, start, out):
+    """Write classes; 0 <= start, and start + out.size elements lie in `rows`."""
+    row = start // width
+    column, at = start - row * width, 0
+    while at < out.size:
+        count = min(width - column, out.size - at)  # so column + count <= width
+        here = out[at : at + count]
+        # rows.size > row, as `at` is an element; columns are as many as a row has, or none.
+        scale = np.int16(rows[row]) - np.int16(CENTRE)
+        if columns.size > 0:
+            beside = columns[column : column + count]
+            for j in range(here.size):
+                value = np.int16(beside[j]) + scale
+                here[j] = np.uint8(min(max(value, np.int16(0)), np.int16(CLASSES - 1)))
+        else:
+            value = np.int16(CENTRE) + scale
+            only = np.uint8(min(max(value, np.int16(0)), np.int16(CLASSES - 1)))
+            for j in range(here.size):
+                here[j] = only
+        at += count
+        row, column = row + 1, 0
+
+
+@kernel("in uint8[], in uint8[], int64, int64, out uint8[]")
+def _map_classes(rows, columns, width, start, out):
+    _fill_classes(rows, columns, width, start, out)
+
+
+@kernel("in uint8[], in uint8[], out uint16[]")
+def _join_classes(symbols, classes, out):
+    # All three are of equal size.
+    for i in range(out.size):
+        out[i] = np.uint16(classes[i]) << _ABOVE | np.uint16(symbols[i])
+
+
+@kernel("in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int64[]")
+def _count_classes(symbols, rows, columns, width, start, step, room, counts):
+    # room.size == _TILE; counts.size == 2 * CLASSES * 256; classes are below CLASSES.
+    for first in range(0, symbols.size, _TILE):
+        if (start + first) // _TILE % step:
+            continue
+        part = symbols[first : first + _TILE]
+        classes = room[: part.size]
+        _fill_classes(rows, columns, width, start + first, classes)
+        # Two tables, as a count that has just been raised is not ready to be raised again.
+        for i in range(0, part.size - 1, 2):
+            counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
+            counts[CLASSES * 256 + (np.int64(classes[i + 1]) << 8 | np.int64(part[i + 1]))] += 1
+        if part.size % 2:
+            i = part.size - 1
+            counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
+
+
+@kernel("in uint8[], in uint8[], in uint8[], int64, int64, in uint8[], out uint8[], out int64[]")
+def _find_unknown(symbols, rows, columns, width, start, tops, room, places):
+    # room.size == _TILE; tops.size == CLASSES. Returned is how many there are; those that fit are
+    # told.
+    found = 0
+    for first in range(0, symbols.size, _TILE):
+        part = symbols[first : first + _TILE]
+        classes = room[: part.size]
+        _fill_classes(rows, columns, width, start + first, classes)
+        some = np.uint8(0)
+        for i in range(classes.size):
+            some |= np.uint8(part[i] >> np.uint8(1) > tops[classes[i]])
+        if some:
+            for i in range(classes.size):
+                if part[i] >> np.uint8(1) > tops[classes[i]]:
+                    if found < places.size:
+                        places[found] = start + first + i
+                    found += 1
+    return found
+
+
+@kernel("in uint8[], int64, out int32[], out int64[], out int64[]")
+def _sum_magnitudes(symbols, width, narrow, rows, columns):
+    # narrow.size == columns.size, which is width, or 0 for no columns; rows.size >= the rows that
+    # begin here.
+    for row in range((symbols.size + width - 1) // width):
+        here = symbols[row * width : min((row + 1) * width, symbols.size)]
+        total = np.int64(0)
+        for tile in range(0, here.size, _TILE):
+            part, inside = np.int32(0), here[tile : tile + _TILE]
+            for j in range(inside.size):
+                part += np.int32(inside[j] >> np.uint8(1))
+            total += part
+        rows[row] = total
+        if narrow.size > 0:  # here.size <= width
+            for j in range(here.size):
+                narrow[j] = np.int32(narrow[j] + np.int32(here[j] >> np.uint8(1)))
+        if row % _FLUSH == _FLUSH - 1:
+            for j in range(narrow.size):
+                columns[j] += narrow[j]
+                narrow[j] = 0
+    for j in range(narrow.size):
+        columns[j] += narrow[j]

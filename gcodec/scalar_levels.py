@@ -1,0 +1,298 @@
+"""Levels of a step by what a scale model expects: to the nearest, at random, or for a target.
+
+To the nearest, levels are found twice: plain ones, from which the scales of rows and columns are
+taken, and by these the ones that are sent; see `kernels.scalar_quantize`. At random, a level is
+floor(y), or one more as often as the rest says, so that the expectation is the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.contexts import strings
+from gcodec.contexts.scales import LEAST_ROWS, Matrix, Scales, matrices
+from gcodec.errors import ParameterError
+from gcodec.kernels import levels, pool, scalar_quantize
+from gcodec.kernels.levels import Scale
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.reduce import max_abs_bits, sum_squares
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST, Errors
+from gcodec.kinds import binary32
+from gcodec.step_search import Met, search
+
+CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
+_LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
+_LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
+_SAMPLE = 1 << 15  # elements on which a step is guessed
+_SPARSE = 4  # from which share of the rows on
+_TOLERANCE = 0.015  # octaves of a target: 1 %
+_ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
+_NONE = 1e-300  # in place of an error of 0, which has no logarithm
+_CHUNK = 1 << 18
+
+
+class Levels(NamedTuple):
+    """What a tensor becomes.
+
+    Attributes
+    ----------
+    step : float
+        As float32; 0 where all is zero.
+    centroids : (3,) uint8 array
+        Of the magnitudes 1, 2, and those above: how far from the level they lie, in 256ths of a
+        step, plus `CENTRE`.
+    symbols : (n,) uint8 array
+        Twice the magnitude of the level, plus 1 where it is negative; `ESCAPE` from 127 on.
+    beyond : (k,) int64 array
+        The same of those, in order.
+    scales : Scales or None
+        None where all is zero, or nothing.
+    """
+
+    step: float
+    centroids: np.ndarray
+    symbols: np.ndarray
+    beyond: np.ndarray
+    scales: Scales | None
+
+
+def largest(x: np.ndarray) -> float:
+    """Return the largest magnitude of (n,) float32 values, 0 of none; not finite where one is."""
+    bits = max_abs_bits(x) if x.size else 0
+    return float(np.array([bits], np.uint32).view(np.float32)[0])
+
+
+def nothing(n: int) -> Levels:
+    """Return the levels of n zeros."""
+    return Levels(0.0, _middle(), np.zeros(n, np.uint8), np.empty(0, np.int64), None)
+
+
+def nearest(x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+    """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
+    size, symbols = _checked(x, step), aligned_empty(x.size, np.uint8)
+    scales, errors = _rated(x, size, symbols, matrix)
+    return Levels(step, _centroids(errors), symbols, _beyond(x, size, symbols, errors), scales)
+
+
+def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
+    """Quantise at random, unbiased; see `nearest`."""
+    size = _checked(x, step)
+    # Not below the largest level: a power of two, so that the norm is exact.
+    s = max(MOST + 1, 1 << int(largest(x) / float(size) + 1).bit_length())
+    with np.errstate(over="ignore"):
+        norm = np.float32(s) * size
+    if not np.isfinite(norm):
+        raise ParameterError.of("step", step, "less for values near the end of float32")
+    scale, symbols = Scale(np.array([norm]), x.size, s), aligned_empty(x.size, np.uint8)
+
+    def task(start: int, stop: int) -> np.ndarray:
+        told = [np.empty(0, np.int64)]
+        for at in range(start, stop, _CHUNK):
+            part = x[at : min(at + _CHUNK, stop)]
+            wide = np.empty(part.size, levels.symbol_dtype(s))
+            levels.quantize(part, scale, seed, at, wide)
+            symbols[at : at + part.size] = np.minimum(wide, ESCAPE)
+            told.append(wide[wide >= ESCAPE].astype(np.int64))
+        return np.concatenate(told)
+
+    beyond = np.concatenate(pool.run(task, x.size, _CHUNK))
+    return Levels(step, _middle(), symbols, beyond, Scales.of(symbols, matrix))
+
+
+def points(step: float, centroids: np.ndarray) -> np.ndarray:
+    """Return what each symbol stands for, as (256,) float32; see `point`."""
+    return point(np.arange(256), step, centroids)
+
+
+def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
+    """Return what symbols stand for: f32((k + d)·step), the product rounded once; 0 for k = 0."""
+    k = symbols >> 1
+    moved = (centroids.astype(np.int64) - CENTRE)[np.clip(k, 1, 3) - 1]
+    with np.errstate(over="ignore"):
+        size = ((256 * k + moved) * (float(np.float32(step)) / 256)).astype(np.float32)
+    return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
+
+
+def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
+    """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
+    size, symbols = _checked(x, step), np.empty(x.size, np.uint8)
+    scalar_quantize.plain_levels(x, size, symbols)
+    every = matrices(shape)
+    scales = [Scales.of(symbols, matrix) for matrix in every]
+    return every[scales.index(strings.best(symbols, scales))]
+
+
+def step_for_error(
+    x: np.ndarray, target: float, shape: tuple[int, ...], random: bool
+) -> tuple[float, Matrix]:
+    """Find the step of which the relative error is the target, or less where it has jumps.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Finite, not all zero.
+    target : float
+        ‖x − x̂‖²/‖x‖².
+    shape : tuple of int
+    random : bool
+        Whether levels are at random; the error is then the expectation.
+
+    Returns
+    -------
+    step : float
+        As float32.
+    matrix : Matrix
+        What to cut the tensor into.
+
+    Raises
+    ------
+    ParameterError
+        Where no step reaches it.
+    """
+
+    def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+        norm = sum_squares(values)
+
+        def off(octave: float) -> float:
+            step = np.float32(2.0**octave)
+            if random:
+                squares = scalar_quantize.random_squares(values, step) / FINE**2
+            else:
+                squares = _squares(values, step, matrix)
+            return math.log2(max(squares * float(step) ** 2 / norm, _NONE) / target)
+
+        return off
+
+    first = math.log2(math.sqrt(12 * target * sum_squares(x) / x.size))
+    bounds = _octaves(x)
+    met, matrix = _search(x, shape, trial, first, _ERROR_SLOPE, bounds, 1)
+    if met is None:
+        reached = target * 2 ** trial(x, matrix)(bounds[0])
+        raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
+    return binary32(2.0**met.at), matrix
+
+
+def step_for_bits(
+    x: np.ndarray, target: float, shape: tuple[int, ...], random: bool
+) -> tuple[float, Matrix]:
+    """Find the step with which a value takes so many bits on the average, or fewer.
+
+    See `step_for_error`.
+    """
+
+    def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+        symbols = np.empty(values.size, np.uint8)
+
+        def off(finer: float) -> float:
+            step = np.float32(2.0**-finer)
+            if random:
+                found = at_random(values, float(step), matrix, 0)
+                symbols[:], scales = found.symbols, found.scales
+            else:
+                scales, _ = _rated(values, step, symbols, matrix)
+            assert scales is not None
+            nbits = strings.plan(symbols, scales, sample=0).nbits
+            return math.log2(nbits / (target * values.size))
+
+        return off
+
+    first = -math.log2(4 * math.sqrt(sum_squares(x) / x.size)) + target
+    least, most = _octaves(x)
+    met, matrix = _search(x, shape, trial, first, 1 / target, (-most, -least), -1)
+    if met is None or (met.at == -least and met.off < -_TOLERANCE):
+        end, off = (-most, "at least") if met is None else (-least, "at most")
+        reached = target * 2 ** trial(x, matrix)(end)
+        raise ParameterError.of("bits", target, f"{off} {reached:.3g} for this tensor")
+    return binary32(2.0**-met.at), matrix
+
+
+def _search(
+    x: np.ndarray,
+    shape: tuple[int, ...],
+    trial: Callable[[np.ndarray, Matrix], Callable[[float], float]],
+    first: float,
+    slope: float,
+    bounds: tuple[float, float],
+    sign: int,
+) -> tuple[Met | None, Matrix]:
+    """Search on some rows, and from there on all; the sign is that of the step's octave."""
+    matrix = matrices(shape)[0]
+    some = _some_rows(x, matrix.width)
+    if some.size < x.size and some.any():
+        guess = search(trial(some, matrix), first, slope, _TOLERANCE, bounds)
+        first = first if guess is None else guess.at
+        matrix = matrix_for(x, 2.0 ** (sign * first), shape)
+    met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
+    if met is not None and some.size == x.size:
+        better = matrix_for(x, 2.0 ** (sign * met.at), shape)
+        if better != matrix:
+            matrix = better
+            met = search(trial(x, matrix), met.at, slope, _TOLERANCE, bounds)
+    return met, matrix
+
+
+def _some_rows(x: np.ndarray, width: int) -> np.ndarray:
+    """Return rows at equal distances, of about a sample in all; or all of few."""
+    rows = x.size // width
+    every = rows // max(_SAMPLE // width, LEAST_ROWS)
+    if every < _SPARSE:
+        return x
+    return x[: rows * width].reshape(rows, width)[::every].reshape(-1)
+
+
+def _octaves(x: np.ndarray) -> tuple[float, float]:
+    """Return the octaves of the least step that levels allow, and of one where all are 0."""
+    top = math.log2(largest(x))
+    return max(top - _LOG2_LEVELS, -_LOWEST), min(top + 2, _HIGHEST)
+
+
+def _rated(
+    x: np.ndarray, step: np.float32, symbols: np.ndarray, matrix: Matrix
+) -> tuple[Scales, Errors]:
+    """Quantise by the scales of one matrix."""
+    scalar_quantize.plain_levels(x, step, symbols)
+    scales = Scales.of(symbols, matrix)
+    return scales, scalar_quantize.rated_levels(x, step, scales.classes, symbols)
+
+
+def _squares(x: np.ndarray, step: np.float32, matrix: Matrix) -> float:
+    """Return ‖x − x̂‖² in squares of the step."""
+    _, errors = _rated(x, step, np.empty(x.size, np.uint8), matrix)
+    moved = (_centroids(errors).astype(np.int64) - CENTRE) * (FINE // 256)
+    saved = 2 * (moved * errors.rests).sum() - (moved**2 * errors.counts).sum()
+    return (errors.squares - int(saved)) / FINE**2
+
+
+def _centroids(errors: Errors) -> np.ndarray:
+    """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
+    unit = FINE // 256
+    counts = np.maximum(errors.counts, 1)
+    means = (2 * errors.rests + unit * counts) // (2 * unit * counts)
+    found: np.ndarray = np.clip(means + CENTRE, 0, 255).astype(np.uint8)
+    return found
+
+
+def _middle() -> np.ndarray:
+    return np.full(3, CENTRE, np.uint8)
+
+
+def _beyond(x: np.ndarray, step: np.float32, symbols: np.ndarray, errors: Errors) -> np.ndarray:
+    """Return the symbols, not cut off, of what escapes."""
+    if not errors.escapes:
+        return np.empty(0, np.int64)
+    some = x[np.flatnonzero(symbols == ESCAPE)]
+    found = scalar_quantize.levels_of(some, step)
+    folded: np.ndarray = 2 * np.abs(found) + (found < 0)
+    return folded
+
+
+def _checked(x: np.ndarray, step: float) -> np.float32:
+    """Return the step as float32, or refuse one of which there would be too many levels."""
+    least = 2.0 ** _octaves(x)[0]
+    if step < least:
+        raise ParameterError.of("step", step, f"at least {least:.3g} for this tensor")
+    return np.float32(step)
