@@ -25,12 +25,12 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import class_map, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay

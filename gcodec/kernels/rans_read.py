@@ -27,6 +27,7 @@ from gcodec.kernels.rans_table import (
 )
 from gcodec.kernels.rans_vector import (
     AT,
+    CLASSED_LANES,
     KEPT,
     LANES,
     LAST_AT,
@@ -143,6 +144,8 @@ def _models() -> Iterator[tuple[int, bool, bool, int, int, bool]]:
     for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
         for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
             yield log2_total, False, compact, ways, LANES, vectors()
+    for lanes, compact in itertools.product(CLASSED_LANES, (True, False)):
+        yield LEAST_LOG2, True, compact, 1, lanes, vectors() and lanes == LANES
 
 
 @factory(_models)

@@ -278,16 +278,16 @@ class _String(NamedTuple):
         every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
 
         def task(start: int, stop: int) -> None:
-            read_one, read_two = self._reader(1), self._reader(2)
+            # The tables of many models leave no room for two blocks in the caches.
+            ways = 1 if self.tables.classed else 2
+            read_one, read_two = self._reader(1), self._reader(ways)
             room = np.empty(min(2 * BLOCK, stop - start), np.uint8)
             models = np.empty_like(room)
             found = Runs.empty(runs.log2_run, room.size, self.lanes)
             at = start
             while at < stop:
                 # Two full blocks, if another one follows: no word is then near the end of data.
-                # The tables of many models leave no room for it in the caches.
-                two = at + 2 * BLOCK <= stop and at + 2 * BLOCK < self.n
-                two &= not self.tables.classed
+                two = ways == 2 and at + 2 * BLOCK <= stop and at + 2 * BLOCK < self.n
                 upto = min(at + (2 * BLOCK if two else BLOCK), stop)
                 rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
                 places = (self.first + runs.offsets[rows][::per_block]) >> 3
