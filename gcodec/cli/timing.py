@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 import gcodec
-from gcodec.cli.measure import squared_ratio
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.gradients import stats
 from gcodec.gradients.dissect import Dissection
 from gcodec.gradients.entries import Array
+from gcodec.gradients.trials import squared_ratio
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
