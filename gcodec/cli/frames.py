@@ -86,7 +86,7 @@ def read_frames(data: bytes, limits: Limits) -> Iterator[Placed]:
         raise CheckFailed("the file is empty: it holds no frame")
     at = number = 0
     while at < len(data):
-        with _telling(f"frame {number}", 0, at):
+        with telling(f"frame {number}", 0, at):
             frame, end = Frame.read(data, at, limits, None)
         yield Placed(frame, number, at, end)
         at, number = end, number + 1
@@ -97,7 +97,7 @@ def in_payload(placed: Placed) -> Iterator[None]:
     """Say which frame it is whose payload cannot be unpacked, and where in the file."""
     name = "" if placed.frame.name is None else f" {placed.frame.name!r}"
     start = placed.start + placed.header_nbytes + 4
-    with _telling(f"frame {placed.number}{name}", start, start):
+    with telling(f"frame {placed.number}{name}", start, start):
         yield
 
 
@@ -107,8 +107,8 @@ def read_file(path: Path, limits: Limits) -> Iterator[Placed]:
 
 
 @contextlib.contextmanager
-def _telling(what: str, base: int, fallback: int) -> Iterator[None]:
-    """Add what was read, and count offsets from the start of the file."""
+def telling(what: str, base: int, fallback: int) -> Iterator[None]:
+    """Add what was read to what is raised, and count offsets from byte `base` of the file."""
     try:
         yield
     except FormatError as error:
