@@ -19,7 +19,9 @@ def printable(text: str, *, err: bool = False) -> str:
     err : bool
         Whether it goes to stderr rather than stdout.
     """
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    safe = text
+    if not text.isprintable():
+        safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     encoding = _encoding(err)
     return safe.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -54,6 +56,16 @@ def sparkline(counts: tuple[int, ...]) -> str:
     top = math.log(max(counts, default=0) or 1) or 1.0
     last = len(blocks) - 1
     return "".join(blocks[round(last * math.log(n) / top)] if n else " " for n in counts)
+
+
+def plain(text: str) -> str:
+    """Write ≤ as <= where stdout cannot show it."""
+    return text if can_show("≤") else text.replace("≤", "<=")
+
+
+def times() -> str:
+    """Return the sign before a number of like things."""
+    return "×" if can_show("×") else "x"
 
 
 def size(nbytes: int) -> str:
