@@ -196,7 +196,7 @@ def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> Scal
         ordered = sorted(scales)
         centre = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
         return ScaleList(code, centre, best_k([_zigzag(s - centre) for s in scales], 7))
-    least = min((scale for scale in scales if scale), default=1)
+    least = min((scale for scale in scales if scale), default=LARGEST_SCALE)
     counts = [0] * (max(_numbers(scales, least)) + 1)
     for number in _numbers(scales, least):
         counts[number] += 1
