@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
@@ -34,6 +36,9 @@ class Hooks(Parameters):
     takes_all_finite: ClassVar[bool] = True
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
     uses_prior: ClassVar[bool] = False
+    # Whether it looks at the shape of a tensor; and the shape, which `_of_shape` sets.
+    uses_shape: ClassVar[bool] = False
+    _shape: ClassVar[tuple[int, ...] | None] = None
 
     # What a class writes. Arrays are flat; `values` and `out` are float32.
 
@@ -55,11 +60,20 @@ class Hooks(Parameters):
         """Return the most bits of the payload of n elements."""
         raise NotImplementedError
 
-    # What a class may add that looks at more of a tensor than its elements.
+    # What a class that looks at more of a tensor than its elements is told of it.
 
     def _of_shape(self: _H, shape: Any) -> _H:
         """Return the codec for tensors of this shape, a tuple or an integer."""
-        return self
+        if not self.uses_shape:
+            return self
+        bound = copy.copy(self)
+        dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        object.__setattr__(bound, "_shape", dims)
+        return bound
+
+    def _shape_of(self, n: int) -> tuple[int, ...]:
+        """Return the shape of a tensor of n elements; that of a vector where none was told."""
+        return (n,) if self._shape is None else self._shape
 
     # What a class of variable length may add.
 
@@ -161,7 +175,7 @@ class Hooks(Parameters):
         """ω with E‖x − x̂‖² ≤ ω·‖x‖² for every x of n elements, or None."""
         return None
 
-    def _require(self, fits: bool, n: int) -> None:
-        """Raise `ParameterError` unless symbols fit the shape they are decoded to."""
-        if not fits:
+    def _require(self, fits: bool, n: int, shape: tuple[int, ...] | None = None) -> None:
+        """Raise `ParameterError` unless symbols, and their shape, fit what they are decoded to."""
+        if not fits or (shape is not None and math.prod(shape) != n):
             raise ParameterError(f"symbols: they are not those of {n} elements")

@@ -1,8 +1,8 @@
 """How levels and their signs are written: which form and code is shortest, and its string.
 
 Universal codes (`kernels.level_codes`) give each symbol a word, whatever occurs. `huffman` and
-`rans` go by how often each occurs: they are dense, have a table, and exist where a symbol is a
-byte.
+`rans` go by how often each occurs, `context` by how often it does where row and column have such
+scales. These are dense, have tables, and exist where a symbol is a byte.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.contexts import symbol_strings
+from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import Take, WordString
+from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
@@ -24,8 +27,9 @@ from gcodec.kernels.units import UnitCode
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
-CODES = ("omega", "rice", "packed", *TABLED)
-MOST_TABLED = 127  # the largest s of which symbols are bytes
+OF_BYTES = (*TABLED, "context")
+CODES = ("omega", "rice", "packed", *OF_BYTES)
+MOST_OF_BYTES = 127  # the largest s of which symbols are bytes
 
 _NONE = np.empty(0, np.uint64)
 
@@ -43,12 +47,15 @@ class Plan(NamedTuple):
         Of the Rice codes; see `level_codes.Plan`.
     table : Table or None
         Of "huffman" and "rans".
+    nbits : int
+        Of the string; of rANS an estimate, and of "context" not known.
     """
 
     form: str
     code: str
     scalars: Mapping[str, int]
     table: Table | None = None
+    nbits: int = 0
 
 
 def alphabet(s: int) -> np.ndarray:
@@ -60,11 +67,13 @@ def longest_nbits(n: int, form: str, code: str, s: int) -> int:
     """Return the most bits of the string of n elements, and of its table."""
     if code in TABLED:
         return tabled.longest_nbits(code, n, 2 * s + 1)
+    if code == "context":
+        return symbol_strings.longest_nbits(n)
     return n * level_codes.longest_nbits(form, code, s)
 
 
 def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
-    """Return the plan of the shortest string; the first of equals.
+    """Return the plan of the shortest string, but for "context"; the first of equals.
 
     Parameters
     ----------
@@ -76,20 +85,21 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     form, code : str
         Those to take; "auto" for any.
     """
-    plans: list[tuple[int, Plan]] = []
-    if code not in TABLED:
+    plans: list[Plan] = []
+    if code not in OF_BYTES:
         found = level_codes.plan(symbols, s, live.words, form, code)
-        plans.append((found.nbits, Plan(found.form, found.code, found.scalars)))
-    if (code in TABLED or code == "auto") and form != "sparse" and s <= MOST_TABLED and live.words:
-        counts = byte_counts(symbols)
-        counts[0] -= symbols.size - live.words
-        for kind in TABLED:
-            if code in (kind, "auto"):
-                table = Table.own(kind, counts, alphabet(s))
-                plans.append((table.nbits(counts), Plan("dense", kind, {}, table)))
-    if not plans:  # nothing to code
+        plans.append(Plan(found.form, found.code, found.scalars, None, found.nbits))
+    if form != "sparse" and s <= MOST_OF_BYTES and live.words:
+        kinds = [kind for kind in TABLED if code in (kind, "auto")]
+        if kinds:
+            counts = byte_counts(symbols)
+            counts[0] -= symbols.size - live.words
+        for kind in kinds:
+            table = Table.own(kind, counts, alphabet(s))
+            plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
+    if not plans:  # nothing to code, or nothing to choose
         return Plan("dense", code, {})
-    return min(plans, key=lambda plan: plan[0])[1]
+    return min(plans, key=lambda plan: plan.nbits)
 
 
 def write_dense(
@@ -138,13 +148,14 @@ class DenseString(NamedTuple):
 
     Attributes
     ----------
-    string : WordString or String
-        Of a universal code, or behind a table.
+    string : WordString, String or SymbolString
+        Of a universal code, behind a table, or with classes.
     live : Live
-        Which elements have a word; a string of rANS knows nothing of others.
+        Which elements have a word; a string of rANS knows nothing of others. With classes, all
+        have a symbol if one has a word, and those that have none are 0.
     """
 
-    string: WordString | String
+    string: WordString | String | SymbolString
     live: Live
 
     @classmethod
@@ -167,7 +178,10 @@ class DenseString(NamedTuple):
         ------
         FormatError
         """
-        string: WordString | String
+        string: WordString | String | SymbolString
+        if plan.code == "context":
+            n = live.n if live.words else 0
+            return cls(SymbolString.of(data, first, end, n, 2 * s + 1), live)
         if plan.code in TABLED:
             coded = Live.all(live.words) if plan.code == "rans" else live
             kind: Any = plan.code
@@ -209,8 +223,16 @@ class DenseString(NamedTuple):
         def taken(at: int, part: np.ndarray) -> None:
             take(at, part, _NONE)
 
+        def checked(at: int, part: np.ndarray) -> None:
+            _, mask = self.live.part(at, at + part.size, part.size)
+            if mask is not None and part[~mask].any():
+                raise Corrupt("a value lies in a bucket whose norm is 0")
+            taken(at, part)
+
         words = self.live.words
-        if self.live.silent is None or (self.string.live is self.live and words):
+        if words and isinstance(self.string, SymbolString):
+            return self.string.read(checked, seek, bits_follow=bits_follow)
+        if self.live.silent is None or (self._skips_silent and words):
             return self.string.read(taken, seek, bits_follow=bits_follow)
         symbols = np.empty(words, np.uint8) if room is None else room[:words]
 
@@ -220,6 +242,11 @@ class DenseString(NamedTuple):
         end = self.string.read(keep, seek, bits_follow=bits_follow)
         self.live.spread(symbols, taken)
         return end
+
+    @property
+    def _skips_silent(self) -> bool:
+        """Whether the string itself leaves out elements that have no word."""
+        return isinstance(self.string, String) and self.string.live is self.live
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all."""

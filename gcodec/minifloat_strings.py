@@ -1,240 +1,168 @@
-"""How codes of minifloats are written: in fixed width, or by how often they, or parts, occur.
+"""Strings of codes of minifloats, written and read by a plan of `minifloat_plans`.
 
-    none      all bits of each code
-    huffman   a word for each code
-    pair      a word for each two codes, of up to four bits
-    planes    sign and mantissa as they are, then a word for each exponent
-    rans      rANS of the codes, of each two where they have up to four bits
-
-What is coded are bytes: a code, two of them as they lie in memory, or an exponent. Where codebooks
-are asked for, their counts of codes give those of such bytes.
+With ``code=context`` a code is told as twice that of its magnitude, plus 1 where it is negative.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from gcodec import codebooks
+from gcodec.contexts import symbol_strings
+from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
-from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels import minifloat, pool
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import Live
-from gcodec.kernels.minifloat import check
+from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
+from gcodec.minifloat_plans import (
+    KINDS,
+    Plan,
+    alphabet,
+    coded,
+    is_paired,
+    plan,
+    plane_nbits,
+    static,
+)
 from gcodec.minifloats import MiniFloat
 from gcodec.seek import SeekTable
 
-CODES = ("none", "huffman", "pair", "planes", "rans")
+_CHUNK = 1 << 18  # codes that stay in a cache
 
 
-class Plan(NamedTuple):
-    """How the codes of a tensor are written.
+class Written(NamedTuple):
+    """A payload.
 
     Attributes
     ----------
     code : str
     book : int or None
-        The codebook; None where the string has a table of its own, or needs none.
-    table : Table or None
-        None with the code "none".
+        The codebook, if it has one.
+    data : uint8 array
     nbits : int
-        Of the payload; of rANS an estimate, and the most where there is no other plan.
+    seek : SeekTable or None
+        None where the payload is too short for one, or has no blocks.
     """
 
     code: str
     book: int | None
-    table: Table | None
+    data: np.ndarray
     nbits: int
+    seek: SeekTable | None
 
 
-def coded(n: int, fmt: MiniFloat, code: str) -> int:
-    """Return how many bytes stand for n codes in an entropy-coded string."""
-    return -(-n // 2) if paired(fmt, code) else n
-
-
-def paired(fmt: MiniFloat, code: str) -> bool:
-    """Whether a byte stands for two codes."""
-    # With rANS it halves what states take, in bits and in time.
-    return code == "pair" or (code == "rans" and per_byte(fmt) == 2)
-
-
-def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
-    """Return the most bits of the payload of n codes; with code "auto", those of "none"."""
-    if code in ("none", "auto") or not n:
-        return n * fmt.width
-    raw = _raw(n, fmt) if code == "planes" else 0
-    return raw + tabled.longest_nbits(KINDS[code], coded(n, fmt, code), alphabet(fmt, code).size)
-
-
-def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:
-    """Return the plan of the shortest payload; the first of equals.
+def write(
+    codes: np.ndarray,
+    n: int,
+    fmt: MiniFloat,
+    code: str,
+    book: int | str,
+    shape: tuple[int, ...],
+    lead: np.ndarray,
+) -> Written:
+    """Write the shortest payload of n codes.
 
     Parameters
     ----------
     codes : uint8 array
         As `kernels.minifloat` keeps them.
     n : int
-        Codes.
     fmt : MiniFloat
     code : str
         One of `CODES`, or "auto".
     book : int or str
-        A codebook, "empirical" for none, "gennorm" for the best one, "auto" for any of these.
-    """
-    if code == "none" or not n:
-        return Plan("none" if code == "auto" else code, None, None, n * fmt.width)
-    if code != "auto" and isinstance(book, int):  # there is no choice that counts could decide
-        return Plan(code, book, static(fmt, code, book), longest_nbits(n, fmt, code))
-    held = byte_counts(codes)
-    plans = [Plan("none", None, None, n * fmt.width)] if code == "auto" else []
-    for one in CODES[1:] if code == "auto" else (code,):
-        if one != "pair" or per_byte(fmt) == 2:
-            plans += _plans(held, n, fmt, one, book)
-    return min(plans, key=lambda plan: plan.nbits)
-
-
-def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Iterator[Plan]:
-    """Return a plan for each table that may be taken."""
-    counts = held if paired(fmt, code) else _parts(_codes(held, n, fmt), code, fmt)
-    raw = _raw(n, fmt) if code == "planes" else 0
-    if book in ("auto", "empirical"):
-        table = Table.own(KINDS[code], counts, alphabet(fmt, code))
-        yield Plan(code, None, table, raw + table.nbits(counts))
-    if book != "empirical":
-        books = range(codebooks.number_of(fmt)) if isinstance(book, str) else (book,)
-        for number in books:
-            table = static(fmt, code, number)
-            yield Plan(code, number, table, raw + table.nbits(counts))
-
-
-KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in CODES}
-KINDS["rans"] = "rans"
-
-
-def static(fmt: MiniFloat, code: str, book: int) -> Table:
-    """Return the table of a codebook."""
-    counts = codebooks.counts(fmt, book)
-    if paired(fmt, code):
-        digits = np.zeros(16, np.int64)
-        digits[: counts.size] = counts
-        products = np.outer(digits, digits).reshape(-1)
-        return Table.static(KINDS[code], _shares(products) if code == "rans" else products)
-    return Table.static(KINDS[code], _parts(counts, code, fmt))
-
-
-def _shares(products: np.ndarray) -> np.ndarray:
-    """Return as frequencies of rANS the products of counts, both with the sum `codebooks.TOTAL`.
-
-    All are rounded down, but those that occur to 1 at least. The largest one takes the rest.
-    """
-    found: np.ndarray = np.maximum(products // codebooks.TOTAL, products > 0)
-    found[products.argmax()] += codebooks.TOTAL - int(found.sum())
-    return found
-
-
-@functools.cache
-def alphabet(fmt: MiniFloat, code: str) -> np.ndarray:
-    """Return the bytes that may occur in a string, rising."""
-    codes = np.arange(1 << fmt.width)
-    magnitudes = codes & (1 << fmt.width - 1) - 1
-    valid = (magnitudes <= fmt.top) & (codes != 1 << fmt.width - 1)
-    if paired(fmt, code):
-        digits = np.zeros(16, np.bool_)
-        digits[: valid.size] = valid
-        return np.flatnonzero(np.outer(digits, digits)).astype(np.uint8)
-    return np.flatnonzero(_parts(valid.astype(np.int64), code, fmt)).astype(np.uint8)
-
-
-def _codes(held: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
-    """Return how often each code occurs, as (256,) int64."""
-    if per_byte(fmt) == 1:
-        return held
-    counts = np.zeros(256, np.int64)
-    square = held.reshape(16, 16)
-    counts[:16] = square.sum(axis=0) + square.sum(axis=1)
-    counts[0] -= n % 2  # behind the last code
-    return counts
-
-
-def _parts(counts: np.ndarray, code: str, fmt: MiniFloat) -> np.ndarray:
-    """Return how often each byte of a string occurs, given that of the codes, as (256,) int64."""
-    found = np.zeros(256, np.int64)
-    if code == "planes":
-        cube = counts[: 1 << fmt.width].reshape(2, 1 << fmt.exponent, 1 << fmt.mantissa)
-        found[: 1 << fmt.exponent] = cube.sum(axis=(0, 2))
-    else:
-        found[: min(counts.size, 256)] = counts[:256]
-    return found
-
-
-# --- strings
-
-
-def write(
-    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan, lead: np.ndarray
-) -> tuple[np.ndarray, int, SeekTable | None]:
-    """Write the payload of n codes by a plan that has a table.
-
-    Parameters
-    ----------
-    codes : uint8 array
-        As `kernels.minifloat` keeps them.
-    n : int
-    fmt : MiniFloat
-    plan : Plan
+        See `plan`. "context" has tables of its own, and "auto" takes it only where codebooks are
+        not asked for.
+    shape : tuple of int
+        Of the tensor.
     lead : uint8 array
         Bytes that come before them.
-
-    Returns
-    -------
-    data : uint8 array
-    nbits : int
-    seek : SeekTable or None
-        None where the payload is too short for one.
     """
-    assert plan.table is not None
-    head = BitString()
-    head.extend(lead, 8 * lead.size)
-    if plan.code == "planes":
+    found = plan(codes, n, fmt, code, book)
+    if code == "context" or (code == "auto" and book in ("auto", "empirical")):
+        given = _symbols(codes, n, fmt), shape, _front(lead)
+        if code == "context":
+            return Written("context", None, *symbol_strings.write(*given))
+        if (made := symbol_strings.write_shorter(*given, found.nbits)) is not None:
+            return Written("context", None, *made)
+    if found.table is not None:
+        return Written(found.code, found.book, *_tabled(codes, n, fmt, found, lead))
+    data = minifloat.packed(codes, n, fmt)
+    if lead.size:
+        data = np.concatenate([lead, data])
+    return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
+
+
+def _tabled(
+    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray
+) -> tuple[np.ndarray, int, SeekTable | None]:
+    """Write a payload by a plan that has a table."""
+    head = _front(lead)
+    if found.code == "planes":
         plane = _plane(codes, n, fmt)
-        head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), _raw(n, fmt))
+        head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), plane_nbits(n, fmt))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if paired(fmt, plan.code):
+        if is_paired(fmt, found.code):
             return codes[start:stop]
         symbols = codes[start:stop]
         if per_byte(fmt) == 2:
             unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
             symbols = room
-        if plan.code == "planes":
+        if found.code == "planes":
             np.right_shift(symbols, np.uint8(fmt.mantissa), out=room)
             room &= np.uint8((1 << fmt.exponent) - 1)
             symbols = room
         return symbols
 
-    return tabled.write(plan.table, symbols_of, live(n, fmt, plan.code), head, n)
+    return tabled.write(found.table, symbols_of, live(n, fmt, found.code), head, n)
+
+
+def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
+    """Return what stands for n codes in a string of "context", as (n,) uint8."""
+    symbols, low = aligned_empty(n, np.uint8), np.uint8((1 << fmt.width) - 1)
+
+    def task(start: int, stop: int) -> None:
+        for at in range(start, stop, _CHUNK):
+            part = symbols[at : min(at + _CHUNK, stop)]
+            if per_byte(fmt) == 2:
+                unpacker(4, True)(codes[at // 2 : -(-(at + part.size) // 2)], part)
+            else:
+                part[:] = codes[at : at + part.size]
+            signs = part >> np.uint8(fmt.width - 1)
+            part <<= np.uint8(1)
+            part &= low
+            part |= signs
+
+    pool.run(task, n, _CHUNK)
+    return symbols
+
+
+def _front(lead: np.ndarray) -> BitString:
+    front = BitString()
+    front.extend(lead, 8 * lead.size)
+    return front
 
 
 class CodedPayload(NamedTuple):
-    """A payload that is read, of codes that have a table.
+    """A payload that is read, of codes that have tables.
 
     Attributes
     ----------
-    string : String
+    string : String or SymbolString
     n : int
         Codes.
     fmt : MiniFloat
     code : str
     """
 
-    string: String
+    string: String | SymbolString
     n: int
     fmt: MiniFloat
     code: str
@@ -260,10 +188,14 @@ class CodedPayload(NamedTuple):
         ------
         FormatError
         """
-        first = _raw(n, fmt) if code == "planes" else 0
+        first = plane_nbits(n, fmt) if code == "planes" else 0
         if first > nbits:
             raise Truncated(f"the payload has {nbits} bits, signs and mantissas {first}")
+        if code == "context":
+            largest = 2 * fmt.top + 1
+            return cls(SymbolString.of(data, 0, nbits, n, largest), n, fmt, code)
         some = live(n, fmt, code)
+        string: String
         if book is not None:
             string = String(static(fmt, code, book), data, first, nbits, some)
         else:
@@ -307,21 +239,27 @@ class CodedPayload(NamedTuple):
             count = symbols.size
             if self.code == "planes":
                 symbols = self._joined(at, symbols)
+            elif self.code == "context":
+                signs = symbols << np.uint8(self.fmt.width - 1)
+                signs &= np.uint8(1 << self.fmt.width - 1)
+                symbols >>= np.uint8(1)
+                symbols |= signs
             if per_byte(self.fmt) == 2:
                 held = np.empty(-(-count // 2), np.uint8)
                 packer(4, True)(symbols, held, False)
                 symbols = held
             if self.code == "planes":
-                check(symbols, count, self.fmt)
+                minifloat.check(symbols, count, self.fmt)
             take(at, symbols)
 
-        return pairs if paired(self.fmt, self.code) else singles
+        return pairs if is_paired(self.fmt, self.code) else singles
 
     def _joined(self, at: int, exponents: np.ndarray) -> np.ndarray:
         """Join exponents with the signs and mantissas of their elements."""
         width, mantissa = 1 + self.fmt.mantissa, np.uint8(self.fmt.mantissa)
         codes, plane = exponents << mantissa, np.empty(exponents.size, np.uint8)
         # A range begins with a multiple of 8 elements.
+        assert isinstance(self.string, String)
         unpacker(width, True)(self.string.data[at * width // 8 :], plane)
         codes |= plane & np.uint8((1 << self.fmt.mantissa) - 1)
         plane >>= mantissa
@@ -333,11 +271,6 @@ class CodedPayload(NamedTuple):
 def live(n: int, fmt: MiniFloat, code: str) -> Live:
     """Return that all of the bytes have words that stand for n codes."""
     return Live.all(coded(n, fmt, code))
-
-
-def _raw(n: int, fmt: MiniFloat) -> int:
-    """Return the bits of the signs and mantissas of n codes."""
-    return n * (1 + fmt.mantissa)
 
 
 def _plane(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import scales as matrices
 from gcodec.contexts import strings
-from gcodec.contexts.scales import Scales
+from gcodec.contexts.scales import LEAST_ROWS, Matrix, Scales, matrices
 from gcodec.errors import ParameterError
 from gcodec.kernels import levels, pool, scalar_quantize
 from gcodec.kernels.levels import Scale
@@ -34,8 +33,6 @@ _TOLERANCE = 0.015  # octaves of a target: 1 %
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
 _CHUNK = 1 << 18
-
-Matrix = tuple[int, bool]  # the width of rows, and whether columns have scales; see `Scales`
 
 
 class Levels(NamedTuple):
@@ -103,7 +100,7 @@ def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
         return np.concatenate(told)
 
     beyond = np.concatenate(pool.run(task, x.size, _CHUNK))
-    return Levels(step, _middle(), symbols, beyond, Scales.of(symbols, *matrix))
+    return Levels(step, _middle(), symbols, beyond, Scales.of(symbols, matrix))
 
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
@@ -124,8 +121,8 @@ def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
     size, symbols = _checked(x, step), np.empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, size, symbols)
-    every = matrices.shapes(shape)
-    scales = [Scales.of(symbols, *matrix) for matrix in every]
+    every = matrices(shape)
+    scales = [Scales.of(symbols, matrix) for matrix in every]
     return every[scales.index(strings.best(symbols, scales))]
 
 
@@ -148,7 +145,7 @@ def step_for_error(
     -------
     step : float
         As float32.
-    matrix : (int, bool)
+    matrix : Matrix
         What to cut the tensor into.
 
     Raises
@@ -223,8 +220,8 @@ def _search(
     sign: int,
 ) -> tuple[Met | None, Matrix]:
     """Search on some rows, and from there on all; the sign is that of the step's octave."""
-    matrix = matrices.shapes(shape)[0]
-    some = _some_rows(x, matrix[0])
+    matrix = matrices(shape)[0]
+    some = _some_rows(x, matrix.width)
     if some.size < x.size and some.any():
         guess = search(trial(some, matrix), first, slope, _TOLERANCE, bounds)
         first = first if guess is None else guess.at
@@ -241,7 +238,7 @@ def _search(
 def _some_rows(x: np.ndarray, width: int) -> np.ndarray:
     """Return rows at equal distances, of about a sample in all; or all of few."""
     rows = x.size // width
-    every = rows // max(_SAMPLE // width, matrices.LEAST_ROWS)
+    every = rows // max(_SAMPLE // width, LEAST_ROWS)
     if every < _SPARSE:
         return x
     return x[: rows * width].reshape(rows, width)[::every].reshape(-1)
@@ -258,7 +255,7 @@ def _rated(
 ) -> tuple[Scales, Errors]:
     """Quantise by the scales of one matrix."""
     scalar_quantize.plain_levels(x, step, symbols)
-    scales = Scales.of(symbols, *matrix)
+    scales = Scales.of(symbols, matrix)
     return scales, scalar_quantize.rated_levels(x, step, scales.classes, symbols)
 
 

@@ -9,7 +9,7 @@ from gcodec import Corrupt, FormatError, Truncated
 from gcodec.contexts import class_tables, scale_lists, strings
 from gcodec.contexts.class_tables import SENT, TOTAL, ClassTable
 from gcodec.contexts.exceptions import Exceptions
-from gcodec.contexts.scales import ONE, Scales, shapes
+from gcodec.contexts.scales import ONE, Matrix, Scales, matrices
 from gcodec.contexts.strings import ContextString
 from gcodec.kernels import class_map
 from gcodec.kernels.bit_string import BitString
@@ -17,6 +17,12 @@ from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
 
 SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (400, 8), (13, 17), (16, 8, 3, 3), (70, 1100)]
+
+
+def nearest(quarters: np.ndarray, one: int, quantum: int) -> np.ndarray:
+    """The scales of quarter octaves."""
+    found = (np.rint(quarters).astype(np.int64) + one + quantum // 2) // quantum * quantum
+    return np.clip(found, quantum, 127 // quantum * quantum)
 
 
 def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.ndarray:
@@ -35,8 +41,9 @@ def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.
 def classes_of(scales: Scales, n: int) -> np.ndarray:
     """What classes must be, element by element."""
     at = np.arange(n)
-    columns = scales.columns[at % scales.width] if scales.columns.size else np.full(n, CENTRE)
-    sums = scales.rows[at // scales.width].astype(np.int64) + columns.astype(np.int64) - CENTRE
+    width = scales.matrix.width
+    columns = scales.columns[at % width] if scales.columns.size else np.full(n, CENTRE)
+    sums = scales.rows[at // width].astype(np.int64) + columns.astype(np.int64) - CENTRE
     return np.clip(sums, 0, CLASSES - 1)
 
 
@@ -44,22 +51,26 @@ def classes_of(scales: Scales, n: int) -> np.ndarray:
 def test_scales_and_classes(shape: tuple[int, ...]) -> None:
     symbols = levels_of(shape)
     n, sizes = symbols.size, (symbols >> 1).astype(np.int64)
-    for width, has_columns in shapes(shape):
-        scales = Scales.of(symbols, width, has_columns)
+    for matrix in matrices(shape):
+        width, group, quantum = matrix
+        scales = Scales.of(symbols, matrix)
         row, column = np.arange(n) // width, np.arange(n) % width
         sums = np.bincount(row, sizes)
         means = sums / np.bincount(row)
         live = sums > 0
-        expected = np.clip(np.rint(4 * np.log2(means[live])) + ONE, 1, 127)
+        expected = nearest(4 * np.log2(means[live]), ONE, quantum)
         np.testing.assert_array_equal(scales.rows[live], expected)
         assert not scales.rows[~live].any()
-        if has_columns:
+        if group:
+            column //= group
             sums = np.bincount(column, sizes)
             means = sums / np.bincount(column) / (sizes.sum() / n)
             live = sums > 0
-            expected = np.clip(np.rint(4 * np.log2(means[live])) + CENTRE, 1, 127)
-            np.testing.assert_array_equal(scales.columns[live], expected)
-            assert not scales.columns[~live].any()
+            each = scales.columns[::group]
+            np.testing.assert_array_equal(np.repeat(each, group)[:width], scales.columns)
+            expected = nearest(4 * np.log2(means[live]), CENTRE, quantum)
+            np.testing.assert_array_equal(each[live], expected)
+            assert not each[~live].any()
         for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
             found = scales.classes(start, stop, np.empty(stop - start, np.uint8))
             np.testing.assert_array_equal(found, classes_of(scales, n)[start:stop])
@@ -68,14 +79,17 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
 
 
-def test_shapes() -> None:
-    assert shapes(()) == [(1, False)]
-    assert shapes((100,)) == [(100, False)]
-    assert shapes((1000,)) == [(128, False), (1000, False)]
-    assert shapes((64, 32)) == [(32, True), (128, False), (2048, False)]
-    assert shapes((4, 32)) == [(128, False)]
-    assert shapes((64, 16, 3, 3)) == [(144, True), (9, True), (128, False), (9216, False)]
-    assert shapes((64, 16, 1, 1)) == [(16, True), (128, False), (1024, False)]
+def test_matrices() -> None:
+    assert matrices(()) == [Matrix(1, 0)]
+    assert matrices((100,)) == [Matrix(100, 0)]
+    assert matrices((1000,)) == [Matrix(128, 0), Matrix(1000, 0)]
+    blocks = [Matrix(128, 0), Matrix(2048, 0)]
+    assert matrices((64, 32)) == [Matrix(32, 1), Matrix(32, 1, 2), *blocks]
+    assert matrices((4, 32)) == [Matrix(128, 0)]
+    assert matrices((128, 64, 3, 3)) == [
+        *(Matrix(576, 1), Matrix(576, 9), Matrix(9, 1), Matrix(128, 0), Matrix(73728, 0))
+    ]
+    assert matrices((64, 16, 1, 1))[:2] == [Matrix(16, 1), Matrix(16, 1, 2)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 3000])
@@ -83,8 +97,9 @@ def test_lists_of_scales(count: int) -> None:
     rng = np.random.default_rng(count)
     every = [np.zeros(count), np.full(count, 127), rng.integers(0, 128, count)]
     every.append(rng.normal(40, 3, count).round().clip(1, 127) * (rng.random(count) < 0.8))
+    every.append(2 * rng.normal(20, 2, count).round())
     every.append(rng.normal(40, 1, count).round() * (rng.random(count) < 0.02))
-    codes = set()
+    codes, shifts = set(), set()
     for scales in every:
         string = BitString()
         string.extend(np.array([0xE0], np.uint8), 3)
@@ -94,10 +109,12 @@ def test_lists_of_scales(count: int) -> None:
         np.testing.assert_array_equal(found, scales)
         assert end == nbits
         codes.add(int(data[0]) >> 3 & 3)
+        shifts.add(int(data[0]) >> 1 & 3)
         for cut in range(0, nbits, max(nbits // 40, 1)):
             with pytest.raises(FormatError):
                 scale_lists.read(data[: -(-cut // 8)], 3, cut, count)
-    assert count < 63 or len(codes) > 1
+    assert count < 3000 or len(codes) > 1
+    assert count < 63 or {0, 1} <= shifts
 
 
 def test_static_tables() -> None:
@@ -146,7 +163,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, strings.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    every = [Scales.of(symbols, *one) for one in shapes(shape)]
+    every = [Scales.of(symbols, one) for one in matrices(shape)]
     plan = strings.plan(symbols, strings.best(symbols, every))
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
@@ -230,9 +247,10 @@ def test_broken_bytes_give_symbols_or_an_error() -> None:
     [
         (0, 200, "table 200"),
         (1, 3, "3 states"),
-        (1, 128, "0 states"),
+        (1, 0, "0 states"),
         (2, 0, "rows of 0"),
         (2, 7, "rows of 7"),
+        (3, 65, "65 of 64 columns"),
     ],
 )
 def test_what_is_refused(at: int, value: int, message: str) -> None:
@@ -246,7 +264,7 @@ def test_what_is_refused(at: int, value: int, message: str) -> None:
 
 def test_an_escape_must_be_an_exception() -> None:
     symbols = levels_of((64, 64))
-    every = Scales.of(symbols, 64, True)
+    every = Scales.of(symbols, Matrix(64, 1))
     table = class_tables.static(0)
     plan = strings.Plan(every, table, 5000)
     few = np.array(np.minimum(symbols, 2), np.uint8)

@@ -19,9 +19,9 @@ import numpy as np
 
 import gcodec
 from gcodec import scalar_levels
-from gcodec.contexts import class_tables, scales, strings
+from gcodec.contexts import class_tables, strings
 from gcodec.contexts.class_tables import ClassTable
-from gcodec.contexts.scales import ONE, Scales
+from gcodec.contexts.scales import ONE, Scales, matrices
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import class_map
 from gcodec.kernels.class_map import CLASSES
@@ -87,13 +87,13 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Count symbols by the scales that suit them best."""
-    every = [Scales.of(symbols, *one) for one in scales.shapes(shape)]
+    every = [Scales.of(symbols, one) for one in matrices(shape)]
     return counts(symbols, strings.best(symbols, every))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:
     """Count the magnitudes of each class."""
-    found = class_map.class_counts(symbols, of.rows, of.columns, of.width, 1)
+    found = class_map.class_counts(symbols, of.rows, of.columns, of.matrix.width, 1)
     return found.reshape(CLASSES, -1, 2).sum(axis=2)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,9 +95,7 @@ class DCT8(Codec):
 
     refuses_nonfinite = True
     takes_all_finite = False  # coefficients may pass float32
-
-    # Of the tensor; what `_of_shape` sets.
-    _shape: ClassVar[tuple[int, ...] | None] = None
+    uses_shape = True
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
@@ -117,14 +115,6 @@ class DCT8(Codec):
         """Refuse tiles of three sizes."""
         if self.layout == "tiles" and len(self.chunk) == 3:
             raise ParameterError.of("chunk", self.chunk, "one or two sizes with layout=tiles")
-
-    def _of_shape(self, shape: Any) -> DCT8:
-        if self.layout == "flat":
-            return self
-        bound = self.replaced()
-        dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        object.__setattr__(bound, "_shape", dims)
-        return bound
 
     def _chunks(self, n: int) -> Chunks:
         if self.layout == "flat":

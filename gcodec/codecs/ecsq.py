@@ -20,8 +20,8 @@ row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from gcodec.codec import Codec
 from gcodec.contexts import strings
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields.contexts import context_string
+from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import aligned_empty
@@ -70,9 +72,7 @@ class ECSQ(Codec):
 
     refuses_nonfinite = True
     takes_all_finite = False  # a point may pass float32
-
-    # Of the tensor; what `_of_shape` sets.
-    _shape: ClassVar[tuple[int, ...] | None] = None
+    uses_shape = True
 
     rounding: str = param(
         Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
@@ -124,12 +124,6 @@ class ECSQ(Codec):
         """States of rANS."""
         return "states"
 
-    def _of_shape(self, shape: Any) -> ECSQ:
-        bound = self.replaced()
-        dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        object.__setattr__(bound, "_shape", dims)
-        return bound
-
     def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
         largest = scalar_levels.largest(values)
         if not math.isfinite(largest):
@@ -146,8 +140,7 @@ class ECSQ(Codec):
 
     def _of_values(self, values: np.ndarray, lift: float, seed: int) -> Levels:
         """Quantise what is finite, and not all 0, but for the factor."""
-        shape = (values.size,) if self._shape is None else self._shape
-        random = self.rounding == "stochastic"
+        shape, random = self._shape_of(values.size), self.rounding == "stochastic"
         if isinstance(self.step, float):
             step = self.step
             matrix = scalar_levels.matrix_for(values, float(np.float32(step)) * lift, shape)
@@ -252,6 +245,21 @@ class ECSQ(Codec):
         if payload.nbits:
             raise Corrupt(f"the payload has {payload.nbits} bits that code nothing")
         return None
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        step, centroids = self._step(), self._centroids(payload)
+
+        def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+            values = scalar_levels.point(symbols, step, centroids).tolist()
+            for element, (symbol, value) in enumerate(
+                zip(symbols.tolist(), values, strict=True), at
+            ):
+                level = -(symbol >> 1) if symbol & 1 else symbol >> 1
+                yield Told(level, element=element, decoded=(value,))
+
+        if step:
+            yield from context_string(walk, "level", "level", n, tell)
+        walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         return 8 * data.size

@@ -14,8 +14,9 @@ Payload of ``code=none``, one MSB-first string: for each element its sign (1 = n
 the bytes of OCP where a code has 8 bits. Else a table, unless it is that of a codebook, and a
 string: ``huffman``, a word for each code; ``pair``, for each two; ``planes``, signs and mantissas
 before the table, and a word for each exponent; ``rans``, rANS of the codes, of each two where
-``pair`` exists. Δ is finite and not negative, and so is its product with the largest magnitude. A
-byte B for each block, if there are any, comes first: its Δ is f32(Δ·(8 + B%8)·2^(B//8 − 31)).
+``pair`` exists; or ``context``, the string of `gcodec.contexts.strings` of 2j + 1 for a negative
+code j, and 2j for others. Δ is finite and not negative, and so is its product with the largest
+magnitude. A byte B for each block comes first: its Δ is f32(Δ·(8 + B%8)·2^(B//8 − 31)).
 
 Example: x = (1, −0.6, 0.1, 6), Δ = 0.5: codes 2, −1, 0, 7 in ``e2m1`` are ``29 07`` and decode
 to (1, −0.5, 0, 6).
@@ -32,7 +33,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec import codebooks, minifloat_strings
+from gcodec import codebooks, minifloat_plans, minifloat_strings
 from gcodec.arrays import Tensor, check_corrected, empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
@@ -69,12 +70,15 @@ class MiniFloatSymbols(NamedTuple):
         Elements.
     factors : uint8 array
         What the scale is multiplied by in each block, as a byte tells it; empty without blocks.
+    shape : tuple of int, optional
+        Of the tensor; None for a vector.
     """
 
     codes: np.ndarray
     scale: float
     n: int
     factors: np.ndarray = NO_FACTORS
+    shape: tuple[int, ...] | None = None
 
 
 @register(id=8, name="minifloat")
@@ -92,9 +96,9 @@ class MiniFloatCodec(Codec):
         found by, for each tensor: the least squared error; a table for generalised normal
         distributions; the rule of CO3's program, for ``e2m1`` with ``ieee``. With blocks, of
         these only ``histogram``, by the squared error of each block.
-    code : {"auto", "none", "huffman", "pair", "planes", "rans"}
+    code : {"auto", "none", "huffman", "pair", "planes", "rans", "context"}
         How the codes are written: as they are, or entropy-coded, one by one, two at a time, the
-        exponents only, or by rANS, those of up to four bits two at a time; or the shortest way.
+        exponents only, by rANS, or by rANS and the scales of rows and columns; or the shortest.
     table : int or {"auto", "gennorm", "empirical"}
         Of the entropy code: a codebook for GenNorm values, by its number; the best of them; one
         of the tensor's own, in the payload; ``auto`` takes what is shortest.
@@ -103,6 +107,7 @@ class MiniFloatCodec(Codec):
     """
 
     refuses_nonfinite = True
+    uses_shape = True
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
     style: str = param(
@@ -117,7 +122,7 @@ class MiniFloatCodec(Codec):
         in_message=True,
     )
     code: str = param(
-        Choice("none", "huffman", "pair", "planes", "rans", unsent=("auto",)),
+        Choice(*minifloat_plans.CODES, unsent=("auto",)),
         "auto",
         "how codes are written; auto: the shortest",
     )
@@ -132,7 +137,7 @@ class MiniFloatCodec(Codec):
     def check(self) -> None:
         """Refuse what does not fit together; without an entropy code there is one table only."""
         fmt = self._format
-        if self.code == "none":
+        if self.code in ("none", "context"):
             object.__setattr__(self, "table", "empirical")
         if self.code == "pair" and fmt.width > 4:
             allowed = f"another one: {self.format} has codes of more than four bits"
@@ -161,18 +166,18 @@ class MiniFloatCodec(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the codes as they are, or of the longest words and a table."""
-        longest = minifloat_strings.longest_nbits(n, self._format, self.code)
+        longest = minifloat_plans.longest_nbits(n, self._format, self.code)
         return 8 * blocks(n, self.block) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
         """What is coded where words differ in length: elements, pairs, or states of rANS."""
-        blocks: Blocks = "states" if self.code == "rans" else "elements"
+        blocks: Blocks = "states" if self.code in ("rans", "context") else "elements"
         return None if self.code == "none" else blocks
 
     def seek_count(self, n: int) -> int:
         """Return how many bytes are coded: one for each element, or each pair."""
-        return minifloat_strings.coded(n, self._format, self.code)
+        return minifloat_plans.coded(n, self._format, self.code)
 
     # --- quantise
 
@@ -203,11 +208,9 @@ class MiniFloatCodec(Codec):
         prior: Any,
     ) -> MiniFloatSymbols:
         values = tensor.values
-        # x̂ is rounded to it first.
-        if tensor.dtype not in ("float32", "float64") or self.block:
-            symbols: MiniFloatSymbols = super()._quantize_residual(
-                tensor, residual, decay, seed, prior
-            )
+        if tensor.dtype not in ("float32", "float64") or self.block:  # x̂ is rounded to it first
+            symbols: MiniFloatSymbols
+            symbols = super()._quantize_residual(tensor, residual, decay, seed, prior)
             return symbols
         check_corrected(values, residual, decay)
         symbols = self._empty_symbols(
@@ -226,8 +229,8 @@ class MiniFloatCodec(Codec):
     def _empty_symbols(
         self, n: int, scale: float, factors: np.ndarray = NO_FACTORS
     ) -> MiniFloatSymbols:
-        nbytes = minifloat.codes_nbytes(n, self._format)
-        return MiniFloatSymbols(aligned_empty(nbytes, np.uint8), scale, n, factors)
+        codes = aligned_empty(minifloat.codes_nbytes(n, self._format), np.uint8)
+        return MiniFloatSymbols(codes, scale, n, factors, self._shape_of(n))
 
     def _scales(self, symbols: MiniFloatSymbols) -> Scales:
         return Scales.of(symbols.scale, self.block, symbols.factors)
@@ -261,46 +264,38 @@ class MiniFloatCodec(Codec):
     def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
         nbytes = minifloat.codes_nbytes(n, self._format)
         sizes = symbols.codes.size == nbytes and symbols.factors.size == blocks(n, self.block)
-        self._require(symbols.n == n and sizes, n)
+        self._require(symbols.n == n and sizes, n, symbols.shape)
 
     # --- pack
 
     def _pack(self, symbols: MiniFloatSymbols) -> Payload:
-        codes, n, fmt = symbols.codes, symbols.n, self._format
+        codes, scale, n, factors, shape = symbols
         self._check_size(symbols, n)
-        plan = minifloat_strings.plan(codes, n, fmt, self.code, self.table)
-        table = "empirical" if plan.book is None else plan.book
-        codec = self.replaced(scale=symbols.scale, code=plan.code, table=table)
+        how = self._format, self.code, self.table, shape or (n,)
+        made = minifloat_strings.write(codes, n, *how, factors)
+        table = "empirical" if made.book is None else made.book
+        codec = self.replaced(scale=scale, code=made.code, table=table)
         scalars = {"scale": codec.scale, "table": table}
-        if plan.table is not None:
-            string = minifloat_strings.write(codes, n, fmt, plan, symbols.factors)
-            return Payload(codec, scalars, *string)
-        data, nbits = minifloat.packed(codes, n, fmt), 8 * symbols.factors.size + n * fmt.width
-        if self.block:
-            data = np.concatenate([symbols.factors, data])
-        return Payload(codec, scalars, data, nbits)
+        return Payload(codec, scalars, made.data, made.nbits, made.seek)
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
         if self.code == "none":
-            if payload.scalars["table"] != "empirical":
-                raise Corrupt(f"table {payload.scalars['table']}, but nothing is entropy-coded")
-            check_padding(payload.data, payload.nbits)
+            self._check_whole(payload)
             check_length(payload.nbits, 8 * blocks(n, self.block) + n * fmt.width)
             codes = minifloat.unpacked(payload.data[blocks(n, self.block) :], n, fmt)
             minifloat.check(codes, n, fmt)
-            return MiniFloatSymbols(codes, float(self.scale), n, self._factors(payload, n))
-        string, codes = (
-            self._string(payload, n),
-            aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8),
-        )
+        else:
+            string = self._string(payload, n)
+            codes = aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8)
 
-        def take(at: int, part: np.ndarray) -> None:
-            start = minifloat.codes_nbytes(at, fmt)
-            codes[start : start + part.size] = part
+            def take(at: int, part: np.ndarray) -> None:
+                start = minifloat.codes_nbytes(at, fmt)
+                codes[start : start + part.size] = part
 
-        string.read(take, payload.seek)
-        return MiniFloatSymbols(codes, float(self.scale), n, self._factors(payload, n))
+            string.read(take, payload.seek)
+        factors = self._factors(payload, n)
+        return MiniFloatSymbols(codes, float(self.scale), n, factors, self._shape_of(n))
 
     def _factors(self, payload: Payload, n: int) -> np.ndarray:
         return read_factors(payload, n, cast(float, self.scale), self.block, self._format)
@@ -323,7 +318,7 @@ class MiniFloatCodec(Codec):
 
     def _string(self, payload: Payload, n: int) -> minifloat_strings.CodedPayload:
         """Return the payload of an entropy code, its table read and its length looked at."""
-        check_padding(payload.data, payload.nbits)
+        self._check_whole(payload)
         book = self.table if isinstance(self.table, int) else None
         first = self._factors(payload, n).size
         where = payload.data[first:], payload.nbits - 8 * first
@@ -337,6 +332,11 @@ class MiniFloatCodec(Codec):
         book = self.table if isinstance(self.table, int) else None
         how = self._format, self.code, book, Scales.of(scale, self.block, found)
         yield from minifloats.codes(walk, n, *how)
+
+    def _check_whole(self, payload: Payload) -> None:
+        if payload.scalars["table"] != self.table:
+            raise Corrupt(f"table {payload.scalars['table']}, but code={self.code} has none")
+        check_padding(payload.data, payload.nbits)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)

@@ -8,7 +8,9 @@ Payload: norms as binary32, big-endian; then one bit string, most significant bi
 dense: sign, omega(k + 1). omega, sparse: omega(gap), sign, omega(k). rice, dense: rice(z) with z =
 0, 2k − 1 for −k and 2k for k. rice, sparse: rice(gap − 1), sign, rice(k − 1). packed: z in as many
 bits as 2s has. A sign of 1 is −; that of a level 0 is 0. Gaps count from 1, across buckets; the
-sparse form ends where the payload's bits end.
+sparse form ends where the payload's bits end. huffman and rans: a table, then the symbols 2k for k
+and 2k + 1 for −k. context: the string of `gcodec.contexts.strings`, of these symbols of all
+elements, 0 in buckets of norm 0; nothing where all norms are 0.
 
 Arithmetic: see `kernels.levels`; the norm is rounded to float32 first, and both sides use that.
 NaN and Inf are refused, as is a norm beyond float32.
@@ -32,11 +34,13 @@ import numpy as np
 from gcodec import level_strings
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
+from gcodec.contexts import symbol_strings
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError, Truncated
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
+from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import Live, widened
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
@@ -65,10 +69,13 @@ class QSGDSymbols(NamedTuple):
     levels : (n,) uint8, uint16 or uint32 array
         Twice the level, plus 1 where the value is negative and the level not 0. Of uint8 for s up
         to 127, of uint16 up to 32767.
+    shape : tuple of int, optional
+        Of the tensor; None for a vector.
     """
 
     norms: np.ndarray
     levels: np.ndarray
+    shape: tuple[int, ...] | None = None
 
 
 @register(id=2, name="qsgd")
@@ -85,12 +92,14 @@ class QSGD(Codec):
         Elements that share a norm; 0: all.
     norm : {"l2", "max"}
         Euclidean norm, or the largest magnitude.
-    code : {"omega", "rice", "packed", "huffman", "rans", "auto"}
-        Elias omega as in the paper, Rice codes of the best parameter, fixed width; Huffman words
-        or rANS of the levels' own frequencies, for s up to 127; ``"auto"``: whichever is shortest.
+    code : {"omega", "rice", "packed", "huffman", "rans", "context", "auto"}
+        Elias omega as in the paper, Rice codes of the best parameter, fixed width; for s up to 127
+        Huffman words or rANS of the levels' own frequencies, or rANS by what the scales of row and
+        column lead to expect; ``"auto"``: whichever is shortest.
     """
 
     refuses_nonfinite = True
+    uses_shape = True
     takes_all_finite = False  # a norm may pass float32
 
     s: int = param(Integer(1, 2**24), 15, "level of the norm")
@@ -105,10 +114,10 @@ class QSGD(Codec):
 
     def check(self) -> None:
         """Refuse a form or levels that a code does not have."""
-        if self.form == "sparse" and self.code in ("packed", *level_strings.TABLED):
+        if self.form == "sparse" and self.code in ("packed", *level_strings.OF_BYTES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        most = level_strings.MOST_TABLED
-        if self.code in level_strings.TABLED and self.s > most:
+        most = level_strings.MOST_OF_BYTES
+        if self.code in level_strings.OF_BYTES and self.s > most:
             raise ParameterError.of("s", self.s, f"at most {most} with code={self.code}")
 
     def scalar_fields(self) -> tuple[Field, ...]:
@@ -135,7 +144,9 @@ class QSGD(Codec):
     def seek_blocks(self) -> Blocks | None:
         """Elements where the form is dense, sent values where it is sparse."""
         blocks: Blocks = "values" if self.form == "sparse" else "elements"
-        return {"packed": None, "rans": "states"}.get(self.code, blocks)
+        special: dict[str, Blocks | None]
+        special = {"packed": None, "rans": "states", "context": "states"}
+        return special.get(self.code, blocks)
 
     # --- quantise
 
@@ -165,7 +176,7 @@ class QSGD(Codec):
             levels.quantize(values[start:stop], scale, seed, start, out[start:stop])
 
         pool.run(task, values.size)
-        return QSGDSymbols(scale.norms, out)
+        return QSGDSymbols(scale.norms, out, self._shape_of(values.size))
 
     def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
         if self.form != "dense" or self.code not in ("omega", "packed"):
@@ -209,7 +220,8 @@ class QSGD(Codec):
         pool.run(task, out.size, 32)
 
     def _checked_scale(self, symbols: QSGDSymbols, n: int) -> Scale:
-        self._require(symbols.levels.size == n and symbols.norms.size == self._buckets(n), n)
+        fits = symbols.levels.size == n and symbols.norms.size == self._buckets(n)
+        self._require(fits, n, symbols.shape)
         levels.check_dtype(symbols.levels, self.s)
         return Scale(symbols.norms, self._bucket(n), self.s)
 
@@ -241,6 +253,8 @@ class QSGD(Codec):
         levels.check(parts, self.s)
         live = _live(scale, parts.size)
         plan = level_strings.plan(parts, self.s, live, self.form, self.code)
+        if (made := self._with_classes(symbols, live, plan)) is not None:
+            return self._payload(scale, Plan("dense", "context", {}), *made)
         if plan.form == "sparse":
             made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
             return self._payload(scale, plan, *made)
@@ -248,6 +262,20 @@ class QSGD(Codec):
             parts = live.gathered(parts)
             live = Live.all(parts.size)
         return self._dense(scale, plan, lambda i, j, room: parts[i:j], live)
+
+    def _with_classes(
+        self, symbols: QSGDSymbols, live: Live, plan: Plan
+    ) -> symbol_strings.Written | None:
+        """Write the payload of ``code=context``, if it is asked for or shorter than a plan."""
+        parts, lead = symbols.levels, BitString(4 * symbols.norms.size)
+        shape = symbols.shape or (parts.size,)
+        if self.code == "context":
+            return symbol_strings.write(parts if live.words else parts[:0], shape, lead)
+        if self.code != "auto" or self.form == "sparse" or self.s > level_strings.MOST_OF_BYTES:
+            return None
+        if not live.words:
+            return None
+        return symbol_strings.write_shorter(parts, shape, lead, plan.nbits)
 
     def _dense(self, scale: Scale, plan: Plan, symbols_of: SymbolsOf, live: Live) -> Payload:
         """Write the payload of a dense form."""
@@ -269,7 +297,7 @@ class QSGD(Codec):
             out = np.zeros(n, dtype)
             self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
             _live(scale, n).refuse_silent(out)
-            return QSGDSymbols(scale.norms, out)
+            return QSGDSymbols(scale.norms, out, self._shape_of(n))
         string = self._dense_string(payload, scale, n)
         out = aligned_empty(n, dtype)
 
@@ -277,7 +305,7 @@ class QSGD(Codec):
             out[at : at + small.size] = widened(small, wide, dtype)
 
         string.read(take, payload.seek)
-        return QSGDSymbols(scale.norms, out)
+        return QSGDSymbols(scale.norms, out, self._shape_of(n))
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""

@@ -9,8 +9,9 @@ Packs: ``chapter``: 00 = 0, 01 = +1, 10 = −1, four in a byte, the first in the
 up with zeros. ``terngrad`` (the original program): codes 0, 1, 2 for −1, 0, +1; always one to four
 pad codes 0, 1, 2, 3 behind them; byte i of Q holds codes i, i + Q, i + 2Q, i + 3Q, the first in
 the lowest bits. ``base3``: five in a byte, c0 + 3·c1 + 9·c2 + 27·c3 + 81·c4, with 0, 1, 2 for 0,
-+1, −1. ``rans``: a table of frequencies, and rANS of the bytes of ``base3``. Bits per element: 2,
-2, 1.6; with ``rans`` what the codes tell, fewer than 1.6 where most are 0.
++1, −1. ``rans``: a table of frequencies, and rANS of the bytes of ``base3``. ``context``: the
+string of `gcodec.contexts.strings` of 0, 2, 3 for 0, +1, −1. Bits per element: 2, 2, 1.6; with
+``rans`` and ``context`` what the codes tell, fewer than 1.6 where most are 0.
 
 Sums are taken in float64 in the fixed order, s is rounded once to float32, and r is one float32
 division. Where σ² is below 2^-40 of Σx²/n, it is the rounding of the sums: such a tensor is not
@@ -30,16 +31,19 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays import intake, nonfinite_error
+from gcodec.arrays import empty_like_shape, intake, nonfinite_error
 from gcodec.codec import Codec
+from gcodec.contexts import symbol_strings
+from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields import tabled as tabled_fields
+from gcodec.fields.contexts import context_string, each
 from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walk import Piece, Told, Walk
-from gcodec.kernels import convert, ternary
+from gcodec.kernels import convert, pool, scalar_quantize, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import Live
@@ -57,6 +61,9 @@ _SCALE = Field(
 )
 _NO_DEVIATION = 2.0**-40  # of the mean square
 _ALPHABET = np.arange(243).astype(np.uint8)  # bytes of five codes
+_POWERS = 3 ** np.arange(ternary.TRITS).astype(np.uint8)
+_SYMBOLS = np.array([0, 2, 3], np.uint8)[_ALPHABET[:, None] // _POWERS % 3]  # of their five codes
+_CHUNK = 1 << 16  # bytes of five codes
 
 
 class TernarySymbols(NamedTuple):
@@ -65,12 +72,15 @@ class TernarySymbols(NamedTuple):
     Attributes
     ----------
     codes : uint8 array
-        Packed as the codec packs; with ``rans`` as with ``base3``.
+        Packed as the codec packs; with ``rans`` and ``context`` as with ``base3``.
     scale : float
+    shape : tuple of int, optional
+        Of the tensor; needed with ``context``.
     """
 
     codes: np.ndarray
     scale: float
+    shape: tuple[int, ...] | None = None
 
 
 @register(id=5, name="terngrad")
@@ -81,11 +91,12 @@ class TernGrad(Codec):
     ----------
     clip : float
         Values are clipped at this many standard deviations; 0 clips nothing.
-    packing : {"chapter", "terngrad", "base3", "rans"}
+    packing : {"chapter", "terngrad", "base3", "rans", "context"}
         The layout of the codes; ``pack`` in specs.
     """
 
     refuses_nonfinite = True
+    uses_shape = True
 
     clip: float = param(
         Float32("a number from 0 on, finite", lambda c: 0 <= c < math.inf),
@@ -93,9 +104,10 @@ class TernGrad(Codec):
         "clip at so many standard deviations; 0: not at all",
     )
     packing: str = param(
-        Choice("chapter", "terngrad", "base3", "rans"),
+        Choice("chapter", "terngrad", "base3", "rans", "context"),
         "chapter",
-        "2 bits in order, or in strides with pad codes; 5 codes in a byte; these as rANS",
+        "2 bits in order, or in strides with pad codes; 5 codes in a byte; these as rANS; codes "
+        "as rANS by the scales of rows and columns",
         name="pack",
     )
 
@@ -115,22 +127,28 @@ class TernGrad(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n codes, in whole bytes; or the most that rANS makes of them."""
         nbytes = ternary.packed_nbytes(n, self._pack_rule)
+        if self.packing == "context":
+            return symbol_strings.longest_nbits(n)
         if self.packing != "rans":
             return 8 * nbytes
         return tabled.longest_nbits("rans", nbytes, _ALPHABET.size) if n else 0
 
     @property
     def _pack_rule(self) -> ternary.Pack:
-        return cast(ternary.Pack, "base3" if self.packing == "rans" else self.packing)
+        return cast(ternary.Pack, "base3" if self._is_coded else self.packing)
+
+    @property
+    def _is_coded(self) -> bool:
+        return self.packing in ("rans", "context")
 
     @property
     def seek_blocks(self) -> Blocks | None:
-        """States, with ``rans``."""
-        return "states" if self.packing == "rans" else None
+        """States, with ``rans`` and ``context``."""
+        return "states" if self._is_coded else None
 
     def seek_count(self, n: int) -> int:
-        """Return how many bytes five codes each take."""
-        return ternary.packed_nbytes(n, "base3")
+        """Return how many bytes five codes each take; or the codes."""
+        return n if self.packing == "context" else ternary.packed_nbytes(n, "base3")
 
     def scale_of(self, x: Any) -> float:
         """Return the scale that this tensor gets when none is given.
@@ -179,11 +197,12 @@ class TernGrad(Codec):
             symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
             return symbols
         given = _SCALE.kind.check("scale", scale)
-        values = intake(x).values
-        largest = _largest(values, max_abs_bits(values))
+        tensor = intake(x)
+        largest = _largest(tensor.values, max_abs_bits(tensor.values))
         if given == 0 and largest:
             raise ParameterError.of("scale", scale, "above 0, or all of x 0")
-        return self._with_scale(values, given, check_seed(seed))
+        codec = self._of_shape(tensor.shape)
+        return codec._with_scale(tensor.values, given, check_seed(seed))
 
     def encode(
         self,
@@ -203,7 +222,7 @@ class TernGrad(Codec):
 
     def _with_scale(self, values: np.ndarray, scale: float, seed: int) -> TernarySymbols:
         codes = ternary.quantize(values, np.float32(scale), seed, self._pack_rule)
-        return TernarySymbols(codes, scale)
+        return TernarySymbols(codes, scale, self._shape_of(values.size))
 
     def _scale_of(self, values: np.ndarray) -> float:
         if not self.clip:
@@ -232,10 +251,16 @@ class TernGrad(Codec):
 
     def _check_size(self, symbols: TernarySymbols, out: np.ndarray) -> None:
         nbytes = ternary.packed_nbytes(out.size, self._pack_rule)
-        self._require(symbols.codes.size == nbytes, out.size)
+        self._require(symbols.codes.size == nbytes, out.size, symbols.shape)
 
     def _pack(self, symbols: TernarySymbols) -> Payload:
         scalars, codes = {"scale": symbols.scale}, symbols.codes
+        if self.packing == "context":
+            shape = symbols.shape
+            if shape is None or ternary.packed_nbytes(math.prod(shape), "base3") != codes.size:
+                raise ParameterError.of("symbols.shape", shape, "that of the codes")
+            given = _symbols_of(codes, math.prod(shape))
+            return Payload(self, scalars, *symbol_strings.write(given, shape, BitString()))
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)
         table = Table.own("rans", byte_counts(codes), _ALPHABET)
@@ -245,7 +270,7 @@ class TernGrad(Codec):
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
         codes = payload.data
-        if self.packing == "rans":
+        if self._is_coded:
             string, codes = self._string(payload, n), np.empty(self.seek_count(n), np.uint8)
 
             def take(at: int, part: np.ndarray) -> None:
@@ -254,11 +279,29 @@ class TernGrad(Codec):
             string.read(take, payload.seek)
         else:
             check_length(payload.nbits, self.max_payload_nbits(n))
+        if self.packing == "context":
+            codes = _codes_of(codes)
         ternary.check(codes, n, self._pack_rule)
-        return TernarySymbols(codes, payload.scalars["scale"])
+        return TernarySymbols(codes, payload.scalars["scale"], self._shape_of(n))
 
-    def _string(self, payload: Payload, n: int) -> String:
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if self.packing != "context":
+            return super()._decode(payload, n, out)
+        # No code need be kept: each range is dequantised where it is read.
+        string, points = self._string(payload, n), np.zeros(256, np.float32)
+        points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
+        values = empty_like_shape(n) if out is None else out
+
+        def take(at: int, part: np.ndarray) -> None:
+            scalar_quantize.put_points(part, points, values[at : at + part.size])
+
+        string.read(take, payload.seek)
+        return values
+
+    def _string(self, payload: Payload, n: int) -> String | SymbolString:
         check_padding(payload.data, payload.nbits)
+        if self.packing == "context":
+            return SymbolString.of(payload.data, 0, payload.nbits, n, 3)
         live = Live.all(self.seek_count(n))
         string = String.behind("rans", payload.data, 0, payload.nbits, _ALPHABET, live)
         string.refuse_short()
@@ -288,6 +331,9 @@ class TernGrad(Codec):
             yield from packed(walk, layout, n, "level", "code", lookup(texts, scale))
         elif self.packing == "base3":
             yield from walk.fields("level", "five codes", 8, count, five)
+        elif self.packing == "context":
+            level = lookup("0 +-", scale)
+            yield from context_string(walk, "level", "code", n, each(level))
         else:
             live, meaning = Live.all(count), "five codes of base3".format
             table = yield from tabled_fields.table(walk, "rans", _ALPHABET, live, meaning)
@@ -295,10 +341,36 @@ class TernGrad(Codec):
         walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if self.packing != "rans":
+        if not self._is_coded:
             return super()._bare_nbits(n, data, scalars)
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
         return string.read(ignore, None, bits_follow=True)
+
+
+def _symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
+    """Return the symbols of n codes, five in a byte, as (n,) uint8."""
+    symbols = np.empty((codes.size, ternary.TRITS), np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        np.take(_SYMBOLS, codes[start:stop], axis=0, out=symbols[start:stop])
+
+    pool.run(task, codes.size, _CHUNK)
+    return symbols.reshape(-1)[:n]
+
+
+def _codes_of(symbols: np.ndarray) -> np.ndarray:
+    """Return the codes that (n,) uint8 symbols stand for, five in a byte."""
+    codes = np.zeros(ternary.packed_nbytes(symbols.size, "base3"), np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        part = symbols[ternary.TRITS * start : ternary.TRITS * stop]
+        trits = part - (part >> np.uint8(1))
+        for k, power in enumerate(_POWERS):
+            some = trits[k :: ternary.TRITS]
+            codes[start : start + some.size] += power * some
+
+    pool.run(task, codes.size, _CHUNK)
+    return codes
 
 
 def _largest(values: np.ndarray, bits: int) -> float:

@@ -200,8 +200,8 @@ def _own(counts: np.ndarray) -> np.ndarray:
     sizes = np.maximum((pairs[:, 1 : MOST + 1] * TOTAL + totals) // (2 * totals), 1)
     sizes[places > tops] = 0
     above = np.where(np.arange(pairs.shape[1]) > tops, pairs, 0).sum(axis=1)
-    room = TOTAL - 1 - 2 * sizes.sum(axis=1)  # beside a slot for 0
-    escapes = np.maximum(np.minimum(above * TOTAL // totals[:, 0], room), 1)
+    escapes = np.maximum(above * TOTAL // totals[:, 0], 1)
+    escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
     while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
         sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
     found = np.zeros(counts.shape, np.int64)

@@ -16,7 +16,7 @@ from gcodec.entropy.rice import Rice
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
 
-_RICE = 5  # bits of a parameter
+RICE_NBITS = 5  # bits of a parameter
 _MOST_RICE = 31
 
 
@@ -41,7 +41,7 @@ class Exceptions(NamedTuple):
         gaps = np.diff(self.places, prepend=-1) - 1
         for numbers in (gaps, self.symbols):
             k = _best_rice(numbers)
-            string.extend(np.array([k << 8 - _RICE], np.uint8), _RICE)
+            string.extend(np.array([k << 8 - RICE_NBITS], np.uint8), RICE_NBITS)
             bits = Rice(k).encode(numbers)
             string.extend(bits.data, bits.nbits)
 
@@ -59,8 +59,8 @@ class Exceptions(NamedTuple):
             return cls(np.empty(0, np.int64), np.empty(0, np.int64)), at
         found = []
         for _ in range(2):
-            reader = BitReader(data, at, end, _RICE, "a list of exceptions")
-            code = Rice(reader.take(_RICE))
+            reader = BitReader(data, at, end, RICE_NBITS, "a list of exceptions")
+            code = Rice(reader.take(RICE_NBITS))
             numbers, at = code.decode(data[: -(-end // 8)], count, start=reader.at)
             if int(numbers.max()) >> 40:
                 raise Corrupt("a list of exceptions has a number of more than 40 bits")

@@ -10,6 +10,7 @@ import numpy as np
 from gcodec import level_strings
 from gcodec.errors import Corrupt
 from gcodec.fields import tabled
+from gcodec.fields.contexts import context_string
 from gcodec.fields.units import units
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.fields.words import words
@@ -36,7 +37,7 @@ def dense(
     live : Live
         Which elements have a word.
     """
-    elements = _Elements(live)
+    elements = _Elements(live if code != "context" else Live.all(live.n))
 
     def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
         places = elements.of(at, symbols.size)
@@ -52,6 +53,8 @@ def dense(
         alphabet = level_strings.alphabet(s)
         found = yield from tabled.table(walk, coder, alphabet, coded, _meaning)
         yield from tabled.string(walk, found, "level", "level", live.words, tell)
+    elif code == "context":
+        yield from context_string(walk, "level", "level", live.n, tell)
     else:
         word = level_codes.word_code(code, s, scalars)
         yield from words(walk, "level", "level", word, live.words, tell)

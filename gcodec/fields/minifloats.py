@@ -7,9 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from gcodec import minifloat_strings
+from gcodec import minifloat_plans, minifloat_strings
 from gcodec.errors import Corrupt
 from gcodec.fields import tabled
+from gcodec.fields.contexts import context_string
 from gcodec.fields.walk import CHUNK, Piece, Tell, Told, Walk, Window
 from gcodec.kernels.fields import read_fields
 from gcodec.kernels.minifloat_block import per_byte
@@ -42,7 +43,7 @@ def codes(
     n : int
     fmt : MiniFloat
     code : str
-        One of `minifloat_strings.CODES`.
+        One of `minifloat_plans.CODES`.
     book : int or None
         The codebook, where the payload has no table.
     scales : Scales
@@ -52,19 +53,23 @@ def codes(
         yield from walk.fields("level", "code", fmt.width, n, values.singles)
         walk.finish()
         return
+    if code == "context":
+        yield from context_string(walk, "level", "code", n, values.folded)
+        walk.finish()
+        return
     planes, tell = walk.at, cast(Tell, values.singles)
     if code == "planes":
         yield from _planes(walk, n, fmt)
         tell = values.exponents(walk.data, planes)
-    pairs = minifloat_strings.paired(fmt, code)
+    pairs = minifloat_plans.is_paired(fmt, code)
     if pairs:
         tell = values.pairs(n)
-    coder, live = minifloat_strings.KINDS[code], minifloat_strings.live(n, fmt, code)
+    coder, live = minifloat_plans.KINDS[code], minifloat_strings.live(n, fmt, code)
     if book is None:
-        alphabet = minifloat_strings.alphabet(fmt, code)
+        alphabet = minifloat_plans.alphabet(fmt, code)
         found = yield from tabled.table(walk, coder, alphabet, live, values.meaning(code, pairs))
     else:
-        found = minifloat_strings.static(fmt, code, book) if live.words else None
+        found = minifloat_plans.static(fmt, code, book) if live.words else None
     name = "exponent" if code == "planes" else "pair" if pairs else "code"
     yield from tabled.string(walk, found, "level", name, live.words, tell)
     walk.finish()
@@ -101,6 +106,11 @@ class _Values:
     def singles(self, at: int, codes: np.ndarray) -> Iterator[Told]:
         """Tell codes from element `at` on."""
         return self._told(at, codes, codes)
+
+    def folded(self, at: int, symbols: np.ndarray) -> Iterator[Told]:
+        """Tell symbols of which the lowest bit is the sign, from element `at` on."""
+        codes = symbols >> 1 | (symbols & 1) * self._sign
+        return self._told(at, codes, symbols)
 
     def exponents(self, data: np.ndarray, planes: int) -> Tell:
         """Return what tells exponents, given where signs and mantissas begin."""

@@ -98,6 +98,6 @@ def string(
     if found.kind == "huffman":
         yield from words(walk, kind, name, TableCode.of(found.numbers), count, tell)
         return
-    yield from walk.pad(-walk.at % 8, "fill")
+    yield from walk.pad(-walk.at % 8)
     tables = read_tables(found.numbers, found.log2_total)
     yield from states(walk, kind, name, tables, count, tell)

@@ -132,7 +132,8 @@ class Walk:
         if not count:
             return
         self.skipped = True
-        nbits, kinds = sum(split.values()), [kind for kind, part in split.items() if part]
+        nbits = sum(split.values())
+        kinds = [kind for kind, part in split.items() if part] or [*split][:1]
         kind = kinds[0] if len(kinds) == 1 else "several"
         yield Piece(kind, name, self.at, nbits, Told(None), None, count, dict(split))
         self.at += nbits

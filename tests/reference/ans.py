@@ -102,9 +102,7 @@ def _integer(bits: Bits, nbytes: int) -> int:
     return int.from_bytes(bytes(bits.number(8) for _ in range(nbytes)), "little")
 
 
-def _walk(
-    bits: Bits, models: Sequence[Model], lanes: int
-) -> Iterator[tuple[int, int, list[int]]]:
+def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int, int, list[int]]]:
     """Read symbol by symbol; with each, the bit behind what it took and the states."""
     sums, states = _sums(models), [FIRST] * lanes
     for i, model in enumerate(sums):

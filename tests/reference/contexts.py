@@ -78,7 +78,9 @@ def static_tables() -> list[list[Line]]:
     return [list(lines[at : at + CLASSES]) for at in range(0, len(lines), CLASSES)]
 
 
-def classes_of(n: int, width: int, rows: Sequence[int], columns: Sequence[int] | None) -> list[int]:
+def classes_of(
+    n: int, width: int, rows: Sequence[int], columns: Sequence[int] | None
+) -> list[int]:
     """Return the class of each element."""
     found = []
     for at in range(n):

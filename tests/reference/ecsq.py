@@ -90,7 +90,9 @@ def centroid(ys: Sequence[np.float32], magnitudes: Sequence[int]) -> int:
     return min(max(NEUTRAL + math.floor(mean + Fraction(1, 2)), 0), 255)
 
 
-def centroids_of(ys: Sequence[np.float32] | Floats, magnitudes: Sequence[int]) -> tuple[int, int, int]:
+def centroids_of(
+    ys: Sequence[np.float32] | Floats, magnitudes: Sequence[int]
+) -> tuple[int, int, int]:
     """Return the centroids of the magnitudes 1, 2, and of others."""
     pairs = [*zip(ys, magnitudes, strict=True)]
     groups = [[(y, m) for y, m in pairs if m and min(m, 3) == g] for g in (1, 2, 3)]

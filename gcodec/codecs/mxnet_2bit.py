@@ -1,21 +1,22 @@
-"""mxnet-2bit and mxnet-1bit: the gradient compression of Apache MXNet, byte for byte.
+"""mxnet-2bit: the 2-bit gradient compression of Apache MXNet, byte for byte.
 
-2-bit, per element v = x (+ residual): code 11 and x̂ = t where v ≥ t; 10 and x̂ = −t where
-v ≤ −t; 00 and x̂ = 0 else. 1-bit: 1 and x̂ = 1 where v > t, 0 and x̂ = −1 else; t only moves the
-cut. The first element is in the most significant bits of the first byte; zero bits fill the last
-4-byte word. A message carries neither n nor t. Bits per element: 2 and 1.
+Per element v = x (+ residual): code 11 and x̂ = t where v ≥ t; 10 and x̂ = −t where v ≤ −t; 00 and
+x̂ = 0 else. The first element is in the most significant bits of the first byte; zero bits fill
+the last 4-byte word. The original's message carries neither n nor t. Bits per element: 2.
 
 ``form=sparse``, for tensors of which few elements are sent, is gcodec's own; MXNet's guide leaves
 it to the future. One bit string, MSB first: for each sent element, 1 where it is −t; then their
 positions, in an index code (`gcodec.index_strings`). How many are sent is a scalar.
+``form=context`` is gcodec's own too: the string of `gcodec.contexts.strings`, of 0 for 0, 2 for t
+and 3 for −t.
 
-NaN reaches no threshold (code 00, or 0) and stays in the residual; ±Inf is sent as ±t at every
+NaN reaches no threshold (code 00) and stays in the residual; ±Inf is sent as ±t at every
 step and stays in the residual; −0 is 0. So did the original, and no step here casts a NaN.
 
 Example: t = 0.5, x = (0.5, −0.5, 0.49, −0.7, 1.2) is ``e2 c0 00 00``, and sparse, with a
 map of bits, ``6d 80`` of which 9 bits count.
 
-Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, releases 1.9.1 (2-bit) and 2.0.0b1.
+Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 1.9.1.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ import numpy as np
 from gcodec import index_plans, index_strings, shares
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
+from gcodec.contexts import symbol_strings
+from gcodec.contexts.symbol_strings import SymbolString
+from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.fields.contexts import context_string, each
 from gcodec.fields.packed import lookup, packed, signs
 from gcodec.fields.positions import positions as positions_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import arithmetic, convert, sent_codes
-from gcodec.kernels.dequantize import LEVELS_1BIT, LEVELS_2BIT, dequantize
-from gcodec.kernels.pack import FieldLayout, check_length, check_padding
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.dequantize import LEVELS_2BIT, dequantize
+from gcodec.kernels.pack import check_length, check_padding, packer, unpack_fields
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.threshold import (
-    ONE_BIT,
     TWO_BIT,
     has_code_01,
-    quantize_1bit,
-    quantize_1bit_residual,
     quantize_2bit,
     quantize_2bit_residual,
 )
@@ -71,22 +74,14 @@ class TwoBitSymbols(NamedTuple):
     threshold : float
     n : int
         Elements.
+    shape : tuple of int, optional
+        Of the tensor; None for a vector.
     """
 
     codes: np.ndarray
     threshold: float
     n: int
-
-
-class OneBitSymbols(NamedTuple):
-    """Packed codes.
-
-    Attributes
-    ----------
-    codes : (4·ceil(n / 32),) uint8 array
-    """
-
-    codes: np.ndarray
+    shape: tuple[int, ...] | None = None
 
 
 @register(id=3, name="mxnet-2bit")
@@ -101,12 +96,15 @@ class MXNet2Bit(Codec):
     server : {"no", "yes"}
         Whether the decoder uses the threshold itself, or what an MXNet server reads from the
         text of six decimals that it is sent.
-    form : {"dense", "sparse", "auto"}
-        MXNet's own words, or signs and positions of the elements that reach the threshold, where
-        these are few; ``auto`` takes the shorter.
+    form : {"dense", "sparse", "context", "auto"}
+        MXNet's own words; signs and positions of the elements that reach the threshold, where
+        these are few; or codes by what the scales of row and column lead to expect. ``auto`` takes
+        the shortest.
     index : {"rice", "eliasfano", "bitmap", "rans", "huffman", "auto"}
         What the positions of a sparse form are coded in; ``"auto"``: whichever is shortest.
     """
+
+    uses_shape = True
 
     threshold: float | str = param(
         Float32(
@@ -122,9 +120,10 @@ class MXNet2Bit(Codec):
         Choice("no", "yes"), "no", "decode with the six-decimal threshold of an MXNet server"
     )
     form: str = param(
-        Choice("dense", "sparse", unsent=("auto",)),
+        Choice("dense", "sparse", "context", unsent=("auto",)),
         "dense",
-        "a code for each element, or signs and positions of those sent; auto: the shorter",
+        "a code for each element; signs and positions of those sent; codes by the scales of rows "
+        "and columns; auto: the shortest",
     )
     index: str = param(
         Choice(*index_strings.CODES, unsent=("auto",)),
@@ -134,7 +133,7 @@ class MXNet2Bit(Codec):
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return how many are sent, where the form is sparse."""
-        return () if self.form == "dense" else (_COUNT,)
+        return () if self.form in ("dense", "context") else (_COUNT,)
 
     def check(self) -> None:
         """Refuse a threshold that a server would read as zero."""
@@ -144,6 +143,8 @@ class MXNet2Bit(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n codes in whole words, or of as many signs and positions."""
         dense = 8 * TWO_BIT.nbytes(n)
+        if self.form == "context":
+            return symbol_strings.longest_nbits(n)
         if self.form != "sparse":
             return dense
         return max(dense, n + index_strings.longest_nbits(n, n, self.index))
@@ -151,6 +152,8 @@ class MXNet2Bit(Codec):
     @property
     def seek_blocks(self) -> Blocks | None:
         """None where the form is dense; else sent values, or states of rANS."""
+        if self.form == "context":
+            return "states"
         return None if self.form == "dense" else index_strings.seek_blocks(self.index)
 
     @property
@@ -181,7 +184,7 @@ class MXNet2Bit(Codec):
     ) -> TwoBitSymbols:
         threshold = self._resolved(values).threshold
         codes = quantize_2bit(values, np.float32(threshold))
-        return TwoBitSymbols(codes, float(threshold), values.size)
+        return self._symbols(codes, float(threshold), values.size)
 
     def _quantize_residual(
         self,
@@ -205,52 +208,81 @@ class MXNet2Bit(Codec):
         codes = quantize_2bit_residual(
             tensor.values, residual, decay, np.float32(codec.threshold), level
         )
-        return TwoBitSymbols(codes, float(codec.threshold), residual.size)
+        return self._symbols(codes, float(codec.threshold), residual.size)
+
+    def _symbols(self, codes: np.ndarray, threshold: float, n: int) -> TwoBitSymbols:
+        return TwoBitSymbols(codes, threshold, n, self._shape_of(n))
 
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out)
+        self._check_size(symbols, out.size)
         level = self._of(symbols)._level
         dequantize(symbols.codes, LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        self._check_size(symbols, out)
+        self._check_size(symbols, out.size)
         level = self._of(symbols)._level_in(dtype)
         dequantize(symbols.codes, LEVELS_2BIT, level, out, add=scale)
 
-    def _check_size(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        fits = symbols.n == out.size and symbols.codes.size == TWO_BIT.nbytes(out.size)
-        self._require(fits, out.size)
+    def _check_size(self, symbols: TwoBitSymbols, n: int) -> None:
+        fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
+        self._require(fits, n, symbols.shape)
 
     def _pack(self, symbols: TwoBitSymbols) -> Payload:
         scalars: dict[str, Any] = {"threshold": symbols.threshold}
-        dense_nbits = 8 * symbols.codes.size
-        if self.form != "dense":
+        codec = self._of(symbols).replaced(form="dense", index="rice")
+        made = Payload(codec, scalars, symbols.codes, 8 * symbols.codes.size)
+        if self.form in ("sparse", "auto"):
             positions, signs = sent_codes.sent(symbols.codes)
             front = signs, positions.size
             written = index_plans.write(positions, symbols.n, self.index, front)
-            if self.form == "sparse" or written.nbits < dense_nbits:
-                scalars["count"] = positions.size
-                codec = self._of(symbols).replaced(form="sparse", index=written.code)
-                return Payload(codec, scalars, *written[1:])
-        codec = self._of(symbols).replaced(form="dense", index="rice")
-        return Payload(codec, scalars, symbols.codes, dense_nbits)
+            if self.form == "sparse" or written.nbits < made.nbits:
+                codec = codec.replaced(form="sparse", index=written.code)
+                made = Payload(codec, {**scalars, "count": positions.size}, *written[1:])
+        if self.form in ("context", "auto"):
+            classed = self._with_classes(symbols, None if self.form == "context" else made.nbits)
+            if classed is not None:
+                return Payload(codec.replaced(form="context", index="rice"), scalars, *classed)
+        return made
+
+    def _with_classes(
+        self, symbols: TwoBitSymbols, limit: int | None
+    ) -> symbol_strings.Written | None:
+        """Write the payload of ``form=context``, if it has fewer bits than a limit."""
+        self._check_size(symbols, symbols.n)
+        codes = unpack_fields(symbols.codes, symbols.n, TWO_BIT)
+        given = _turned(codes), symbols.shape or (symbols.n,), BitString()
+        if limit is None:
+            return symbol_strings.write(*given)
+        return symbol_strings.write_shorter(*given, limit)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "dense":
             return super()._bare_nbits(n, data, scalars)
+        if self.form == "context":
+            string = self._classed_string(Payload(self, scalars, data, 8 * data.size), n)
+            return string.read(ignore, None, bits_follow=True)
         raise ParameterError("nbits: the bytes of form=sparse do not tell it; give it as nbits=…")
 
     def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:
         if self.form == "sparse":
             positions, signs = self._sent(payload, n)
             codes = sent_codes.codes_of(positions, signs, n)
-            return TwoBitSymbols(codes, float(self.threshold), n)
-        _check_words(payload, n, TWO_BIT)
+            return self._symbols(codes, float(self.threshold), n)
+        if self.form == "context":
+            string, codes = self._classed_string(payload, n), np.zeros(TWO_BIT.nbytes(n), np.uint8)
+
+            def take(at: int, part: np.ndarray) -> None:
+                packer(2, True)(_turned(part), codes[at // 4 : -(-(at + part.size) // 4)], False)
+
+            string.read(take, payload.seek)
+            return self._symbols(codes, float(self.threshold), n)
+        check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
+        check_padding(payload.data, 2 * n)
         if has_code_01(payload.data):
             raise Corrupt("the code 01 stands for nothing")
-        return TwoBitSymbols(payload.data, float(self.threshold), n)
+        return self._symbols(payload.data, float(self.threshold), n)
 
     def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of a sparse form, and as many signs or more, in bits."""
@@ -264,8 +296,12 @@ class MXNet2Bit(Codec):
         check_padding(payload.data, payload.nbits)
         return IndexString(self.index, payload.data, k, payload.nbits, k, n)
 
+    def _classed_string(self, payload: Payload, n: int) -> SymbolString:
+        check_padding(payload.data, payload.nbits)
+        return SymbolString.of(payload.data, 0, payload.nbits, n, 3)
+
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.form == "dense":
+        if self.form != "sparse":
             return super()._decode_sparse(payload, n)
         positions, signs = self._sent(payload, n)
         minus = np.unpackbits(signs, count=positions.size).view(np.bool_)
@@ -275,11 +311,15 @@ class MXNet2Bit(Codec):
         level = float(self._level)
         if self.form == "dense":
             return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
+        if self.form == "context":
+            return context_string(walk, "level", "code", n, each(lookup("0 +-", level)))
         k = payload.scalars["count"]
         string = IndexString(self.index, payload.data, k, walk.end, k, n)
         return chain(signs(walk, k, level), positions_in(walk, string))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        if self.form == "context":
+            return self._classed_string(payload, n).blocks(log2_block)
         return self._string(payload, n).blocks(log2_block)
 
     def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
@@ -288,62 +328,7 @@ class MXNet2Bit(Codec):
         return self.replaced(threshold=symbols.threshold)
 
 
-@register(id=4, name="mxnet-1bit")
-class MXNet1Bit(Codec):
-    """MXNet's 1-bit quantiser: the sign of x − t, decoded to ±1.
-
-    Parameters
-    ----------
-    threshold : float
-        Any number. It only moves the cut: decoding needs no threshold.
-    """
-
-    threshold: float = param(
-        Float32("a number", lambda t: True), 0.0, "values above it are sent as 1, others as -1"
-    )
-
-    def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of n codes in whole words."""
-        return 8 * ONE_BIT.nbytes(n)
-
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
-    ) -> OneBitSymbols:
-        return OneBitSymbols(quantize_1bit(values, np.float32(self.threshold)))
-
-    def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
-    ) -> OneBitSymbols:
-        return OneBitSymbols(
-            quantize_1bit_residual(tensor.values, residual, decay, np.float32(self.threshold))
-        )
-
-    def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
-        self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
-
-    def _dequantize_add(
-        self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
-
-    def _pack(self, symbols: OneBitSymbols) -> Payload:
-        return Payload(self, {}, symbols.codes, 8 * symbols.codes.size)
-
-    def _unpack(self, payload: Payload, n: int) -> OneBitSymbols:
-        _check_words(payload, n, ONE_BIT)
-        return OneBitSymbols(payload.data)
-
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
-        return packed(walk, ONE_BIT, n, "sign", "sign", lookup("-+", 1.0))
-
-
-def _check_words(payload: Payload, n: int, layout: FieldLayout) -> None:
-    check_length(payload.nbits, 8 * layout.nbytes(n))
-    check_padding(payload.data, n * layout.width, layout.order)
+def _turned(codes: np.ndarray) -> np.ndarray:
+    """Return symbols for codes, or codes for symbols: 2 and 3, which are t and −t in these."""
+    found: np.ndarray = codes ^ (codes >> np.uint8(1))
+    return found

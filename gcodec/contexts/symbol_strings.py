@@ -1,0 +1,132 @@
+"""Symbols of codecs that keep a byte for each element, as context strings.
+
+A symbol is twice a magnitude, plus 1 where it is negative. Exceptions are put back where they are
+read, so that all of them are symbols again. Where there are none to code, there is no string.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.contexts import strings
+from gcodec.contexts.scales import Scales, matrices
+from gcodec.contexts.strings import ContextString, Plan, Take
+from gcodec.errors import Corrupt
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.seek import SeekTable
+
+Written = tuple[np.ndarray, int, SeekTable | None]
+
+_SHORTEST = 96  # bits before the scales, and of two states
+_LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
+
+
+def longest_nbits(n: int) -> int:
+    """Return more bits than the string of n symbols can have."""
+    return _LONGEST * n + _FIXED if n else 0
+
+
+def write(symbols: np.ndarray, shape: tuple[int, ...], front: BitString) -> Written:
+    """Write the string of a tensor.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    shape : tuple of int
+        Of the tensor.
+    front : BitString
+        What comes before it, in whole bytes.
+
+    Returns
+    -------
+    data : uint8 array
+    nbits : int
+        Of front and string.
+    seek : SeekTable or None
+        None where the string is too short for one.
+    """
+    if not symbols.size:
+        nbits = front.nbits
+        return front.trimmed(), nbits, None
+    return _write(_plan(symbols, shape), symbols, front)
+
+
+def write_shorter(
+    symbols: np.ndarray, shape: tuple[int, ...], front: BitString, nbits: int
+) -> Written | None:
+    """Write the string if it has fewer bits than `nbits`; else return None. See `write`."""
+    if not symbols.size or nbits <= _SHORTEST:
+        return None
+    plan, before = _plan(symbols, shape), front.nbits
+    if plan.nbits >= nbits:
+        return None
+    made = _write(plan, symbols, front)
+    return made if made[1] - before < nbits else None
+
+
+def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+    every = [Scales.of(symbols, matrix) for matrix in matrices(shape)]
+    return strings.plan(symbols, strings.best(symbols, every))
+
+
+def _write(plan: Plan, symbols: np.ndarray, front: BitString) -> Written:
+    beyond = symbols[symbols >= ESCAPE].astype(np.int64)
+    return strings.write(plan, symbols, beyond, front)
+
+
+class SymbolString(NamedTuple):
+    """A string that is read.
+
+    Attributes
+    ----------
+    string : ContextString or None
+        None where there is nothing to code.
+    first, end : int
+        Bits where it begins, and where what holds it ends.
+    largest : int
+        Of all symbols that there may be.
+    """
+
+    string: ContextString | None
+    first: int
+    end: int
+    largest: int
+
+    @classmethod
+    def of(cls, data: np.ndarray, first: int, end: int, n: int, largest: int) -> SymbolString:
+        """Read what comes before n symbols, from bit `first` on, a multiple of 8.
+
+        Raises
+        ------
+        FormatError
+        """
+        string = ContextString.of(data, first, end, n) if n else None
+        if string is not None and int(string.exceptions.symbols.max(initial=0)) > largest:
+            raise Corrupt(f"an exception is above {largest}")
+        return cls(string, first, end, largest)
+
+    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+        """Read all symbols; return the bit behind them. See `ContextString.read`."""
+        if self.string is None:
+            if self.first < self.end and not bits_follow:
+                raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
+            return self.first
+        exceptions = self.string.exceptions
+
+        def taken(at: int, symbols: np.ndarray) -> None:
+            some = exceptions.within(at, at + symbols.size)
+            symbols[exceptions.places[some] - at] = exceptions.symbols[some]
+            if symbols.max() > self.largest:
+                raise Corrupt(f"a symbol is above {self.largest}")
+            take(at, symbols)
+
+        return self.string.read(taken, seek, bits_follow=bits_follow)
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
+        if self.string is None:
+            return SeekTable.of(log2_block, np.zeros(2, np.int64))
+        return self.string.blocks(log2_block)
