@@ -86,7 +86,7 @@ def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
     with np.errstate(over="ignore"):
         norm = np.float32(s) * size
     if not np.isfinite(norm):
-        raise ParameterError.of("step", step, "less for values near the end of float32")
+        raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
     scale, symbols = Scale(np.array([norm]), x.size, s), aligned_empty(x.size, np.uint8)
 
     def task(start: int, stop: int) -> np.ndarray:
