@@ -27,6 +27,7 @@ if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("gcodec runs on little-endian hosts only")
 
 if TYPE_CHECKING:
+    from gcodec import advisor as advisor
     from gcodec import codecs as codecs
     from gcodec import entropy as entropy
     from gcodec.codec import Codec
@@ -56,6 +57,7 @@ __all__ = [
     "Truncated",
     "Unsafe",
     "Unsupported",
+    "advisor",
     "codecs",
     "decode",
     "decode_add",
@@ -86,7 +88,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("codecs", "entropy"):
+    if name in ("advisor", "codecs", "entropy"):
         return importlib.import_module(f"gcodec.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")

@@ -18,7 +18,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from gcodec import wire
+from gcodec import header, wire
 from gcodec.arrays import (
     as_library_of,
     dtype_like,
@@ -33,9 +33,11 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.seek import LOG2_BLOCK, LOG2_STATES, Section, SeekTable, check_log2
+from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
 from gcodec.tags import check_key, check_tag, tag_of
-from gcodec.wire import Reader, leb128
+from gcodec.wire import Reader
+
+CHECKSUM_NBYTES = 4
 
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
 _DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
@@ -88,40 +90,36 @@ class Frame:
     def nbytes(self) -> int:
         """Bytes of the frame."""
         tag = wire.TAG_NBYTES if self.key is not None else 0
-        return len(self.header()) + self.payload.data.size + 4 + tag
+        return len(self.header()) + self.payload.data.size + CHECKSUM_NBYTES + tag
 
     def header(self) -> bytes:
         """Return the bytes before the payload, their checksum included."""
-        flags = 0
-        name = b""
-        if self.name is not None:
-            flags |= wire.HAS_NAME
-            encoded = wire.encode_name(self.name)
-            name = leb128(len(encoded)) + encoded
-        if self.key is not None:
-            flags |= wire.HAS_TAG
-        table = b""
-        if self.seek is not None:
-            flags |= wire.HAS_SEEK
-            table = self.seek.to_bytes()
+        name = None if self.name is None else wire.encode_name(self.name)
         parameters = self.codec.write_parameters()
         scalars = self.codec.write_scalars(self.payload.scalars)
-        header = b"".join(
-            (
-                wire.MAGIC,
-                bytes([wire.VERSION, flags, self.codec.id, wire.DTYPE_CODES[self.dtype]]),
-                bytes([len(self.shape)]),
-                *map(leb128, self.shape),
-                name,
-                bytes([len(parameters)]),
-                parameters,
-                bytes([len(scalars)]),
-                scalars,
-                leb128(self.payload.nbits),
-                table,
-            )
+        flags = wire.HAS_NAME * (name is not None)
+        flags |= wire.HAS_SEEK * (self.seek is not None)
+        flags |= wire.HAS_TAG * (self.key is not None)
+        written = header.write(
+            {
+                "magic": [wire.MAGIC],
+                "version": [wire.VERSION],
+                "flags": [flags],
+                "codec": [self.codec.id],
+                "dtype": [wire.DTYPE_CODES[self.dtype]],
+                "ndim": [len(self.shape)],
+                "size": list(self.shape),
+                "name length": [] if name is None else [len(name)],
+                "name": [] if name is None else [name],
+                "parameters length": [len(parameters)],
+                "parameters": [parameters],
+                "scalars length": [len(scalars)],
+                "scalars": [scalars],
+                "payload bits": [self.payload.nbits],
+                "seek table": [] if self.seek is None else [self.seek],
+            }
         )
-        return header + _crc32c(header)
+        return written + crc32c(written)
 
     def to_bytes(self) -> bytes:
         """Return the frame's bytes."""
@@ -130,7 +128,7 @@ class Frame:
     def parts(self) -> list[Any]:
         """Return the frame's bytes in pieces: header, payload, checksum and tag."""
         data = np.ascontiguousarray(self.payload.data).data
-        parts = [self.header(), data, _crc32c(self.payload.data)]
+        parts = [self.header(), data, crc32c(self.payload.data)]
         if self.key is not None:
             parts.append(tag_of(self.key, parts))
         return parts
@@ -208,47 +206,27 @@ class Frame:
         See `from_bytes`.
         """
         reader = Reader(data, start)
-        _read_magic(reader)
-        flags = reader.uint(1)
-        codec_id = reader.uint(1)
-        dtype_code = reader.uint(1)
-        ndim = reader.uint(1)
-        if flags & ~(wire.HAS_NAME | wire.HAS_SEEK | wire.HAS_TAG):
-            raise Unsupported(f"flags {flags:#04x} are not known to this release", start + 4)
-        if ndim > wire.MAX_NDIM:
-            raise Corrupt(f"ndim {ndim} is above {wire.MAX_NDIM}", start + 7)
-        shape = tuple(reader.leb128() for _ in range(ndim))
-        raw_name = reader.take(reader.leb128()) if flags & wire.HAS_NAME else None
-        parameters = reader.take(reader.uint(1))
-        scalars = reader.take(reader.uint(1))
-        nbits = reader.leb128()
-        section = None
-        if flags & wire.HAS_SEEK:
-            codec, values = _read_codec(by_id(codec_id), parameters, scalars)
-            if codec.seek_blocks is None:
-                raise Corrupt(f"a seek table, but {codec} has no blocks", reader.at)
-            section = Section.take(reader, codec.seek_blocks)
-        header = reader.data[start : reader.at]
-        if bytes(reader.take(4)) != _crc32c(header):
-            raise Corrupt("the header's checksum is wrong", offset=reader.at - 4)
-        codec_class = by_id(codec_id)
-        if dtype_code not in _DTYPE_NAMES:
-            raise Unsupported(f"dtype {dtype_code} is not known to this release", start + 6)
-        dtype = _DTYPE_NAMES[dtype_code]
-        n = math.prod(shape)
+        known = header.read(reader)
+        if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(
+            reader.data[start : reader.at - CHECKSUM_NBYTES]
+        ):
+            raise Corrupt("the header's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
+        by_id(known["codec"][0])  # before what else may be wrong
+        dtype, shape = dtype_named(known["dtype"][0], start + 6), tuple(known["size"])
+        n, nbits = math.prod(shape), known["payload bits"][0]
         payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
-        if bytes(reader.take(4)) != _crc32c(payload_data):
-            raise Corrupt("the payload's checksum is wrong", offset=reader.at - 4)
+        if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(payload_data):
+            raise Corrupt("the payload's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
         signed = reader.data[start : reader.at]
-        tag = bytes(reader.take(wire.TAG_NBYTES)) if flags & wire.HAS_TAG else None
+        has_tag = known["flags"][0] & wire.HAS_TAG
+        tag = bytes(reader.take(wire.TAG_NBYTES)) if has_tag else None
         key = check_key(key)
         check_tag(tag, key, signed)
         limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
-        if n == 0 and math.prod(filter(None, shape)) >= _ADDRESSABLE:
-            raise Corrupt("no array has such a shape", start + 8)
-        name = _read_name(raw_name)
-        codec, values = _read_codec(codec_class, parameters, scalars)
-        table = None if section is None else section.table(codec.seek_count(n))
+        check_shape(shape, start + 8)
+        name = next(map(read_name, known["name"]), None)
+        codec, values = header.codec_of(known)
+        table = next((s.table(codec.seek_count(n)) for s in known["seek table"]), None)
         payload = Payload(codec, values, payload_data, nbits, table)
         return cls(codec, dtype, shape, payload, name, key), reader.at
 
@@ -291,42 +269,29 @@ class Frame:
             target[...] = flat.reshape(self.shape)
 
 
-def _read_magic(reader: Reader) -> None:
-    start = reader.at
-    found = bytes(reader.data[start : start + len(wire.MAGIC)])
-    if not wire.MAGIC.startswith(found):
-        raise Corrupt("this is no frame: it does not begin with GCF", offset=start)
-    reader.take(len(wire.MAGIC))
-    version = reader.uint(1)
-    if version != wire.VERSION:
-        raise Unsupported(f"frame version {version}; this release reads {wire.VERSION}", start + 3)
+def dtype_named(code: int, at: int) -> str:
+    """Return the dtype that a code of byte `at` stands for, or raise `Unsupported`."""
+    if code not in _DTYPE_NAMES:
+        raise Unsupported(f"dtype {code} is not known to this release", at)
+    return _DTYPE_NAMES[code]
 
 
-def _read_name(raw: memoryview | None) -> str | None:
-    if raw is None:
-        return None
+def check_shape(shape: tuple[int, ...], at: int) -> None:
+    """Raise `Corrupt` for sizes, from byte `at` on, that no empty array has."""
+    if 0 in shape and math.prod(filter(None, shape)) >= _ADDRESSABLE:
+        raise Corrupt("no array has such a shape", at)
+
+
+def read_name(raw: memoryview) -> str:
+    """Return the name that is UTF-8, or raise `Corrupt`."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError as error:
         raise Corrupt("the name is not UTF-8") from error
 
 
-def _read_codec(
-    cls: type[Codec], parameters: memoryview, scalars: memoryview
-) -> tuple[Codec, dict[str, Any]]:
-    """Return the codec of a message, and the message's scalars."""
-    try:
-        codec = cls.from_mapping(cls.read_parameters(parameters))
-        values = codec.read_scalars(scalars)
-        codec = codec.of_message(values)
-    except ParameterError as error:
-        raise Corrupt(f"the parameters do not fit together: {error}") from None
-    if unresolved := codec.unresolved():
-        raise Corrupt(f"{unresolved[0]}: the frame does not tell it")
-    return codec, values
-
-
-def _crc32c(data: Any) -> bytes:
+def crc32c(data: Any) -> bytes:
+    """Return the checksum of bytes or an array, as it is written."""
     # The library takes bytes and NumPy arrays, but no memoryview.
     array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data
-    return int(google_crc32c.value(array)).to_bytes(4, "little")
+    return int(google_crc32c.value(array)).to_bytes(CHECKSUM_NBYTES, "little")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gcodec.arrays import Tensor, check_corrected, empty_like_shape
 from gcodec.errors import ParameterError
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.params import Parameters
@@ -103,6 +105,15 @@ class Hooks(Parameters):
         """Bits of a payload of n elements, where its bytes alone tell; else `ParameterError`."""
         nbits = self.max_payload_nbits(n)
         return nbits if -(-nbits // 8) == data.size else 8 * data.size
+
+    # What a class should add, for those who look at payloads.
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        """Tell what the bits of a payload are, in order; raise `FormatError` where they are wrong.
+
+        What is not told is shown as undecoded. See `gcodec.fields`.
+        """
+        return iter(())
 
     # What a class may fuse, with the same bits.
 

@@ -94,7 +94,7 @@ class IndexString(NamedTuple):
         ------
         FormatError
         """
-        self._check()
+        self.check()
         if not self.k:
             if seek is not None:
                 raise Corrupt(f"the seek table has {seek.count} blocks for no positions")
@@ -116,7 +116,7 @@ class IndexString(NamedTuple):
         ParameterError
             If blocks of this code cannot be so small.
         """
-        self._check()
+        self.check()
         if self.code == "rice" and log2_block < gap_rice.LOG2_GROUP:
             allowed = f"{gap_rice.LOG2_GROUP} or more with index=rice"
             raise ParameterError.of("log2_block", log2_block, allowed)
@@ -132,7 +132,7 @@ class IndexString(NamedTuple):
         _, offsets, lasts = self._read_on(every)
         return SeekTable.of(log2_block, offsets, lasts)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Refuse what can be told without reading."""
         if self.n > MOST:
             raise Unsupported(f"positions among more than {MOST} elements")

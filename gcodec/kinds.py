@@ -307,6 +307,14 @@ def check_number(name: str, value: object, allowed: str = "a number") -> float:
         raise ParameterError.of(name, value, allowed) from None
 
 
+def check_between(name: str, value: object, low: float, high: float, allowed: str) -> float:
+    """Return a real number from `low` to `high` as a float, or raise `ParameterError`."""
+    number = check_number(name, value, allowed)
+    if not low <= number <= high:  # NaN fails as well
+        raise ParameterError.of(name, value, allowed)
+    return number
+
+
 def binary32(value: float | np.floating[Any]) -> float:
     """Round to binary32; return the float whose shortest decimal is that of the binary32."""
     with np.errstate(over="ignore", under="ignore"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels import block_scales, minifloat
+from gcodec.gennorm import ENOUGH, Rule, sample, scale_of
+from gcodec.kernels import arithmetic, block_scales, minifloat
 from gcodec.kernels.block_scales import choose_factors, scales_of
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kinds import binary32
@@ -85,6 +86,34 @@ class Scales(NamedTuple):
 def blocks(n: int, block: int) -> int:
     """Return how many blocks n elements have."""
     return -(-n // block) if block else 0
+
+
+def scale_for(
+    values: np.ndarray,
+    fmt: MiniFloat,
+    scale: float | str,
+    residual: np.ndarray | None = None,
+    decay: np.float32 | None = None,
+) -> float:
+    """Return the scale of a tensor, or of its sum with a multiple of the residual.
+
+    Parameters
+    ----------
+    values : (n,) float32 array
+    fmt : MiniFloat
+    scale : float or str
+        It, or the rule that finds it.
+    residual : (n,) float32 array, optional
+    decay : float32, optional
+    """
+    if not isinstance(scale, str):
+        return scale
+    some, kept = sample(values), None if residual is None else sample(residual)
+    if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
+        some, kept = values, residual
+    if kept is not None and decay is not None:
+        some = arithmetic.corrected(some, kept, decay)
+    return binary32(scale_of(some, fmt, cast(Rule, scale)))
 
 
 def found_for(

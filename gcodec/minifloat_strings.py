@@ -121,7 +121,7 @@ def _tabled(
             symbols = room
         return symbols
 
-    return tabled.write(found.table, symbols_of, _live(n, fmt, found.code), head, n)
+    return tabled.write(found.table, symbols_of, live(n, fmt, found.code), head, n)
 
 
 def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
@@ -194,13 +194,13 @@ class CodedPayload(NamedTuple):
         if code == "context":
             largest = 2 * fmt.top + 1
             return cls(SymbolString.of(data, 0, nbits, n, largest), n, fmt, code)
-        live = _live(n, fmt, code)
+        some = live(n, fmt, code)
         string: String
         if book is not None:
-            string = String(static(fmt, code, book), data, first, nbits, live)
+            string = String(static(fmt, code, book), data, first, nbits, some)
         else:
             where = data, first, nbits, alphabet(fmt, code)
-            string = String.behind(KINDS[code], *where, live)
+            string = String.behind(KINDS[code], *where, some)
         string.refuse_short()
         return cls(string, n, fmt, code)
 
@@ -268,7 +268,7 @@ class CodedPayload(NamedTuple):
         return codes
 
 
-def _live(n: int, fmt: MiniFloat, code: str) -> Live:
+def live(n: int, fmt: MiniFloat, code: str) -> Live:
     """Return that all of the bytes have words that stand for n codes."""
     return Live.all(coded(n, fmt, code))
 

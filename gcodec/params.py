@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief
 from gcodec.kinds import Kind
@@ -56,6 +56,23 @@ class Param(Field):
     attribute: str
     default: Any
     in_message: bool
+
+
+class Found(NamedTuple):
+    """A field where it lies.
+
+    Attributes
+    ----------
+    field : Field
+    start, end : int
+        Its first byte, and the byte behind it.
+    value : Any
+    """
+
+    field: Field
+    start: int
+    end: int
+    value: Any
 
 
 def param(
@@ -175,13 +192,12 @@ class Parameters:
     @classmethod
     def read_parameters(cls, data: memoryview) -> dict[str, Any]:
         """Read what `write_parameters` wrote; what is missing at the end keeps its default."""
-        reader = Reader(data)
-        values = {}
-        for declared in cls.declared():
-            if declared.in_message or reader.at == len(data):
-                continue
-            values[declared.name] = _read(declared, reader)
-        return _nothing_left(values, reader)
+        return {found.field.name: found.value for found in cls.parameters_in(data)}
+
+    @classmethod
+    def parameters_in(cls, data: memoryview) -> Iterator[Found]:
+        """Read parameters one by one; see `read_parameters`."""
+        return _found((d for d in cls.declared() if not d.in_message), data, all_there=False)
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return what each message carries that is no parameter, such as a scale."""
@@ -207,9 +223,11 @@ class Parameters:
 
     def read_scalars(self, data: memoryview) -> dict[str, Any]:
         """Read what `write_scalars` wrote."""
-        reader = Reader(data)
-        values = {field.name: _read(field, reader) for field in self.message_fields()}
-        return _nothing_left(values, reader)
+        return {found.field.name: found.value for found in self.scalars_in(data)}
+
+    def scalars_in(self, data: memoryview) -> Iterator[Found]:
+        """Read scalars one by one; see `read_scalars`."""
+        return _found(self.message_fields(), data, all_there=True)
 
     def fields_nbytes(self) -> int:
         """Return the most bytes that parameters and scalars take together."""
@@ -250,16 +268,19 @@ def parse_spec(what: str, spec: object, base: type[_P], known: Mapping[str, type
     return made
 
 
-def _read(declared: Field, reader: Reader) -> Any:
-    try:
-        return declared.kind.read(reader)
-    except Truncated:
-        raise Corrupt(f"{declared.name}: the header has too few bytes for it") from None
-    except (Corrupt, Unsupported) as error:
-        raise type(error)(f"{declared.name}: {error}") from None
-
-
-def _nothing_left(values: dict[str, Any], reader: Reader) -> dict[str, Any]:
-    if reader.at != len(reader.data):
+def _found(fields: Iterable[Field], data: memoryview, *, all_there: bool) -> Iterator[Found]:
+    """Read fields; those at the end may be missing, unless all must be there."""
+    reader = Reader(data)
+    for field in fields:
+        start = reader.at
+        if start == len(data) and not all_there:
+            return
+        try:
+            value = field.kind.read(reader)
+        except Truncated:
+            raise Corrupt(f"{field.name}: the header has too few bytes for it") from None
+        except (Corrupt, Unsupported) as error:
+            raise type(error)(f"{field.name}: {error}") from None
+        yield Found(field, start, reader.at, value)
+    if reader.at != len(data):
         raise Unsupported("fields that this release does not know")
-    return values

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import scales as matrices
 from gcodec.contexts import strings
-from gcodec.contexts.scales import Scales
+from gcodec.contexts.scales import LEAST_ROWS, Matrix, Scales, matrices
 from gcodec.errors import ParameterError
 from gcodec.kernels import levels, pool, scalar_quantize
 from gcodec.kernels.levels import Scale
@@ -61,26 +60,29 @@ class Levels(NamedTuple):
     scales: Scales | None
 
 
+def largest(x: np.ndarray) -> float:
+    """Return the largest magnitude of (n,) float32 values, 0 of none; not finite where one is."""
+    bits = max_abs_bits(x) if x.size else 0
+    return float(np.array([bits], np.uint32).view(np.float32)[0])
+
+
 def nothing(n: int) -> Levels:
     """Return the levels of n zeros."""
     return Levels(0.0, _middle(), np.zeros(n, np.uint8), np.empty(0, np.int64), None)
 
 
-def nearest(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Levels:
-    """Quantise (n,) float32 values, n > 0, of a tensor of a shape; the step is above 0."""
+def nearest(x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+    """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
     size, symbols = _checked(x, step), aligned_empty(x.size, np.uint8)
-    scalar_quantize.plain_levels(x, size, symbols)
-    every = [Scales.of(symbols, *one) for one in matrices.shapes(shape)]
-    scales = strings.plan(symbols, every).scales
-    errors = scalar_quantize.rated_levels(x, size, scales.classes, symbols)
+    scales, errors = _rated(x, size, symbols, matrix)
     return Levels(step, _centroids(errors), symbols, _beyond(x, size, symbols, errors), scales)
 
 
-def at_random(x: np.ndarray, step: float, shape: tuple[int, ...], seed: int) -> Levels:
+def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
     """Quantise at random, unbiased; see `nearest`."""
     size = _checked(x, step)
     # Not below the largest level: a power of two, so that the norm is exact.
-    s = max(MOST + 1, 1 << int(_largest(x) / float(size) + 1).bit_length())
+    s = max(MOST + 1, 1 << int(largest(x) / float(size) + 1).bit_length())
     with np.errstate(over="ignore"):
         norm = np.float32(s) * size
     if not np.isfinite(norm):
@@ -98,8 +100,7 @@ def at_random(x: np.ndarray, step: float, shape: tuple[int, ...], seed: int) -> 
         return np.concatenate(told)
 
     beyond = np.concatenate(pool.run(task, x.size, _CHUNK))
-    every = [Scales.of(symbols, *one) for one in matrices.shapes(shape)]
-    return Levels(step, _middle(), symbols, beyond, strings.plan(symbols, every).scales)
+    return Levels(step, _middle(), symbols, beyond, Scales.of(symbols, matrix))
 
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
@@ -116,7 +117,18 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
     return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
 
 
-def step_for_error(x: np.ndarray, target: float, shape: tuple[int, ...]) -> float:
+def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
+    """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
+    size, symbols = _checked(x, step), np.empty(x.size, np.uint8)
+    scalar_quantize.plain_levels(x, size, symbols)
+    every = matrices(shape)
+    scales = [Scales.of(symbols, matrix) for matrix in every]
+    return every[scales.index(strings.best(symbols, scales))]
+
+
+def step_for_error(
+    x: np.ndarray, target: float, shape: tuple[int, ...], random: bool
+) -> tuple[float, Matrix]:
     """Find the step of which the relative error is the target, or less where it has jumps.
 
     Parameters
@@ -124,13 +136,17 @@ def step_for_error(x: np.ndarray, target: float, shape: tuple[int, ...]) -> floa
     x : (n,) float32 array
         Finite, not all zero.
     target : float
-        ‖x − x̂‖²/‖x‖² of levels to the nearest.
+        ‖x − x̂‖²/‖x‖².
     shape : tuple of int
+    random : bool
+        Whether levels are at random; the error is then the expectation.
 
     Returns
     -------
-    float
+    step : float
         As float32.
+    matrix : Matrix
+        What to cut the tensor into.
 
     Raises
     ------
@@ -138,73 +154,91 @@ def step_for_error(x: np.ndarray, target: float, shape: tuple[int, ...]) -> floa
         Where no step reaches it.
     """
 
-    def trial(values: np.ndarray, *matrix: Any) -> Callable[[float], float]:
+    def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
         norm = sum_squares(values)
 
         def off(octave: float) -> float:
             step = np.float32(2.0**octave)
-            error = _squares(values, step, *matrix) * float(step) ** 2 / norm
-            return math.log2(max(error, _NONE) / target)
+            if random:
+                squares = scalar_quantize.random_squares(values, step) / FINE**2
+            else:
+                squares = _squares(values, step, matrix)
+            return math.log2(max(squares * float(step) ** 2 / norm, _NONE) / target)
 
         return off
 
     first = math.log2(math.sqrt(12 * target * sum_squares(x) / x.size))
-    least, most = _octaves(x)
-    met = _search(x, shape, trial, first, _ERROR_SLOPE, (least, most))
+    bounds = _octaves(x)
+    met, matrix = _search(x, shape, trial, first, _ERROR_SLOPE, bounds, 1)
     if met is None:
-        reached = target * 2 ** trial(x, *matrices.shapes(shape)[0])(least)
+        reached = target * 2 ** trial(x, matrix)(bounds[0])
         raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
-    return binary32(2.0**met.at)
+    return binary32(2.0**met.at), matrix
 
 
-def step_for_bits(x: np.ndarray, target: float, shape: tuple[int, ...]) -> float:
+def step_for_bits(
+    x: np.ndarray, target: float, shape: tuple[int, ...], random: bool
+) -> tuple[float, Matrix]:
     """Find the step with which a value takes so many bits on the average, or fewer.
 
     See `step_for_error`.
     """
 
-    def trial(values: np.ndarray, *matrix: Any) -> Callable[[float], float]:
+    def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
         symbols = np.empty(values.size, np.uint8)
 
         def off(finer: float) -> float:
             step = np.float32(2.0**-finer)
-            scales, _ = _rated(values, step, symbols, *matrix)
-            nbits = strings.plan(symbols, [scales], sample=0).nbits
+            if random:
+                found = at_random(values, float(step), matrix, 0)
+                symbols[:], scales = found.symbols, found.scales
+            else:
+                scales, _ = _rated(values, step, symbols, matrix)
+            assert scales is not None
+            nbits = strings.plan(symbols, scales, sample=0).nbits
             return math.log2(nbits / (target * values.size))
 
         return off
 
     first = -math.log2(4 * math.sqrt(sum_squares(x) / x.size)) + target
     least, most = _octaves(x)
-    met = _search(x, shape, trial, first, 1 / target, (-most, -least))
+    met, matrix = _search(x, shape, trial, first, 1 / target, (-most, -least), -1)
     if met is None or (met.at == -least and met.off < -_TOLERANCE):
         end, off = (-most, "at least") if met is None else (-least, "at most")
-        reached = target * 2 ** trial(x, *matrices.shapes(shape)[0])(end)
+        reached = target * 2 ** trial(x, matrix)(end)
         raise ParameterError.of("bits", target, f"{off} {reached:.3g} for this tensor")
-    return binary32(2.0**-met.at)
+    return binary32(2.0**-met.at), matrix
 
 
 def _search(
     x: np.ndarray,
     shape: tuple[int, ...],
-    trial: Callable[..., Callable[[float], float]],
+    trial: Callable[[np.ndarray, Matrix], Callable[[float], float]],
     first: float,
     slope: float,
     bounds: tuple[float, float],
-) -> Met | None:
-    """Search on some rows, and from there on all."""
-    width, has_columns = matrices.shapes(shape)[0]
-    some = _some_rows(x, width)
+    sign: int,
+) -> tuple[Met | None, Matrix]:
+    """Search on some rows, and from there on all; the sign is that of the step's octave."""
+    matrix = matrices(shape)[0]
+    some = _some_rows(x, matrix.width)
     if some.size < x.size and some.any():
-        guess = search(trial(some, width, has_columns), first, slope, _TOLERANCE, bounds)
+        guess = search(trial(some, matrix), first, slope, _TOLERANCE, bounds)
         first = first if guess is None else guess.at
-    return search(trial(x, width, has_columns), first, slope, _TOLERANCE, bounds)
+        matrix = matrix_for(x, 2.0 ** (sign * first), shape)
+    met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
+    if met is not None and some.size == x.size:
+        better = matrix_for(x, 2.0 ** (sign * met.at), shape)
+        if better != matrix:
+            matrix = better
+            met = search(trial(x, matrix), met.at, slope, _TOLERANCE, bounds)
+    return met, matrix
 
 
 def _some_rows(x: np.ndarray, width: int) -> np.ndarray:
     """Return rows at equal distances, of about a sample in all; or all of few."""
     rows = x.size // width
-    every = rows // max(_SAMPLE // width, matrices.LEAST_ROWS)
+    every = rows // max(_SAMPLE // width, LEAST_ROWS)
     if every < _SPARSE:
         return x
     return x[: rows * width].reshape(rows, width)[::every].reshape(-1)
@@ -212,22 +246,22 @@ def _some_rows(x: np.ndarray, width: int) -> np.ndarray:
 
 def _octaves(x: np.ndarray) -> tuple[float, float]:
     """Return the octaves of the least step that levels allow, and of one where all are 0."""
-    largest = math.log2(_largest(x))
-    return max(largest - _LOG2_LEVELS, -_LOWEST), min(largest + 2, _HIGHEST)
+    top = math.log2(largest(x))
+    return max(top - _LOG2_LEVELS, -_LOWEST), min(top + 2, _HIGHEST)
 
 
 def _rated(
-    x: np.ndarray, step: np.float32, symbols: np.ndarray, width: int, has_columns: bool
+    x: np.ndarray, step: np.float32, symbols: np.ndarray, matrix: Matrix
 ) -> tuple[Scales, Errors]:
     """Quantise by the scales of one matrix."""
     scalar_quantize.plain_levels(x, step, symbols)
-    scales = Scales.of(symbols, width, has_columns)
+    scales = Scales.of(symbols, matrix)
     return scales, scalar_quantize.rated_levels(x, step, scales.classes, symbols)
 
 
-def _squares(x: np.ndarray, step: np.float32, width: int, has_columns: bool) -> float:
+def _squares(x: np.ndarray, step: np.float32, matrix: Matrix) -> float:
     """Return ‖x − x̂‖² in squares of the step."""
-    _, errors = _rated(x, step, np.empty(x.size, np.uint8), width, has_columns)
+    _, errors = _rated(x, step, np.empty(x.size, np.uint8), matrix)
     moved = (_centroids(errors).astype(np.int64) - CENTRE) * (FINE // 256)
     saved = 2 * (moved * errors.rests).sum() - (moved**2 * errors.counts).sum()
     return (errors.squares - int(saved)) / FINE**2
@@ -254,10 +288,6 @@ def _beyond(x: np.ndarray, step: np.float32, symbols: np.ndarray, errors: Errors
     found = scalar_quantize.levels_of(some, step)
     folded: np.ndarray = 2 * np.abs(found) + (found < 0)
     return folded
-
-
-def _largest(x: np.ndarray) -> float:
-    return float(np.array([max_abs_bits(x)], np.uint32).view(np.float32)[0])
 
 
 def _checked(x: np.ndarray, step: float) -> np.float32:

@@ -16,6 +16,7 @@ that begins within one of rANS. Source: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -25,6 +26,18 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import rans_string
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kinds import check_integer
+from gcodec.seek_layout import (
+    LOG2_RANS,
+    STRIDE,
+    SUM_NBYTES,
+    WIDTHS,
+    Part,
+    entries_nbytes,
+    states_nbytes,
+    strides,
+    width_of,
+    within,
+)
 from gcodec.wire import Reader, leb128
 
 # Encoders add a table unasked for as many elements or more, with these blocks, where it takes at
@@ -32,14 +45,11 @@ from gcodec.wire import Reader, leb128
 MIN_ELEMENTS = 1 << 16
 LOG2_BLOCK = 12
 LOG2_STATES = 16  # where blocks have states, if that is not too much; else
-LOG2_RANS = rans_string.LOG2_BLOCK  # that of the symbols of a block of rANS
 _SHARE = 100
 
 Blocks = Literal["elements", "values", "states"]
 
 _LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (rans_string.LEAST_LOG2_RUN, LOG2_RANS)}
-_WIDTHS = (1, 2, 4, 8)
-_STRIDE = 4096  # entries from one pair of sums to the next
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +126,8 @@ class SeekTable:
     def nbytes(self) -> int:
         """Bytes of the table in a header."""
         columns = self._columns()
-        entries = _entries_nbytes(self.count, _width(columns), len(columns))
-        states = 0 if self.states is None else _states_nbytes(self.count, self.log2_block)
+        entries = entries_nbytes(self.count, width_of(columns), len(columns))
+        states = 0 if self.states is None else states_nbytes(self.count, self.log2_block)
         return 2 + len(leb128(self.count)) + entries + states
 
     @property
@@ -133,16 +143,16 @@ class SeekTable:
     def to_bytes(self) -> bytes:
         """Return the section of a header."""
         columns = self._columns()
-        width = _width(columns)
+        width = width_of(columns)
         entries = np.stack(columns, axis=1).astype(f"<u{width}")
         sums = [s for s in (self.offsets, self.positions) if s is not None]
         parts = [bytes([self.log2_block, width]), leb128(self.count)]
-        for first in range(0, self.count, _STRIDE):
+        for first, size, *_ in strides(self.count, width, len(columns)):
             if first:
-                parts += [int(s[first]).to_bytes(8, "little") for s in sums]
-            parts.append(entries[first : first + _STRIDE].tobytes())
+                parts += [int(s[first]).to_bytes(SUM_NBYTES, "little") for s in sums]
+            parts.append(entries[first : first + size].tobytes())
         if self.states is not None:
-            sent = self.states[_within(self.count, self.log2_block)]
+            sent = self.states[within(self.count, self.log2_block)]
             parts.append(sent.astype("<u4").tobytes())
         return b"".join(parts)
 
@@ -205,12 +215,12 @@ class Section(NamedTuple):
         log2_block, width = reader.uint(1), reader.uint(1)
         if not _is_log2(log2_block, blocks):
             raise Corrupt(f"the seek table has blocks of 2^{log2_block}", offset=start)
-        if width not in _WIDTHS:
+        if width not in WIDTHS:
             raise Corrupt(f"the seek table has entries of {width} bytes", offset=start + 1)
         number = reader.leb128()
         columns = 2 if blocks == "values" else 1
-        entries = reader.take(_entries_nbytes(number, width, columns))
-        states = reader.take(_states_nbytes(number, log2_block) if blocks == "states" else 0)
+        entries = reader.take(entries_nbytes(number, width, columns))
+        states = reader.take(states_nbytes(number, log2_block) if blocks == "states" else 0)
         return cls(log2_block, width, number, entries, states, blocks)
 
     def table(self, n: int) -> SeekTable:
@@ -225,36 +235,54 @@ class Section(NamedTuple):
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
         numbers = np.empty((columns, self.number), np.uint64)
-        marks = np.empty((columns, (self.number - 1) // _STRIDE), np.uint64)
-        at = 0
-        for first in range(0, self.number, _STRIDE):
+        marks = np.empty((columns, (self.number - 1) // STRIDE), np.uint64)
+        for first, size, sums, at in strides(self.number, self.width, columns):
             if first:
-                marks[:, first // _STRIDE - 1] = np.frombuffer(self.entries, "<u8", columns, at)
-                at += 8 * columns
-            size = min(_STRIDE, self.number - first)
+                marks[:, first // STRIDE - 1] = np.frombuffer(self.entries, "<u8", columns, sums)
             part = np.frombuffer(self.entries, f"<u{self.width}", size * columns, at)
             numbers[:, first : first + size] = part.reshape(size, columns).T
-            at += part.nbytes
-        if self.width != _width(list(numbers)):
+        if self.width != width_of(list(numbers)):
             raise Corrupt("the seek table has wider entries than it needs")
         try:
             advances = numbers[1] if columns == 2 else None
             table = SeekTable(self.log2_block, numbers[0], advances, self._states())
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
-        for sums, found in zip((table.offsets, table.positions), marks, strict=False):
-            if sums is not None and not np.array_equal(
-                sums[_STRIDE:-1:_STRIDE].view(np.uint64), found
+        for own, found in zip((table.offsets, table.positions), marks, strict=False):
+            if own is not None and not np.array_equal(
+                own[STRIDE:-1:STRIDE].view(np.uint64), found
             ):
                 raise Corrupt("the seek table contradicts its own sums")
         return table
+
+    def parts(self) -> Iterator[Part]:
+        """Return the numbers behind those of the table itself, one by one, as they lie."""
+        columns = ("length", "advance") if self.blocks == "values" else ("length",)
+        head = 2 + len(leb128(self.number))
+        for first, size, sums, at in strides(self.number, self.width, len(columns)):
+            for k in range(first > 0 and len(columns)):
+                here = sums + SUM_NBYTES * k
+                value = int.from_bytes(self.entries[here : here + SUM_NBYTES], "little")
+                yield Part(f"sum of {columns[k]}s", first, head + here, SUM_NBYTES, value)
+            for k in range(size * len(columns)):
+                here = at + self.width * k
+                value = int.from_bytes(self.entries[here : here + self.width], "little")
+                block, column = divmod(k, len(columns))
+                yield Part(columns[column], first + block, head + here, self.width, value)
+        head += len(self.entries)
+        told = within(self.number, self.log2_block) if self.states else np.empty(0, np.bool_)
+        for k, block in enumerate(np.flatnonzero(told).tolist()):
+            for lane in range(LANES):
+                here = 4 * (LANES * k + lane)
+                value = int.from_bytes(self.states[here : here + 4], "little")
+                yield Part(f"state of lane {lane}", block, head + here, 4, value)
 
     def _states(self) -> np.ndarray | None:
         if self.blocks != "states":
             return None
         states = np.zeros((self.number, LANES), np.uint32)
         sent = np.frombuffer(self.states, "<u4").reshape(-1, LANES)
-        states[_within(self.number, self.log2_block)] = sent
+        states[within(self.number, self.log2_block)] = sent
         return states
 
 
@@ -307,24 +335,3 @@ def _sums(name: str, values: np.ndarray, like: np.ndarray) -> np.ndarray:
         raise ParameterError(f"{name}: must add up to less than 2**63")
     sums.flags.writeable = False
     return sums.view(np.int64)
-
-
-def _width(columns: list[np.ndarray]) -> int:
-    most = max(int(column.max(initial=0)) for column in columns)
-    return next(width for width in _WIDTHS if most < 1 << 8 * width)
-
-
-def _entries_nbytes(count: int, width: int, columns: int) -> int:
-    return columns * (width * count + 8 * (max(count - 1, 0) // _STRIDE))
-
-
-def _within(count: int, log2_block: int) -> np.ndarray:
-    """Tell which blocks begin within one of rANS."""
-    within = np.ones(count, np.bool_)
-    within[:: 1 << LOG2_RANS - log2_block] = False
-    return within
-
-
-def _states_nbytes(count: int, log2_block: int) -> int:
-    heads = -(-count >> LOG2_RANS - log2_block)
-    return 4 * LANES * (count - heads)

@@ -6,13 +6,13 @@ behind. Numbers are big-endian, so that all of this is one bit string, most sign
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import byte_blocks, convert, signs
-from gcodec.kernels.dequantize import LevelCode
+from gcodec.kernels.dequantize import LEVELS_1BIT
 from gcodec.kernels.dequantize import dequantize as dequantize_levels
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.norms import read_norms, write_norms
@@ -23,7 +23,6 @@ _SCALE_NBITS = 32
 _INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # NaN are above
 _CODE_DTYPE = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 _NO_SCALES = np.empty(0, np.float32)
-_PLUS_FOR_ONE = LevelCode(1)
 
 
 class SparseValues(NamedTuple):
@@ -71,12 +70,12 @@ def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
         If these are not k values.
     """
     scales, codes = found
-    if scales.size != _scales(k, value) or codes.size != (-(-k // 8) if value == "sign" else k):
+    if scales.size != scales_of(k, value) or codes.size != (-(-k // 8) if value == "sign" else k):
         raise ParameterError(f"symbols: they do not have {k} values")
     if value == "sign":
         out = aligned_empty(k, np.float32)
         if k:
-            dequantize_levels(codes, _PLUS_FOR_ONE, -scales[0], out)
+            dequantize_levels(codes, LEVELS_1BIT, -scales[0], out)
         return out
     if value == "int8":
         return byte_blocks.dequantize(scales, codes)
@@ -87,7 +86,7 @@ def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
 
 def nbits(k: int, value: str) -> int:
     """Return the bits of k values."""
-    return _SCALE_NBITS * _scales(k, value) + k * _width(value)
+    return _SCALE_NBITS * scales_of(k, value) + k * width_of(value)
 
 
 def packed(found: SparseValues, value: str, k: int) -> tuple[np.ndarray, int]:
@@ -108,36 +107,52 @@ def read(data: np.ndarray, k: int, value: str) -> SparseValues:
     Corrupt
         If a number is not finite, a scale negative, or a byte of no meaning.
     """
-    start, end = 4 * _scales(k, value), -(-nbits(k, value) // 8)
-    scales, body = read_norms(data[:start]), data[start:end]
+    return SparseValues(read_scales(data, k, value), read_codes(data, k, value))
+
+
+def read_scales(data: np.ndarray, k: int, value: str) -> np.ndarray:
+    """Read the scales of k values; see `read`."""
+    scales = read_norms(data[: 4 * scales_of(k, value)])
+    if value == "int8" and byte_blocks.steps_pass_float32(scales):
+        at = next(
+            i for i in range(scales.size) if byte_blocks.steps_pass_float32(scales[i : i + 1])
+        )
+        raise Corrupt("a step is so large that values may be infinite", 4 * at)
+    return scales
+
+
+def read_codes(data: np.ndarray, k: int, value: str) -> np.ndarray:
+    """Read the codes of k values; see `read`."""
+    start, end = 4 * scales_of(k, value), -(-nbits(k, value) // 8)
+    body = data[start:end]
     if value == "sign":
         codes = body.copy()
         if k % 8:  # what shares the last byte is not of the values
             codes[-1] &= 0xFF << 8 - k % 8 & 0xFF
-        return SparseValues(scales, codes)
+        return codes
     if value == "int8":
-        if byte_blocks.steps_pass_float32(scales):
-            raise Corrupt("a step is so large that values may be infinite")
         if wrong := np.flatnonzero(body == 0x80)[:1].tolist():
             raise Corrupt("the value −128 stands for nothing", start + wrong[0])
-        return SparseValues(scales, body)
-    dtype = np.dtype(_CODE_DTYPE[value])
+        return body
+    dtype = code_dtype(value)
     codes = body.view(dtype.newbyteorder(">")).astype(dtype)
-    if not _finite(codes, value):
-        raise Corrupt("a value is not finite")
-    return SparseValues(scales, codes)
+    infinity = dtype.type(_INFINITY[value])
+    if (codes & infinity).max(initial=0) == infinity:  # the bits of NaN are more
+        at = int(np.argmax(codes & infinity == infinity))
+        raise Corrupt("a value is not finite", start + at * dtype.itemsize)
+    return codes
 
 
-def _width(value: str) -> int:
+def code_dtype(value: str) -> np.dtype[Any]:
+    """Return the dtype of the bit patterns of floats."""
+    return np.dtype(_CODE_DTYPE[value])
+
+
+def width_of(value: str) -> int:
+    """Return the bits of a value, its share of a scale aside."""
     return {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "sign": 1}[value]
 
 
-def _scales(k: int, value: str) -> int:
+def scales_of(k: int, value: str) -> int:
     """Return how many scales k values have."""
     return {"int8": -(-k // byte_blocks.SIZE), "sign": min(k, 1)}.get(value, 0)
-
-
-def _finite(codes: np.ndarray, value: str) -> bool:
-    """Whether no bit pattern of floats is that of NaN or infinity."""
-    infinity = codes.dtype.type(_INFINITY[value])
-    return bool((codes & infinity).max(initial=0) < infinity)

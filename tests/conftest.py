@@ -1,12 +1,16 @@
-"""Hypothesis profiles: the default one is deterministic and quick, ``long`` searches afresh.
+"""Hypothesis profiles, and what holds after all tests.
 
+The default profile is deterministic and quick, ``long`` searches afresh:
 ``GCODEC_HYPOTHESIS_PROFILE=long pytest tests/test_laws.py`` runs every law on new examples.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -23,3 +27,22 @@ settings.register_profile(
     "long", database=None, deadline=None, max_examples=3000, suppress_health_check=_SLOW
 )
 settings.load_profile(os.environ.get("GCODEC_HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_kernels_are_declared() -> Iterator[None]:
+    """No test made a kernel that `gcodec warmup` does not know."""
+    yield
+    if "gcodec.kernels.jit" not in sys.modules:
+        return
+    from gcodec.kernels import jit, rans_read, rans_write
+
+    jit.kernels()
+    declared = [set(arguments()) for _, arguments in jit._FACTORIES]
+    with pytest.MonkeyPatch.context() as patch:  # tests of rANS take both ways on any host
+        for module in (rans_read, rans_write):
+            patch.setattr(module, "vectors", lambda: False)
+        for known, (_, arguments) in zip(declared, jit._FACTORIES, strict=True):
+            known.update(arguments())
+    for known, (make, _) in zip(declared, jit._FACTORIES, strict=True):
+        assert make.cache_info().currsize <= len(known), make.__qualname__

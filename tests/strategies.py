@@ -65,6 +65,10 @@ _CHOSEN = {
         *("topk:index=huffman,ratio=0.3,value=int8", "topk:index=eliasfano,k=100"),
         *("topk:threshold=0.5", "topk:k=0", "topk:threshold=1e-06,value=sign,index=rice"),
     ),
+    "ecsq": (
+        *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=1e-06", "ecsq:step=0.25", "ecsq:step=0.001"),
+        *("ecsq:rounding=stochastic", "ecsq:rounding=stochastic,step=0.5", "ecsq:step=1000.0"),
+    ),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
         *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),

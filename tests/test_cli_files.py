@@ -234,10 +234,15 @@ def test_damage_is_told_with_its_place(tmp_path):
     path = frames_file(tmp_path / "a.gcf", good, bytes(bad))
     message = "frame 1: the payload's checksum is wrong"
     place = f"(at byte {2 * len(good) - 4})"
-    for args in (["verify"], ["decode"], ["inspect"]):
+    for args in (["verify"], ["decode"]):
         result = run(*args, path, code=1)
         assert result.stderr == f"gcodec: {path}: {message} {place}\n"
         assert result.stdout == ""
+    assert "2 frames" in run("inspect", path).stdout  # which reads headers only
+    bad[10] ^= 1  # in its name
+    frames_file(path, good, bytes(bad))
+    message = f"frame 1: the header's checksum is wrong (at byte {len(good) + 15})"
+    assert run("inspect", path, code=1).stderr == f"gcodec: {path}: {message}\n"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -20,9 +21,12 @@ from gcodec.gradients.dumps import write_dump
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
-VERBS = ("inspect", "encode", "decode", "verify", "seek", "codecs")
+VERBS = cli.list_commands(click.Context(cli))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-HEAVY = ("numpy", "rich", "numba", "scipy", "ml_dtypes", "safetensors", "gcodec.codec")
+HEAVY = (
+    *("numpy", "rich", "numba", "scipy", "ml_dtypes", "safetensors", "gcodec.codec"),
+    *("multiprocessing", "concurrent.futures", "statistics", "click.shell_completion"),
+)
 
 
 def run(*args, code=0):

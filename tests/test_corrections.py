@@ -14,7 +14,7 @@ from reference import fields, mxnet, panthalia, philox, ternary, universal
 from reference import qsgd as reference
 
 import gcodec
-from gcodec import codebooks
+from gcodec import advisor, codebooks
 from gcodec.codecs.dct8 import from_panthalia, to_panthalia
 from gcodec.gradients.dumps import open_dump
 from gcodec.minifloats import MiniFloat
@@ -1165,3 +1165,242 @@ def test_a_prime_side_has_no_tiles() -> None:
     assert payload.data.size < 67
     decoded = payload.codec.decode(payload, 67)
     assert np.sum((decoded - x) ** 2) < 0.01 * np.sum(x**2)
+
+
+# --- advise -------------------------------------------------------------------------------------
+
+LARGE = advisor.Cluster(64, 8, advisor.Link(12.5e9), advisor.Link(600e9))
+EXERCISE = advisor.Work(10**9, 0.1, bits=16)
+
+
+def chapter_recommends(
+    nodes: int, gpus: int, between_gbps: float, nbytes: float, compute_ms: float, tolerance: str
+) -> str:
+    """`CompressionAdvisor.recommend` as it is printed."""
+    world_size = nodes * gpus
+    assert world_size  # and that is all that is done with it
+    ratio = compute_ms / (2 * nbytes / (between_gbps * 1e9 / 8) * 1000)
+    if ratio > 2.0:
+        return "none"
+    if ratio > 0.5:
+        return "quantization" if tolerance == "strict" else "sparsification"
+    if ratio > 0.1:
+        return "low rank" if tolerance == "relaxed" else "sparsification"
+    return "hybrid"
+
+
+def chapter_speedup(ratio: float, between_gbps: float, nbytes: float, compute_ms: float) -> float:
+    """`estimate_speedup` as it is printed."""
+    comm = 2 * nbytes / (between_gbps * 1e9 / 8) * 1000
+    return (compute_ms + comm) / (1.05 * compute_ms + comm * ratio)
+
+
+def test_a_single_node_has_no_link_between_nodes() -> None:
+    assert chapter_recommends(1, 8, 100, 2e9, 100, "standard") == "sparsification"
+    node = advisor.Cluster(1, 8, advisor.Link(12.5e9), advisor.Link(600e9))
+    told = advisor.advise(node, EXERCISE, [advisor.Scheme("sparse", 0.3, error=0.8)])
+    assert told.best == told.dense and told.dense.communication < 0.006
+    assert told.dense.hidden == 0.1
+
+
+def test_strict_is_not_strict() -> None:
+    found = [chapter_recommends(64, 8, gbps, 2e9, 100, "strict") for gbps in (400, 200, 100, 20)]
+    assert found == ["quantization", "quantization", "sparsification", "hybrid"]
+    schemes = [advisor.Scheme(f"{bits}", bits, error=4.0**-bits) for bits in (8, 4, 2)]
+    for between, expected in ((50e9, None), (25e9, "8"), (12.5e9, "4"), (6e9, "2")):
+        cluster = advisor.Cluster(64, 8, advisor.Link(between), advisor.Link(600e9))
+        scheme = advisor.advise(cluster, EXERCISE, schemes).best.ways[-1].scheme
+        assert (scheme and scheme.name) == expected
+
+
+def test_one_gpu_does_not_communicate() -> None:
+    assert chapter_recommends(1, 1, 100, 2e9, 100, "standard") == "sparsification"
+    with pytest.raises(ZeroDivisionError):
+        chapter_recommends(2, 1, 100, 0, 100, "standard")
+    alone = advisor.advise(advisor.Cluster(), EXERCISE, [advisor.Scheme("sparse", 0.3, 0.8)])
+    assert alone.best.communication == 0 and alone.best.step == 0.1
+    link = advisor.Link(12.5e9)
+    assert advisor.ring_all_reduce(2e9, 1, link) == advisor.ring_all_reduce(0, 9, link) == 0
+    assert advisor.ring_all_reduce(2e9, 2, link) == 2e9 / 12.5e9  # half of 2·size/bandwidth
+
+
+def test_gathered_messages_are_not_a_ring() -> None:
+    assert chapter_speedup(0.1, 100, 2e9, 100) > 3
+    dense = advisor.dense_plan(LARGE, EXERCISE)
+    _, gather, shares = advisor.ways(LARGE, EXERCISE, "between", [advisor.Scheme("x", 4.8)])
+    assert gather.time / dense.ways[1].time == pytest.approx(0.3 * 64 / 2)
+    assert shares.time / dense.ways[1].time == pytest.approx(0.3)
+    plan = advisor.plan(EXERCISE, [dense.ways[0], gather])
+    assert dense.step / plan.step == pytest.approx(0.134, abs=1e-3)
+
+
+def test_coding_follows_the_values() -> None:
+    for n in (10**6, 10**9):  # the chapter's 5 % are the same for both
+        work = advisor.Work(n, 0.1, encode=1e9, decode=2e9)
+        cluster = advisor.Cluster(64, 1, advisor.Link(12.5e9))
+        _, gather, shares = advisor.ways(cluster, work, "between", [advisor.Scheme("x", 1)])
+        assert gather.coding == pytest.approx(n / 1e9 + 64 * n / 2e9)
+        assert shares.coding == pytest.approx(n / 1e9 * (1 + 1 / 64) + 2 * n / 2e9)
+        plan = advisor.plan(work, [shares])
+        assert plan.hidden < plan.step == pytest.approx(0.1 + shares.coding + shares.time)
+
+
+def test_eight_bits_are_half_of_float16() -> None:
+    _, gather, shares = advisor.ways(LARGE, EXERCISE, "between", [advisor.Scheme("x", 8)])
+    dense = advisor.dense_plan(LARGE, EXERCISE).ways[1]
+    assert shares.time == pytest.approx(dense.time / 2) == pytest.approx(0.1575)
+    assert shares.time > EXERCISE.compute
+    assert gather.time == pytest.approx(16 * dense.time) == pytest.approx(5.04)
+
+
+def test_ten_per_cent_is_slower_than_dense() -> None:
+    bits = 0.1 * (16 + 32)
+    assert 16 / bits == pytest.approx(10 / 3)
+    _, gather, _ = advisor.ways(LARGE, EXERCISE, "between", [advisor.Scheme("x", bits)])
+    dense = advisor.dense_plan(LARGE, EXERCISE).ways[1]
+    assert (dense.time, gather.time) == pytest.approx((0.315, 3.024))
+    assert gather.time / dense.time == pytest.approx(9.6)
+    # With the best positions too, and without any.
+    for bits in (0.1 * (16 + 4.7), 0.1 * 16):
+        _, gather, _ = advisor.ways(LARGE, EXERCISE, "between", [advisor.Scheme("x", bits)])
+        assert gather.time > 3 * dense.time
+
+
+def test_ratio_of_rank_sixteen() -> None:
+    ratios = {(n, r): n * n / (r * (n + n)) for n in (4096, 2048) for r in (16, 32)}
+    assert ratios == {(4096, 16): 128, (4096, 32): 64, (2048, 16): 64, (2048, 32): 32}
+
+
+def test_a_safety_margin_buys_nothing() -> None:
+    assert pytest.approx(3.16, abs=0.005) == (100 + 315) / (100 + 31.5)
+    dense = advisor.dense_plan(LARGE, EXERCISE)
+    found = {}
+    for ratio in (3.15, 3.35, 10, 100):
+        scheme = advisor.Scheme("x", 16 / ratio)
+        shares = advisor.ways(LARGE, EXERCISE, "between", [scheme])[2]
+        plan = advisor.plan(EXERCISE, [dense.ways[0], shares])
+        found[ratio] = dense.hidden / plan.hidden
+    assert found[3.15] < 3.1
+    assert found[3.35] == found[10] == found[100] == pytest.approx(3.208, abs=1e-3)
+
+
+def test_error_of_rank_twenty() -> None:
+    for alpha, claimed, error, rank in (
+        (0.5, 0.20, 0.772, 3748),
+        (0.7, 0.12, 0.467, 1985),
+        (1.0, 0.05, 0.172, 60),
+    ):
+        energy = np.arange(1, 4097) ** (-2 * alpha)
+        left = np.sqrt(energy[::-1].cumsum()[::-1] / energy.sum())  # by each rank from 0 on
+        assert left[20] == pytest.approx(error, abs=5e-4) and left[20] > 3 * claimed
+        assert left[rank] <= 0.1 < left[rank - 1]
+    assert 4096**2 / (20 * 8192) == 102.4
+
+
+def test_a_million_values_are_four_megabytes() -> None:
+    threshold = 1_000_000
+    assert threshold > 500_000 and np.zeros(500_000, np.float32).nbytes == 2_000_000
+    policy = gcodec.Policy([{"max_bytes": 999_999, "codec": "minmax:bits=4"}, {"codec": "topk"}])
+    sizes = (249_999, 250_000, 500_000)
+    found = [policy.codec("w", (n,), "float32").name for n in sizes]
+    assert found == ["minmax", "topk", "topk"]
+
+
+def test_a_mask_is_not_free() -> None:
+    n, k = 10**6, 10**4
+    assert 4 * n / (4 * k + n // 8) == pytest.approx(24.2, abs=0.05)
+    assert 4 * n / (4 * k + np.zeros(n, bool).nbytes) == pytest.approx(3.85, abs=0.005)
+    assert 79 < 4 * n / len(gcodec.encode(gaussian(n), "topk:ratio=0.01")) < 81
+
+
+def test_balance_is_not_twice_as_large() -> None:
+    claimed = min(1.0, 100 / (2 * 8 / 100 * 1000))
+    assert claimed == 0.625
+    between = advisor.Cluster(64, 1, advisor.Link(12.5e9))
+    shares, gather = advisor.balance(between, EXERCISE)
+    assert shares.bits is not None and gather.bits is not None
+    assert shares.bits / 16 == pytest.approx(0.317, abs=5e-4)
+    assert gather.bits / 16 < 0.01
+    scheme = advisor.Scheme("x", 16 * claimed)
+    assert advisor.ways(between, EXERCISE, "between", [scheme])[2].time > 1.9 * EXERCISE.compute
+
+
+def test_nothing_sent_does_not_converge() -> None:
+    def chapter(delta: float, rate: float, steps: int, norm: float) -> float:
+        return norm / steps**0.5 + delta**2 * rate * norm**2
+
+    assert chapter(1, 0.1, 10**4, 1) == pytest.approx(0.11)
+    assert chapter(0.9, 0.1, 10**12, 1) > 0.08  # for ever
+    problem = advisor.Problem()
+    assert advisor.feedback_bound(0, problem, 10**4) == float("inf")
+    # The chapter's δ² is what is left out, 1 − δ here.
+    later = [
+        advisor.feedback_bound(1 - 0.9**2, problem, steps) / advisor.plain_bound(problem, steps)
+        for steps in (10**2, 10**4, 10**6, 10**12)
+    ]
+    assert later == sorted(later, reverse=True) and later[-1] < 1.02 < later[0]
+
+
+def test_residuals_add_up() -> None:
+    for ratio, times, steps in ((0.01, 16, 1000), (0.1, 1.4, 200)):
+        feedback = gcodec.Feedback(f"topk:ratio={ratio}")
+        random = np.random.default_rng(0)
+        residuals, gradients = [], []
+        for _ in range(steps):
+            gradient = random.standard_normal(1000, np.float32)
+            feedback.compress("w", gradient)
+            gradients.append(float((gradient.astype(np.float64) ** 2).sum()))
+            residuals.append(float((feedback.residual("w").astype(np.float64) ** 2).sum()))
+        assert sum(residuals) / sum(gradients) == pytest.approx(times, rel=0.1)
+        assert max(residuals) <= advisor.residual_bound(ratio) * max(gradients)
+
+
+def test_feedback_does_not_change_the_codec() -> None:
+    feedback, random = gcodec.Feedback("topk:ratio=0.01"), np.random.default_rng(0)
+    shares = []
+    for _ in range(300):
+        gradient = random.standard_normal(1000, np.float32)
+        given = gradient.copy() if not shares else gradient + feedback.residual("w")
+        feedback.compress("w", gradient)
+        kept = feedback.residual("w").astype(np.float64)
+        shares.append(float((kept**2).sum() / (given.astype(np.float64) ** 2).sum()))
+    assert shares[0] < 0.92 < 0.94 < np.mean(shares[100:])  # more is left out, not less
+    assert max(shares) <= 1 - feedback.codec.contraction(1000)
+
+
+def test_a_variance_is_no_contraction() -> None:
+    codec = gcodec.parse("qsgd:s=4")
+    law = advisor.law_of(codec, [10_000])
+    assert law.delta is None and law.omega == 100 / 4
+    feedback, sizes = gcodec.Feedback(codec), []
+    for _ in range(30):
+        feedback.compress("w", np.ones(10_000, np.float32))
+        sizes.append(float((feedback.residual("w").astype(np.float64) ** 2).sum()))
+    assert sizes[9] > 500 * sizes[0] and sizes[29] > 500 * sizes[9]
+    assert advisor.law_of(gcodec.parse("qsgd:s=1000"), [10_000]).delta == 1 - 10_000 / 4e6
+
+
+def test_what_is_sent_telescopes() -> None:
+    feedback, random = gcodec.Feedback("topk:k=5"), np.random.default_rng(0)
+    before, total, sums = np.zeros(100), np.zeros(100), np.zeros(100)
+    for _ in range(50):
+        gradient = random.standard_normal(100, np.float32)
+        sent = gcodec.decode(feedback.compress("w", gradient)).astype(np.float64)
+        after = feedback.residual("w").astype(np.float64)
+        np.testing.assert_allclose(sent, gradient + before - after, atol=1e-5)
+        assert np.abs(sent - (gradient + after - before)).max() > 0.1
+        before, total, sums = after, total + sent, sums + gradient
+    np.testing.assert_allclose(total + before, sums, atol=1e-4)
+
+
+def test_unbiased_takes_more_steps() -> None:
+    codec = gcodec.parse("randomk:ratio=0.01,unbiased=yes")
+    law = advisor.law_of(codec, [10**6])
+    assert codec.unbiased and law.omega == 99
+    problem = advisor.Problem()
+    for workers, times in ((1, 100), (99, 2)):
+        rate = problem.best_rate(10**6)
+        plain = advisor.plain_bound(problem, 10**6, rate)
+        longer = advisor.unbiased_bound(law.omega, workers, problem, 10**6 * times, rate / times)
+        assert longer == pytest.approx(plain)
+        assert advisor.unbiased_bound(law.omega, workers, problem, 10**6, rate) > 1.4 * plain

@@ -10,8 +10,10 @@ import pytest
 from scipy import special
 from scipy import stats as scipy_stats
 
+from gcodec import gennorm
 from gcodec.gradients import fits
 from gcodec.gradients.fits import Shape
+from gcodec.kernels.log_histogram import log_histogram
 
 
 def sample(beta, n, seed=0, alpha=1.0):
@@ -82,11 +84,13 @@ def test_zeros_and_nonfinite_values_are_left_out():
     assert fits.fit_all(odd) == fits.fit_all(x)
 
 
-def test_large_tensors_are_sampled(monkeypatch):
-    monkeypatch.setattr(fits, "MOST", 5000)
-    x = sample(1.0, 40_000)
-    found = fits.fit_all(x, seed=1)
-    assert found == fits.fit_all(x, seed=1) != fits.fit_all(x, seed=2)
+def test_moments_are_those_of_codecs():
+    for beta in (0.3, 0.7, 1.0, 2.0):
+        x = sample(beta, 50_000, alpha=1e-3).astype(np.float32)
+        (found,) = (fit.shape for fit in fits.fit_all(x) if fit.method == "moments")
+        table = gennorm.fit_moments(log_histogram(x))
+        assert found.beta == pytest.approx(table.beta, rel=0.003)
+        assert found.alpha == pytest.approx(table.alpha, rel=0.01)
 
 
 def quantiles(shape, u):
@@ -108,11 +112,15 @@ def test_wasserstein_is_the_integral(shape, n):
 @pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
 @pytest.mark.parametrize("shape", [Shape(2.0, 2**0.5), Shape(1.0, 0.7), Shape(0.5, 0.1)])
 def test_groups_change_the_distance_little(beta, shape, monkeypatch):
+    fits._partial_moments.cache_clear()
     x = np.sort(sample(beta, 30_001))
     x /= x.std()
     grouped = fits.wasserstein(x, shape)
     monkeypatch.setattr(fits, "_groups", lambda n: np.arange(n + 1))
-    assert grouped == pytest.approx(fits.wasserstein(x, shape), rel=2e-3, abs=1e-4)
+    fits._partial_moments.cache_clear()
+    ungrouped = fits.wasserstein(x, shape)
+    fits._partial_moments.cache_clear()
+    assert grouped == pytest.approx(ungrouped, rel=2e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("n", [2, 3, 127, 128, 129, 130, 1000, 1_000_000])
@@ -120,10 +128,10 @@ def test_groups_cover_all_ranks_and_leave_the_ends_alone(n):
     edges = fits._groups(n)
     assert (edges[0], edges[-1]) == (0, n)
     assert (np.diff(edges) > 0).all()
-    single = min(64, n // 2)
+    single = min(32, n // 2)
     assert (edges[: single + 1] == np.arange(single + 1)).all()
     assert (n - edges[::-1] == edges).all()
-    assert edges.size < 1200
+    assert edges.size < 310
 
 
 @pytest.mark.parametrize("n", [5, 1000, 50_000])
@@ -132,7 +140,7 @@ def test_kolmogorov_is_that_of_scipy(n):
     for shape in (Shape(2.0, 1.4), Shape(1.0, 1.0)):
         cdf = scipy_stats.gennorm(shape.beta, scale=shape.alpha).cdf
         assert fits.kolmogorov(x, shape) == pytest.approx(
-            scipy_stats.kstest(x, cdf).statistic, abs=1 / 4096
+            scipy_stats.kstest(x, cdf).statistic, abs=1 / 1024
         )
 
 

@@ -108,7 +108,8 @@ def run_python(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/add-a-codec.md", "docs/minifloat.md", "docs/dct8.md"]
+    "page",
+    ["README.md", "docs/add-a-codec.md", "docs/minifloat.md", "docs/dct8.md", "docs/advise.md"],
 )
 def test_python_blocks(page: str) -> None:
     run_python(page)

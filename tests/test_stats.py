@@ -27,7 +27,8 @@ def test_summary_is_that_of_the_plain_formulas(dtype, n):
     assert found.zeros == np.count_nonzero(wide == 0)
     assert found.max_abs == np.abs(wide).max()
     assert found.rms == pytest.approx(math.sqrt(np.mean(wide**2)), rel=1e-12)
-    assert sum(found.histogram) == n
+    assert found.nonfinite == 0
+    assert sum(stats.histogram(x, found.rms)) == n
 
 
 def test_order_in_memory_does_not_matter():
@@ -38,10 +39,11 @@ def test_order_in_memory_does_not_matter():
 
 def test_histogram_is_centred_on_zero_and_keeps_the_tails():
     x = np.array([-100.0, 0.0, -0.0, 1e-9, 100.0], np.float32)
-    assert stats.summarize(x).histogram == (0,) * 4 + (1, 0, 0, 3, 0, 0, 1) + (0,) * 4
+    rms = stats.summarize(x).rms
+    assert stats.histogram(x, rms) == (0,) * 4 + (1, 0, 0, 3, 0, 0, 1) + (0,) * 4
     spike = np.zeros(1000, np.float32)
     spike[0], spike[1] = 50, -50
-    counts = stats.summarize(spike).histogram
+    counts = stats.histogram(spike, stats.summarize(spike).rms)
     assert (counts[0], counts[stats.BINS // 2], counts[-1]) == (1, 998, 1)
 
 
@@ -61,13 +63,14 @@ def test_extreme_values_neither_overflow_nor_vanish(values, rms):
 
 def test_empty_zero_and_nonfinite_tensors():
     empty = stats.summarize(np.zeros((0, 3), np.float32))
-    assert empty.size == empty.zeros == sum(empty.histogram) == 0
+    assert empty.size == empty.zeros == empty.nonfinite == 0
+    assert sum(stats.histogram(np.zeros(0), math.nan)) == 0
     assert math.isnan(empty.rms) and math.isnan(empty.max_abs)
     zeros = stats.summarize(np.zeros(4, np.float32))
     assert (zeros.zeros, zeros.rms, zeros.max_abs) == (4, 0, 0)
-    assert zeros.histogram[stats.BINS // 2] == 4
+    assert stats.histogram(np.zeros(4), 0.0)[stats.BINS // 2] == 4
     mixed = stats.summarize(np.array([np.nan, 3, np.inf, -4], np.float32))
-    assert (mixed.size, mixed.max_abs) == (4, 4)
+    assert (mixed.size, mixed.nonfinite, mixed.max_abs) == (4, 2, 4)
     assert mixed.rms == pytest.approx(math.sqrt(12.5))
 
 
@@ -106,7 +109,18 @@ def test_sample_takes_what_there_is(count):
     x = np.arange(10_000, dtype=np.float32).reshape(100, 100)
     taken = stats.sample(x, count, seed=0)
     assert 0.9 * min(count, x.size) <= taken.size <= min(count, x.size)
-    assert taken.ndim == 1
+    rows = taken if taken.ndim == 2 else x[:0]
+    assert (rows[:, :1] + np.arange(100) == rows).all() and (rows[:, 0] % 100 == 0).all()
+    assert (taken.ndim == 2) == (count >= 1600)
+
+
+def test_samples_of_rows_keep_the_other_dimensions():
+    x = np.arange(60_000, dtype=np.float32).reshape(1000, 3, 4, 5)
+    taken = stats.sample(x, 6000, seed=3)
+    assert taken.shape == (100, 3, 4, 5)
+    assert (np.diff(taken[:, 0, 0, 0]) > 0).all() and taken[-1, 0, 0, 0] > 40_000
+    assert np.array_equal(taken, stats.sample(np.asfortranarray(x), 6000, seed=3))
+    assert stats.sample(x.reshape(2, -1), 6000, seed=3).ndim == 1
 
 
 def test_no_copy_in_float64_is_made():

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcodec.cli.completion import complete_spec
 from gcodec.cli.options import json_option
+from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
     from gcodec.codec import Codec
@@ -16,8 +18,17 @@ if TYPE_CHECKING:
 _MANY = 1 << 20  # elements over which headers and padding of a payload no longer show
 
 
-@click.command(name="codecs")
-@click.argument("name", required=False)
+@click.command(
+    cls=Verb,
+    name="codecs",
+    examples=[
+        ("All codecs, with their parameters.", "gcodec codecs"),
+        ("One of them: parameters, format, sources.", "gcodec codecs qsgd"),
+        ("The same for a program.", "gcodec codecs --json"),
+    ],
+    exits={},
+)
+@click.argument("name", required=False, shell_complete=complete_spec)
 @json_option
 def command(name: str | None, as_json: bool) -> int:
     """List the codecs, or tell all about the one called NAME."""

@@ -9,19 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcodec.cli.completion import FILE
 from gcodec.cli.options import force_option, json_option, limit_options, quiet_option
+from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
     from gcodec.cli.frames import Placed
     from gcodec.gradients.entries import Array
 
 
-@click.command(name="decode")
-@click.argument("source", metavar="IN.gcf")
+@click.command(
+    cls=Verb,
+    name="decode",
+    examples=[
+        ("Decode to grads.safetensors, if there is none.", "gcodec decode grads.gcf -o back.npz"),
+        ("Replace what was decoded before.", "gcodec decode --force grads.gcf"),
+        (
+            "Refuse tensors of more than ten million values, of a file from a stranger.",
+            "gcodec decode --max-elems 10000000 grads.gcf -o checked.safetensors",
+        ),
+    ],
+)
+@click.argument("source", metavar="IN.gcf", type=FILE)
 @click.option(
     "-o",
     "--output",
     metavar="OUT",
+    type=FILE,
     help="A .safetensors or .npz file; default: IN with the suffix .safetensors.",
 )
 @force_option

@@ -18,6 +18,12 @@ def number(value: float | None) -> float | str | None:
     return str(value) if math.isinf(value) else value
 
 
+def print_lines(verb: str, bodies: list[dict[str, Any]]) -> None:
+    """Print a document a line, of the schema ``gcodec.VERB.line/1``."""
+    for body in bodies:
+        click.echo(json.dumps({"schema": f"gcodec.{verb}.line/1", **body}, allow_nan=False))
+
+
 def print_document(verb: str, body: dict[str, Any], outcome: Outcome | None = None) -> None:
     """Print the one document of a run.
 

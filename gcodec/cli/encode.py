@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
     force_option,
     json_option,
@@ -19,6 +20,7 @@ from gcodec.cli.options import (
     quiet_option,
     seed_option,
 )
+from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
     from gcodec.arrays import NonFinite
@@ -29,13 +31,28 @@ if TYPE_CHECKING:
 _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
 
 
-@click.command(name="encode")
-@click.argument("files", nargs=-1, required=True, metavar="IN...")
+@click.command(
+    cls=Verb,
+    name="encode",
+    examples=[
+        ("Encode a dump to next.gcf, beside it.", "gcodec encode next.safetensors -c topk"),
+        (
+            "All dumps of a directory to another one, but no counters.",
+            "gcodec encode run/ -c mxnet-2bit:threshold=auto -L '!*.num_batches' -o encoded/",
+        ),
+        (
+            "A codec for each tensor, by the rules of a file.",
+            "gcodec encode grads.safetensors --policy policy.json -o mixed.gcf",
+        ),
+    ],
+)
+@click.argument("files", nargs=-1, required=True, metavar="IN...", type=FILE)
 @click.option(
     "-c",
     "--codec",
     "spec",
     metavar="SPEC",
+    shell_complete=complete_spec,
     help="Such as mxnet-2bit:threshold=auto; see gcodec codecs.",
 )
 @click.option(
@@ -51,6 +68,7 @@ _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
     "-o",
     "--output",
     metavar="OUT",
+    type=FILE,
     help="A file for one IN, or a directory; default: beside IN, with the suffix .gcf.",
 )
 @layers_option

@@ -1,17 +1,18 @@
-"""Show where the bytes of a .gcf file go: as a table, or as JSON."""
+"""Where the bytes of a .gcf file go, as far as its headers tell."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from gcodec.cli import text
-from gcodec.cli.frames import Placed, read_file
+from gcodec.cli.frame_headers import Listed, list_frames
 from gcodec.cli.notes import note
 from gcodec.cli.options import selects
-from gcodec.cli.table import Column, print_line, print_table
+from gcodec.cli.table import Column, Grid, print_line, print_table
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 
@@ -37,80 +38,110 @@ class FrameReport:
     Parameters
     ----------
     path : pathlib.Path
-    frames : list of Placed
+    frames : list of Listed
     """
 
-    def __init__(self, path: Path, frames: list[Placed]) -> None:
-        self._path = path
-        self._frames = frames
+    def __init__(self, path: Path, frames: list[Listed]) -> None:
+        self.path = path
+        self.frames = frames
 
     def sort(self, order: str | None) -> None:
         """Order the frames by "size", "bits" or "name"; by "err" they stay as they are."""
         if order == "name":
-            self._frames.sort(key=lambda placed: placed.frame.name or "")
+            self.frames.sort(key=lambda frame: frame.name or "")
         elif order == "size":
-            self._frames.sort(key=lambda placed: -placed.frame.size)
+            self.frames.sort(key=lambda frame: -frame.size)
         elif order == "bits":
-            self._frames.sort(key=lambda p: -8 * p.nbytes / p.frame.size if p.frame.size else 0)
+            self.frames.sort(key=lambda f: -8 * f.nbytes / f.size if f.size else 0)
 
     def document(self) -> dict[str, Any]:
         """Return the report for a JSON document."""
         return {
-            "file": str(self._path),
+            "file": str(self.path),
             "kind": "frames",
-            "bytes": self._path.stat().st_size,
-            "frames": [
-                {
-                    "name": placed.frame.name,
-                    "codec": str(placed.frame.codec),
-                    "dtype": placed.frame.dtype,
-                    "shape": list(placed.frame.shape),
-                    "start": placed.start,
-                    **_bytes_document([placed]),
-                    "seek": _seek_document(placed),
-                }
-                for placed in self._frames
-            ],
-            "total": _bytes_document(self._frames),
+            "bytes": self.path.stat().st_size,
+            "frames": self.documents(),
+            "total": _bytes_document(self.frames),
         }
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return a document for each frame."""
+        return [
+            {
+                "name": frame.name,
+                "codec": str(frame.codec),
+                "dtype": frame.dtype,
+                "shape": list(frame.shape),
+                "start": frame.start,
+                **_bytes_document([frame]),
+                "seek": _seek_document(frame),
+            }
+            for frame in self.frames
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each frame."""
+        return [
+            {
+                "frame": _name(frame),
+                "codec": str(frame.codec),
+                "dtype": frame.dtype,
+                "shape": "x".join(map(str, frame.shape)),
+                "start": frame.start,
+                **_bytes_document([frame]),
+            }
+            for frame in self.frames
+        ]
+
+    def grid(self, top: int | None) -> Grid:
+        """Return the table, of the first frames only or of all."""
+        # Most files have no seek tables, and need no column for them.
+        has_tables = any(frame.seek is not None for frame in self.frames)
+        columns = [*_COLUMNS, _SEEK] if has_tables else _COLUMNS
+        shown = self.frames[:top]
+        rows = [
+            [
+                _name(frame),
+                str(frame.codec),
+                frame.dtype,
+                text.shape(frame.shape),
+                *_cells([frame]),
+                *([_seek_cell(frame)] if has_tables else []),
+            ]
+            for frame in shown
+        ]
+        if left_over := len(self.frames) - len(shown):
+            rows.append([f"({left_over} more)", *[""] * (len(columns) - 1)])
+        counts = _bytes_document(self.frames)
+        tables = text.beside(counts["seek_bytes"], counts["payload_bytes"])
+        total = ["total", "", "", "", *_cells(self.frames), *([tables] if has_tables else [])]
+        return Grid(columns, rows, total)
+
+    def headline(self) -> str:
+        """Return the line above the table."""
+        return "   ".join(
+            [
+                self.path.name,
+                "gcf",
+                text.count(len(self.frames), "frame"),
+                text.count(sum(frame.size for frame in self.frames), "value"),
+                text.size(self.path.stat().st_size),
+            ]
+        )
 
     def show(self, console: Console, top: int | None, quiet: bool) -> None:
         """Print the report; notes go to stderr unless `quiet`."""
-        frames, path = self._frames, self._path
-        headline = [
-            path.name,
-            "gcf",
-            text.count(len(frames), "frame"),
-            text.count(sum(placed.frame.size for placed in frames), "value"),
-            text.size(path.stat().st_size),
-        ]
-        print_line(console, "   ".join(headline), "bold")
-        # Most files have no seek tables, and need no column for them.
-        has_tables = any(placed.frame.seek is not None for placed in frames)
-        columns = [*_COLUMNS, _SEEK] if has_tables else _COLUMNS
-        rows = [
-            [
-                f"(frame {placed.number})" if placed.frame.name is None else placed.frame.name,
-                str(placed.frame.codec),
-                placed.frame.dtype,
-                text.shape(placed.frame.shape),
-                *_cells([placed]),
-                _seek_cell(placed),
-            ]
-            for placed in frames[:top]
-        ]
-        if len(rows) < len(frames):
-            rows.append([f"({len(frames) - len(rows)} more)", *[""] * len(_COLUMNS)])
-        counts = _bytes_document(frames)
-        tables = text.beside(counts["seek_bytes"], counts["payload_bytes"])
-        total = ["total", "", "", "", *_cells(frames), tables]
-        missing = print_table(console, columns, rows, total)
-        if missing and not quiet:
+        print_line(console, self.headline(), "bold")
+        missing = print_table(console, *self.grid(top))
+        if quiet:
+            return
+        if missing:
             note(f"{console.width} columns have no room for: {', '.join(missing)}")
+        note("payloads were not read; next: " + shlex.join(["gcodec", "verify", str(self.path)]))
 
 
-def measure(path: Path, limits: Limits, layers: tuple[str, ...]) -> FrameReport:
-    """Read the frames of a file that `layers` selects.
+def list_file(path: Path, limits: Limits, layers: tuple[str, ...]) -> FrameReport:
+    """Read the headers of the frames of a file that `layers` selects.
 
     Raises
     ------
@@ -119,49 +150,53 @@ def measure(path: Path, limits: Limits, layers: tuple[str, ...]) -> FrameReport:
     CheckFailed, FormatError, OSError
         If the file is damaged or cannot be read.
     """
-    frames = [p for p in read_file(path, limits) if selects(layers, p.frame.name or "")]
+    frames = [f for f in list_frames(path, limits) if selects(layers, f.name or "")]
     if not frames:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")
     return FrameReport(path, frames)
 
 
-def _bytes_document(frames: list[Placed]) -> dict[str, Any]:
-    values = sum(placed.frame.size for placed in frames)
-    nbytes = sum(placed.nbytes for placed in frames)
+def _name(frame: Listed) -> str:
+    return f"(frame {frame.number})" if frame.name is None else frame.name
+
+
+def _bytes_document(frames: list[Listed]) -> dict[str, Any]:
+    values = sum(frame.size for frame in frames)
+    nbytes = sum(frame.nbytes for frame in frames)
     return {
         "values": values,
         "bytes": nbytes,
         "bits_per_value": text.ratio(8 * nbytes, values),
-        "ratio": text.ratio(sum(placed.raw_nbytes for placed in frames), nbytes),
-        "header_bytes": sum(placed.header_nbytes for placed in frames),
-        "payload_bytes": sum(placed.payload_nbytes for placed in frames),
-        "checksum_bytes": sum(placed.checksum_nbytes for placed in frames),
-        "seek_bytes": sum(placed.seek_nbytes for placed in frames),
+        "ratio": text.ratio(sum(frame.raw_nbytes for frame in frames), nbytes),
+        "header_bytes": sum(frame.header_nbytes for frame in frames),
+        "payload_bytes": sum(frame.payload_nbytes for frame in frames),
+        "checksum_bytes": sum(frame.checksum_nbytes for frame in frames),
+        "seek_bytes": sum(frame.seek_nbytes for frame in frames),
     }
 
 
-def _seek_document(placed: Placed) -> dict[str, Any] | None:
-    table = placed.frame.seek
+def _seek_document(frame: Listed) -> dict[str, Any] | None:
+    table = frame.seek
     if table is None:
         return None
     return {
         "log2_block": table.log2_block,
-        "counts": placed.frame.codec.seek_blocks,
-        "entries": table.count,
-        "bytes": table.nbytes,
-        "share": text.ratio(table.nbytes, placed.payload_nbytes),
+        "counts": frame.codec.seek_blocks,
+        "entries": table.number,
+        "bytes": frame.seek_nbytes,
+        "share": text.ratio(frame.seek_nbytes, frame.payload_nbytes),
     }
 
 
-def _seek_cell(placed: Placed) -> str:
-    table = placed.frame.seek
+def _seek_cell(frame: Listed) -> str:
+    table = frame.seek
     if table is None:
         return ""
-    size = text.beside(table.nbytes, placed.payload_nbytes)
-    return f"{table.count:,} x 2^{table.log2_block} {placed.frame.codec.seek_blocks}, {size}"
+    size = text.beside(frame.seek_nbytes, frame.payload_nbytes)
+    return f"{table.number:,} x 2^{table.log2_block} {frame.codec.seek_blocks}, {size}"
 
 
-def _cells(frames: list[Placed]) -> list[str]:
+def _cells(frames: list[Listed]) -> list[str]:
     counts = _bytes_document(frames)
     return [
         f"{counts['values']:,}",

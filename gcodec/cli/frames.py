@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gcodec import wire
 from gcodec.cli.outcome import CheckFailed
-from gcodec.errors import Corrupt, FormatError, Truncated
+from gcodec.errors import Corrupt, FormatError, GcodecError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 
@@ -86,7 +86,7 @@ def read_frames(data: bytes, limits: Limits) -> Iterator[Placed]:
         raise CheckFailed("the file is empty: it holds no frame")
     at = number = 0
     while at < len(data):
-        with _telling(f"frame {number}", 0, at):
+        with telling(f"frame {number}", 0, at):
             frame, end = Frame.read(data, at, limits, None)
         yield Placed(frame, number, at, end)
         at, number = end, number + 1
@@ -97,7 +97,7 @@ def in_payload(placed: Placed) -> Iterator[None]:
     """Say which frame it is whose payload cannot be unpacked, and where in the file."""
     name = "" if placed.frame.name is None else f" {placed.frame.name!r}"
     start = placed.start + placed.header_nbytes + 4
-    with _telling(f"frame {placed.number}{name}", start, start):
+    with telling(f"frame {placed.number}{name}", start, start):
         yield
 
 
@@ -107,13 +107,23 @@ def read_file(path: Path, limits: Limits) -> Iterator[Placed]:
 
 
 @contextlib.contextmanager
-def _telling(what: str, base: int, fallback: int) -> Iterator[None]:
-    """Add what was read, and count offsets from the start of the file."""
+def telling(what: str, base: int, fallback: int) -> Iterator[None]:
+    """Add what was read to what is raised, and count offsets from byte `base` of the file."""
     try:
         yield
     except FormatError as error:
         offset = fallback if error.offset is None else base + error.offset
-        message = f"{what}: {str(error).removesuffix(f' (at byte {error.offset})')}"
-        if isinstance(error, (Corrupt, Truncated)):
-            raise CheckFailed(message, offset) from None
-        raise type(error)(message, offset) from None
+        raise refusal(error, what, offset) from None
+
+
+def message_of(error: FormatError) -> str:
+    """Return what is wrong, without where."""
+    return str(error).removesuffix(f" (at byte {error.offset})")
+
+
+def refusal(error: FormatError, what: str, offset: int) -> GcodecError:
+    """Return what to raise for what is wrong in `what`, at this byte of the file."""
+    message = f"{what}: {message_of(error)}"
+    if isinstance(error, (Corrupt, Truncated)):
+        return CheckFailed(message, offset)
+    return type(error)(message, offset)

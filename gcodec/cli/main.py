@@ -13,8 +13,13 @@ import click
 
 import gcodec
 from gcodec.cli import outcome
+from gcodec.cli.verb import EXIT_CODES, write_examples
 
-_VERBS = ("inspect", "encode", "decode", "verify", "seek", "codecs")
+_VERBS = (
+    *("inspect", "dissect", "compare", "bench", "advise"),
+    *("encode", "decode", "verify", "seek"),
+    *("codecs", "doctor", "warmup"),
+)
 
 
 class _Verbs(click.Group):
@@ -42,6 +47,16 @@ class _Verbs(click.Group):
             code = outcome.code_of(error)
         ctx.exit(code)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            write_examples(formatter, EXAMPLES)
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(code), what) for code, what in EXIT_CODES.items()])
+        with formatter.section("Environment"):
+            formatter.write_dl(list(_VARIABLES.items()))
+        with formatter.section("Completion by the shell"):
+            write_examples(formatter, _COMPLETION)
+
 
 def _drop_stdout() -> None:
     # Nobody reads any more; the interpreter's own last flush must not complain about that.
@@ -49,7 +64,37 @@ def _drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+EXAMPLES = (
+    (
+        "See what is in a dump of gradients, and what codecs would make of it.",
+        "gcodec inspect grads.safetensors",
+    ),
+    (
+        "Encode it, and look at the result.",
+        "gcodec encode grads.safetensors -c minifloat -o small.gcf",
+    ),
+    ("All about a verb, with more examples.", "gcodec bench --help"),
+)
+_VARIABLES = {
+    "GCODEC_NUM_THREADS": "threads for tensors of more than a million elements",
+    "GCODEC_CACHE_DIR": "where compiled kernels are kept",
+    "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
+    "NO_COLOR": "print no colours",
+}
+_COMPLETION = (
+    ("bash: put this into ~/.bashrc.", 'eval "$(_GCODEC_COMPLETE=bash_source gcodec)"'),
+    ("zsh: put this into ~/.zshrc.", 'eval "$(_GCODEC_COMPLETE=zsh_source gcodec)"'),
+    (
+        "fish: call this once.",
+        "_GCODEC_COMPLETE=fish_source gcodec > ~/.config/fish/completions/gcodec.fish",
+    ),
+)
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(gcodec.__version__, "-V", "--version", prog_name="gcodec")
 def cli() -> None:
     """Exact, documented bit formats for compressed gradients.
@@ -68,6 +113,8 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
     standalone_mode : bool
         Whether to end the process, as a program does, rather than return the exit code.
     """
+    if "_GCODEC_COMPLETE" in os.environ:
+        importlib.import_module("gcodec.cli.shells")
     # As an exception, so that half-written files are removed on the way out.
     signal.signal(signal.SIGTERM, _terminate)
     return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-import gcodec
 from gcodec import wire
 from gcodec.cli.options import selects
 from gcodec.cli.progress import progress
-from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.gradients import fits as distributions
-from gcodec.gradients import stats
+from gcodec.gradients import fits, rates, stats
 from gcodec.gradients.dumps import open_dump
 from gcodec.gradients.entries import Array, Dump, Entry
+from gcodec.gradients.groups import grouped
 from gcodec.gradients.safetensors_file import read_index
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from gcodec.codec import Codec
+    from gcodec.gradients.candidates import Budget
+    from gcodec.gradients.pictures import Picture
+    from gcodec.gradients.trials import Trial
+
+_PROBED = 1 << 14  # values of a tensor on which all settings of codecs are tried
 
 
 class Task(NamedTuple):
@@ -29,53 +35,60 @@ class Task(NamedTuple):
     Attributes
     ----------
     codecs : tuple of Codec
+        To be tried on all tensors.
+    budget : Budget or None
+        Within which the best codec is searched.
+    error : float
+        Relative, for which the entropy is told.
     layers : tuple of str
         Globs; see `gcodec.cli.options.selects`.
     most : int or None
-        Values of a tensor to measure; None for all.
+        Values of a tensor in its sample; None for all.
     seed : int
     limits : Limits
     quiet : bool
         Whether to show no progress.
+    pictures : bool
+        Whether to keep what diagrams are drawn of.
     """
 
     codecs: tuple[Codec, ...]
+    budget: Budget | None
+    error: float
     layers: tuple[str, ...]
     most: int | None
     seed: int
     limits: Limits
     quiet: bool
+    pictures: bool = False
 
 
-class Fit(NamedTuple):
-    """What a codec makes of the values that were measured.
+class Sampled(NamedTuple):
+    """What a sample of a tensor told.
 
     Attributes
     ----------
-    nbytes : int
-        Of the frame.
-    bits : float
-        Per value; NaN where there are no values.
-    rms, rms_error : float
-        Of the values x that were encoded, and of x − x̂.
+    size : int
+        Its values.
+    histogram : tuple of int
+        See `gcodec.gradients.stats.histogram`.
+    shapes : tuple of gcodec.gradients.fits.Fit
+        The nearest first.
+    entropy : gcodec.gradients.rates.Entropy
+    trials : tuple of Trial or str
+        One for each codec that was asked for; text says why there is none.
+    tries : tuple of Trial
+        Of candidates for the best one.
+    picture : Picture or None
     """
 
-    nbytes: int
-    bits: float
-    rms: float
-    rms_error: float
-
-    @property
-    def error(self) -> float:
-        """‖x − x̂‖² / ‖x‖²; for x = 0 that is 0 if x̂ = 0, and else inf."""
-        return squared_ratio(self.rms_error, self.rms)
-
-
-def squared_ratio(error: float, signal: float) -> float:
-    """Return (error / signal)², where nothing is a perfect copy of nothing."""
-    if not signal:
-        return math.inf if error else 0.0
-    return (error / signal) * (error / signal)
+    size: int
+    histogram: tuple[int, ...]
+    shapes: tuple[fits.Fit, ...]
+    entropy: rates.Entropy
+    trials: tuple[Trial | str, ...]
+    tries: tuple[Trial, ...]
+    picture: Picture | None
 
 
 class Measured(NamedTuple):
@@ -87,24 +100,22 @@ class Measured(NamedTuple):
     size : int
         Its values.
     summary : Summary or None
-        Of the values that were measured; None where the tensor is no gradient.
-    nonfinite : int
-        NaN and Inf among all values.
+        Of all of them; None where the tensor is no gradient.
     places : tuple of int
-        Flat indices of the first of them.
-    fits : tuple of Fit or str
-        One for each codec; text says why there is none.
-    shapes : tuple of gcodec.gradients.fits.Fit
-        Distributions that were fitted to the values that were measured, the nearest first.
+        Flat indices of the first NaN and Inf.
+    sampled : Sampled or None
     """
 
     entry: Entry
     size: int
     summary: stats.Summary | None = None
-    nonfinite: int = 0
     places: tuple[int, ...] = ()
-    fits: tuple[Fit | str, ...] = ()
-    shapes: tuple[distributions.Fit, ...] = ()
+    sampled: Sampled | None = None
+
+    @property
+    def nonfinite(self) -> int:
+        """NaN and Inf among all values."""
+        return 0 if self.summary is None else self.summary.nonfinite
 
 
 class Contents(NamedTuple):
@@ -141,12 +152,18 @@ def measure(path: Path, task: Task) -> Contents:
         entries = [entry for entry in dump.entries if selects(task.layers, entry.name)]
         if dump.entries and not entries:
             raise ParameterError(f"no tensor matches --layers {' '.join(task.layers)}")
+        candidates = _candidates(dump, entries, task)
         total = sum(math.prod(entry.shape) for entry in entries)
-        tensors = []
+        found: dict[int, Measured] = {}
         with progress(path.name, total, quiet=task.quiet) as advance:
-            for entry in entries:
-                tensors.append(_tensor(dump, entry, task))
-                advance(tensors[-1].size)
+            for group in grouped(entries):
+                codecs = candidates
+                for place in group:
+                    found[place] = _tensor(dump, entries[place], task, codecs)
+                    advance(found[place].size)
+                    # What did not do well on one of some repeated blocks need not be tried again.
+                    codecs = codecs if place != group[0] else _narrowed(found[place], task, codecs)
+        tensors = [found[place] for place in range(len(entries))]
         return Contents(path, dump.format, _nbytes(path), dump.metadata, tensors)
 
 
@@ -158,30 +175,77 @@ def _nbytes(path: Path) -> int:
     return path.stat().st_size
 
 
-def _tensor(dump: Dump, entry: Entry, task: Task) -> Measured:
+def _tensor(dump: Dump, entry: Entry, task: Task, candidates: list[Codec]) -> Measured:
     size = math.prod(entry.shape)
     if entry.dtype not in wire.DTYPE_CODES:
         return Measured(entry, size)
     values = dump.load(entry)
-    seed = derive_seed(task.seed, name=entry.name)
-    nonfinite, places = stats.find_nonfinite(values)
-    if task.most is not None and size > task.most:
-        values = stats.sample(values, task.most, seed)
     summary = stats.summarize(values)
-    shapes = distributions.fit_all(values, seed)
-    if nonfinite:
+    places = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
+    values, seed = _sample(values, entry, task.most, task.seed)
+    picture = None
+    if task.pictures:
+        from gcodec.gradients.pictures import Picture
+
+        picture = Picture.of(values)
+    shapes = fits.fit_all(values)
+    histogram = stats.histogram(values, summary.rms)
+    if summary.nonfinite:
         values = np.where(np.isfinite(values), values, np.zeros((), values.dtype))
-    rms = stats.rms_error(values)
-    fits = tuple(_fit(values, rms, codec, seed, entry.name) for codec in task.codecs)
-    return Measured(entry, size, summary, nonfinite, places, fits, shapes)
+    trials: list[Trial | str] = []
+    if task.codecs or candidates:
+        from gcodec.gradients.trials import attempt
+
+        trials = [
+            attempt(values, codec, seed, entry.name) for codec in (*task.codecs, *candidates)
+        ]
+    sampled = Sampled(
+        values.size,
+        histogram,
+        shapes,
+        rates.entropy_at(values, task.error),
+        tuple(trials[: len(task.codecs)]),
+        tuple(trial for trial in trials[len(task.codecs) :] if not isinstance(trial, str)),
+        picture,
+    )
+    return Measured(entry, size, summary, places, sampled)
 
 
-def _fit(values: Array, rms: float, codec: Codec, seed: int, name: str) -> Fit | str:
-    try:
-        frame = gcodec.encode(values, codec, seed=seed, name=name)
-    except ParameterError as error:
-        return str(error)
-    # A frame that was made here needs no protection from itself.
-    decoded = gcodec.decode(frame, limits=Limits(1 << 62, 1 << 62))
-    bits = 8 * len(frame) / values.size if values.size else math.nan
-    return Fit(len(frame), bits, rms, stats.rms_error(values, decoded))
+def _sample(values: Array, entry: Entry, most: int | None, seed: int) -> tuple[Array, int]:
+    """Return a sample of a tensor, and the seed that the tensor has."""
+    own = derive_seed(seed, name=entry.name)
+    return (values if most is None else stats.sample(values, most, own)), own
+
+
+def _candidates(dump: Dump, entries: list[Entry], task: Task) -> list[Codec]:
+    """Return what may be best within the budget: what is, on a large tensor and a smaller one."""
+    if task.budget is None:
+        return []
+    from gcodec.gradients.candidates import all_settings, shortlist
+    from gcodec.gradients.trials import attempt
+
+    order = [e for e in entries if e.dtype in wire.DTYPE_CODES and math.prod(e.shape) > 0]
+    order.sort(key=lambda entry: math.prod(entry.shape))
+    probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
+    settings = all_settings(task.budget)
+    tried: list[list[Trial]] = []
+    what = f"{dump.path.name}: codecs"
+    with progress(what, len(probes) * len(settings), quiet=task.quiet) as advance:
+        for entry in probes.values():
+            values, seed = _sample(dump.load(entry), entry, _PROBED, task.seed)
+            values = np.where(np.isfinite(values), values, np.zeros((), values.dtype))
+            tried.append([])
+            for codec in settings:
+                trial = attempt(values, codec, seed, entry.name)
+                tried[-1] += [] if isinstance(trial, str) else [trial]
+                advance(1)
+    return shortlist(tried, task.budget)
+
+
+def _narrowed(tensor: Measured, task: Task, codecs: list[Codec]) -> list[Codec]:
+    """Return the candidates that a tensor leaves for others of its kind."""
+    if task.budget is None or tensor.sampled is None:
+        return codecs
+    from gcodec.gradients.candidates import shortlist
+
+    return shortlist([tensor.sampled.tries], task.budget)

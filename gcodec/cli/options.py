@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gcodec.cli.completion import complete_layer
 from gcodec.limits import Limits
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -30,6 +31,7 @@ layers_option = click.option(
     "--layers",
     multiple=True,
     metavar="GLOB",
+    shell_complete=complete_layer,
     help="Only tensors whose name matches, such as '*.weight'; '!GLOB' leaves out those that do. "
     "Repeatable.",
 )

@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcodec.cli.completion import FILE
 from gcodec.cli.options import force_option, json_option, limit_options, quiet_option
+from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
     from gcodec.limits import Limits
 
 
-@click.command(name="seek")
-@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...")
+@click.command(
+    cls=Verb,
+    name="seek",
+    examples=[
+        ("Add tables, to decode by many threads.", "gcodec seek grads.gcf -o indexed.gcf"),
+        ("Tables of smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
+        ("Take the tables out of all files of a directory.", "gcodec seek --strip -f encoded/"),
+    ],
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=FILE)
 @click.option(
     "-o",
     "--output",
     metavar="OUT",
+    type=FILE,
     help="A file for one FILE, or a directory; default: FILE itself, which needs --force.",
 )
 @click.option(

@@ -19,7 +19,9 @@ def printable(text: str, *, err: bool = False) -> str:
     err : bool
         Whether it goes to stderr rather than stdout.
     """
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    safe = text
+    if not text.isprintable():
+        safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     encoding = _encoding(err)
     return safe.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -42,12 +44,28 @@ def shorten(text: str, width: int) -> str:
     return text[: kept // 2] + mark + text[len(text) - (kept - kept // 2) :]
 
 
+def shorten_end(text: str, width: int) -> str:
+    """Leave out the end of a text that is longer than `width`."""
+    mark = "…" if can_show("…") else "..."
+    return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark
+
+
 def sparkline(counts: tuple[int, ...]) -> str:
     """Draw counts on a logarithmic scale: one character each, a blank for none."""
     blocks = _BLOCKS if can_show(_BLOCKS) else _ASCII_BLOCKS
     top = math.log(max(counts, default=0) or 1) or 1.0
     last = len(blocks) - 1
     return "".join(blocks[round(last * math.log(n) / top)] if n else " " for n in counts)
+
+
+def plain(text: str) -> str:
+    """Write ≤ as <= where stdout cannot show it."""
+    return text if can_show("≤") else text.replace("≤", "<=")
+
+
+def times() -> str:
+    """Return the sign before a number of like things."""
+    return "×" if can_show("×") else "x"
 
 
 def size(nbytes: int) -> str:
@@ -58,6 +76,26 @@ def size(nbytes: int) -> str:
             return f"{nbytes} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Spell a time with three digits."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= 0.9995 * unit:
+            return f"{_digits(seconds / unit)} {name}"
+    return f"{_digits(seconds / 1e-9)} ns" if seconds else "0 s"
+
+
+def speed(bandwidth: float) -> str:
+    """Spell bytes a second with three digits."""
+    for unit, name in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if bandwidth >= 0.9995 * unit:
+            return f"{_digits(bandwidth / unit)} {name}"
+    return f"{_digits(bandwidth)} B/s"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"
 
 
 def small(value: float | None) -> str:

@@ -6,11 +6,24 @@ from typing import Any
 
 import click
 
+from gcodec.cli.completion import FILE
 from gcodec.cli.options import json_option, limit_options, quiet_option
+from gcodec.cli.verb import Verb
 
 
-@click.command(name="verify")
-@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...")
+@click.command(
+    cls=Verb,
+    name="verify",
+    examples=[
+        ("Check a file.", "gcodec verify grads.gcf"),
+        (
+            "All files of a directory, in silence; the exit code tells.",
+            "gcodec verify -q encoded/",
+        ),
+        ("What is wrong, and where, for a program.", "gcodec verify --json grads.gcf"),
+    ],
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=FILE)
 @limit_options
 @quiet_option
 @json_option

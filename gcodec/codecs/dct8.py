@@ -24,18 +24,20 @@ optimization", arXiv 2411.19870 (tiles, k of them).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.dct import chunks, levels, strings, transform
+from gcodec.dct import chunks, levels, shown, strings, transform
 from gcodec.dct.basis import MOST_POINTS
 from gcodec.dct.chunks import Chunks
 from gcodec.dct.levels import Levels
 from gcodec.dct.panthalia import from_panthalia, to_panthalia, to_safetensors
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import Choice, Integer, Sizes
 from gcodec.params import param
@@ -195,6 +197,11 @@ class DCT8(Codec):
         if not self._decodes_finite(symbols):
             raise Corrupt("a value passes float32")
         return symbols
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        cut = self._chunks(n)
+        sizes = cut.count, cut.size, min(self.k, cut.size)
+        return shown.pieces(walk, *sizes, self.values, self.index)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         raise ParameterError("nbits: the bytes of dct8 do not tell it; give it as nbits=…")

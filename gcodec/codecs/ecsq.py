@@ -20,6 +20,7 @@ row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,14 @@ from gcodec.codec import Codec
 from gcodec.contexts import strings
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields.contexts import context_string
+from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import max_abs_bits
 from gcodec.kernels.scalar_quantize import ESCAPE
-from gcodec.kinds import Choice, Float32, Integer
+from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
@@ -44,6 +46,7 @@ from gcodec.scalar_levels import CENTRE, Levels
 from gcodec.seek import Blocks, SeekTable
 
 _NMSE = 0.02
+_TINY, _LIFT, _LEAST_STEP = 2.0**-60, 2.0**64, 2.0**-149
 _MOST_NBITS, _FIXED_NBITS = 64, 1 << 16  # of a payload: for each element, and besides
 _CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
@@ -68,6 +71,7 @@ class ECSQ(Codec):
     """
 
     refuses_nonfinite = True
+    takes_all_finite = False  # a point may pass float32
     uses_shape = True
 
     rounding: str = param(
@@ -85,7 +89,7 @@ class ECSQ(Codec):
         "relative error that is met",
     )
     bits: float = param(
-        Float32("a number, not negative", lambda bits: 0 <= bits < math.inf),
+        Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
         0.0,
         "bits per value that are met, in place of the error; 0: not",
     )
@@ -102,6 +106,10 @@ class ECSQ(Codec):
         """Return the centroids, where rounding is to the nearest."""
         return _CENTROIDS if self.rounding == "nearest" else ()
 
+    def of_message(self, values: Mapping[str, Any]) -> ECSQ:
+        """Return the codec of a message, which has a step of its own, whatever was aimed at."""
+        return super(ECSQ, self.replaced(nmse=_NMSE, bits=0.0)).of_message(values)
+
     @property
     def unbiased(self) -> bool:
         """True where rounding is stochastic."""
@@ -117,26 +125,36 @@ class ECSQ(Codec):
         return "states"
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
-        largest = np.array([max_abs_bits(values) if values.size else 0], np.uint32)
-        largest = largest.view(np.float32)
-        if not np.isfinite(largest[0]):
+        largest = scalar_levels.largest(values)
+        if not math.isfinite(largest):
             raise nonfinite_error(values)
-        if not largest[0]:
+        if not largest:
             return scalar_levels.nothing(values.size)
-        return self._of_values(values, seed)
+        # Where inverses of steps would pass float32, all is moved by a power of two.
+        lift = _LIFT if largest < _TINY else 1.0
+        found = self._of_values(values * np.float32(lift) if lift > 1 else values, lift, seed)
+        told = np.append(found.beyond, found.symbols.max())
+        if not np.isfinite(scalar_levels.point(told, found.step, found.centroids)).all():
+            raise ParameterError("x: must not pass float32 when it is decoded")
+        return found
 
-    def _of_values(self, values: np.ndarray, seed: int) -> Levels:
-        """Quantise what is finite, and not all 0."""
-        shape = self._shape_of(values.size)
+    def _of_values(self, values: np.ndarray, lift: float, seed: int) -> Levels:
+        """Quantise what is finite, and not all 0, but for the factor."""
+        shape, random = self._shape_of(values.size), self.rounding == "stochastic"
         if isinstance(self.step, float):
             step = self.step
-        elif self.bits:
-            step = scalar_levels.step_for_bits(values, self.bits, shape)
+            matrix = scalar_levels.matrix_for(values, step * lift, shape)
         else:
-            step = scalar_levels.step_for_error(values, self.nmse, shape)
-        if self.rounding == "stochastic":
-            return scalar_levels.at_random(values, step, shape, seed)
-        return scalar_levels.nearest(values, step, shape)
+            find, target = scalar_levels.step_for_error, self.nmse
+            if self.bits:
+                find, target = scalar_levels.step_for_bits, self.bits
+            lifted, matrix = find(values, target, shape, random)
+            step = max(binary32(lifted / lift), _LEAST_STEP)
+        if random:
+            found = scalar_levels.at_random(values, step * lift, matrix, seed)
+        else:
+            found = scalar_levels.nearest(values, step * lift, matrix)
+        return found._replace(step=step)
 
     def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
         self._require(symbols.symbols.size == out.size, out.size)
@@ -153,13 +171,13 @@ class ECSQ(Codec):
     # --- pack
 
     def _pack(self, symbols: Levels) -> Payload:
-        codec = self.replaced(step=symbols.step, nmse=_NMSE, bits=0.0)
+        codec = self.of_message({"step": symbols.step})
         names = [field.name for field in codec.scalar_fields()]
         scalars: dict[str, Any] = dict(zip(names, symbols.centroids.tolist(), strict=False))
         scalars["step"] = symbols.step
         if symbols.scales is None:
             return Payload(codec, scalars, np.empty(0, np.uint8), 0)
-        plan = strings.plan(symbols.symbols, [symbols.scales])
+        plan = strings.plan(symbols.symbols, symbols.scales)
         made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
         return Payload(codec, scalars, *made)
 
@@ -226,6 +244,21 @@ class ECSQ(Codec):
         if payload.nbits:
             raise Corrupt(f"the payload has {payload.nbits} bits that code nothing")
         return None
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        step, centroids = self._step(), self._centroids(payload)
+
+        def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+            values = scalar_levels.point(symbols, step, centroids).tolist()
+            for element, (symbol, value) in enumerate(
+                zip(symbols.tolist(), values, strict=True), at
+            ):
+                level = -(symbol >> 1) if symbol & 1 else symbol >> 1
+                yield Told(level, element=element, decoded=(value,))
+
+        if step:
+            yield from context_string(walk, "level", "level", n, tell)
+        walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         return 8 * data.size

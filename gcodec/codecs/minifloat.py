@@ -28,6 +28,7 @@ Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -37,14 +38,16 @@ from gcodec.arrays import Tensor, check_corrected, empty_like_shape, nonfinite_e
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.gennorm import ENOUGH, RULES, Rule, sample, scale_of
-from gcodec.kernels import arithmetic, minifloat, pool
+from gcodec.fields import minifloats
+from gcodec.fields.walk import Piece, Walk
+from gcodec.gennorm import RULES
+from gcodec.kernels import minifloat, pool
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
-from gcodec.kinds import Choice, Float32, Integer, binary32
-from gcodec.minifloat_scales import NO_FACTORS, Scales, blocks, found_for, read_factors
+from gcodec.kinds import Choice, Float32, Integer
+from gcodec.minifloat_scales import NO_FACTORS, Scales, blocks, found_for, read_factors, scale_for
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
 from gcodec.payload import Payload
@@ -182,8 +185,10 @@ class MiniFloatCodec(Codec):
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
     ) -> MiniFloatSymbols:
         fmt, block = self._format, self.block
-        found = found_for(values, block, fmt, self.scale) if block else (self._scale_of(values),)
-        symbols = self._empty_symbols(values.size, *found)
+        if block:
+            symbols = self._empty_symbols(values.size, *found_for(values, block, fmt, self.scale))
+        else:
+            symbols = self._empty_symbols(values.size, scale_for(values, fmt, self.scale))
         scales = self._scales(symbols)
 
         def task(start: int, stop: int) -> bool:
@@ -208,7 +213,9 @@ class MiniFloatCodec(Codec):
             symbols = super()._quantize_residual(tensor, residual, decay, seed, prior)
             return symbols
         check_corrected(values, residual, decay)
-        symbols = self._empty_symbols(values.size, self._scale_of(values, residual, decay))
+        symbols = self._empty_symbols(
+            values.size, scale_for(values, self._format, self.scale, residual, decay)
+        )
         fmt, scale = self._format, self._scales(symbols).one
 
         def task(start: int, stop: int) -> None:
@@ -218,23 +225,6 @@ class MiniFloatCodec(Codec):
 
         pool.run(task, values.size, BLOCK)
         return symbols
-
-    def _scale_of(
-        self,
-        values: np.ndarray,
-        residual: np.ndarray | None = None,
-        decay: np.float32 | None = None,
-    ) -> float:
-        """Return the scale of a tensor, or of its sum with a multiple of the residual."""
-        if not isinstance(self.scale, str):
-            return self.scale
-        rule = cast(Rule, self.scale)
-        some, kept = sample(values), None if residual is None else sample(residual)
-        if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
-            some, kept = values, residual
-        if kept is not None and decay is not None:
-            some = arithmetic.corrected(some, kept, decay)
-        return binary32(scale_of(some, self._format, rule))
 
     def _empty_symbols(
         self, n: int, scale: float, factors: np.ndarray = NO_FACTORS
@@ -333,6 +323,15 @@ class MiniFloatCodec(Codec):
         first = self._factors(payload, n).size
         where = payload.data[first:], payload.nbits - 8 * first
         return minifloat_strings.CodedPayload.of(*where, n, self._format, self.code, book)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        scale, count = cast(float, self.scale), blocks(n, self.block)
+        found = yield from minifloats.factors(
+            walk, count, scale, lambda: self._factors(payload, n)
+        )
+        book = self.table if isinstance(self.table, int) else None
+        how = self._format, self.code, book, Scales.of(scale, self.block, found)
+        yield from minifloats.codes(walk, n, *how)
 
     def _check_whole(self, payload: Payload) -> None:
         if payload.scalars["table"] != self.table:

@@ -18,6 +18,7 @@ Source: min-max (affine) quantisation, as in Banner et al., NeurIPS 2018; this l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,10 @@ import numpy as np
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt
+from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import uniform
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.pack import check_length, check_padding
+from gcodec.kernels.pack import FieldLayout, check_length, check_padding, pack_fields
 from gcodec.kernels.ranges import ranges
 from gcodec.kinds import Choice, Integer
 from gcodec.params import param
@@ -150,6 +152,11 @@ class MinMax(Codec):
         check_length(payload.nbits, nbits)
         check_padding(payload.data, nbits)
         symbols = MinMaxSymbols(payload.data, n)
+        self._ranges(symbols)
+        return symbols
+
+    def _ranges(self, symbols: MinMaxSymbols) -> np.ndarray:
+        """Return the ranges of a payload, (buckets, 2); raise `Corrupt` if one is none."""
         _, found = self._parts(symbols)
         low, high = found[:, 0], found[:, 1]
         wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))
@@ -157,4 +164,31 @@ class MinMax(Codec):
         if wrong.any():
             at = int(np.argmax(wrong))
             raise Corrupt(f"a range of {low[at]} to {high[at]} is none", _RANGE_NBYTES * at)
-        return symbols
+        return found
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        bucket = self._bucket(n)
+        count = self._ranges_nbytes(n) // _RANGE_NBYTES
+
+        def ends(at: int, bits: np.ndarray) -> Iterator[Told]:
+            for number, value in enumerate(numbers(bits).tolist(), at):
+                name = "high" if number % 2 else "low"
+                yield Told(value, f"of bucket {number // 2}", name=name, number=number // 2)
+
+        symbols = MinMaxSymbols(payload.data, n)
+        found = yield from walk.checked(
+            "scale", "low, high", 32, 2 * count, ends, lambda: self._ranges(symbols)
+        )
+
+        def tell(at: int, codes: np.ndarray) -> Iterator[Told]:
+            own = found[np.arange(at, at + codes.size) // bucket]
+            values, data = np.empty(codes.size, np.float32), codes.astype(np.uint8)
+            uniform.dequantize(
+                pack_fields(data, FieldLayout(self.bits)), own, 1, self.bits, values
+            )
+            parts = zip(codes.tolist(), values.tolist(), strict=True)
+            for element, (code, value) in enumerate(parts, at):
+                yield Told(code, element=element, decoded=(value,))
+
+        yield from walk.fields("level", "code", self.bits, n, tell)
+        walk.finish()

@@ -12,21 +12,22 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 2.0.0b1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
-from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.fields.packed import lookup, packed
+from gcodec.fields.walk import Piece, Walk
+from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual
 from gcodec.kinds import Float32
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
-
-_LEVELS = LevelCode(1)
 
 
 class OneBitSymbols(NamedTuple):
@@ -77,13 +78,13 @@ class MXNet1Bit(Codec):
 
     def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, _LEVELS, np.float32(1), out)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
 
     def _dequantize_add(
         self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, _LEVELS, np.float32(1), out, add=scale)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
 
     def _pack(self, symbols: OneBitSymbols) -> Payload:
         return Payload(self, {}, symbols.codes, 8 * symbols.codes.size)
@@ -92,3 +93,6 @@ class MXNet1Bit(Codec):
         check_length(payload.nbits, 8 * ONE_BIT.nbytes(n))
         check_padding(payload.data, n)
         return OneBitSymbols(payload.data)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        return packed(walk, ONE_BIT, n, "sign", "sign", lookup("-+", 1.0))

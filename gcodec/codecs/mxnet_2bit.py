@@ -22,6 +22,8 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 1.9.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,10 +35,14 @@ from gcodec.contexts import symbol_strings
 from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.fields.contexts import context_string, each
+from gcodec.fields.packed import lookup, packed, signs
+from gcodec.fields.positions import positions as positions_in
+from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import arithmetic, convert, sent_codes
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.kernels.dequantize import LEVELS_2BIT, dequantize
 from gcodec.kernels.pack import check_length, check_padding, packer, unpack_fields
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.threshold import (
@@ -57,7 +63,6 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can te
 # leaves the least error under feedback, and within 5 % of the least without.
 _AUTO_RMS = 1.25
 _COUNT = Field("count", Integer(0, shares.MOST), "elements that are sent")
-_LEVELS, _LEVELS_1BIT = LevelCode(2), LevelCode(1)
 
 
 class TwoBitSymbols(NamedTuple):
@@ -114,7 +119,6 @@ class MXNet2Bit(Codec):
     server: str = param(
         Choice("no", "yes"), "no", "decode with the six-decimal threshold of an MXNet server"
     )
-
     form: str = param(
         Choice("dense", "sparse", "context", unsent=("auto",)),
         "dense",
@@ -212,14 +216,14 @@ class MXNet2Bit(Codec):
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out.size)
         level = self._of(symbols)._level
-        dequantize(symbols.codes, _LEVELS, level, out)
+        dequantize(symbols.codes, LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out.size)
         level = self._of(symbols)._level_in(dtype)
-        dequantize(symbols.codes, _LEVELS, level, out, add=scale)
+        dequantize(symbols.codes, LEVELS_2BIT, level, out, add=scale)
 
     def _check_size(self, symbols: TwoBitSymbols, n: int) -> None:
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
@@ -302,6 +306,16 @@ class MXNet2Bit(Codec):
         positions, signs = self._sent(payload, n)
         minus = np.unpackbits(signs, count=positions.size).view(np.bool_)
         return positions, np.where(minus, -self._level, self._level)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        level = float(self._level)
+        if self.form == "dense":
+            return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
+        if self.form == "context":
+            return context_string(walk, "level", "code", n, each(lookup("0 +-", level)))
+        k = payload.scalars["count"]
+        string = IndexString(self.index, payload.data, k, walk.end, k, n)
+        return chain(signs(walk, k, level), positions_in(walk, string))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         if self.form == "context":

@@ -25,6 +25,7 @@ encoding", NIPS 2017, section 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ from gcodec.codec import Codec
 from gcodec.contexts import symbol_strings
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError, Truncated
+from gcodec.fields.levels import dense, sparse
+from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import Live, widened
@@ -336,6 +339,21 @@ class QSGD(Codec):
         out = np.zeros(n, levels.symbol_dtype(self.s))
         string = self._sparse_string(payload, scale)
         return string.read(partial(place, out=out), None, log2_block)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+            for bucket, norm in enumerate(numbers(bits).tolist(), at):
+                yield Told(norm, f"of bucket {bucket}" + ("" if norm else ", which is silent"))
+
+        count = self._buckets(n)
+        found = yield from walk.checked(
+            *("norm", "norm", _NORM_NBITS, count, tell),
+            lambda: read_norms(payload.data[: _NORM_NBITS // 8 * count]),
+        )
+        scale, describe = Scale(found, self._bucket(n), self.s), dense
+        if self.form == "sparse":
+            describe = sparse
+        yield from describe(walk, self.code, self.s, payload.scalars, scale, _live(scale, n))
 
 
 def _live(scale: Scale, n: int) -> Live:

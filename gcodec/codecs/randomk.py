@@ -22,6 +22,7 @@ Sources: Konečný et al., "Federated Learning: Strategies for Improving Communi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ from gcodec import shares, sparse_values
 from gcodec.arrays import Tensor, check_corrected, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.fields.values import values as values_in
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert, scatter
 from gcodec.kernels.draw import draw
 from gcodec.kernels.pack import check_length, check_padding
@@ -203,3 +206,21 @@ class RandomK(Codec):
         if not all_finite(self._values(found, n)):
             raise Corrupt("n/k times a value passes float32")
         return RandomKSymbols(n, payload.scalars["seed"], found)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        if n > shares.MOST:
+            raise Unsupported(f"positions among more than {shares.MOST} elements")
+        k, factor = self._sent(n), self._factor(n)
+        walk.need(sparse_values.nbits(k, self.value))
+        places = draw(n, k, payload.scalars["seed"])
+
+        def scaled(values: np.ndarray) -> np.ndarray:
+            with np.errstate(over="ignore"):
+                return values * factor
+
+        for piece in values_in(walk, k, self.value, scaled):
+            element = None
+            if piece.told.decoded and piece.number is not None:
+                element = int(places[piece.number])
+            yield piece._replace(told=piece.told._replace(element=element))
+        walk.finish()

@@ -9,11 +9,13 @@ to nearest, ties to even, beyond the range to infinity. Bits per element: 32 or 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.codec import Codec
+from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
@@ -86,3 +88,15 @@ class Raw(Codec):
     def _unpack(self, payload: Payload, n: int) -> RawSymbols:
         check_length(payload.nbits, self.max_payload_nbits(n))
         return RawSymbols(payload.data.view(np.uint32 if self.dtype == "float32" else np.uint16))
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+            own = bits.astype(np.uint32 if self.dtype == "float32" else np.uint16)
+            values = np.empty(bits.size, np.float32)
+            self._dequantize(RawSymbols(own), values)
+            for element, value in enumerate(values.tolist(), at):
+                yield Told(value, element=element, decoded=(value,))
+
+        width = 8 * ITEMSIZE[self.dtype]
+        yield from walk.fields("value", "value", width, n, tell, little=True)
+        walk.finish()

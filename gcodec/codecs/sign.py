@@ -17,14 +17,17 @@ SignSGD", ICML 2019; Tang et al., "1-bit Adam", ICML 2021.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
+from gcodec.fields.packed import signs as signs_in
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, signs
-from gcodec.kernels.dequantize import LevelCode, dequantize
+from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
@@ -34,7 +37,6 @@ from gcodec.registry import register
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of all x̂"
 )
-_LEVELS = LevelCode(1)
 
 
 class SignSymbols(NamedTuple):
@@ -91,14 +93,14 @@ class Sign(Codec):
 
     def _dequantize(self, symbols: SignSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        dequantize(symbols.bits, _LEVELS, np.float32(-symbols.scale), out)
+        dequantize(symbols.bits, LEVELS_1BIT, np.float32(-symbols.scale), out)
 
     def _dequantize_add(
         self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
         level = convert.round_number(-symbols.scale, dtype)
-        dequantize(symbols.bits, _LEVELS, level, out, add=scale)
+        dequantize(symbols.bits, LEVELS_1BIT, level, out, add=scale)
 
     def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:
         fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)
@@ -112,3 +114,8 @@ class Sign(Codec):
         check_length(payload.nbits, n)
         check_padding(payload.data, n)
         return SignSymbols(payload.data, n, payload.scalars.get("scale", 1.0))
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        size = float(np.float32(payload.scalars.get("scale", 1.0)))
+        yield from signs_in(walk, n, size, of_all=True)
+        walk.finish()

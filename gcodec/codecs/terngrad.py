@@ -26,6 +26,7 @@ Sources: Wen et al., "TernGrad", NIPS 2017; wenwei202/terngrad ec4f75e.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -37,7 +38,11 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import ignore
-from gcodec.errors import ParameterError
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields import tabled as tabled_fields
+from gcodec.fields.contexts import context_string, each
+from gcodec.fields.packed import lookup, packed
+from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert, pool, scalar_quantize, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
@@ -304,6 +309,36 @@ class TernGrad(Codec):
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        scale = float(np.float32(payload.scalars["scale"]))
+        values = 0.0, scale, -scale  # of the digits of base3, and of the codes of chapter
+
+        def five(at: int, codes: np.ndarray) -> Iterator[Told]:
+            for number, byte in enumerate(codes.tolist(), at):
+                digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
+                here = n - ternary.TRITS * number
+                if byte >= _ALPHABET.size or any(digits[here:]):
+                    raise Corrupt(f"a byte of {byte} is none of five codes of {n}")
+                decoded = tuple(values[digit] for digit in digits[:here])
+                text = " ".join("0+-"[digit] for digit in digits[:here])
+                yield Told(byte, text, element=ternary.TRITS * number, decoded=decoded)
+
+        count = self.seek_count(n)
+        if self.packing in ("chapter", "terngrad"):
+            strided = self.packing == "terngrad"
+            layout, texts = (ternary.STRIDED, "-0+ ") if strided else (ternary.CHAPTER, "0+- ")
+            yield from packed(walk, layout, n, "level", "code", lookup(texts, scale))
+        elif self.packing == "base3":
+            yield from walk.fields("level", "five codes", 8, count, five)
+        elif self.packing == "context":
+            level = lookup("0 +-", scale)
+            yield from context_string(walk, "level", "code", n, each(level))
+        else:
+            live, meaning = Live.all(count), "five codes of base3".format
+            table = yield from tabled_fields.table(walk, "rans", _ALPHABET, live, meaning)
+            yield from tabled_fields.string(walk, table, "level", "five codes", count, five)
+        walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if not self._is_coded:

@@ -20,6 +20,7 @@ Stich et al., "Sparsified SGD with memory", NeurIPS 2018.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,9 @@ from gcodec import index_plans, index_strings, shares, sparse_values
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.fields.positions import positions
+from gcodec.fields.values import values
+from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
 from gcodec.kernels import convert, scatter, select
 from gcodec.kernels.pack import check_padding
@@ -165,6 +169,13 @@ class TopK(Codec):
             raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")
         check_padding(payload.data, payload.nbits)
         return IndexString(self.index, payload.data, first, payload.nbits, k, n)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        if self.threshold:
+            raise Corrupt("a message says how many are sent, and no threshold")
+        k = self._most(n)
+        yield from values(walk, k, self.value)
+        yield from positions(walk, IndexString(self.index, payload.data, walk.at, walk.end, k, n))
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         symbols = self._unpack(payload, n)

@@ -67,8 +67,7 @@ class ClassTable(NamedTuple):
         used = np.flatnonzero(counts.any(axis=1))
         first, last = int(used[0]), int(used[-1])
         nearest = used[np.abs(used - np.arange(first, last + 1)[:, None]).argmin(axis=1)]
-        rows = [_halves(counts[row]) for row in nearest]
-        return cls(SENT, _all_classes(spread(rows), first, last), first, last)
+        return cls(SENT, _all_classes(_own(counts)[nearest], first, last), first, last)
 
     @property
     def tops(self) -> np.ndarray:
@@ -83,7 +82,9 @@ class ClassTable(NamedTuple):
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
-        return len(self._text()) if self.number == SENT else 0
+        rows = self.frequencies[self.first : self.last + 1]
+        lengths = np.frexp(rows[:, [ESCAPE, *range(2, ESCAPE, 2)]])[1]  # of bits
+        return 2 * _CLASS + int((lengths + (_LENGTH - 1))[lengths > 0].sum()) + _TOP * len(rows)
 
     def put(self, string: BitString) -> None:
         """Put a table that is sent at the end of a string."""
@@ -188,18 +189,26 @@ def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
     return found
 
 
-def _halves(counts: np.ndarray) -> list[int]:
-    """Return the frequencies of a class, as `spread` takes them, for (256,) counts."""
-    pairs, total = counts.reshape(-1, 2).sum(axis=1), int(counts.sum())
-    likely = np.flatnonzero(pairs[: MOST + 1] * (2 * TOTAL) >= total)
-    top = int(likely[-1]) if likely.size else 0
+def _own(counts: np.ndarray) -> np.ndarray:
+    """Return the frequencies of (64, 256) counts; of classes that do not occur, of no meaning."""
+    pairs = counts.reshape(CLASSES, -1, 2).sum(axis=2)
+    totals = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
+    places = np.arange(1, MOST + 1)
+    likely = pairs[:, 1 : MOST + 1] * (2 * TOTAL) >= totals
+    tops = (likely * places).max(axis=1, keepdims=True)
     # Half of the share of each, as there are two signs; at least a slot.
-    sizes = np.maximum((pairs[1 : top + 1] * TOTAL + total) // (2 * total), 1)
-    escape = max(int(pairs[top + 1 :].sum()) * TOTAL // total, 1)
-    escape = min(escape, TOTAL - 1 - 2 * top)  # which leaves a slot for each
-    while 2 * int(sizes.sum()) + escape >= TOTAL:
-        sizes[sizes.argmax()] -= 1
-    return [escape, *sizes.tolist()]
+    sizes = np.maximum((pairs[:, 1 : MOST + 1] * TOTAL + totals) // (2 * totals), 1)
+    sizes[places > tops] = 0
+    above = np.where(np.arange(pairs.shape[1]) > tops, pairs, 0).sum(axis=1)
+    most = TOTAL - 1 - 2 * tops[:, 0]  # which leaves a slot for each
+    escapes = np.clip(above * TOTAL // totals[:, 0], 1, most)
+    while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
+        sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
+    found = np.zeros(counts.shape, np.int64)
+    found[:, 2:ESCAPE] = np.repeat(sizes, 2, axis=1)
+    found[:, ESCAPE] = escapes
+    found[:, 0] = TOTAL - found.sum(axis=1)
+    return found
 
 
 def _read_frequency(reader: BitReader) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.rice import Rice
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
 
-_RICE = 5  # bits of a parameter
+RICE_NBITS = 5  # bits of a parameter
 _MOST_RICE = 31
 
 
@@ -41,7 +41,7 @@ class Exceptions(NamedTuple):
         gaps = np.diff(self.places, prepend=-1) - 1
         for numbers in (gaps, self.symbols):
             k = _best_rice(numbers)
-            string.extend(np.array([k << 8 - _RICE], np.uint8), _RICE)
+            string.extend(np.array([k << 8 - RICE_NBITS], np.uint8), RICE_NBITS)
             bits = Rice(k).encode(numbers)
             string.extend(bits.data, bits.nbits)
 
@@ -59,12 +59,14 @@ class Exceptions(NamedTuple):
             return cls(np.empty(0, np.int64), np.empty(0, np.int64)), at
         found = []
         for _ in range(2):
-            reader = BitReader(data, at, end, _RICE, "a list of exceptions")
-            code = Rice(reader.take(_RICE))
+            reader = BitReader(data, at, end, RICE_NBITS, "a list of exceptions")
+            code = Rice(reader.take(RICE_NBITS))
             numbers, at = code.decode(data[: -(-end // 8)], count, start=reader.at)
             if int(numbers.max()) >> 40:
                 raise Corrupt("a list of exceptions has a number of more than 40 bits")
             found.append(numbers.astype(np.int64))
+        if at > end:
+            raise Truncated(f"the bits end within a list of exceptions, at bit {end}")
         # Below 2^40 each, of fewer than 2^23 a MiB of data: sums do not wrap around.
         places = np.cumsum(found[0] + 1) - 1
         if int(places[-1]) >= n:

@@ -1,12 +1,12 @@
 """Lists of scales, as they are sent: Rice words, Huffman words or rANS, whichever is shortest.
 
-    code in 2 bits · rice: centre in 7 bits · k in 3 bits · rice:k words of zigzag(scale − centre)
-                     huffman, rans: least in 7 bits · the string of 0 for a scale of 0, else of
-                     scale − least + 1
+    code in 2 bits · shift in 2 bits · least in 7 bits
+    rice: centre in 7 bits · k in 3 bits · rice:k words of zigzag(u − centre)
+    huffman, rans: the string of all u
 
-Codes are 0 rice, 1 huffman, 2 rans, and strings those of `gcodec.entropy`. zigzag(v) is 2v for
-v ≥ 0, else −2v − 1. A scale is from 0 to 127; 0 is that of a row or column that is empty, which
-is why it is set apart from the others.
+u is 0 for a scale of 0, which is that of a row or column that is empty, else one more than (scale
+− least) >> shift. Codes are 0 rice, 1 huffman, 2 rans, and strings those of `gcodec.entropy`.
+zigzag(v) is 2v for v ≥ 0, else −2v − 1. Scales are from 0 to 127.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.rans import RANS
 from gcodec.entropy.rice import Rice
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
 
 MOST = 127
-_CODE, _SCALE, _RICE = 2, 7, 3  # bits
-_MOST_RICE = 7
+_CODE, _SHIFT, _SCALE, _RICE = 2, 2, 7, 3  # bits
+_MOST_RICE, _MOST_SHIFT = 7, 3
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales at the end of a string."""
-    centre = int(np.median(scales))
-    k, numbers = _best_rice(scales, centre)
-    made = [Rice(k).encode(numbers)]
-    least = int(scales[scales > 0].min(initial=MOST))
-    moved = np.where(scales > 0, scales.astype(np.int64) - (least - 1), 0)
-    made.append(Huffman().encode(moved))
+    wide = scales.astype(np.int64)
+    live = wide[wide > 0]
+    least = int(live.min(initial=MOST))
+    apart = int(np.bitwise_or.reduce(live - least)) | 1 << _MOST_SHIFT
+    shift = (apart & -apart).bit_length() - 1
+    moved = np.where(wide > 0, (wide - least >> shift) + 1, 0)
+    centre = int(np.median(moved))
+    k, numbers = _best_rice(moved, centre)
+    made = [Rice(k).encode(numbers), Huffman().encode(moved)]
     if scales.size >= _MANY:
         made.append(RANS().encode(moved))
-    heads = [centre << _RICE | k, least, least]
-    widths = [_SCALE + _RICE, _SCALE, _SCALE]
-    code = min(range(len(made)), key=lambda i: made[i].nbits + widths[i])
-    _put(string, code << widths[code] | heads[code], _CODE + widths[code])
+    sizes = [bits.nbits + (0 if code else _SCALE + _RICE) for code, bits in enumerate(made)]
+    code = sizes.index(min(sizes))
+    _put(string, (code << _SHIFT | shift) << _SCALE | least, _CODE + _SHIFT + _SCALE)
+    if code == 0:
+        _put(string, centre << _RICE | k, _SCALE + _RICE)
     string.extend(made[code].data, made[code].nbits)
 
 
@@ -64,22 +68,24 @@ def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, i
     ------
     FormatError
     """
-    reader = BitReader(data, at, end, _CODE + _SCALE + _RICE, "a list of scales")
-    code, base = reader.take(_CODE), reader.take(_SCALE)
+    most = _CODE + _SHIFT + 2 * _SCALE + _RICE
+    reader, bytes_ = BitReader(data, at, end, most, "a list of scales"), data[: -(-end // 8)]
+    code, shift, least = reader.take(_CODE), reader.take(_SHIFT), reader.take(_SCALE)
     if code > 2:
         raise Corrupt(f"a list of scales of code {code}")
     if code == 0:
-        rice = Rice(reader.take(_RICE))
-        numbers, after = rice.decode(data[: -(-end // 8)], count, start=reader.at)
+        centre, rice = reader.take(_SCALE), Rice(reader.take(_RICE))
+        numbers, after = rice.decode(bytes_, count, start=reader.at)
         away = (numbers >> np.uint64(1)).astype(np.int64)
-        scales = base + np.where(numbers & np.uint64(1), -1 - away, away)
+        moved = centre + np.where(numbers & np.uint64(1), -1 - away, away)
     else:
-        numbers, after = (Huffman(), RANS())[code - 1].decode(
-            data[: -(-end // 8)], count, start=reader.at
-        )
-        scales = np.where(numbers > 0, numbers.astype(np.int64) + (base - 1), 0)
-    if count and (int(scales.min()) < 0 or int(scales.max()) > MOST):
+        numbers, after = (Huffman(), RANS())[code - 1].decode(bytes_, count, start=reader.at)
+        moved = numbers.astype(np.int64)
+    if after > end:
+        raise Truncated(f"the bits end within a list of scales, at bit {end}")
+    if count and not 0 <= int(moved.min()) <= int(moved.max()) <= (MOST - least >> shift) + 1:
         raise Corrupt(f"a scale is not from 0 to {MOST}")
+    scales = np.where(moved > 0, (moved - 1 << shift) + least, 0)
     return scales.astype(np.uint8), after
 
 

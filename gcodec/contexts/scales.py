@@ -8,7 +8,8 @@ elements, C(j) and h(j) those of column j, T and n those of all,
 in quarter octaves, log being 4·log2 rounded to the nearest integer; both are at least 1, at most
 127, and 0 where the sum is 0. So row + column − 64 − 40 says, in quarter octaves, what magnitude
 to expect: a mean of each row and one of each column give the most likely factors of levels that
-are Poisson of their product, and are nearly as good for others.
+are Poisson of their product, and are nearly as good for others. Columns side by side may share a
+scale, and scales may be rounded to half an octave or more, where each costs more than it saves.
 """
 
 from __future__ import annotations
@@ -28,10 +29,36 @@ ONE = 40  # the class where a magnitude of 1 is expected
 LEAST_ROWS = 8  # of a matrix with scales of columns
 LEAST_WIDTH = 8  # of rows, if there are several
 _PER_OCTAVE = 4
+_SMALL = 1 << 16  # elements below which finer scales may cost more than they save
 _BLOCK = 128  # elements of a row, where nothing better is known
 
 # 2^(1/8), 2^(3/8), 2^(5/8), 2^(7/8): where the nearest quarter octave changes.
 _TURNS = np.array([1.0905077326652577, 1.2968395546510096, 1.5422108254079407, 1.8340080864093424])
+
+
+class Matrix(NamedTuple):
+    """What a tensor is cut into.
+
+    Attributes
+    ----------
+    width : int
+        Elements of a row; the last row may have fewer.
+    group : int
+        Columns side by side that share a scale; 0 where columns have none.
+    quantum : int
+        Quarter octaves by which scales differ: 1, 2, 4 or 8.
+    """
+
+    width: int
+    group: int
+    quantum: int = 1
+
+    def check(self, n: int) -> None:
+        """Raise `Corrupt` unless n elements may lie in such rows."""
+        if not min(LEAST_WIDTH, n) <= self.width <= n:
+            raise Corrupt(f"rows of {self.width} among {n} elements")
+        if self.group and (n < LEAST_ROWS * self.width or self.group > self.width):
+            raise Corrupt(f"a scale for {self.group} of {self.width} columns, {n} elements")
 
 
 class Scales(NamedTuple):
@@ -39,45 +66,54 @@ class Scales(NamedTuple):
 
     Attributes
     ----------
-    width : int
-        Elements of a row; the last may have fewer.
+    matrix : Matrix
     rows : (ceil(n / width),) uint8 array
     columns : (width,) uint8 array, or of no elements
         None where columns are all alike.
     """
 
-    width: int
+    matrix: Matrix
     rows: np.ndarray
     columns: np.ndarray
 
     @classmethod
-    def of(cls, symbols: np.ndarray, width: int, has_columns: bool) -> Scales:
+    def of(cls, symbols: np.ndarray, matrix: Matrix) -> Scales:
         """Find the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
-        rows, columns = class_map.magnitude_sums(symbols, width)
+        width, group, quantum = matrix
+        rows, columns = class_map.magnitude_sums(symbols, width, group > 0)
         n, total = symbols.size, int(rows.sum())
         sizes = np.full(rows.size, width)
         sizes[-1] = n - (rows.size - 1) * width
-        found = _log(rows, sizes, ONE)
-        if not has_columns:
-            return cls(width, found, np.empty(0, np.uint8))
+        found = _log(rows, sizes, ONE, quantum)
+        if not group:
+            return cls(matrix, found, np.empty(0, np.uint8))
         heights = np.full(width, rows.size)
         heights[sizes[-1] :] -= 1
-        return cls(width, found, _log(columns * (n / max(total, 1)), heights, CENTRE))
+        starts = np.arange(0, width, group)
+        sums = np.add.reduceat(columns, starts) * (n / max(total, 1))
+        each = _log(sums, np.add.reduceat(heights, starts), CENTRE, quantum)
+        return cls(matrix, found, np.repeat(each, group)[:width])
 
     def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Return the classes of a range of elements, in a uint8 array of as many."""
-        class_map.map_classes(self.rows, self.columns, self.width, start, room)
+        class_map.map_classes(self.rows, self.columns, self.matrix.width, start, room)
         return room
 
     def put(self, string: BitString) -> None:
         """Put the scales at the end of a string."""
         scale_lists.write(self.rows, string)
-        if self.columns.size:
-            scale_lists.write(self.columns, string)
+        if self.matrix.group:
+            scale_lists.write(self.columns[:: self.matrix.group], string)
+
+    def nbits(self) -> int:
+        """Return the bits that the scales take."""
+        string = BitString()
+        self.put(string)
+        return string.nbits
 
     @classmethod
     def read(
-        cls, width: int, has_columns: bool, n: int, data: np.ndarray, at: int, end: int
+        cls, matrix: Matrix, n: int, data: np.ndarray, at: int, end: int
     ) -> tuple[Scales, int]:
         """Read the scales of n > 0 elements from bit `at` on; return the next bit too.
 
@@ -85,48 +121,39 @@ class Scales(NamedTuple):
         ------
         FormatError
         """
-        check_width(width, has_columns, n)
+        matrix.check(n)
+        width, group, _ = matrix
         rows, at = scale_lists.read(data, at, end, -(-n // width))
         columns = np.empty(0, np.uint8)
-        if has_columns:
-            columns, at = scale_lists.read(data, at, end, width)
-        return cls(width, rows, columns), at
+        if group:
+            each, at = scale_lists.read(data, at, end, -(-width // group))
+            columns = np.repeat(each, group)[:width]
+        return cls(matrix, rows, columns), at
 
 
-def check_width(width: int, has_columns: bool, n: int) -> None:
-    """Raise `Corrupt` unless n elements may lie in such rows."""
-    if not 1 <= width <= n or (width < min(LEAST_WIDTH, n)):
-        raise Corrupt(f"rows of {width} among {n} elements")
-    if has_columns and n < LEAST_ROWS * width:
-        raise Corrupt(f"scales of {width} columns for {n} elements")
+def matrices(shape: tuple[int, ...]) -> list[Matrix]:
+    """Return what a tensor of this shape, not empty, may be cut into; first the likeliest.
 
-
-def shapes(shape: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """Return the widths of rows that a tensor of this shape, not empty, may be cut into.
-
-    Returns
-    -------
-    list of (int, bool)
-        Each with whether columns have scales. The last is that of one row.
+    That is the first dimension by the rest; where there are more than two, columns of the second
+    dimension may share a scale, or rows may end with it. Else rows are blocks, or there is one.
     """
-    n = math.prod(shape)
-    found: list[tuple[int, bool]] = []
-    width = 1
-    for size in reversed(shape[1:]):
-        width *= size
-        if width >= LEAST_WIDTH and LEAST_ROWS * width <= n and (width, True) not in found:
-            found.append((width, True))
-    # The widest matrix is the likeliest: (first dimension, rest).
-    found = found[::-1][:3]
+    n, widths = math.prod(shape), [math.prod(shape[at:]) for at in range(1, len(shape))]
+    fit = [w for w in dict.fromkeys(widths) if w >= LEAST_WIDTH and LEAST_ROWS * w <= n]
+    found = [Matrix(width, 1) for width in fit[:3]]
+    if fit and len(widths) > 1 and 1 < widths[1] < fit[0]:
+        found.insert(1, Matrix(fit[0], widths[1]))
+    if n < _SMALL:
+        found += [matrix._replace(quantum=2) for matrix in found]
     if n >= 2 * _BLOCK:
-        found.append((_BLOCK, False))
-    return [*found, (n, False)]
+        found.append(Matrix(_BLOCK, 0))
+    return [*found, Matrix(n, 0)]
 
 
-def _log(values: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
+def _log(values: np.ndarray, counts: np.ndarray, one: int, quantum: int) -> np.ndarray:
     """Return `one` plus the quarter octaves of values / counts, as scales."""
     mantissa, exponent = np.frexp(values / counts)  # mantissa from 1/2 to below 1
     quarter = np.searchsorted(_TURNS, 2 * mantissa, "right")
     found = one + _PER_OCTAVE * (exponent.astype(np.int64) - 1) + quarter
-    found = np.clip(found, 1, scale_lists.MOST)
+    found = (found + quantum // 2) // quantum * quantum
+    found = np.clip(found, quantum, scale_lists.MOST // quantum * quantum)
     return np.where(values > 0, found, 0).astype(np.uint8)

@@ -1,12 +1,12 @@
 """Strings of symbols with a class each: scales, exceptions, then rANS with a model for each class.
 
-    table u8 · states u8 · width LEB128 · exceptions LEB128        whole bytes
-    scales of rows · scales of columns, if bit 7 of `states` is 1 · exceptions · zeros to a byte
+    table u8 · states u8 · width LEB128 · group LEB128 · exceptions LEB128        whole bytes
+    scales of rows · scales of columns, if group is not 0 · table · exceptions · zeros to a byte
     rANS of all symbols
 
-`table` is the number of a static table, or 255 for one that comes before the exceptions. Bits 0
-to 6 of `states` are how many states take turns: 2, 8 or 32. Symbols are twice a magnitude, plus 1
-where it is negative; one above the largest of its class is an exception, and coded as an escape.
+`table` is the number of a static table, or 255 for one that is sent. 2, 8 or 32 states take
+turns. Symbols are twice a magnitude, plus 1 where it is negative; one above the largest of its
+class is an exception, and coded as an escape.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy as np
 from gcodec.contexts import class_tables
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
-from gcodec.contexts.scales import Scales
+from gcodec.contexts.scales import Matrix, Scales
 from gcodec.entropy import tabled
 from gcodec.errors import Corrupt
 from gcodec.kernels import class_map, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-HAS_COLUMNS = 1 << 7  # of the byte of states
-STATES = (2, 8, 32)
+STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
@@ -54,36 +54,53 @@ class Plan(NamedTuple):
     nbits: int
 
 
-def plan(symbols: np.ndarray, candidates: list[Scales], sample: int = _SAMPLE) -> Plan:
-    """Return the plan of the string that is probably shortest; the first of equals.
+def best(symbols: np.ndarray, candidates: list[Scales]) -> Scales:
+    """Return the scales with which a string is probably shortest; the first of equals.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
         n > 0.
     candidates : list of Scales
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+
+    def nbits(scales: Scales) -> int:
+        counts = _counts(symbols, scales, _SAMPLE)
+        coded = int(class_tables.statics_nbits(counts).min())
+        return coded * symbols.size // int(counts.sum()) + scales.nbits()
+
+    return min(candidates, key=nbits)
+
+
+def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE) -> Plan:
+    """Return the plan with the best table, a static one or one that is sent.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+        n > 0.
+    scales : Scales
     sample : int
         About how many symbols are looked at; 0 for all.
     """
-    step = max(1, symbols.size // sample) if sample else 1
-    return min((_planned(symbols, one, step) for one in candidates), key=lambda p: p.nbits)
-
-
-def _planned(symbols: np.ndarray, scales: Scales, step: int) -> Plan:
-    """Find the best table for given scales."""
-    counts = class_map.class_counts(symbols, scales.rows, scales.columns, scales.width, step)
+    counts = _counts(symbols, scales, sample)
     seen, n = int(counts.sum()), symbols.size
     sizes = class_tables.statics_nbits(counts).tolist()
     table = class_tables.statics()[sizes.index(min(sizes))]
     nbits = min(sizes) * n // seen
     if nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
         own = ClassTable.own(counts)
-        sent = own.sent_nbits()
-        if (found := own.nbits(counts) * n // seen + sent) < nbits:
+        if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    head = BitString()
-    scales.put(head)
-    return Plan(scales, table, nbits + head.nbits)
+    return Plan(scales, table, nbits + scales.nbits())
+
+
+def _counts(symbols: np.ndarray, scales: Scales, sample: int) -> np.ndarray:
+    """Count symbols by class, all or about so many."""
+    step = max(1, symbols.size // sample) if sample else 1
+    return class_map.class_counts(symbols, scales.rows, scales.columns, scales.matrix.width, step)
 
 
 def write(
@@ -110,13 +127,13 @@ def write(
     """
     scales, n = plan.scales, symbols.size
     places = class_map.unknown_symbols(
-        symbols, scales.rows, scales.columns, scales.width, plan.table.tops
+        symbols, scales.rows, scales.columns, scales.matrix.width, plan.table.tops
     )
     found = symbols[places].astype(np.int64)
     found[found >= ESCAPE] = beyond
     lanes = max((k for k in STATES if k * _BITS_PER_STATE <= plan.nbits), default=STATES[0])
-    flags = lanes | (HAS_COLUMNS if scales.columns.size else 0)
-    head = bytes([plan.table.number, flags]) + leb128(scales.width) + leb128(places.size)
+    numbers = (scales.matrix.width, scales.matrix.group, places.size)
+    head = bytes([plan.table.number, lanes]) + b"".join(map(leb128, numbers))
     front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
     scales.put(front)
     plan.table.put(front)
@@ -133,9 +150,9 @@ def write(
         return room
 
     tables, lead = plan.table.write_tables(), front.trimmed()
-    log2_run = LOG2_STATES if lanes == STATES[-1] else rans_string.LOG2_BLOCK
+    log2_run = LOG2_STATES if lanes == LANES else rans_string.LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, symbols_of, n, lead, log2_run, lanes)
-    return data, nbits, tabled.index_of(runs, n, nbits) if lanes == STATES[-1] else None
+    return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
 
 class ContextString(NamedTuple):
@@ -173,12 +190,11 @@ class ContextString(NamedTuple):
         FormatError
         """
         reader = Reader(data[: end // 8].data, first // 8)
-        number, flags = reader.uint(1), reader.uint(1)
-        width, count = reader.leb128(), reader.leb128()
-        lanes = flags & (HAS_COLUMNS - 1)
+        number, lanes = reader.uint(1), reader.uint(1)
+        matrix, count = Matrix(reader.leb128(), reader.leb128()), reader.leb128()
         if lanes not in STATES:
             raise Corrupt(f"symbols of {lanes} states that take turns")
-        scales, at = Scales.read(width, flags >= HAS_COLUMNS, n, data, 8 * reader.at, end)
+        scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
         table, at = ClassTable.read(number, data, at, end)
         exceptions, at = Exceptions.read(count, n, data, at, end)
         after = at + -at % 8

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import strings
-from gcodec.contexts.scales import Scales, shapes
+from gcodec.contexts.scales import Scales, matrices
 from gcodec.contexts.strings import ContextString, Plan, Take
 from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
@@ -68,7 +68,8 @@ def write_shorter(
 
 
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
-    return strings.plan(symbols, [Scales.of(symbols, *matrix) for matrix in shapes(shape)])
+    every = [Scales.of(symbols, matrix) for matrix in matrices(shape)]
+    return strings.plan(symbols, strings.best(symbols, every))
 
 
 def _write(plan: Plan, symbols: np.ndarray, front: BitString) -> Written:

@@ -18,7 +18,7 @@ from gcodec.kernels.pack import check_padding
 
 INDEX = ("fixed", "rice")
 
-_FEW = 8  # magnitudes of a chunk from which they have words
+FEW = 8  # magnitudes of a chunk from which they have words
 
 
 class Written(NamedTuple):
@@ -39,12 +39,12 @@ class Written(NamedTuple):
 
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
     """Return the most bits of the payload of so many chunks."""
-    head = dct_words.HEAD_NBITS if values == "sign7" and k >= _FEW else 0
-    each = 1 + dct_words.NBITS if values == "sign7" else _level_nbits(k)
+    head = dct_words.HEAD_NBITS if values == "sign7" and k >= FEW else 0
+    each = 1 + dct_words.NBITS if values == "sign7" else level_nbits(k)
     nbits = count * (levels.scale_nbits(values) + head + k * each)
     if k == size:
         return nbits
-    fixed = count * k * _place_nbits(size)
+    fixed = count * k * place_nbits(size)
     rice = index_strings.longest_nbits(count * size, count * k, "rice")
     return nbits + {"fixed": fixed, "rice": rice, "auto": min(fixed, rice)}[index]
 
@@ -56,14 +56,14 @@ def write(found: Levels, places: np.ndarray, size: int, values: str, index: str)
     string = BitString(0, scales.size + 3 * found.codes.size)
     string.extend(scales, 8 * scales.size)
     if values == "affine8":
-        nbits = _level_nbits(k)
+        nbits = level_nbits(k)
         write_fields(found.codes.reshape(-1).astype(np.int64), nbits, string)
     else:
         string.extend(np.packbits(found.codes.reshape(-1) >= SIGN), m * k)
         _write_magnitudes(found.codes & dct_words.MOST, string)
     if k == size or not m:
         return Written(INDEX[0] if index == "auto" else index, string.trimmed(), string.nbits)
-    fixed = m * k * _place_nbits(size)
+    fixed = m * k * place_nbits(size)
     if index != "fixed":
         positions = places + size * np.arange(m, dtype=np.int64)[:, None]
         front = string.trimmed(), string.nbits
@@ -72,7 +72,7 @@ def write(found: Levels, places: np.ndarray, size: int, values: str, index: str)
             return Written("rice", rice.data, rice.nbits)
         string = BitString(0, front[0].size + fixed // 8)
         string.extend(*front)
-    write_fields(places.reshape(-1).astype(np.int64), _place_nbits(size), string)
+    write_fields(places.reshape(-1).astype(np.int64), place_nbits(size), string)
     return Written("fixed", string.trimmed(), string.nbits)
 
 
@@ -98,7 +98,7 @@ class Reader:
     def codes(self, m: int, k: int, values: str) -> np.ndarray:
         """Read the (m, k) codes of the chunks that have some."""
         if values == "affine8":
-            nbits = _level_nbits(k)
+            nbits = level_nbits(k)
             codes = self._fields(m * k, nbits).astype(np.uint8).reshape(m, k)
             return codes * np.uint8(255) if k <= 2 else codes
         first = self.at // 8  # scales are whole bytes
@@ -122,7 +122,7 @@ class Reader:
             if (places[:, 0] < 0).any() or (places[:, -1] >= size).any():
                 raise Corrupt(f"a chunk has not {k} positions")
         else:
-            places = self._fields(m * k, _place_nbits(size)).reshape(m, k)
+            places = self._fields(m * k, place_nbits(size)).reshape(m, k)
             self._finish()
             if (places[:, -1] >= size).any() or (np.diff(places, axis=1) <= 0).any():
                 raise Corrupt(f"a position is none of {size}, or not behind the last")
@@ -131,7 +131,7 @@ class Reader:
     def _magnitudes(self, m: int, k: int) -> np.ndarray:
         if k == 1:
             return np.full((m, k), dct_words.MOST, np.uint8)
-        if k < _FEW:
+        if k < FEW:
             return self._fields(m * k, dct_words.NBITS).astype(np.uint8).reshape(m, k)
         magnitudes, self.at = dct_words.read(self.data, self.at, self.end, m, k)
         return magnitudes
@@ -154,16 +154,17 @@ class Reader:
 def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
     """Put (m, k) magnitudes; a lone one is the largest there is, and so is not sent."""
     k = magnitudes.shape[1]
-    if k >= _FEW:
+    if k >= FEW:
         dct_words.write(magnitudes, string)
     elif k > 1:
         write_fields(magnitudes.reshape(-1).astype(np.int64), dct_words.NBITS, string)
 
 
-def _level_nbits(k: int) -> int:
+def level_nbits(k: int) -> int:
     """Return the bits of a level of affine8: one of two is an end of the range."""
     return min(k - 1, 1) if k <= 2 else 8
 
 
-def _place_nbits(size: int) -> int:
+def place_nbits(size: int) -> int:
+    """Return the bits of a place in a chunk of so many."""
     return (size - 1).bit_length()

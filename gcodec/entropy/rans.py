@@ -55,15 +55,18 @@ from typing import ClassVar
 import numpy as np
 
 from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.bits import Bits
 from gcodec.entropy.code import Code
+from gcodec.entropy.frequency_table import (
+    read_frequencies,
+    table_nbits,
+    write_frequencies,
+)
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import rans_string
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
 
-_LENGTH = 4  # bits of the length of a frequency, and of P
 _TOP = 8  # bits of the largest value
 POINT = 28  # bits of logarithms behind the binary point
 _COUNT = 34  # bits of counts that are compared, so that no product passes 63
@@ -154,12 +157,6 @@ def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
     return next(model for model, size in zip(models, sizes, strict=True) if size <= worth)
 
 
-def table_nbits(found: np.ndarray) -> int:
-    """Return the bits that `write_frequencies` makes of the frequencies of an alphabet."""
-    rest = sum(int(f).bit_length() - 1 for f in found if f)
-    return _LENGTH * (1 + found.size) + rest
-
-
 def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> int:
     """Return about how many bits the string of symbols has.
 
@@ -199,74 +196,6 @@ def log2_table() -> np.ndarray:
         x >>= bit
         whole = whole << np.uint64(1) | bit
     return np.append(np.zeros(1, np.int64), whole.astype(np.int64))
-
-
-def write_frequencies(
-    found: np.ndarray, log2_total: int, alphabet: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """Write a table of frequencies.
-
-    Parameters
-    ----------
-    found : (256,) int64 array
-        Below 2^15, the sum 2^log2_total; 0 outside of the alphabet.
-    log2_total : int
-        From 12 to 15.
-    alphabet : (k,) array of integers
-        The symbols in the table, rising.
-
-    Returns
-    -------
-    data : (ceil(nbits / 8),) uint8 array
-    nbits : int
-    """
-    numbers = found[alphabet].tolist()
-    fields = [f"{f.bit_length():0{_LENGTH}b}" + (f"{f:b}"[1:] if f else "") for f in numbers]
-    bits = Bits.from01(f"{log2_total:0{_LENGTH}b}" + "".join(fields))
-    return bits.data, bits.nbits
-
-
-def read_frequencies(
-    data: np.ndarray, at: int, end: int, alphabet: np.ndarray
-) -> tuple[np.ndarray, int, int]:
-    """Read a table of frequencies.
-
-    Parameters
-    ----------
-    data : uint8 array
-    at, end : int
-        Bits where the table begins and where what holds it ends.
-    alphabet : (k,) array of integers
-        The symbols in the table, rising, up to 255.
-
-    Returns
-    -------
-    found : (256,) int64 array
-        0 for symbols that are not in the table too.
-    log2_total : int
-    next : int
-        The bit behind the table.
-
-    Raises
-    ------
-    Truncated
-        If the bits end within the table.
-    Corrupt
-        If the frequencies do not add up to 2^12, 2^13, 2^14 or 2^15, as it says.
-    """
-    most = _LENGTH + alphabet.size * (_LENGTH + MOST_LOG2)
-    reader = BitReader(data, at, end, most, "a table of frequencies")
-    log2_total = reader.take(_LENGTH)
-    if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
-        raise Corrupt(f"frequencies that add up to 2**{log2_total}")
-    found = np.zeros(256, np.int64)
-    for symbol in alphabet.tolist():
-        length = reader.take(_LENGTH)
-        if length:
-            found[symbol] = 1 << length - 1 | reader.take(length - 1)
-    if found.sum() != 1 << log2_total:
-        raise Corrupt(f"frequencies add up to {found.sum()}, not to 2**{log2_total}")
-    return found, log2_total, reader.at
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import huffman, rans
+from gcodec.entropy import frequency_table, huffman, rans
 from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
@@ -22,7 +22,8 @@ from gcodec.kernels.rans_string import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode
-from gcodec.seek import LOG2_BLOCK, LOG2_RANS, LOG2_STATES, SeekTable, first_worthwhile
+from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile
+from gcodec.seek_layout import LOG2_RANS
 
 Kind = Literal["huffman", "rans"]
 Take = Callable[[int, np.ndarray], None]
@@ -68,7 +69,7 @@ class Table(NamedTuple):
         if self.kind == "huffman":
             sent = huffman.LENGTH_NBITS * len(alphabet)
             return sent + int(counts @ self.numbers.astype(np.int64))
-        sent = rans.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
+        sent = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
         return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
 
     def put(self, string: BitString) -> None:
@@ -76,7 +77,9 @@ class Table(NamedTuple):
         if self.alphabet is not None and self.kind == "huffman":
             string.extend(*huffman.write_lengths(self.numbers, self.alphabet))
         elif self.alphabet is not None:
-            string.extend(*rans.write_frequencies(self.numbers, self.log2_total, self.alphabet))
+            string.extend(
+                *frequency_table.write_frequencies(self.numbers, self.log2_total, self.alphabet)
+            )
         if self.kind == "rans":
             string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
 
@@ -188,7 +191,9 @@ class String(NamedTuple):
             lengths, after = huffman.read_lengths(data, first, end, alphabet)
             table = Table(kind, lengths, 0, alphabet)
         else:
-            frequencies, log2_total, after = rans.read_frequencies(data, first, end, alphabet)
+            frequencies, log2_total, after = frequency_table.read_frequencies(
+                data, first, end, alphabet
+            )
             table = Table(kind, frequencies, log2_total, alphabet)
         return cls(table, data, after, end, live)
 

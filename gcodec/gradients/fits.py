@@ -12,6 +12,7 @@ Varanasi and Aazhang, "Parametric generalized Gaussian density estimation", 1989
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,21 +20,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from gcodec.gennorm import fit_moments
-from gcodec.gradients import stats
-from gcodec.kernels.log_histogram import FINITE, log_histogram
-from gcodec.kernels.scale_errors import bin_edges, moments
+from gcodec.gradients.stats import Values
 
-MOST = 1 << 20
-"""Values that are looked at; of a tensor of more, a sample. A distance needs no more."""
 LEAST = 16
 """Values without which a fit says nothing."""
 
 _BETAS = (0.15, 4.0)
 _NEAR_ZERO = 2.0**-12  # times the rms: what is below is no part of the shape
+_STEPS = 64  # bins of an octave of magnitudes
 _PRECISION, _FLAT = 1e-6, 1e-9  # of β, and of the slope
-_SINGLE, _GROUPS = 64, 500  # ranks taken one by one at each end; groups up to the middle
-_RANKS = 4096  # at which distribution functions are compared
+_SINGLE, _GROUPS = 32, 120  # ranks taken one by one at each end; groups up to the middle
+_RANKS = 1024  # at which distribution functions are compared
 
 
 class Shape(NamedTuple):
@@ -69,7 +66,7 @@ class Fit(NamedTuple):
     w2 : float
         2-Wasserstein distance, as a multiple of the rms of the values.
     ks : float
-        Largest difference of the distribution functions, found up to 1/4096.
+        Largest difference of the distribution functions, found up to 1/1024.
     """
 
     name: str
@@ -79,7 +76,7 @@ class Fit(NamedTuple):
     ks: float
 
 
-def fit_all(values: stats.Values, seed: int = 0) -> tuple[Fit, ...]:
+def fit_all(values: Values) -> tuple[Fit, ...]:
     """Fit each distribution to the finite values of a tensor that are not 0, the nearest first.
 
     Zeros are left out, as no such distribution has any: layers that were not used leave many.
@@ -88,29 +85,27 @@ def fit_all(values: stats.Values, seed: int = 0) -> tuple[Fit, ...]:
     ----------
     values : array
         Of any shape and any float dtype.
-    seed : int
-        Of the sample of a tensor of more than `MOST` values.
 
     Returns
     -------
     tuple of Fit
         Empty where there are less than `LEAST` such values.
     """
-    x = stats.sample(values, MOST, seed).astype(np.float64).reshape(-1)
-    x = np.sort(x[np.isfinite(x) & (x != 0)])
+    x = _finite(values)
+    x = np.sort(x[x != 0]).astype(np.float64)
     if x.size < LEAST:
         return ()
-    largest = float(np.max(np.abs(x)))
+    largest = max(-float(x[0]), float(x[-1]))
     x /= largest
     rms = math.sqrt(float(np.mean(x * x)))
     x /= rms  # whatever unit they came in
-    narrow = x.astype(np.float32)
-    model = fit_moments(log_histogram(narrow))
+    magnitudes = np.abs(x)
+    mean = float(np.mean(magnitudes))
     shapes = (
         ("normal", "likelihood", Shape(2.0, math.sqrt(2))),
-        ("laplace", "likelihood", Shape(1.0, float(np.mean(np.abs(x))))),
-        ("gennorm", "likelihood", fit_likelihood(narrow)),
-        ("gennorm", "moments", Shape(model.beta, model.alpha)),
+        ("laplace", "likelihood", Shape(1.0, mean)),
+        ("gennorm", "likelihood", _most_likely(magnitudes)),
+        ("gennorm", "moments", fit_moments(mean)),
     )
     unit = rms * largest
     fits = (
@@ -120,33 +115,64 @@ def fit_all(values: stats.Values, seed: int = 0) -> tuple[Fit, ...]:
     return tuple(sorted(fits, key=lambda fit: fit.w2))
 
 
-def fit_likelihood(values: np.ndarray) -> Shape:
-    """Fit the most likely distribution to the log-histogram of a tensor.
+def fit_likelihood(values: Values) -> Shape:
+    """Fit the most likely distribution to the magnitudes of a tensor.
 
     Left out are infinity, NaN and magnitudes below 2^-12 of the root mean square: exact zeros and
     what error feedback has left of them would have any β come out near 0. The likelihood is that
-    of magnitudes above this bound.
+    of magnitudes above this bound, in bins of 1/64 of an octave.
 
     Parameters
     ----------
-    values : (n,) float32 array
+    values : array
+        Of any shape and any float dtype.
 
     Returns
     -------
     Shape
         With β from 0.15 to 4; where no value is left, β = 2 and α = 0.
     """
-    counts = log_histogram(values)
-    n = int(counts[:FINITE].sum())
-    squares = moments(counts)[1]
-    if not squares:
+    x = np.abs(_finite(values).astype(np.float64))
+    largest = float(np.max(x, initial=0.0))
+    if not largest:
         return Shape(2.0, 0.0)
-    rms = math.sqrt(squares / n)
-    first = int(np.searchsorted(bin_edges(), _NEAR_ZERO * rms))
-    places = first + np.flatnonzero(counts[first:FINITE])
-    shares = counts[places] / counts[places].sum()
-    logs = np.log((bin_edges()[places] + bin_edges()[places + 1]) / (2 * rms))
-    bound = float(bin_edges()[first]) / rms
+    x /= largest
+    rms = math.sqrt(float(np.mean(x * x)))
+    shape = _most_likely(x / rms)
+    return Shape(shape.beta, shape.alpha * rms * largest)
+
+
+def fit_moments(mean: float) -> Shape:
+    """Fit the distribution of a mean magnitude, where the root mean square is 1.
+
+    `gcodec.gennorm.fit_moments` finds the same in a table, since messages depend on it; here it is
+    found by special functions.
+    """
+
+    def excess(beta: float) -> float:
+        logs = special.gammaln(np.arange(1, 4) / beta)
+        return math.log(mean) - float(logs[1] - (logs[0] + logs[2]) / 2)
+
+    beta = _root(excess, *_BETAS)
+    return Shape(beta, 1 / Shape(beta, 1.0).sigma)
+
+
+def _finite(values: Values) -> np.ndarray:
+    """Return the finite values, flat, as float32 or float64."""
+    x = values.astype(np.float32 if values.dtype.itemsize < 8 else np.float64).reshape(-1)
+    known: np.ndarray = x[np.isfinite(x)]
+    return known
+
+
+def _most_likely(magnitudes: np.ndarray) -> Shape:
+    """See `fit_likelihood`; of magnitudes whose root mean square is 1."""
+    bound = _NEAR_ZERO
+    octaves = np.log2(magnitudes[magnitudes >= bound].astype(np.float32))
+    places = ((octaves - np.float32(math.log2(bound))) * np.float32(_STEPS)).astype(np.intp)
+    counts = np.bincount(places)
+    filled = np.flatnonzero(counts)
+    shares = counts[filled] / octaves.size
+    logs = math.log(2) * np.bincount(places, octaves)[filled] / counts[filled]
 
     def slope(beta: float) -> float:
         alpha = _alpha(beta, shares, logs, bound)
@@ -157,7 +183,7 @@ def fit_likelihood(values: np.ndarray) -> Shape:
         return of_values - float((shares * powers * inner).sum()) - (ends[1] - ends[0]) / 2 / step
 
     beta = _root(slope, *_BETAS)
-    return Shape(beta, rms * _alpha(beta, shares, logs, bound))
+    return Shape(beta, _alpha(beta, shares, logs, bound))
 
 
 def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> float:
@@ -190,25 +216,28 @@ def wasserstein(x: np.ndarray, shape: Shape) -> float:
     shape : Shape
     """
     edges = _groups(x.size)
-    share = np.diff(edges) / x.size
-    mean = np.add.reduceat(x, edges[:-1]) / np.diff(edges)
-    spread = np.add.reduceat((x - np.repeat(mean, np.diff(edges))) ** 2, edges[:-1])
-    deviation = np.sqrt(spread / np.diff(edges))
-    wanted, square = (np.diff(part) / share for part in _partial_moments(edges / x.size, shape))
-    other = np.sqrt(np.maximum(square - wanted**2, 0))
+    sizes = np.diff(edges)
+    share = sizes / x.size
+    mean = np.add.reduceat(x, edges[:-1]) / sizes
+    spread = np.add.reduceat((x - np.repeat(mean, sizes)) ** 2, edges[:-1])
+    deviation = np.sqrt(spread / sizes)
+    wanted, square = (np.diff(part) / share for part in _partial_moments(x.size, shape.beta))
+    wanted = shape.alpha * wanted
+    other = np.sqrt(np.maximum(shape.alpha**2 * square - wanted**2, 0))
     return math.sqrt(float((share * ((mean - wanted) ** 2 + (deviation - other) ** 2)).sum()))
 
 
 def kolmogorov(x: np.ndarray, shape: Shape) -> float:
     """Largest difference of the distribution functions, at some of (n,) rising values."""
-    ranks = np.unique(np.linspace(0, x.size - 1, min(x.size, _RANKS)).astype(np.int64))
-    some = x[ranks]
+    few = min(x.size, _RANKS)
+    some = x[np.arange(few) * (x.size - 1) // max(few - 1, 1)]
     inside = special.gammainc(1 / shape.beta, (np.abs(some) / shape.alpha) ** shape.beta)
     below = (1 + np.sign(some) * inside) / 2
     low, high = (np.searchsorted(x, some, side) / x.size for side in ("left", "right"))
     return float(np.max(np.maximum(below - low, high - below)))
 
 
+@functools.lru_cache(maxsize=64)
 def _groups(n: int) -> np.ndarray:
     """Edges of groups of ranks: single ones at both ends, and the larger the nearer the middle."""
     middle = n // 2
@@ -219,16 +248,18 @@ def _groups(n: int) -> np.ndarray:
     return np.unique(np.concatenate([half, n - half]))
 
 
-def _partial_moments(u: np.ndarray, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """E(x; x < q) and E(x²; x < q) for the quantiles q of (k,) probabilities u."""
-    beta, alpha = shape
-    # Of the nearer end: there are the digits.
-    t = special.gammainccinv(1 / beta, 2 * np.minimum(u, 1 - u))
+@functools.lru_cache(maxsize=64)  # that of a normal or a Laplace is asked for again and again
+def _partial_moments(n: int, beta: float) -> tuple[np.ndarray, np.ndarray]:
+    """E(x; x < q) and E(x²; x < q) for the quantiles q of the edges of groups, for α = 1."""
+    u = _groups(n) / n
+    half = u[: (u.size + 1) // 2]  # edges lie as far from one end as from the other
+    t = special.gammainccinv(1 / beta, 2 * half)
     log_of = special.gammaln(np.arange(1, 4) / beta)
-    first = -alpha / 2 * math.exp(log_of[1] - log_of[0]) * special.gammaincc(2 / beta, t)
-    whole = alpha**2 * math.exp(log_of[2] - log_of[0])
+    first = -math.exp(log_of[1] - log_of[0]) / 2 * special.gammaincc(2 / beta, t)
+    whole = math.exp(log_of[2] - log_of[0])
     second = whole / 2 * special.gammaincc(3 / beta, t)
-    return first, np.where(u < 0.5, second, whole - second)
+    rest = slice(u.size // 2 - 1, None, -1)
+    return np.concatenate([first, first[rest]]), np.concatenate([second, whole - second[rest]])
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:

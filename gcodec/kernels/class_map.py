@@ -95,24 +95,26 @@ def unknown_symbols(
     return np.concatenate(pool.run(task, symbols.size, _TILE))
 
 
-def magnitude_sums(symbols: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+def magnitude_sums(
+    symbols: np.ndarray, width: int, has_columns: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Add up the magnitudes of the (n,) uint8 symbols of each row and of each column.
 
     Returns
     -------
     rows : (ceil(n / width),) int64 array
-    columns : (min(width, n),) int64 array
+    columns : (width,) int64 array, or of no elements
     """
     rows = np.zeros(-(-symbols.size // width), np.int64)
+    height = width if has_columns else 0
 
     def task(start: int, stop: int) -> np.ndarray:
-        columns = np.zeros(min(width, symbols.size), np.int64)
-        narrow = np.zeros(columns.size, np.int32)
+        columns, narrow = np.zeros(height, np.int64), np.zeros(height, np.int32)
         # Whole rows, but for the last.
         _sum_magnitudes(symbols[start:stop], width, narrow, rows[start // width :], columns)
         return columns
 
-    columns = np.zeros(min(width, symbols.size), np.int64)
+    columns = np.zeros(height, np.int64)
     for part in pool.run(task, symbols.size, width):
         columns += part
     return rows, columns
@@ -199,20 +201,20 @@ def _find_unknown(symbols, rows, columns, width, start, tops, room, places):
 
 @kernel("in uint8[], int64, out int32[], out int64[], out int64[]")
 def _sum_magnitudes(symbols, width, narrow, rows, columns):
-    # narrow.size == columns.size == min(width, all symbols); rows.size >= the rows begun here.
+    # narrow.size == columns.size, which is width, or 0 for no columns; rows.size >= the rows that
+    # begin here.
     for row in range((symbols.size + width - 1) // width):
         here = symbols[row * width : min((row + 1) * width, symbols.size)]
-        some = narrow[: here.size]
         total = np.int64(0)
         for tile in range(0, here.size, _TILE):
-            part = np.int32(0)
-            inside, sums = here[tile : tile + _TILE], some[tile : tile + _TILE]
+            part, inside = np.int32(0), here[tile : tile + _TILE]
             for j in range(inside.size):
-                level = np.int32(inside[j] >> np.uint8(1))
-                part += level
-                sums[j] += level
+                part += np.int32(inside[j] >> np.uint8(1))
             total += part
         rows[row] = total
+        if narrow.size > 0:  # here.size <= width
+            for j in range(here.size):
+                narrow[j] = np.int32(narrow[j] + np.int32(here[j] >> np.uint8(1)))
         if row % _FLUSH == _FLUSH - 1:
             for j in range(narrow.size):
                 columns[j] += narrow[j]

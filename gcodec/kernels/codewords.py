@@ -288,3 +288,4 @@ EXPGOLOMB = Rule("expgolomb", _expgolomb_word, _expgolomb_value)  # k, 0 to 63
 GOLOMB = Rule("golomb", _golomb_word, _golomb_value)  # b, 1 to 2^64 - 1
 RICE = Rule("rice", _rice_word, _rice_value)  # k, 0 to 63
 FIXED = Rule("fixed", _fixed_word, _fixed_value)  # bits, 1 to 64
+UNIVERSAL = (OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE)  # they have words of all numbers

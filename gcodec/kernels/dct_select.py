@@ -6,12 +6,11 @@ group of elements bounds the k-th largest of all from below: few elements are lo
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, SIGN, Emitter, block, lanes
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.kernels.words import trailing_zeros
@@ -98,7 +97,7 @@ def _bound_of(keys, size, k, more, low, high):
     return low
 
 
-@functools.cache
+@factory(lambda: ((width,) for width in (*_WIDTHS, 1)))
 def _selecting(width: int) -> Kernel:
     """Make the kernel for groups of so many elements."""
 

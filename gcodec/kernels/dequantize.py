@@ -6,13 +6,13 @@ of its own, made when they are first needed.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Literal, NamedTuple
+import itertools
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from gcodec.kernels.cover import cover, streams, to_cache_line
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
 
 Store = Literal["write", "add", "stream"]
@@ -63,6 +63,13 @@ class LevelCode(NamedTuple):
         return 32 - self.width - place
 
 
+LEVELS_1BIT, LEVELS_2BIT = LevelCode(1), LevelCode(2)
+LEVELS_LOW_FIRST = LevelCode(2, order="lsb", meaning="minus-plus")
+LEVELS_IN_BYTES = LevelCode(2, spread=True, meaning="minus-plus")
+LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4))
+_CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
+
+
 def dequantize(
     data: np.ndarray,
     code: LevelCode,
@@ -107,7 +114,7 @@ def dequantize(
     cover(blocks, padded, head, out.size)
 
 
-@functools.cache
+@factory(lambda: itertools.product(_CODES, get_args(Store)))
 def _loop(code: LevelCode, store: Store) -> Kernel:
     """Make the kernel of a code and a way to store: over whole blocks of `out` and their bytes."""
     one_block = _block(code, store)

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import os
+import pkgutil
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ _SCALARS = (
     *("float32", "float64", "boolean"),
     *("uint8", "uint16", "uint32", "uint64", "int32", "int64"),
 )
+_HOME = __name__.removesuffix("jit")
 _LOCK = threading.RLock()
+_FACTORIES: list[tuple[Any, Callable[[], Iterable[tuple[Any, ...]]]]] = []
 
 
 def checked() -> bool:
@@ -98,19 +102,23 @@ class _Lazy:
         for name in function.__code__.co_names:
             if name in names:
                 names[name] = _built(names[name])
-        bound = types.FunctionType(
-            function.__code__,
-            names,
-            function.__name__,
-            function.__defaults__,
-            tuple(types.CellType(_built(c.cell_contents)) for c in function.__closure__ or ()),
-        )
-        # Functions of one factory would share the name of their machine code: what one process
-        # cached for one of them could be run in another as that of its sibling.
+        cells = (types.CellType(_built(c.cell_contents)) for c in function.__closure__ or ())
+        return self._renamed(names, tuple(cells))
+
+    def _renamed(self, names: dict[str, Any], closure: Any) -> types.FunctionType:
+        """Copy the function with a name of its own.
+
+        Functions of one factory would share the name of their machine code: what one process
+        cached for one of them could be run in another as that of its sibling.
+        """
+        function = self.function
+        assert isinstance(function, types.FunctionType)
+        code, defaults = function.__code__, function.__defaults__
+        renamed = types.FunctionType(code, names, function.__name__, defaults, closure)
         digest = hashlib.blake2b(self.variant.encode(), digest_size=6).hexdigest()
-        bound.__qualname__ = function.__qualname__ + (f"_{digest}" if self.variant else "")
-        bound.__module__ = function.__module__
-        return bound
+        renamed.__qualname__ = function.__qualname__ + (f"_{digest}" if self.variant else "")
+        renamed.__module__ = function.__module__
+        return renamed
 
     def _njit(self, **options: Any) -> Any:
         import numba
@@ -153,6 +161,30 @@ class Kernel(_Lazy):
         assert variant or not function.__closure__, "kernels of a factory need a variant"
         self.signature = signature
 
+    @property
+    def name(self) -> str:
+        """Where it is declared and which variant it is, such as ``pack.packer.pack 3 True``."""
+        where = f"{self.function.__module__}.{self.function.__qualname__}"
+        return f"{where.removeprefix(_HOME).replace('.<locals>', '')} {self.variant}".strip()
+
+    @property
+    def cached(self) -> bool:
+        """Whether its machine code is on disk, or seems to be: it is not read."""
+        from numba.core.registry import cpu_target
+
+        directory = cache_directory()
+        if directory is None:
+            return False
+        function = self._renamed(self.function.__globals__, self.function.__closure__)
+        cache = _cache(function, directory, self.variant)
+        codegen = cpu_target.target_context.codegen()
+        try:
+            file = cache._cache_file
+            found = file._load_index()[cache._index_key(self._types(), codegen)]
+            return Path(file._data_path(found)).stat().st_size > 0
+        except Exception:  # there is none, or whatever unpickling damaged bytes may raise
+            return False
+
     def __call__(self, *args: Any) -> Any:
         """Run the compiled loop; `args` must have exactly the declared types."""
         return self.built(*args)
@@ -161,10 +193,14 @@ class Kernel(_Lazy):
         dispatcher = self._njit(nogil=True)
         directory = cache_directory()
         if directory is not None:
-            _attach_cache(dispatcher, directory, self.variant)
-        dispatcher.compile(tuple(_numba_type(word) for word in self.signature.split(", ")))
+            with contextlib.suppress(OSError, RuntimeError):
+                dispatcher._cache = _cache(dispatcher.py_func, directory, self.variant)
+        dispatcher.compile(self._types())
         dispatcher.disable_compile()
         return dispatcher
+
+    def _types(self) -> tuple[Any, ...]:
+        return tuple(_numba_type(word) for word in self.signature.split(", "))
 
 
 def kernel(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], Kernel]:
@@ -179,6 +215,40 @@ def kernel(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], 
         Tells the kernels apart that one function makes for several constants.
     """
     return lambda function: Kernel(function, signature, variant)
+
+
+def factory(
+    arguments: Callable[[], Iterable[tuple[Any, ...]]],
+) -> Callable[[Callable[..., Kernel]], Callable[..., Kernel]]:
+    """Declare a function that makes a kernel for each of its arguments, once.
+
+    Parameters
+    ----------
+    arguments : callable
+        Returns all arguments with which any codec calls it: so `kernels` knows every variant.
+    """
+
+    def decorate(function: Callable[..., Kernel]) -> Callable[..., Kernel]:
+        cached = functools.cache(function)
+        _FACTORIES.append((cached, arguments))
+        return cached
+
+    return decorate
+
+
+def kernels() -> list[Kernel]:
+    """Return all kernels there are, of every variant, compiled or not."""
+    found: dict[str, Kernel] = {}
+    for entry in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        module = importlib.import_module(_HOME + entry.name)
+        for value in vars(module).values():
+            if isinstance(value, Kernel):
+                found[value.name] = value
+    for make, arguments in _FACTORIES:
+        for chosen in arguments():
+            made = make(*chosen)
+            found[made.name] = made
+    return list(found.values())
 
 
 def inline(function: Callable[..., Any]) -> Any:
@@ -210,8 +280,8 @@ def _numba_type(word: str) -> Any:
     return numba_types.Array(element, 1, "C", readonly=direction == "in")
 
 
-def _attach_cache(dispatcher: Any, directory: Path, variant: str) -> None:
-    """Let `dispatcher` load and save its code in `directory`, keyed by build id and variant."""
+def _cache(function: Any, directory: Path, variant: str) -> Any:
+    """Make what loads and saves the code of a function, keyed by build id and variant."""
     from numba.core import caching
 
     class Locator(caching._CacheLocator):
@@ -251,7 +321,4 @@ def _attach_cache(dispatcher: Any, directory: Path, variant: str) -> None:
             with contextlib.suppress(OSError):
                 super().save_overload(sig, data)
 
-    try:
-        dispatcher._cache = Cache(dispatcher.py_func)
-    except (OSError, RuntimeError):
-        return
+    return Cache(function)

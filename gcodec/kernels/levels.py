@@ -9,18 +9,19 @@ in float64 and rounded once. Source: Alistarh et al., "QSGD", NIPS 2017, section
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Literal, NamedTuple
+import itertools
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import cover
-from gcodec.kernels.jit import Kernel, inline, kernel
+from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 
 Store = Literal["write", "stream", "add"]
+KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # of symbols
 
 _PART = 1 << 18  # symbols that are checked at a time
 _TINY_PART = 1 << 16  # elements among which those of tiny norms are looked for
@@ -261,7 +262,7 @@ def _quantize_block(bits: int) -> Any:
     return quantize_block
 
 
-@functools.cache
+@factory(lambda: ((kind,) for kind in KINDS))
 def _quantizer(kind: np.dtype[Any]) -> Kernel:
     dtype = kind.name
     one_block = _quantize_block(8 * kind.itemsize)
@@ -308,7 +309,7 @@ def _dequantize_block(bits: int, store: Store) -> Any:
     return dequantize_block
 
 
-@functools.cache
+@factory(lambda: itertools.product(KINDS, get_args(Store)))
 def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     dtype = kind.name
     bits = 8 * kind.itemsize

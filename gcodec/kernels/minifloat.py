@@ -9,12 +9,15 @@ byte, the first in the high half; wider ones a byte each.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
+from typing import get_args
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels import cover, pool
-from gcodec.kernels.jit import Kernel, inline, kernel
+from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, fence
 from gcodec.kernels.minifloat_block import (
     MOST_STEPS,
@@ -27,7 +30,7 @@ from gcodec.kernels.minifloat_block import (
 )
 from gcodec.kernels.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.reduce import INFINITY_BITS
-from gcodec.minifloats import MiniFloat
+from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 
 _PART = 1 << 18  # codes that are checked at a time
 
@@ -226,6 +229,10 @@ def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
 # --- loops
 
 
+def _formats() -> Iterator[tuple[MiniFloat]]:
+    return ((MiniFloat(*both),) for both in itertools.product(FORMATS, STYLES))
+
+
 @inline
 def _place(b, count):
     """Return the element at which block b begins, of so many.
@@ -235,7 +242,7 @@ def _place(b, count):
     return BLOCK * ((b >> 1) + (b & 1) * ((count + 1) >> 1))
 
 
-@functools.cache
+@factory(_formats)
 def _quantizer(fmt: MiniFloat) -> Kernel:
     one_block = quantize_block(fmt)
     pair = per_byte(fmt)
@@ -258,7 +265,7 @@ def _quantizer(fmt: MiniFloat) -> Kernel:
     return minifloat_codes
 
 
-@functools.cache
+@factory(_formats)
 def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     one_block = residual_block(fmt)
     pair = per_byte(fmt)
@@ -279,7 +286,7 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     return minifloat_residual
 
 
-@functools.cache
+@factory(lambda: itertools.product(FORMATS, get_args(Store)))
 def _dequantizer(format: str, store: Store) -> Kernel:
     fmt = MiniFloat(format)
     one_block = dequantize_block(fmt, store)

@@ -8,13 +8,14 @@ A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fi
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
-from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.memory import aligned_empty
 
 _GROUP = 8  # codes that end on a whole byte, whatever their width
@@ -269,7 +270,7 @@ def packing(width: int, msb: bool) -> Any:
     return pack_groups
 
 
-@functools.cache
+@factory(lambda: itertools.product(range(1, 9), (True, False)))
 def packer(width: int, msb: bool) -> Kernel:
     """Make the kernel (codes, out, count): a part from a whole byte on, on the calling thread."""
     loop = packing(width, msb)
@@ -311,7 +312,7 @@ def unpacking(width: int, msb: bool) -> Any:
     return unpack_groups
 
 
-@functools.cache
+@factory(lambda: itertools.product(range(1, 9), (True, False)))
 def unpacker(width: int, msb: bool) -> Kernel:
     """Make the kernel (data, codes): a part from a whole byte on, on the calling thread."""
     loop = unpacking(width, msb)

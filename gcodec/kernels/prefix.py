@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
-from gcodec.kernels.codewords import Rule
+from gcodec.kernels.codewords import UNIVERSAL, Rule
 from gcodec.kernels.dense_string import widened
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.prefix_write import write_symbols
@@ -79,7 +77,7 @@ def read(
     return values, start
 
 
-@functools.cache
+@factory(lambda: ((rule,) for rule in UNIVERSAL))
 def _measurer(rule: Rule) -> Kernel:
     word_of = rule.word
 

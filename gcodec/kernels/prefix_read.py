@@ -7,13 +7,14 @@ are read at once, so that a processor need not wait for one symbol to know where
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.codewords import CORRUPT, TRUNCATED, Rule
-from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.codewords import CORRUPT, TRUNCATED
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
 from gcodec.kernels.look_ahead import (
     AT,
     ENTRIES,
@@ -25,15 +26,16 @@ from gcodec.kernels.look_ahead import (
     state,
 )
 from gcodec.kernels.prefix_table import (
+    DENSE_KINDS,
     WIDE,
     WINDOW,
-    Mapping,
+    Kind,
     PrefixCode,
     read_runs,
     read_singles,
     reading,
 )
-from gcodec.kernels.table_code import Look, TableCode
+from gcodec.kernels.table_code import LOOKS, TABLE, Look, TableCode
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 BROKEN = -3  # a block does not end where the next begins
@@ -100,8 +102,13 @@ def check(status: np.ndarray, chained: bool) -> None:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
 
 
-@functools.cache
-def _reader(kind: tuple[Rule, Mapping, int], look: Look) -> Kernel:
+def _codes() -> Iterator[tuple[Kind, Look]]:
+    yield from ((kind, Look(WINDOW, 6)) for kind in DENSE_KINDS)
+    yield from (((TABLE, "plain", 0), look) for look in LOOKS)
+
+
+@factory(_codes)
+def _reader(kind: Kind, look: Look) -> Kernel:
     rule, mapping, shift = kind
     read_symbol = reading(kind)
     name = f"{rule.name} {mapping} {shift} {look.window} {look.most}"

@@ -7,13 +7,14 @@ short are in tables, all others go by the code's rule. A `TableCode` has its wor
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.codewords import CORRUPT, TRUNCATED, Rule
-from gcodec.kernels.jit import Kernel, kernel, subroutine
-from gcodec.kernels.table_code import Look, TableCode
+from gcodec.kernels.codewords import CORRUPT, FIXED, OMEGA, RICE, TRUNCATED, UNIVERSAL, Rule
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
+from gcodec.kernels.table_code import LOOKS, Look, TableCode
 from gcodec.kernels.words import peek
 
 Mapping = Literal["plain", "zigzag", "signed"]
@@ -23,6 +24,18 @@ FOURS, TWOS = 3, 6  # bits of the symbols of which words stand together, four or
 WINDOW = 12  # bits that a reader looks up
 _GROUP_NBITS = 26  # bits of the longest words that stand together
 SINGLE_NBITS = 28  # of the longest words that a writer has ready
+
+Kind = tuple[Rule, Mapping, int]
+DENSE_KINDS: tuple[Kind, ...] = (
+    *((rule, "plain", 0) for rule in UNIVERSAL),
+    *((OMEGA, "signed", 1), (RICE, "zigzag", 0), (FIXED, "zigzag", 0)),
+)
+"""Kinds of codes whose words stand alone."""
+UNIT_KINDS: tuple[tuple[Kind, Kind], ...] = (
+    ((OMEGA, "plain", 0), (OMEGA, "signed", 0)),
+    ((RICE, "plain", -1), (RICE, "signed", -1)),
+)
+"""Kinds of codes of which those of a gap and of a symbol stand together."""
 
 
 class PrefixCode(NamedTuple):
@@ -68,7 +81,7 @@ class PrefixCode(NamedTuple):
         return self.top >= WIDE
 
     @property
-    def kind(self) -> tuple[Rule, Mapping, int]:
+    def kind(self) -> Kind:
         """What tells one kernel from another."""
         return self.rule, self.mapping, self.shift
 
@@ -109,7 +122,7 @@ def splitting(mapping: Mapping, shift: int) -> Any:
 
 
 @functools.cache
-def reading(kind: tuple[Rule, Mapping, int]) -> Any:
+def reading(kind: Kind) -> Any:
     """Make the subroutine that reads one symbol by its rule.
 
     (data, at, end, parameter, top) -> (symbol, next bit, or TRUNCATED or CORRUPT)
@@ -149,8 +162,10 @@ def reading(kind: tuple[Rule, Mapping, int]) -> Any:
     return read_symbol
 
 
-@functools.cache
-def _words_kernel(kind: tuple[Rule, Mapping, int]) -> Kernel:
+@factory(
+    lambda: ((kind,) for kind in dict.fromkeys((*DENSE_KINDS, *itertools.chain(*UNIT_KINDS))))
+)
+def _words_kernel(kind: Kind) -> Kernel:
     """Make the kernel: words of the symbols from `first` on, their lengths, 0 where too long."""
     rule, mapping, shift = kind
     word_of, split = rule.word, splitting(mapping, shift)
@@ -259,7 +274,7 @@ def read_runs(code: PrefixCode | TableCode) -> np.ndarray:
     return table
 
 
-@functools.cache
+@factory(lambda: ((look,) for look in LOOKS))
 def _filling(look: Look) -> Kernel:
     window, most, nbytes = *look, look.nbytes
 

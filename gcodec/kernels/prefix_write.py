@@ -13,14 +13,14 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bit_string import SLACK, BitString
-from gcodec.kernels.codewords import Rule
-from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
 from gcodec.kernels.prefix_table import (
+    DENSE_KINDS,
     FOURS,
     TWOS,
     WIDE,
-    Mapping,
+    Kind,
     PrefixCode,
     splitting,
     write_tables,
@@ -90,7 +90,7 @@ def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def spelling(kind: tuple[Rule, Mapping, int]) -> Any:
+def spelling(kind: Kind) -> Any:
     """Make the subroutine that puts the word of one symbol by its rule.
 
     (symbol, parameter, out, acc, have, at) -> (acc, have, at, bytes that are missing): where bytes
@@ -162,8 +162,8 @@ fours_of = places_block(FOURS, 4)
 _twos_of = places_block(TWOS, 2)
 
 
-@functools.cache
-def _writer(kind: tuple[Rule, Mapping, int]) -> Kernel:
+@factory(lambda: ((kind,) for kind in DENSE_KINDS))
+def _writer(kind: Kind) -> Kernel:
     rule, mapping, shift = kind
     spell = spelling(kind)
 

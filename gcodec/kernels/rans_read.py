@@ -8,13 +8,23 @@ below 2^16, the next word comes below it. Sources: Duda, arXiv 1311.2540; Giesen
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.jit import Kernel, inline, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.rans_read_vector import reading
-from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
+from gcodec.kernels.rans_table import (
+    COMPACT,
+    LEAST_LOG2,
+    LEAST_STATE,
+    LOG2_ALPHABET,
+    MOST_LOG2,
+    STATE_NBYTES,
+    ReadTables,
+)
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -24,6 +34,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
+    vectors,
 )
 
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
@@ -128,7 +139,13 @@ def _expanding() -> np.ndarray:
     return orders(words_of)
 
 
-@functools.cache
+def _models() -> Iterator[tuple[int, bool, bool, int, int, bool]]:
+    for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
+        for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
+            yield log2_total, False, compact, ways, LANES, vectors()
+
+
+@factory(_models)
 def _reader(
     log2_total: int, classed: bool, compact: bool, ways: int, lanes: int, vector: bool
 ) -> Kernel:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.kernels.jit import kernel
 from gcodec.kernels.memory import aligned_empty
 
 LEAST_LOG2, MOST_LOG2 = 12, 15  # of the sum of all frequencies
@@ -18,7 +19,7 @@ LEAST_STATE = 1 << 16
 STATE_NBYTES = 4  # of each of the states before the words of a block
 LOG2_ALPHABET = 8
 
-_COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
+COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
 
 
 class WriteTables(NamedTuple):
@@ -118,15 +119,25 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     check_frequencies(frequencies, log2_total)
     classed, each = frequencies.ndim > 1, frequencies.reshape(-1)
     pairs, slots = _pairs(frequencies), aligned_empty(int(each.sum()), np.uint8)
-    owners = np.repeat(np.arange(each.size, dtype=np.uint32), each)  # by class and symbol
-    slots[:] = owners & np.uint32(0xFF)
-    if 1 << log2_total > _COMPACT or each.max() >= _COMPACT:
-        return ReadTables(log2_total, classed, slots, pairs, np.empty(0, np.uint32))
-    entries, both = aligned_empty(slots.size, np.uint32), pairs[owners]
-    slot = np.arange(slots.size, dtype=np.uint32) & np.uint32((1 << log2_total) - 1)
-    places = slot - (both >> np.uint32(16))
-    entries[:] = slots | places << np.uint32(8) | both << np.uint32(20)
+    compact = 1 << log2_total <= COMPACT and each.max() < COMPACT
+    entries = aligned_empty(slots.size if compact else 0, np.uint32)
+    _fill_slots(each, slots, entries)
     return ReadTables(log2_total, classed, slots, pairs, entries)
+
+
+@kernel("in int64[], out uint8[], out uint32[]")
+def _fill_slots(frequencies, slots, entries):
+    # slots.size is the sum of frequencies; entries.size is that, or 0.
+    at = 0
+    for owner in range(frequencies.size):
+        frequency, symbol = frequencies[owner], np.uint8(owner & 0xFF)
+        for place in range(frequency):
+            slots[at + place] = symbol
+        if entries.size > 0:
+            base = np.uint32(symbol) | np.uint32(frequency) << np.uint32(20)
+            for place in range(frequency):
+                entries[at + place] = base | np.uint32(place) << np.uint32(8)
+        at += frequency
 
 
 def _pairs(frequencies: np.ndarray) -> np.ndarray:

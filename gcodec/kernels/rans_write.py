@@ -8,11 +8,12 @@ symbol of which c is the first; before this, it gives off its lower 16 bits if i
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 
-from gcodec.kernels.jit import Kernel, kernel, subroutine
-from gcodec.kernels.rans_table import LEAST_STATE, WriteTables
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
+from gcodec.kernels.rans_table import LEAST_LOG2, LEAST_STATE, MOST_LOG2, WriteTables
 from gcodec.kernels.rans_vector import (
     AT,
     KEPT,
@@ -22,6 +23,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
+    vectors,
 )
 from gcodec.kernels.rans_write_vector import writing
 
@@ -90,7 +92,11 @@ def _compressing() -> np.ndarray:
     return orders(words_of)
 
 
-@functools.cache
+def _models() -> Iterator[tuple[int, bool, int, bool]]:
+    return ((p, False, LANES, vectors()) for p in range(LEAST_LOG2, MOST_LOG2 + 1))
+
+
+@factory(_models)
 def _writer(log2_total: int, classed: bool, lanes: int, vector: bool) -> Kernel:
     variant, kind = f"{log2_total} {classed} {lanes} {vector}", "uint16" if classed else "uint8"
     total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)

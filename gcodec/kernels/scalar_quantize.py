@@ -112,6 +112,15 @@ def rated_levels(
     return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
 
 
+def random_squares(x: np.ndarray, step: np.float32) -> int:
+    """Return the sum of f·(1 − f) of (n,) values, f being what floor(y) leaves, times FINE^2.
+
+    It is the expectation of ‖x − x̂‖² in squares of the step, if levels are at random.
+    """
+    factor = inverse(step)
+    return sum(pool.run(lambda i, j: int(_random_squares(x[i:j], factor)), x.size))
+
+
 def levels_of(x: np.ndarray, step: np.float32) -> np.ndarray:
     """Return floor(y + 1/2) of elements as int64, with their signs: what escapes stand for."""
     y = np.abs(x) * inverse(step)
@@ -191,6 +200,19 @@ def _rated_levels(x, factor, classes, wide, out, sums):
         sums[5] += rest_of_more
         sums[6] += squares
         sums[7] += escapes
+
+
+@kernel("in float32[], float32")
+def _random_squares(x, factor):
+    total = np.int64(0)
+    for first in range(0, x.size, _TILE):
+        part, some = x[first : first + _TILE], np.uint32(0)
+        for i in range(part.size):
+            y = np.float32(abs(part[i]) * factor)
+            rest = np.uint32(np.int32(np.float32(y - np.float32(np.int32(y))) * _FACTOR))
+            some = np.uint32(some + np.uint32(rest * np.uint32(np.uint32(FINE) - rest)))
+        total += some
+    return total
 
 
 @kernel("in uint8[], in float32[], out float32[]")

@@ -29,7 +29,7 @@ def _no_value(data, at, end, incomplete):
 
 
 # Its words are all in tables, and so have no rule.
-_TABLE = Rule("table", None, _no_value)
+TABLE = Rule("table", None, _no_value)
 
 
 class Look(NamedTuple):
@@ -60,6 +60,10 @@ class Look(NamedTuple):
     def margin(self) -> int:
         """Places that looks at a word of bits may write to."""
         return (self.times - 1) * self.most + self.nbytes
+
+
+LOOKS = (Look(11, 6), Look(12, 6), Look(13, 2), Look(14, 2))
+"""Of the codes of tables, from short words to long ones."""
 
 
 class TableCode(NamedTuple):
@@ -110,7 +114,7 @@ class TableCode(NamedTuple):
     @property
     def kind(self) -> tuple[Rule, Literal["plain"], int]:
         """What tells one kernel from another."""
-        return _TABLE, "plain", 0
+        return TABLE, "plain", 0
 
     @property
     def parameter(self) -> int:
@@ -123,8 +127,8 @@ class TableCode(NamedTuple):
         nbits = self.lengths[self.lengths > 0].astype(float)
         mean = (nbits * 0.5**nbits).sum()  # where each symbol is as frequent as its word is short
         if mean < 4.5:
-            return Look(12 if nbits.max(initial=0) > 11 else 11, 6)
-        return Look(13, 2) if mean < 6.5 else Look(14, 2)
+            return LOOKS[1 if nbits.max(initial=0) > 11 else 0]
+        return LOOKS[2 if mean < 6.5 else 3]
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Words of the symbols below `size`, and their lengths; 0 where there is none."""

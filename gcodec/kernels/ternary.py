@@ -15,8 +15,13 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.cover import cover
-from gcodec.kernels.dequantize import LevelCode, dequantize
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.dequantize import (
+    LEVELS_IN_BYTES,
+    LEVELS_LOW_FIRST,
+    LEVELS_STRIDED,
+    dequantize,
+)
+from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout, check_length, check_padding
@@ -86,12 +91,12 @@ def dequantize_ternary(
     The bytes must be such as `check` passes.
     """
     if pack == "chapter":
-        dequantize(data, _CHAPTER_LEVELS, scale, out, add)
+        dequantize(data, LEVELS_LOW_FIRST, scale, out, add)
     elif pack == "terngrad":
         size = data.size
         for field in range(4):
             part = out[field * size : (field + 1) * size]
-            dequantize(data[: part.size], _STRIDED_LEVELS[field], scale, part, add)
+            dequantize(data[: part.size], LEVELS_STRIDED[field], scale, part, add)
     else:
         _dequantize_base3(data, scale, out, add)
 
@@ -129,10 +134,6 @@ def _check_strided(data: np.ndarray, n: int) -> None:
 
 _chapter_block = ternary_block(four_per_byte)
 _digits_block = ternary_block(one_per_byte(0, 1, 2))
-
-_CHAPTER_LEVELS = LevelCode(2, order="lsb", meaning="minus-plus")
-_DIGIT_LEVELS = LevelCode(2, spread=True, meaning="minus-plus")
-_STRIDED_LEVELS = [LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4)]
 
 
 # --- chapter: four codes in a byte, the first lowest ---------------------------------------------
@@ -195,7 +196,7 @@ def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
         out[at] |= pad << 2 * field
 
 
-@functools.cache
+@factory(lambda: ((field,) for field in range(4)))
 def _stride(field: int) -> Kernel:
     """Make the kernel that adds the codes of one field to the bytes."""
     one_block = ternary_block(one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
@@ -272,7 +273,7 @@ def _dequantize_base3(
         for at in range(start, stop, _CHUNK):
             part = out[at : min(at + _CHUNK, stop)]
             _digits(data[at // TRITS : -(-(at + part.size) // TRITS)], _digit_table(), codes)
-            dequantize(codes[: part.size], _DIGIT_LEVELS, scale, part, add)
+            dequantize(codes[: part.size], LEVELS_IN_BYTES, scale, part, add)
 
     pool.run(task, out.size, _CHUNK)
 

@@ -9,14 +9,14 @@ cut off and u the random word of the element. With D = (high − low)/L, x̂ = l
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Literal
+import itertools
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.cover import streams
-from gcodec.kernels.jit import Kernel, inline, kernel
+from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
 from gcodec.kernels.pack import packing, unpacking
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words
@@ -173,7 +173,7 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
     return quantize_block
 
 
-@functools.cache
+@factory(lambda: itertools.product(range(1, 9), (False, True)))
 def _quantizer(bits: int, stochastic: bool) -> Kernel:
     one_block = _quantize_block(bits, stochastic)
     pack = packing(bits, True)
@@ -242,7 +242,7 @@ def _dequantize_block(store: Store) -> Any:
     return dequantize_block
 
 
-@functools.cache
+@factory(lambda: itertools.product(range(1, 9), get_args(Store)))
 def _dequantizer(bits: int, store: Store) -> Kernel:
     one_block = _dequantize_block(store)
     last_block = _dequantize_block("add" if store == "add" else "write")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.codewords import CORRUPT
-from gcodec.kernels.jit import Kernel, kernel
-from gcodec.kernels.levels import TINY, Scale
+from gcodec.kernels.jit import Kernel, factory, kernel
+from gcodec.kernels.levels import KINDS, TINY, Scale
 from gcodec.kernels.prefix_read import BROKEN, check
 from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.units import FAR, Units
@@ -73,7 +72,7 @@ def _checked(last: Any, status: np.ndarray, positions: np.ndarray, n: int) -> in
     return int(last)
 
 
-@functools.cache
+@factory(lambda: ((kind,) for kind in KINDS))
 def _placer(kind: np.dtype[Any]) -> Kernel:
     dtype = kind.name
     cast = getattr(np, dtype)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from gcodec.kernels.jit import Kernel, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
 from gcodec.kernels.look_ahead import (
     AT,
     LAST_AT,
@@ -17,10 +15,10 @@ from gcodec.kernels.look_ahead import (
     state,
 )
 from gcodec.kernels.prefix_read import BROKEN, check
-from gcodec.kernels.prefix_table import WIDE, WINDOW, read_singles, reading
+from gcodec.kernels.prefix_table import UNIT_KINDS, WIDE, WINDOW, Kind, read_singles, reading
 from gcodec.kernels.table_code import Look
 from gcodec.kernels.unit_table import NEAR, read_units
-from gcodec.kernels.units import FAR, Kind, UnitCode, Units, name_of
+from gcodec.kernels.units import FAR, UnitCode, Units, name_of
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 _TOGETHER = 4  # blocks that are read at once; with more, one of them too often has a long word
@@ -85,7 +83,7 @@ _look_one, _look_all = (
 )
 
 
-@functools.cache
+@factory(lambda: ((kind,) for kind in UNIT_KINDS))
 def _reader(kind: tuple[Kind, Kind]) -> Kernel:
     read_gap, read_symbol = reading(kind[0]), reading(kind[1])
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from gcodec.kernels.bit_string import SLACK, BitString
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.prefix_table import WIDE
+from gcodec.kernels.prefix_table import UNIT_KINDS, WIDE, Kind
 from gcodec.kernels.prefix_write import fours_of, narrowed, spelling
 from gcodec.kernels.unit_table import NEAR, unit_tables
-from gcodec.kernels.units import SCAN, Kind, UnitCode, name_of
+from gcodec.kernels.units import SCAN, UnitCode, name_of
 from gcodec.kernels.words import bytes_at_least, count_ones, put, trailing_zeros
 
 _MANY = 6  # units among SCAN symbols from which on four symbols are looked up at once
@@ -68,7 +66,7 @@ def write_units(
         string.grow()
 
 
-@functools.cache
+@factory(lambda: ((kind,) for kind in UNIT_KINDS))
 def _writer(kind: tuple[Kind, Kind]) -> Kernel:
     spell_gap, spell = spelling(kind[0]), spelling(kind[1])
 

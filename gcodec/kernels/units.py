@@ -10,15 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.codewords import Rule
 from gcodec.kernels.jit import kernel
-from gcodec.kernels.prefix_table import Mapping, PrefixCode
+from gcodec.kernels.prefix_table import Kind, PrefixCode
 from gcodec.kernels.words import bytes_at_least, count_ones, leading_zeros
 
 FAR = 255  # in a byte: a gap from here on, which is kept elsewhere
 SCAN = 64  # symbols that are scanned at once
-
-Kind = tuple[Rule, Mapping, int]
 
 
 def name_of(kind: tuple[Kind, Kind]) -> str:

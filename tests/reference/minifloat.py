@@ -7,6 +7,7 @@ being the place in the list; it comes from outside.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
@@ -74,6 +75,7 @@ class Message(NamedTuple):
 # --- formats ------------------------------------------------------------------------------------
 
 
+@functools.cache  # read only, as are the other lists of a setting
 def magnitudes(setting: Setting) -> list[Fraction]:
     """Return the magnitudes that valid codes have, from 0 on."""
     e_bits, m_bits = setting.bits
@@ -96,6 +98,7 @@ def split(setting: Setting, code: int) -> tuple[bool, int]:
     return code >= 1 << (setting.width - 1), code % (1 << (setting.width - 1))
 
 
+@functools.cache
 def alphabet(setting: Setting) -> list[int]:
     """Return the valid codes, in order."""
     top = len(magnitudes(setting)) - 1
@@ -219,6 +222,7 @@ def dequantize(
 # --- what is coded ------------------------------------------------------------------------------
 
 
+@functools.cache
 def symbol_alphabet(setting: Setting) -> list[int]:
     """Return the symbols of the string, in order."""
     codes = alphabet(setting)
@@ -259,6 +263,11 @@ def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
 
 def model_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
     """Return the lengths, or the frequencies, that a codebook stands for."""
+    return list(_model_of_book(setting, tuple(book)))
+
+
+@functools.cache
+def _model_of_book(setting: Setting, book: tuple[int, ...]) -> list[int]:
     counts = counts_of_book(setting, book)
     if setting.kind == "huffman":
         return huffman.lengths_of(counts)

@@ -1,0 +1,172 @@
+"""Print and plot what every codec takes at equal error, as in docs/rate-distortion.md.
+
+Files are dumps of gradients, or folders of .safetensors files; by default the gradient in
+``examples/``. Bits count whole frames, without names. Error is ‖x − x̂‖²/‖x‖², of each tensor. The
+settings of `bench.rd_grid` are tried on each tensor. ``--page`` writes tables into a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import gcodec
+from bench.bits import EXAMPLE
+from bench.rd_grid import GRID, grid
+from bench.rd_plot import draw, require_matplotlib
+from bench.rd_points import LARGE, Curve, Dump, Point, curves, load_all, total
+
+ERRORS = (0.02, 0.1)
+_BEGIN, _END = "<!-- measured -->", "<!-- end of what is measured -->"
+
+Measured = dict[str, list[list[Curve]]]  # by codec: the curves of each tensor
+
+
+def measure(dump: Dump) -> Measured:
+    """Measure every registered codec on every tensor."""
+    return {
+        name: [curves(dials, tensor.x) for tensor in dump.tensors]
+        for name, dials in grid().items()
+    }
+
+
+def at_error(dump: Dump, found: Measured, error: float) -> dict[str, Point | None]:
+    """Return the sums of each codec, where every tensor has that error."""
+    return {name: total(each, [error] * len(dump.tensors)) for name, each in found.items()}
+
+
+def at_fp4(dump: Dump, found: Measured) -> dict[str, Point | None]:
+    """Return the sums of each codec, where every tensor has the error of FP4 on it."""
+    targets = [tensor.fp4.error for tensor in dump.tensors]
+    return {name: total(each, targets) for name, each in found.items()}
+
+
+def counted(dump: Dump) -> str:
+    """Say how much is measured."""
+    plural = "" if len(dump.tensors) == 1 else "s"
+    return f"{len(dump.tensors)} tensor{plural}, {dump.size:,} values"
+
+
+def title(dump: Dump) -> str:
+    """Name a dump, and say if its tensors are small ones."""
+    return dump.name if dump.least == LARGE else f"{dump.name} *"
+
+
+def cells(dump: Dump, points: dict[str, Point | None], shown: Sequence[str]) -> list[str]:
+    """Return bits per value, the fewest in bold."""
+    bits = [point.nbits / dump.size if (point := points[name]) else np.inf for name in shown]
+    texts = [f"{b:.3f}" if np.isfinite(b) else "–" for b in bits]
+    if np.isfinite(min(bits)):
+        texts[int(np.argmin(bits))] = f"**{texts[int(np.argmin(bits))]}**"
+    return texts
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[tuple[Dump, list[str], dict[str, Point | None]]]
+) -> Iterator[str]:
+    """Return a table of dumps and of the codecs that reach the error on some; name the others."""
+    names = list(rows[0][2])
+    shown = [name for name in names if any(points[name] for _, _, points in rows)]
+    heads = ["dump", *columns, *(f"`{name}`" for name in shown)]
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for dump, first, points in rows:
+        yield f"| {' | '.join([title(dump), *first, *cells(dump, points, shown)])} |"
+    if others := [f"`{name}`" for name in names if name not in shown]:
+        yield ""
+        yield f"Out of reach of {', '.join(others)}."
+
+
+def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
+    """Return all tables."""
+    for error in ERRORS:
+        yield f"### Bits per value at an error of {error:g}\n"
+        yield from table((), [(d, [], at_error(d, m, error)) for d, m in measured])
+        yield ""
+    yield "### Bits per value at the error of FP4\n"
+    rows = []
+    for dump, found in measured:
+        energies = [tensor.energy for tensor in dump.tensors]
+        errors = [tensor.fp4.error * e for tensor, e in zip(dump.tensors, energies, strict=True)]
+        error = sum(errors) / (sum(energies) or 1)
+        bits = sum(tensor.fp4.nbits for tensor in dump.tensors) / dump.size
+        rows.append((dump, [f"{error:.4f}", f"{bits:.3f}"], at_fp4(dump, found)))
+    yield from table(("error", "FP4"), rows)
+    yield ""
+    yield "### Least error, and its bits per value\n"
+    names = list(measured[0][1])
+    yield f"| dump | {' | '.join(f'`{name}`' for name in names)} |"
+    yield "|" + "---|" * (1 + len(names))
+    for dump, found in measured:
+        texts = [least(dump, found[name]) for name in names]
+        yield f"| {title(dump)} | {' | '.join(texts)} |"
+    yield ""
+    yield "### Settings\n"
+    yield "| codec | settings |"
+    yield "|---|---|"
+    for name in names:
+        yield f"| `{name}` | {'<br>'.join(dial.described() for dial in GRID[name])} |"
+
+
+def least(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
+    """Return the least error that all tensors can have, and the bits at it."""
+    errors = [min(p.error for curve in each for p in curve.points) for each in tensors]
+    point = total(tensors, [max(errors)] * len(errors))
+    assert point is not None
+    return f"{max(errors):.2g} ({point.nbits / dump.size:.2f})"
+
+
+def parts(page: Path) -> tuple[str, str]:
+    """Return what is before and what is behind the tables of a page."""
+    before, begin, rest = page.read_text("utf-8").partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{page}: no {_BEGIN} … {_END}")
+    return before + begin, end + after
+
+
+def picture(text: str) -> Path:
+    """Return the path of a plot."""
+    if (path := Path(text)).suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{text}: must end in .svg or .png")
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse arguments, measure, print, draw."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rate_distortion", description=__doc__)
+    parser.add_argument("files", nargs="*", default=[str(EXAMPLE)], help="dumps, or folders")
+    parser.add_argument("--page", type=Path, help="write the tables into this page, not to stdout")
+    parser.add_argument(
+        "--plot",
+        type=picture,
+        default="rate-distortion.svg",
+        help="where the plot goes, .svg or .png (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    require_matplotlib()
+    if options.page:
+        parts(options.page)
+    dumps = load_all(options.files)
+    if not dumps:
+        parser.error("nothing to measure")
+    measured = []
+    for dump in dumps:
+        print(f"{dump.name}: {counted(dump)}", file=sys.stderr)
+        measured.append((dump, measure(dump)))
+    text = "\n".join(lines(measured))
+    if options.page:
+        before, after = parts(options.page)
+        options.page.write_text(f"{before}\n\n{text}\n\n{after}", "utf-8")
+    else:
+        print(text)
+    draw(measured, options.plot)
+    print(f"{options.plot}; gcodec {gcodec.__version__}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Whether to compress gradients, where, and with what: expected times, and costs in steps.
+
+A cluster has nodes of several GPUs. A step computes a gradient on each GPU and adds up all of
+them: inside each node, shares of the gradient are summed, one for each GPU; across the nodes, the
+sums of equal shares; inside each node, the results are gathered. The GPUs of a node share its
+link to the others. At each of the two levels gradients travel as they are, in a ring, or as
+messages of a codec.
+
+``docs/advise.md`` explains and works examples; `gcodec advise` is the command.
+
+>>> from gcodec import advisor
+>>> cluster = advisor.Cluster(64, 8, advisor.Link(12.5e9), advisor.Link(600e9))
+>>> work = advisor.Work(values=10**9, compute=0.1, bits=16)
+>>> schemes = [advisor.Scheme("4 bits", 4, error=0.01), advisor.Scheme("1 bit", 1, error=0.4)]
+>>> advice = advisor.advise(cluster, work, schemes)
+>>> [way.how for way in advice.best.ways]
+['ring', 'two-phase 4 bits']
+>>> f"{advice.dense.hidden:.3f} s, {advice.best.hidden:.3f} s"
+'0.321 s, 0.100 s'
+"""
+
+from gcodec.advisor.cluster import Cluster, Level, Scheme, Work
+from gcodec.advisor.convergence import (
+    Law,
+    Problem,
+    feedback_bound,
+    law_of,
+    plain_bound,
+    residual_bound,
+    steps_to_double,
+    unbiased_bound,
+)
+from gcodec.advisor.links import (
+    Link,
+    all_gather_limit,
+    all_gather_within,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    two_phase,
+    two_phase_within,
+)
+from gcodec.advisor.plans import (
+    Advice,
+    Balance,
+    Plan,
+    Way,
+    advise,
+    balance,
+    dense_plan,
+    plan,
+    ways,
+)
+
+__all__ = [
+    "Advice",
+    "Balance",
+    "Cluster",
+    "Law",
+    "Level",
+    "Link",
+    "Plan",
+    "Problem",
+    "Scheme",
+    "Way",
+    "Work",
+    "advise",
+    "all_gather_limit",
+    "all_gather_within",
+    "balance",
+    "dense_plan",
+    "feedback_bound",
+    "law_of",
+    "plain_bound",
+    "plan",
+    "residual_bound",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "ring_reduce_scatter",
+    "steps_to_double",
+    "two_phase",
+    "two_phase_within",
+    "unbiased_bound",
+    "ways",
+]

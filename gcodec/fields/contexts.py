@@ -1,0 +1,111 @@
+"""Context strings: numbers of the model, scales, exceptions, and states that say the symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from gcodec.contexts import scale_lists
+from gcodec.contexts.class_tables import SENT, ClassTable
+from gcodec.contexts.exceptions import RICE_NBITS, Exceptions
+from gcodec.contexts.scales import Matrix
+from gcodec.contexts.strings import ContextString
+from gcodec.entropy.rice import Rice
+from gcodec.fields.packed import TellCode
+from gcodec.fields.rans import states
+from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk
+from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.wire import Reader
+
+
+def context_string(walk: Walk, kind: Kind, name: str, n: int, tell: Tell) -> Iterator[Piece]:
+    """Tell a string of n symbols, up to the payload's end; nothing of none.
+
+    Parameters
+    ----------
+    walk : Walk
+    kind, name : str
+        Of symbols.
+    n : int
+    tell : callable
+        Gets the symbols, exceptions too, as an int64 array.
+    """
+    if not n:
+        return
+    first = walk.at
+    number, lanes, width, group, count = yield from _numbers(walk)
+    Matrix(width, group).check(n)
+    yield from _scales(walk, "row", -(-n // width))
+    if group:
+        yield from _scales(walk, "column", -(-width // group))
+    if number == SENT:
+        _, end = ClassTable.read(number, walk.data, walk.at, walk.end)
+        yield from walk.several("frequency", 1, {"table": end - walk.at})
+    if count:
+        yield from _exceptions(walk, count, n)
+    string = ContextString.of(walk.data, first, walk.end, n)
+    yield from walk.pad(-walk.at % 8)
+    exceptions = string.exceptions
+
+    def whole(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        wide, some = symbols.astype(np.int64), exceptions.within(at, at + symbols.size)
+        wide[exceptions.places[some] - at] = exceptions.symbols[some]
+        for symbol, told in zip(symbols.tolist(), tell(at, wide), strict=True):
+            note = f"{told.meaning}, an exception" if symbol == ESCAPE else told.meaning
+            yield told._replace(meaning=note)
+
+    tables, classes_of = string.table.read_tables(), string.scales.classes
+    yield from states(walk, kind, name, tables, n, whole, classes_of, lanes)
+
+
+def each(tell: TellCode) -> Tell:
+    """Return what tells symbols, given what tells one of an element."""
+
+    def told(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        for element, symbol in enumerate(symbols.tolist(), at):
+            yield tell(symbol, element)
+
+    return told
+
+
+def _numbers(walk: Walk) -> Generator[Piece, None, list[int]]:
+    """Tell the numbers before the scales, and return them."""
+    reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    found: list[int] = []
+    for name in ("table", "states", "width", "columns of a scale", "exceptions"):
+        value = reader.uint(1) if len(found) < 2 else reader.leb128()
+        found.append(value)
+        note = "sent" if name == "table" and value == SENT else ""
+        yield walk.piece("table", name, 8 * reader.at - walk.at, Told(value, note))
+    return found
+
+
+def _scales(walk: Walk, of: str, count: int) -> Iterator[Piece]:
+    """Tell a list of scales: what comes before its words one by one, the words together."""
+    scales, end = scale_lists.read(walk.data, walk.at, walk.end, count)
+    code = walk.field("scale", f"code of {of}s", 2)
+    yield code
+    heads = [
+        ("shift", 2),
+        ("least", 7),
+        *([("centre", 7), ("k", 3)] if not code.told.value else []),
+    ]
+    for name, nbits in heads:
+        yield walk.field("scale", name, nbits)
+    yield from walk.several(f"scale of a {of}", scales.size, {"scale": end - walk.at})
+
+
+def _exceptions(walk: Walk, count: int, n: int) -> Iterator[Piece]:
+    """Tell where exceptions are, and what they are."""
+    found, _ = Exceptions.read(count, n, walk.data, walk.at, walk.end)
+    gaps = np.diff(found.places, prepend=-1) - 1
+    lists: tuple[tuple[Kind, str, np.ndarray], ...] = (
+        *(("index", "gap", gaps), ("level", "exception", found.symbols)),
+    )
+    for kind, name, numbers in lists:
+        k = walk.field("table", f"k of {name}s", RICE_NBITS)
+        yield k
+        for at, nbits in enumerate(Rice(k.told.value).lengths(numbers).tolist()):
+            told = Told(int(numbers[at]), f"element {found.places[at]}")
+            yield walk.piece(kind, name, int(nbits), told, at)

@@ -1,0 +1,112 @@
+"""Levels of a norm and their signs: dense strings, packed or behind a table, and sparse ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from gcodec import level_strings
+from gcodec.errors import Corrupt
+from gcodec.fields import tabled
+from gcodec.fields.contexts import context_string
+from gcodec.fields.units import units
+from gcodec.fields.walk import Piece, Told, Walk
+from gcodec.fields.words import words
+from gcodec.kernels import level_codes, levels
+from gcodec.kernels.dense_string import Live
+from gcodec.kernels.levels import Scale
+
+
+def dense(
+    walk: Walk, code: str, s: int, scalars: Mapping[str, Any], scale: Scale, live: Live
+) -> Iterator[Piece]:
+    """Tell the string of a dense form, and its table.
+
+    Parameters
+    ----------
+    walk : Walk
+    code : str
+        One of `level_strings.CODES`.
+    s : int
+        The largest level.
+    scalars : mapping
+        The parameters of Rice codes.
+    scale : Scale
+    live : Live
+        Which elements have a word.
+    """
+    elements = _Elements(live if code != "context" else Live.all(live.n))
+
+    def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        places = elements.of(at, symbols.size)
+        values = _values(symbols, places, scale)
+        for symbol, place, value in zip(
+            symbols.tolist(), places.tolist(), values.tolist(), strict=True
+        ):
+            yield Told(_level(symbol), element=place, decoded=(value,), number=place)
+
+    if code in level_strings.TABLED:
+        coder: Any = code
+        coded = Live.all(live.words)
+        alphabet = level_strings.alphabet(s)
+        found = yield from tabled.table(walk, coder, alphabet, coded, _meaning)
+        yield from tabled.string(walk, found, "level", "level", live.words, tell)
+    elif code == "context":
+        yield from context_string(walk, "level", "level", live.n, tell)
+    else:
+        word = level_codes.word_code(code, s, scalars)
+        yield from words(walk, "level", "level", word, live.words, tell)
+    walk.finish()
+
+
+def sparse(
+    walk: Walk, code: str, s: int, scalars: Mapping[str, Any], scale: Scale, live: Live
+) -> Iterator[Piece]:
+    """Tell the string of a sparse form; see `dense`."""
+
+    def tell(at: np.ndarray, symbols: np.ndarray) -> Iterator[Told]:
+        values = _values(symbols, at, scale)
+        for symbol, place, value in zip(
+            symbols.tolist(), at.tolist(), values.tolist(), strict=True
+        ):
+            if live.silent is not None and live.silent[place // live.bucket]:
+                raise Corrupt("a value lies in a bucket whose norm is 0")
+            yield Told(_level(symbol), element=place, decoded=(value,))
+
+    unit = level_codes.unit_code(code, s, scalars)
+    yield from units(walk, unit, live.n, tell)
+
+
+class _Elements:
+    """Which elements have words."""
+
+    def __init__(self, live: Live) -> None:
+        self._bucket, self._first = live.bucket, np.zeros(1, np.int64)
+        self._buckets = np.zeros(1, np.int64)
+        if live.silent is not None:
+            self._buckets = np.flatnonzero(~live.silent)
+            self._first = np.arange(self._buckets.size) * live.bucket
+
+    def of(self, at: int, count: int) -> np.ndarray:
+        """Return the elements of `count` words from number `at` on."""
+        word = np.arange(at, at + count)
+        row = np.searchsorted(self._first, word, "right") - 1
+        return np.asarray(self._buckets[row] * self._bucket + word - self._first[row])
+
+
+def _values(symbols: np.ndarray, places: np.ndarray, scale: Scale) -> np.ndarray:
+    """Return the float32 numbers that symbols of these elements decode to."""
+    out = np.empty(places.size, np.float32)
+    each = Scale(scale.norms[places // scale.bucket], 1, scale.s)
+    levels.dequantize(symbols.astype(levels.symbol_dtype(scale.s)), each, 0, out)
+    return out
+
+
+def _level(symbol: int) -> int:
+    return -(symbol >> 1) if symbol & 1 else symbol >> 1
+
+
+def _meaning(symbol: int) -> str:
+    return f"level {_level(symbol):+d}"

@@ -1,0 +1,164 @@
+"""How far tensors are from one another, in float64 sums of one fixed order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+
+_CHUNK = 1 << 17
+_LANES = 256
+# Products of numbers between these neither overflow nor vanish in float64.
+_TAME = (1e-120, 1e120)
+
+
+class Difference(NamedTuple):
+    """How far b is from a; or, of several pairs, all b from all a.
+
+    Where both are the same infinity, or both NaN, they are equal and left out of all sums.
+
+    Attributes
+    ----------
+    values : int
+    norm_a, norm_b, norm_error : float
+        Of the finite values, and of b − a; the last is infinite where one of them is not finite.
+    cosine : float
+        Of the angle between them; NaN where one is 0.
+    max_error : float
+        The largest |b − a|.
+    signed, agreeing : int
+        Values of a that are not 0, and of those the ones whose sign b has.
+    """
+
+    values: int
+    norm_a: float
+    norm_b: float
+    norm_error: float
+    cosine: float
+    max_error: float
+    signed: int
+    agreeing: int
+
+    @property
+    def nmse(self) -> float:
+        """‖b − a‖² / ‖a‖²; where a is 0, that is 0 if b is, and else inf."""
+        if not self.norm_a:
+            return math.inf if self.norm_error else 0.0
+        ratio = self.norm_error / self.norm_a
+        return ratio * ratio
+
+    @property
+    def sign_agreement(self) -> float:
+        """Share of the values of a other than 0 whose sign b has; NaN where there are none."""
+        return self.agreeing / self.signed if self.signed else math.nan
+
+
+def difference(a: Values, b: Values) -> Difference:
+    """Compare two tensors of one shape, of any float dtypes."""
+    largest, max_error, wild = _largest(a, b)
+    unit = 1.0 if not largest or _TAME[0] < largest < _TAME[1] else largest
+    # The error may be far smaller than what it is an error of.
+    error_unit = 1.0 if not max_error or _TAME[0] < max_error < _TAME[1] else max_error
+    squares_a, squares_b, products, squares = [], [], [], []
+    signed = agreeing = 0
+    for x, y in _finite_pairs(a, b):
+        squares.append(_sum(np.square((y - x) / error_unit)))
+        signs = np.sign(x)
+        signed += int(np.count_nonzero(signs))
+        agreeing += int(np.count_nonzero((signs == np.sign(y)) & (signs != 0)))
+        x, y = x / unit, y / unit
+        squares_a.append(_sum(np.square(x)))
+        squares_b.append(_sum(np.square(y)))
+        products.append(_sum(x * y))
+    norms = math.sqrt(math.fsum(squares_a)), math.sqrt(math.fsum(squares_b))
+    return Difference(
+        values=a.size,
+        norm_a=unit * norms[0],
+        norm_b=unit * norms[1],
+        norm_error=math.inf if wild else error_unit * math.sqrt(math.fsum(squares)),
+        cosine=_cosine(math.fsum(products), *norms),
+        max_error=math.inf if wild else max_error,
+        signed=signed,
+        agreeing=agreeing,
+    )
+
+
+def together(parts: Sequence[Difference]) -> Difference:
+    """Return the difference of all tensors as if they were one."""
+    # hypot scales, so that it does not overflow where squares would.
+    norm_a, norm_b = (math.hypot(*(p[i] for p in parts)) for i in (1, 2))
+    cosine = math.nan
+    if norm_a and norm_b:
+        shares = (
+            p.cosine * (p.norm_a / norm_a) * (p.norm_b / norm_b)
+            for p in parts
+            if p.norm_a and p.norm_b
+        )
+        cosine = math.fsum(shares)
+    return Difference(
+        values=sum(p.values for p in parts),
+        norm_a=norm_a,
+        norm_b=norm_b,
+        norm_error=math.hypot(*(p.norm_error for p in parts)),
+        cosine=cosine,
+        max_error=max((p.max_error for p in parts), default=0.0),
+        signed=sum(p.signed for p in parts),
+        agreeing=sum(p.agreeing for p in parts),
+    )
+
+
+def _largest(a: Values, b: Values) -> tuple[float, float, bool]:
+    """Return the largest finite magnitude and error, and whether one alone is not finite."""
+    largest, error, wild = 0.0, 0.0, False
+    for x, y in _pairs(a, b):
+        both = np.isfinite(x) & np.isfinite(y)
+        if not both.all():
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            wild |= bool((~both & ~same).any())
+            x, y = x[both], y[both]
+        largest = max(largest, _max(np.abs(x)), _max(np.abs(y)))
+        with np.errstate(over="ignore"):
+            error = max(error, _max(np.abs(y - x)))
+    return largest, error, wild
+
+
+def _max(values: Values) -> float:
+    return float(np.max(values, initial=0.0))
+
+
+def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values]]:
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    for at in range(0, flat_a.size, _CHUNK):
+        part = slice(at, at + _CHUNK)
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            yield flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
+
+
+def _finite_pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values]]:
+    for x, y in _pairs(a, b):
+        both = np.isfinite(x) & np.isfinite(y)
+        yield (x, y) if both.all() else (x[both], y[both])
+
+
+def _sum(values: Values) -> float:
+    """Add up in lanes, and these by a binary tree: NumPy's own order is the machine's."""
+    lanes = np.zeros(_LANES)
+    whole = values.size - values.size % _LANES
+    for row in values[:whole].reshape(-1, _LANES):
+        lanes += row
+    lanes[: values.size - whole] += values[whole:]
+    while lanes.size > 1:
+        half = lanes.size // 2
+        lanes = lanes[:half] + lanes[half:]
+    return float(lanes[0])
+
+
+def _cosine(product: float, norm_a: float, norm_b: float) -> float:
+    if not norm_a or not norm_b:
+        return math.nan
+    return min(max(product / norm_a / norm_b, -1.0), 1.0)

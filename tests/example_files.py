@@ -1,0 +1,35 @@
+"""The files that the examples in the help of the command are about."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+import gcodec
+from gcodec.gradients.dumps import open_dump, write_dump
+
+ROOT = Path(__file__).parents[1]
+DUMP = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+POLICY = {"rules": [{"name": "*.bias", "codec": "raw"}, {"codec": "qsgd:bucket=512"}]}
+
+
+def make(folder: Path) -> None:
+    """Write grads.safetensors, next.safetensors, grads.gcf, policy.json, run/ and encoded/."""
+    shutil.copy(DUMP, folder / "grads.safetensors")
+    with open_dump(DUMP) as dump:
+        tensors = {entry.name: dump.load(entry) for entry in dump.entries}
+    changed = {name: x + np.float32(1e-3) * x for name, x in tensors.items()}
+    write_dump(folder / "next.safetensors", changed.items())
+    frames = [gcodec.encode(x, "qsgd:bucket=512", name=name) for name, x in tensors.items()]
+    (folder / "grads.gcf").write_bytes(b"".join(frames))
+    (folder / "policy.json").write_text(json.dumps(POLICY), "utf-8")
+    (folder / "run").mkdir()
+    for step in (1, 2):
+        few = list(tensors.items())[:3]
+        counter = ("bn1.num_batches", np.array(step))
+        write_dump(folder / "run" / f"step{step}.safetensors", [*few, counter])
+    (folder / "encoded").mkdir()
+    (folder / "encoded" / "step0.gcf").write_bytes(b"".join(frames[:3]))

@@ -1,0 +1,126 @@
+"""Collectives, carried out: members pass on what they have, and clocks tell when they are done."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Network:
+    """Members that send and receive at the same time, one message each."""
+
+    def __init__(self, members: int, bandwidth: float, latency: float) -> None:
+        self.bandwidth, self.latency = bandwidth, latency
+        self.clocks = [0.0] * members
+        self.sent = [0.0] * members
+        self.messages = [0] * members
+
+    def step(self, sends: list[tuple[int, int, float]]) -> None:
+        """Let all of (from, to, bytes) go at once."""
+        assert len({source for source, _, _ in sends}) == len(sends)
+        assert len({target for _, target, _ in sends}) == len(sends)
+        before = list(self.clocks)
+        for source, target, nbytes in sends:
+            done = max(before[source], before[target]) + self.latency + nbytes / self.bandwidth
+            for member in (source, target):
+                self.clocks[member] = max(self.clocks[member], done)
+            self.sent[source] += nbytes
+            self.messages[source] += 1
+
+    @property
+    def time(self) -> float:
+        return max(self.clocks)
+
+
+def reduce_scatter(net: Network, data: np.ndarray, nbytes: float) -> None:
+    """Sum (member, share, …) data in a ring: member i ends with the whole sum of share i + 1."""
+    members = len(data)
+    for t in range(members - 1):
+        shares = [(i - t) % members for i in range(members)]
+        moving = [data[i, shares[i]].copy() for i in range(members)]
+        net.step([(i, (i + 1) % members, nbytes / members) for i in range(members)])
+        for i in range(members):
+            data[(i + 1) % members, shares[i]] += moving[i]
+
+
+def gather_shares(net: Network, data: np.ndarray, nbytes: float) -> None:
+    """Pass on the sums that `reduce_scatter` left, until all have all."""
+    members = len(data)
+    for t in range(members - 1):
+        shares = [(i + 1 - t) % members for i in range(members)]
+        moving = [data[i, shares[i]].copy() for i in range(members)]
+        net.step([(i, (i + 1) % members, nbytes / members) for i in range(members)])
+        for i in range(members):
+            data[(i + 1) % members, shares[i]] = moving[i]
+
+
+def all_reduce(net: Network, data: np.ndarray, nbytes: float) -> None:
+    reduce_scatter(net, data, nbytes)
+    gather_shares(net, data, nbytes)
+
+
+def all_gather(net: Network, data: np.ndarray, nbytes: float) -> None:
+    """Pass on whole messages in a ring, and sum them where they are."""
+    members = len(data)
+    messages = data.copy()
+    for t in range(members - 1):
+        net.step([(i, (i + 1) % members, nbytes) for i in range(members)])
+        for i in range(members):
+            data[(i + 1) % members] += messages[(i - t) % members]
+
+
+def two_phase(net: Network, data: np.ndarray, nbytes: float) -> None:
+    """Send each member its share of every message; sum; send the sums to all."""
+    members = len(data)
+    messages = data.copy()
+    for t in range(1, members):
+        net.step([(i, (i + t) % members, nbytes / members) for i in range(members)])
+        for i in range(members):
+            to = (i + t) % members
+            data[to, to] += messages[i, to]
+    sums = [data[i, i].copy() for i in range(members)]
+    for t in range(1, members):
+        net.step([(i, (i + t) % members, nbytes / members) for i in range(members)])
+        for i in range(members):
+            data[(i + t) % members, i] = sums[i]
+
+
+BETWEEN = {"ring": all_reduce, "two-phase": two_phase, "all-gather": all_gather}
+
+
+def hierarchical(
+    nodes: int,
+    gpus: int,
+    between: tuple[float, float],
+    inside: tuple[float, float],
+    nbytes: float,
+    how: str,
+    message: float,
+) -> tuple[float, np.ndarray]:
+    """Sum one number per share of every GPU, and tell the time that it took.
+
+    Inside each node in rings; between nodes the GPUs of one place exchange their shares, `message`
+    bytes for all shares together, at once and over one link of the node.
+    """
+    # Of (node, GPU, share inside the node, share between nodes).
+    random = np.random.default_rng(nodes * 100 + gpus)
+    data = random.integers(0, 1000, (nodes, gpus, gpus, nodes))
+    expected = data.sum((0, 1))
+    time = 0.0
+    for node in range(nodes):
+        net = Network(gpus, *inside)
+        reduce_scatter(net, data[node], nbytes)
+    time += net.time
+    # A share of the link's bandwidth for each GPU, as all of them send all the time.
+    for gpu in range(gpus):
+        net = Network(nodes, between[0] / gpus, between[1])
+        share = (gpu + 1) % gpus
+        mine = data[:, gpu, share].copy()
+        BETWEEN[how](net, mine, message / gpus)
+        data[:, gpu, share] = mine
+    time += net.time
+    for node in range(nodes):
+        net = Network(gpus, *inside)
+        gather_shares(net, data[node], nbytes)
+    time += net.time
+    assert (data == expected).all()
+    return time, data

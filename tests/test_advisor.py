@@ -1,0 +1,355 @@
+"""Costs of collectives against a simulation that moves the data, and plans by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import collectives
+
+import gcodec
+from gcodec import advisor
+from gcodec.advisor import Cluster, Link, Scheme, Work
+
+GBIT = 1e9 / 8
+# 64 nodes with 8 GPUs, 100 Gbit/s between and 600 GB/s inside them; 10⁹ values of float16; 100 ms.
+LARGE = Cluster(64, 8, Link(100 * GBIT), Link(600e9))
+WORK = Work(10**9, 0.1, bits=16)
+
+counts = st.integers(1, 40)
+amounts = st.floats(0, 1e12)
+links = st.builds(Link, st.floats(1e3, 1e13), st.sampled_from([0.0, 1e-6, 1e-3, 1.0]))
+close = {"rel": 1e-9, "abs": 1e-12}
+
+
+# --- collectives --------------------------------------------------------------------------------
+
+
+@given(counts, amounts, links)
+def test_costs_are_those_of_a_simulation(members: int, nbytes: float, link: Link) -> None:
+    for name, simulate, told, steps, sent in (
+        ("ring", collectives.all_reduce, advisor.ring_all_reduce, 2, 2 / members),
+        ("two-phase", collectives.two_phase, advisor.two_phase, 2, 2 / members),
+        ("all-gather", collectives.all_gather, advisor.ring_all_gather, 1, 1),
+    ):
+        net = collectives.Network(members, link.bandwidth, link.latency)
+        data = np.random.default_rng(members).integers(0, 1000, (members, members))
+        expected = data.sum(0)
+        simulate(net, data, nbytes)
+        assert (data == expected).all(), name
+        assert net.messages == [steps * (members - 1)] * members
+        assert net.sent == pytest.approx([sent * (members - 1) * nbytes] * members, **close)
+        assert told(nbytes, members, link) == pytest.approx(net.time, **close)
+    net = collectives.Network(members, link.bandwidth, link.latency)
+    collectives.reduce_scatter(net, np.zeros((members, members)), nbytes)
+    assert advisor.ring_reduce_scatter(nbytes, members, link) == pytest.approx(net.time, **close)
+
+
+def test_costs_by_hand() -> None:
+    link = Link(12.5e9, 1e-5)
+    assert advisor.ring_all_reduce(2e9, 64, link) == pytest.approx(0.315 + 126e-5)
+    assert advisor.ring_all_gather(0.6e9, 64, link) == pytest.approx(3.024 + 63e-5)
+    assert advisor.two_phase(0.6e9, 64, link) == pytest.approx(0.0945 + 126e-5)
+    # The chapter's 28 s: 175·10⁹ float32 over 400 Gbit/s, for ever more members.
+    assert advisor.ring_all_reduce(7e11, 2**20, Link(400 * GBIT)) == pytest.approx(28, rel=1e-5)
+    for cost in (advisor.ring_all_reduce, advisor.ring_all_gather, advisor.two_phase):
+        assert cost(1e9, 1, link) == 0
+        assert cost(0, 3, Link(1e9)) == 0
+
+
+@given(counts, counts, amounts, amounts, links)
+def test_more_is_never_faster(a: int, b: int, m: float, n: float, link: Link) -> None:
+    for cost in (advisor.ring_all_reduce, advisor.ring_all_gather, advisor.two_phase):
+        low, high = sorted((cost(min(m, n), min(a, b), link), cost(max(m, n), max(a, b), link)))
+        assert low <= high * (1 + 1e-12)
+        assert cost(max(m, n), max(a, b), link) == high or low == pytest.approx(high)
+        wider = Link(2 * link.bandwidth, link.latency)
+        assert cost(m, a, wider) <= cost(m, a, link)
+        later = Link(link.bandwidth, link.latency + 1)
+        assert cost(m, a, later) >= cost(m, a, link)
+
+
+@given(st.integers(2, 10**6), amounts, links)
+def test_limit_of_all_gather(members: int, nbytes: float, link: Link) -> None:
+    dense = advisor.ring_all_reduce(nbytes, members, link)
+    limit = advisor.all_gather_limit(nbytes, members, link)
+    assert advisor.ring_all_gather(limit, members, link) == pytest.approx(dense, **close)
+    more = advisor.ring_all_gather(1.01 * limit + 1, members, link)
+    assert more > dense * (1 + 1e-9)
+
+
+@given(st.integers(2, 10**6), st.floats(0, 1e6), links)
+def test_sizes_that_take_a_time(members: int, time: float, link: Link) -> None:
+    for cost, size, steps in (
+        (advisor.two_phase, advisor.two_phase_within, 2 * (members - 1)),
+        (advisor.ring_all_gather, advisor.all_gather_within, members - 1),
+    ):
+        nbytes = size(time, members, link)
+        if nbytes is None:
+            assert steps * link.latency > time
+        else:
+            assert cost(nbytes, members, link) == pytest.approx(time, rel=1e-9, abs=1e-9)
+
+
+# --- plans --------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 6), amounts, amounts, links, links,
+    st.sampled_from(["ring", "two-phase", "all-gather"]),
+)  # fmt: skip
+def test_plans_are_those_of_a_simulation(
+    nodes: int, gpus: int, dense: float, sent: float, between: Link, inside: Link, how: str
+) -> None:
+    values = 8 * 10**9
+    work = Work(values, 1.0, bits=max(dense / 1e12 * 64, 1e-9))
+    nbytes = values * work.bits / 8
+    message = values * (sent / 1e12) / 8 if how != "ring" else nbytes
+    cluster = Cluster(nodes, gpus, between, inside)
+    chosen = []
+    for level in cluster.levels:
+        options = advisor.ways(cluster, work, level, [Scheme("x", sent / 1e12)])
+        wanted = how if level == "between" else "ring"
+        chosen.append(next(way for way in options if way.collective == wanted))
+    told = advisor.plan(work, chosen)
+    ends = [(link.bandwidth, link.latency) for link in (between, inside)]
+    time, _ = collectives.hierarchical(nodes, gpus, ends[0], ends[1], nbytes, how, message)
+    assert told.communication == pytest.approx(time, **close)
+    assert told.step == pytest.approx(1 + time)
+    assert told.hidden == pytest.approx(max(1, time))
+
+
+def test_exercise_by_hand() -> None:
+    dense = advisor.dense_plan(LARGE, WORK)
+    inside, between = dense.ways
+    assert (inside.level, between.level) == ("inside", "between")
+    assert inside.time == pytest.approx(2 * 7 / 8 * 2 / 600)
+    assert between.time == pytest.approx(0.315)
+    assert dense.communication == dense.hidden == pytest.approx(0.3208333333)
+    assert dense.step == pytest.approx(0.4208333333)
+    ways = advisor.ways(LARGE, WORK, "between", [Scheme("top 10 %", 4.8)])
+    assert [way.collective for way in ways] == ["ring", "all-gather", "two-phase"]
+    assert [way.time for way in ways] == pytest.approx([0.315, 3.024, 0.0945])
+    assert ways[1].time / ways[0].time == pytest.approx(9.6)
+
+
+def test_inside_a_node_shares_are_enough() -> None:
+    scheme = Scheme("x", 1)
+    inside = advisor.ways(LARGE, WORK, "inside", [scheme])
+    assert [way.collective for way in inside] == ["ring", "two-phase"]
+    alone = Cluster(1, 8, inside=Link(600e9))
+    assert [way.collective for way in advisor.ways(alone, WORK, "inside", [scheme])] == [
+        *("ring", "all-gather", "two-phase")
+    ]
+    assert alone.levels == ("inside",)
+    assert Cluster(3, 1, Link(1)).levels == ("between",)
+    assert Cluster().levels == ()
+
+
+def test_coding_by_hand() -> None:
+    work = Work(8000, 1.0, encode=1000, decode=2000)
+    cluster = Cluster(4, 2, Link(1e9), Link(1e9))
+    _, gather, shares = advisor.ways(cluster, work, "between", [Scheme("x", 1)])
+    assert gather.coding == 4000 / 1000 + 4 * 4000 / 2000  # own, and those of four nodes
+    assert shares.coding == (4000 + 1000) / 1000 + (4 * 1000 + 4 * 1000) / 2000
+    inside = advisor.ways(cluster, work, "inside", [Scheme("x", 1)])[1]
+    assert inside.coding == (8000 + 4000) / 1000 + (2 * 4000 + 2 * 4000) / 2000
+    told = advisor.plan(work, [inside, gather])
+    assert told.coding == inside.coding + gather.coding
+    # Coding is never hidden, communication is.
+    assert told.communication < 1
+    assert told.hidden == 1 + told.coding < told.step
+
+
+def test_overlap_by_hand() -> None:
+    cluster = Cluster(2, 1, Link(1e9))
+    work = Work(10**9, 2.0, bits=24)  # 3 s
+    for overlap, hidden in ((0, 5.0), (0.5, 4.0), (1, 3.0)):
+        told = advisor.dense_plan(cluster, Work(10**9, 2.0, bits=24, overlap=overlap))
+        assert (told.step, told.hidden) == pytest.approx((5.0, hidden))
+    half = advisor.ways(cluster, work, "between", [Scheme("x", 1)])[2]
+    assert advisor.plan(work, [half]).hidden == 2.0
+
+
+def test_balance_by_hand() -> None:
+    found = {(b.level, b.collective): b.bits for b in advisor.balance(LARGE, WORK)}
+    left = 0.1 - 2 * 7 / 8 * 2 / 600
+    assert found["between", "two-phase"] == pytest.approx(16 * left / 0.315)
+    assert found["between", "all-gather"] == pytest.approx(8 * left * 12.5e9 / 63 / 1e9)
+    # Whatever is done inside nodes, the nodes' own link takes longer than the computation.
+    assert found["inside", "two-phase"] is None
+    # Without the rest: 100 of 315 ms.
+    (shares, gather) = advisor.balance(Cluster(64, 1, Link(12.5e9)), WORK)
+    assert shares.bits == pytest.approx(16 * 100 / 315)
+    assert gather.bits == pytest.approx(8 * 0.1 * 12.5 / 63)
+    # Latency alone takes 126 times as long as that of one message.
+    late = advisor.balance(Cluster(64, 1, Link(12.5e9, 1e-3)), WORK)
+    assert late[0].bits is None and late[1].bits == pytest.approx(8 * (0.1 - 0.063) * 12.5 / 63)
+
+
+@given(
+    st.integers(2, 100), st.integers(1, 8), links, links, st.floats(1e-3, 10),
+    st.integers(1, 10**12),
+)  # fmt: skip
+def test_at_the_balance_both_take_as_long(
+    nodes: int, gpus: int, between: Link, inside: Link, compute: float, values: int
+) -> None:
+    cluster, work = Cluster(nodes, gpus, between, inside), Work(values, compute)
+    dense = advisor.dense_plan(cluster, work)
+    for b in advisor.balance(cluster, work):
+        others = [way for way in dense.ways if way.level != b.level]
+        least = advisor.ways(cluster, work, b.level, [Scheme("nothing", 0)])
+        if b.bits is None:
+            nothing = next(way for way in least if way.collective == b.collective)
+            assert advisor.plan(work, [*others, nothing]).communication > compute * (1 - 1e-9)
+        elif b.bits <= 1e6:
+            scheme = Scheme("x", b.bits)
+            ways = advisor.ways(cluster, work, b.level, [scheme])
+            own = next(way for way in ways if way.collective == b.collective)
+            told = advisor.plan(work, [*others, own]).communication
+            assert told == pytest.approx(compute, rel=1e-6)
+
+
+# --- advice -------------------------------------------------------------------------------------
+
+SCHEMES = [
+    Scheme("8 bits", 8, 1e-4),
+    Scheme("4 bits", 4, 0.01),
+    Scheme("1 bit", 1, 0.4),
+    Scheme("1 %", 0.24, 0.8),
+    Scheme("nothing", 0, 1.0, converges=False),
+    Scheme("hearsay", 0.01),
+]
+
+
+def advised(cluster: Cluster, work: Work, **more: Any) -> list[str]:
+    return [way.how for way in advisor.advise(cluster, work, SCHEMES, **more).best.ways]
+
+
+def test_what_need_not_be_compressed_is_not() -> None:
+    # One node with fast links, whatever the one between nodes would be.
+    assert advised(Cluster(1, 8, Link(1.0), Link(600e9)), WORK) == ["ring"]
+    assert advised(LARGE, Work(10**9, 0.4, bits=16)) == ["ring", "ring"]
+
+
+def test_the_gentlest_that_is_fast_enough_is_advised() -> None:
+    assert advised(LARGE, WORK) == ["ring", "two-phase 4 bits"]
+    assert advised(LARGE, Work(10**9, 0.2, bits=16)) == ["ring", "two-phase 8 bits"]
+    slow = Cluster(64, 8, Link(25 * GBIT), Link(600e9))
+    assert advised(slow, WORK) == ["ring", "two-phase 1 bit"]
+    # Two nodes: gathering takes as long as two phases, and loses half as much.
+    assert advised(Cluster(2, 1, Link(GBIT)), Work(10**9, 4.5)) == ["all-gather 4 bits"]
+    # Links inside that are slow too.
+    pcie = Cluster(64, 8, Link(100 * GBIT), Link(12e9))
+    assert advised(pcie, WORK) == ["two-phase 4 bits", "two-phase 1 bit"]
+
+
+def test_without_overlap_fewer_bits_pay() -> None:
+    work = Work(10**9, 0.1, bits=16, overlap=0)
+    # The fastest step takes 104.8 ms; 110.6 ms with a ring inside the nodes, 107.6 ms with 8 bits.
+    assert advised(LARGE, work) == ["two-phase 8 bits", "two-phase 1 %"]
+    assert advised(LARGE, work, tolerance=0.06) == ["ring", "two-phase 1 %"]
+    assert advised(LARGE, work, tolerance=0.2) == ["ring", "two-phase 1 bit"]
+    assert advised(LARGE, work, tolerance=10) == ["ring", "ring"]
+
+
+def test_slow_coding_is_not_advised() -> None:
+    fast = Cluster(2, 1, Link(1e9))
+    work = Work(10**9, 1.0, bits=16)
+    assert advised(fast, work) == ["all-gather 8 bits"]
+    slow = Work(10**9, 1.0, bits=16, encode=1e9, decode=1e9)
+    assert advised(fast, slow) == ["ring"]
+
+
+def test_what_sends_nothing_is_never_advised() -> None:
+    hopeless = Cluster(64, 1, Link(1e6))
+    assert advised(hopeless, WORK) == ["two-phase 1 %"]
+    for known in (SCHEMES[4], SCHEMES[5]):
+        best = advisor.advise(hopeless, WORK, [known]).best
+        assert [way.how for way in best.ways] == ["ring"]
+
+
+def test_one_gpu_has_nobody_to_agree_with() -> None:
+    told = advisor.advise(Cluster(), WORK, SCHEMES)
+    assert told.best == told.dense and told.best.ways == () and told.ways == ()
+    assert told.best.step == told.best.hidden == 0.1
+    assert told.balances == ()
+    with pytest.raises(gcodec.ParameterError, match="level='inside': must be one of none"):
+        advisor.ways(Cluster(), WORK, "inside", [])
+
+
+@given(
+    st.integers(1, 64), st.integers(1, 8), links, links, st.floats(0, 10), st.floats(0, 1),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_advice_is_never_slower_than_dense(
+    nodes: int, gpus: int, between: Link, inside: Link, compute: float, overlap: float, more: float
+) -> None:
+    cluster = Cluster(nodes, gpus, between, inside)
+    work = Work(10**8, compute, overlap=overlap)
+    told = advisor.advise(cluster, work, SCHEMES, tolerance=more)
+    assert told.best.hidden <= (1 + more) * told.dense.hidden * (1 + 1e-12)
+    strict = advisor.advise(cluster, work, SCHEMES, tolerance=0)
+    assert strict.best.hidden <= told.best.hidden * (1 + 1e-12)
+    assert told.best.error is not None and strict.best.error is not None
+    assert told.best.error <= strict.best.error
+    fewer = advisor.advise(cluster, work, SCHEMES[:2], tolerance=0)
+    assert strict.best.hidden <= fewer.best.hidden * (1 + 1e-12)
+    for plan in (told.best, told.dense):
+        assert max(compute, plan.communication) <= plan.hidden * (1 + 1e-12) or overlap < 1
+        assert plan.hidden <= plan.step
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Link(0), "bandwidth=0: must be a finite number"),
+        (lambda: Link(-1.0), "bandwidth=-1.0"),
+        (lambda: Link(math.nan), "bandwidth=nan"),
+        (lambda: Link(math.inf), "bandwidth=inf"),
+        (lambda: Link("fast"), "bandwidth='fast'"),
+        (lambda: Link(1, -1e-6), "latency=-1e-06"),
+        (lambda: Link(1, math.inf), "latency=inf"),
+        (lambda: Cluster(0), "nodes=0: must be an integer from 1"),
+        (lambda: Cluster(1.5), "nodes=1.5"),
+        (lambda: Cluster(True), "nodes=True"),
+        (lambda: Cluster(2), "between=None: must be a Link, for 2 nodes"),
+        (lambda: Cluster(1, 2), "inside=None: must be a Link, for 2 gpus"),
+        (lambda: Cluster(2, 1, 1e9), "between=1000000000.0: must be a Link"),
+        (lambda: Work(0, 1.0), "values=0: must be an integer from 1"),
+        (lambda: Work(1, -1.0), "compute=-1.0: must be a finite number of seconds"),
+        (lambda: Work(1, math.nan), "compute=nan"),
+        (lambda: Work(1, 1, bits=0), "bits=0"),
+        (lambda: Work(1, 1, bits=65), "bits=65"),
+        (lambda: Work(1, 1, overlap=1.1), "overlap=1.1: must be a share from 0 to 1"),
+        (lambda: Work(1, 1, encode=0), "encode=0"),
+        (lambda: Work(1, 1, decode=math.nan), "decode=nan"),
+        (lambda: Scheme("x", -1), "bits=-1"),
+        (lambda: Scheme("x", 1, -0.1), "error=-0.1"),
+        (lambda: advisor.advise(Cluster(), WORK, [], tolerance=-1), "tolerance=-1"),
+        (lambda: advisor.ring_all_reduce(-1, 2, Link(1)), "nbytes=-1"),
+        (lambda: advisor.ring_all_gather(math.nan, 2, Link(1)), "nbytes=nan"),
+        (lambda: advisor.two_phase(1, 0, Link(1)), "members=0"),
+        (lambda: advisor.two_phase_within(1, 1, Link(1)), "members=1: must be 2 or more"),
+        (lambda: advisor.all_gather_within(-1, 2, Link(1)), "time=-1"),
+        (lambda: advisor.all_gather_limit(1, 2**31, Link(1)), "members=2147483648"),
+    ],
+)
+def test_bad_arguments_are_named(make: Any, message: str) -> None:
+    with pytest.raises(gcodec.ParameterError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
+
+
+def test_results_stay_finite_or_infinite() -> None:
+    slow = Link(5e-324, 1e300)
+    cluster = Cluster(2**31 - 1, 2**31 - 1, slow, slow)
+    told = advisor.advise(cluster, Work(2**63 - 1, 1e300), SCHEMES)
+    assert not math.isnan(told.best.hidden) and not math.isnan(told.dense.step)

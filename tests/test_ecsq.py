@@ -1,0 +1,284 @@
+"""ecsq: targets that are met, rounding, centroids, what is refused, small and odd tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import Corrupt, ParameterError, Truncated
+from gcodec.gradients.dumps import open_dump
+from gcodec.kernels import scalar_quantize
+from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST
+from gcodec.seek import SeekTable
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
+
+
+def matrix(rows: int, columns: int, spread: float = 1.0, seed: int = 0) -> np.ndarray:
+    """Laplace values, with scales of rows and columns that vary by octaves."""
+    rng = np.random.default_rng(seed)
+    x = rng.laplace(0, 1e-3, (rows, columns))
+    x *= np.exp2(rng.normal(0, spread, (rows, 1)) + rng.normal(0, spread, columns))
+    return x.astype(np.float32)
+
+
+def example(least: int) -> list[np.ndarray]:
+    """Tensors of a real gradient."""
+    with open_dump(EXAMPLE) as dump:
+        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    return [x for x in every if x.size >= least]
+
+
+def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
+    """Relative error, and bytes of the frame."""
+    frame = gcodec.encode(x, spec, **options)
+    off = gcodec.decode(frame).astype(np.float64) - x
+    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
+
+
+@pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
+def test_an_error_is_met(target: float) -> None:
+    for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:
+        found, _ = error_of(x, f"ecsq:nmse={target}")
+        assert 0.98 * target <= found <= 1.01 * target
+    jumps = matrix(40, 30, 3.0)  # a few values are nearly all of it
+    assert 0.8 * target <= error_of(jumps, f"ecsq:nmse={target}")[0] <= 1.01 * target
+
+
+@pytest.mark.parametrize("target", [0.3, 1.5, 4.0])
+def test_bits_are_met(target: float) -> None:
+    for x in (matrix(300, 200), matrix(1000, 70, 2.0), *example(30_000)):
+        payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
+        assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
+
+
+def test_what_cannot_be_met() -> None:
+    x = matrix(30, 20)
+    with pytest.raises(ParameterError, match=r"bits=31.*at most"):
+        gcodec.encode(x, "ecsq:bits=31")
+    with pytest.raises(ParameterError, match=r"bits=0.001.*at least"):
+        gcodec.encode(x, "ecsq:bits=0.001")
+    with pytest.raises(ParameterError, match=r"nmse=1e-20.*at least"):
+        gcodec.encode(x, "ecsq:nmse=1e-20")
+    with pytest.raises(ParameterError, match=r"step=1e-12.*at least"):
+        gcodec.encode(x, "ecsq:step=1e-12")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("ecsq:nmse=0", "ecsq:nmse=1", "ecsq:nmse=nan", "ecsq:step=-1", "ecsq:step=inf"),
+        *("ecsq:bits=33", "ecsq:bits=-1", "ecsq:step=1,nmse=0.1", "ecsq:step=1,bits=2"),
+        *("ecsq:bits=2,nmse=0.1", "ecsq:rounding=up"),
+    ],
+)
+def test_parameters_that_are_wrong(spec: str) -> None:
+    name = spec.removeprefix("ecsq:").rpartition(",")[2].partition("=")[0]
+    with pytest.raises(ParameterError, match=name):
+        gcodec.parse(spec)
+
+
+def test_rated_levels_are_those_of_the_rule() -> None:
+    rng = np.random.default_rng(1)
+    x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
+    x[::1999] *= 1000
+    classes = rng.integers(0, CLASSES, x.size).astype(np.uint8)
+    step = np.float32(0.7)
+    symbols = np.empty(x.size, np.uint8)
+    errors = scalar_quantize.rated_levels(x, step, lambda i, j, _: classes[i:j], symbols)
+    f32 = np.float32
+    y = np.abs(x) * f32(1 / np.float64(step))
+    d = np.maximum(0, 44 - classes.astype(np.int64)).astype(f32)
+    bound = np.minimum(f32(0.5) + d * d * f32(29 / 8192), f32(1.65))
+    lower = np.minimum(d * f32(0.08), f32(0.45))
+    level = np.maximum(np.floor(y + (f32(0.5) - lower)), 1)
+    level = np.where(y < bound, 0, level).astype(np.int64)
+    expected = np.where(level > MOST, ESCAPE, 2 * level + ((x < 0) & (level > 0)))
+    np.testing.assert_array_equal(symbols, expected)
+    rests = np.trunc((y - level.astype(f32)) * f32(FINE)).astype(np.int64)
+    groups = [level == 1, level == 2, level > 2]
+    assert errors.counts.tolist() == [int(g.sum()) for g in groups]
+    assert errors.rests.tolist() == [int(rests[g].sum()) for g in groups]
+    assert errors.squares == int((rests**2).sum())
+    assert errors.escapes == int((level > MOST).sum())
+
+
+def test_centroids_lower_the_error() -> None:
+    x = matrix(400, 100)
+    codec = gcodec.parse("ecsq:step=0.003")
+    symbols = codec.quantize(x)
+    middle = symbols._replace(centroids=np.full(3, 128, np.uint8))
+
+    def off(some: object) -> float:
+        return float(((codec.dequantize(some, x.shape).astype(np.float64) - x) ** 2).sum())
+
+    assert off(symbols) < 0.99 * off(middle)
+    for k in range(3):
+        for by in (-2, 2):
+            other = symbols.centroids.copy()
+            other[k] = int(other[k]) + by
+            assert off(symbols) <= off(symbols._replace(centroids=other))
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:step=0.01", "ecsq:rounding=stochastic,bits=0"])
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (1,), (7,), (5, 1), (300, 300)])
+def test_zeros(spec: str, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    x[...] = -0.0
+    frame = gcodec.encode(x, spec)
+    assert len(frame) < 60
+    found = gcodec.decode(frame)
+    assert found.shape == shape
+    assert not found.any()
+    assert not np.signbit(found).any()
+
+
+@pytest.mark.parametrize("value", [1.0, -3e-9, 1e-41, 1e38])
+@pytest.mark.parametrize("shape", [(), (1,), (100,), (64, 64)])
+def test_constants(value: float, shape: tuple[int, ...]) -> None:
+    x = np.full(shape, value, np.float32)
+    frame = gcodec.encode(x, "ecsq:nmse=0.001")
+    found = gcodec.decode(frame)
+    np.testing.assert_allclose(found, x, rtol=0.04)
+
+
+def test_a_gradient_of_any_size_takes_the_same_bits() -> None:
+    x = matrix(100, 90)
+    sizes = {len(gcodec.encode(x * np.float32(s), "ecsq")) for s in (1, 2.0**-60, 2.0**90)}
+    assert len(sizes) == 1
+
+
+def test_empty_rows_cost_little() -> None:
+    x = np.zeros((4000, 100), np.float32)
+    x[::20] = matrix(200, 100)
+    full, sparse = (len(gcodec.encode(each, "ecsq:step=0.002")) for each in (x[::20].copy(), x))
+    assert sparse < full + 4000 / 8 + 100_000 / 64
+    assert not gcodec.decode(gcodec.encode(x, "ecsq:step=0.002"))[1].any()
+
+
+def test_fewer_bits_than_without_scales() -> None:
+    """Than the levels' own entropy, tables and scales included."""
+    for x in (matrix(700, 300), matrix(300, 200, 2.0)):
+        symbols = gcodec.parse("ecsq").quantize(x)
+        counts = np.bincount(symbols.symbols)
+        counts = counts[counts > 0]
+        entropy = float((counts * np.log2(x.size / counts)).sum())
+        assert 8 * len(gcodec.encode(x, "ecsq")) < 0.9 * entropy
+
+
+def test_stochastic_rounding_has_the_expected_error() -> None:
+    x = matrix(200, 100, 0.0)
+    for step in (0.0005, 0.004):
+        frames = [
+            gcodec.encode(x, f"ecsq:rounding=stochastic,step={step}", seed=s) for s in (1, 2)
+        ]
+        assert frames[0] != frames[1]
+        y = np.abs(x.astype(np.float64)) / np.float32(step)
+        rest = y - np.floor(y)
+        expected = float((rest * (1 - rest)).sum()) * float(np.float32(step)) ** 2
+        for frame in frames:
+            off = gcodec.decode(frame).astype(np.float64) - x
+            assert float((off**2).sum()) == pytest.approx(expected, rel=0.05)
+            assert np.abs(off).max() <= step * 1.0001
+
+
+def test_large_levels_are_exceptions() -> None:
+    x = matrix(64, 64)
+    x[3, 5], x[60, 63] = 70.0, -900.0
+    for spec in ("ecsq:step=0.001", "ecsq:step=0.001,rounding=stochastic"):
+        codec = gcodec.parse(spec)
+        symbols = codec.quantize(x, seed=4)
+        assert (symbols.symbols == ESCAPE).sum() == symbols.beyond.size >= 2
+        found = gcodec.decode(gcodec.encode(x, spec, seed=4))
+        assert np.abs(found - x).max() <= 0.0013
+        payload = codec.encode(x, seed=4)
+        again = codec.unpack(payload, x.shape)
+        for one, other in zip(symbols[1:4], again[1:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = matrix(1500, 1000)
+    frames = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        for spec in ("ecsq:nmse=0.1", "ecsq:rounding=stochastic"):
+            frames.append(gcodec.encode(x, spec, seed=7))
+            np.testing.assert_array_equal(gcodec.decode(frames[-1]), gcodec.decode(frames[-1]))
+    assert frames[:2] == frames[2:]
+    frame = gcodec.Frame.from_bytes(frames[0])
+    assert frame.payload.seek is not None
+    np.testing.assert_array_equal(frame.without_seek().decode(), frame.decode())
+
+
+def test_a_wrong_seek_table_is_corrupt() -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(matrix(1500, 1000), "ecsq:nmse=0.001"))
+    seek = frame.payload.seek
+    assert seek is not None
+    assert seek.log2_block == 16
+    states = seek.states.copy()
+    states[1, 7] ^= 1 << 20
+    wrong = SeekTable.of(seek.log2_block, seek.offsets, None, states)
+    with pytest.raises(Corrupt, match="seek table"):
+        frame.codec.decode(frame.payload._replace(seek=wrong), frame.shape)
+
+
+@pytest.mark.parametrize("step", [1e36, 1e37])
+def test_values_near_the_end_of_float32(step: float) -> None:
+    x = np.linspace(-3e38, 3.4e38, 100, dtype=np.float32)
+    assert np.isfinite(gcodec.decode(gcodec.encode(x, f"ecsq:step={step}"))).all()
+
+
+def test_points_past_float32_are_refused() -> None:
+    x = np.array([1e38, 3.4e38, -3.4e38], np.float32)
+    with pytest.raises(ParameterError, match="float32"):
+        gcodec.encode(x, "ecsq:step=2.3e38,rounding=stochastic", seed=1)
+
+
+def test_values_that_pass_float32_are_refused() -> None:
+    x = matrix(10, 10)
+    codec = gcodec.parse("ecsq:step=0.001")
+    payload = codec.encode(x)
+    huge = payload._replace(
+        codec=codec.replaced(step=3e38), scalars={**payload.scalars, "step": 3e38}
+    )
+    with pytest.raises(Corrupt, match="float32"):
+        codec.decode(huge, x.shape)
+    with pytest.raises(Corrupt, match="float32"):
+        codec.unpack(huge, x.shape)
+
+
+def test_payloads_that_are_cut_or_long() -> None:
+    x = matrix(30, 40)
+    codec = gcodec.parse("ecsq")
+    payload = codec.encode(x)
+    data = payload.tobytes()
+    scalars = payload.scalars
+    np.testing.assert_array_equal(
+        codec.decode(data, x.shape, **scalars), codec.decode(payload, x.shape)
+    )
+    for length in range(len(data)):
+        with pytest.raises((Truncated, Corrupt)):
+            codec.decode(data[:length], x.shape, **scalars)
+    with pytest.raises(Corrupt, match="behind"):
+        codec.decode(data + b"\0\0", x.shape, **scalars)
+    with pytest.raises(Corrupt, match="code nothing"):
+        codec.decode(data, x.shape, **{**scalars, "step": 0.0})
+
+
+def test_feedback_sends_what_was_left() -> None:
+    steps = [matrix(100, 80) + matrix(100, 80, seed=i) for i in range(1, 9)]
+    total, error = sum(s.astype(np.float64) for s in steps), {}
+    for name, feedback in (("with", gcodec.Feedback("ecsq:nmse=0.3")), ("without", None)):
+        sent = np.zeros_like(total)
+        for step in steps:
+            frame = (
+                feedback.compress("w", step) if feedback else gcodec.encode(step, "ecsq:nmse=0.3")
+            )
+            sent += gcodec.decode(frame)
+        error[name] = float(((total - sent) ** 2).sum() / (total**2).sum())
+    assert error["with"] < 0.3 * error["without"]

@@ -1,0 +1,49 @@
+"""Write what the command prints into pages: ``python tools/captures.py docs/advise.md``.
+
+A capture is a ``text`` block that begins with ``$ gcodec …``; what follows is replaced by what the
+call prints into a pipe of a machine with the example files, notes included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(r"^```text\n\$ (gcodec .*)\n((?:.*\n)*?)```$", re.MULTILINE)
+
+
+def captures(page: Path) -> list[tuple[str, str]]:
+    """Return calls and what a page shows of them."""
+    return _BLOCK.findall(page.read_text("utf-8"))
+
+
+def output(call: str) -> str:
+    """Run a call, and return what it prints: first to stdout, then to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(call)],
+        cwd=ROOT,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        encoding="utf-8",
+    )
+    if done.returncode:
+        raise SystemExit(f"{call}: exit code {done.returncode}\n{done.stderr}")
+    return "".join(f"{line.rstrip()}\n" for line in (done.stdout + done.stderr).splitlines())
+
+
+def main() -> None:
+    """Rewrite the pages that are named."""
+    for name in sys.argv[1:]:
+        page = Path(name)
+        text = page.read_text("utf-8")
+        new = _BLOCK.sub(lambda m: f"```text\n$ {m[1]}\n{output(m[1])}```", text)
+        page.write_text(new, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Make ``gcodec/contexts/class_tables.txt``: the static tables of classes.
+
+    python tools/class_tables.py DUMP...
+
+Every tensor of the dumps, and matrices of generalised normal values with scales for rows and
+columns, are quantised as codecs do: by ecsq at several errors, by qsgd, as ternary digits and as
+minifloats. Each gives counts of magnitudes by class. Tables are the centres of a clustering of all
+these by the bits that they take: each is coded with the table that is best for it, and each table
+is made of what it is best for, until nothing changes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import gcodec
+from gcodec import scalar_levels
+from gcodec.contexts import class_tables, strings
+from gcodec.contexts.class_tables import ClassTable
+from gcodec.contexts.scales import ONE, Scales, matrices
+from gcodec.gradients.dumps import open_dump
+from gcodec.kernels import class_map
+from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.scalar_quantize import ESCAPE, MOST
+
+TABLES = 12
+ERRORS = (0.0005, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+LEVELS = (1, 3, 7, 15, 40)  # of qsgd
+SHAPES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of generalised normal distributions
+SPREADS = (0.0, 0.7, 1.5)  # octaves by which scales of rows and columns vary
+MINIFLOATS = tuple(f"minifloat:format={f}" for f in ("e2m1", "e2m1,style=ieee", "e1m2", "e2m2"))
+THRESHOLDS = (0.5, 1.0, 1.6, 2.5)  # of ternary digits, in root mean squares
+LEAST = 2048  # elements of a tensor that counts
+MANY = 1 << 19  # of one, beyond which it is cut
+PRIOR = 0.003  # of a table, by a geometric distribution of the expected magnitude
+BESIDE = 0.05  # of a class, that goes to its neighbours
+ROUNDS = 30
+SCALE = 1e9  # of shares, where integers are asked for
+
+
+def tensors(paths: list[str]) -> Iterator[np.ndarray]:
+    """Yield the tensors of dumps as matrices, then those that are made."""
+    for path in paths:
+        with open_dump(path) as dump:
+            for entry in dump.entries:
+                x = np.asarray(dump.load(entry), np.float32)
+                if x.size >= LEAST:
+                    x = x.reshape(x.shape[0], -1) if x.ndim > 1 else x
+                    yield x[: max(MANY * len(x) // x.size, 1)]
+    rng = np.random.default_rng(2026)
+    for beta in SHAPES:
+        for spread in SPREADS:
+            size = rng.gamma(1 / beta, 1.0, (512, 256)) ** (1 / beta)
+            x = size * rng.choice([-1.0, 1.0], size.shape)
+            x *= np.exp2(rng.normal(0, spread, (512, 1)) + rng.normal(0, spread, 256))
+            yield x.astype(np.float32)
+
+
+def samples(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield (64, 128) counts of magnitudes by class, for each way to quantise a tensor."""
+    flat = np.ascontiguousarray(x).reshape(-1)
+    if not flat.any():
+        return
+    for error in ERRORS:
+        step, matrix = scalar_levels.step_for_error(flat, error, x.shape, random=False)
+        found = scalar_levels.nearest(flat, step, matrix)
+        assert found.scales is not None
+        yield counts(found.symbols, found.scales)
+    for s in LEVELS:
+        codec = gcodec.parse(f"qsgd:s={s},norm=max,bucket=2048")
+        yield fitted(codec.quantize(flat, seed=s).levels, x.shape)
+    for spec in MINIFLOATS:
+        codec = gcodec.parse(spec)
+        y = codec.dequantize(codec.quantize(flat), flat.size)
+        sizes = np.unique(np.abs(y))
+        index = np.searchsorted(sizes, np.abs(y)) + (sizes[0] > 0)
+        yield fitted((2 * index + (y < 0)).astype(np.uint8), x.shape)
+    rms = np.sqrt(np.mean(np.square(flat, dtype=np.float64)))
+    for share in THRESHOLDS:
+        sent = np.abs(flat) > share * rms
+        yield fitted(np.where(sent, 2 + (flat < 0), 0).astype(np.uint8), x.shape)
+
+
+def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Count symbols by the scales that suit them best."""
+    every = [Scales.of(symbols, one) for one in matrices(shape)]
+    return counts(symbols, strings.best(symbols, every))
+
+
+def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:
+    """Count the magnitudes of each class."""
+    found = class_map.class_counts(symbols, of.rows, of.columns, of.matrix.width, 1)
+    return found.reshape(CLASSES, -1, 2).sum(axis=2)
+
+
+def prior() -> np.ndarray:
+    """Return the geometric distribution of each class, of the mean that it stands for."""
+    mean = np.exp2((np.arange(CLASSES) - ONE) / 4)[:, None]
+    return 1 / (1 + mean) * (mean / (1 + mean)) ** np.arange(MOST + 2)
+
+
+def blended(found: np.ndarray) -> np.ndarray:
+    """Return shares of magnitudes for counts: some from classes beside, and some of the prior."""
+    wide = found.astype(np.float64)
+    wide[1:] += BESIDE * found[:-1]
+    wide[:-1] += BESIDE * found[1:]
+    wide += (PRIOR * wide.sum(axis=1, keepdims=True) + 1e-3 * wide.sum() / CLASSES) * prior()
+    return wide / wide.sum(axis=1, keepdims=True)
+
+
+def table(shares: np.ndarray) -> ClassTable:
+    """Return the table of shares of magnitudes."""
+    each = np.zeros((CLASSES, 256), np.int64)
+    each[:, ::2] = shares * SCALE
+    return ClassTable.own(each)
+
+
+def clustered(every: list[np.ndarray]) -> list[ClassTable]:
+    """Return the tables with which all counts together take the fewest bits, as far as found."""
+    # A tensor counts by the root of its bits: large ones may have a table of their own.
+    weights = [1 / np.sqrt(each.sum()) for each in every]
+    wide = [np.repeat(each, 2, axis=1) * np.tile([1, 0], MOST + 2) for each in every]
+    start = table(blended(sum(w * each for w, each in zip(weights, every, strict=True))))
+    excess = [start.nbits(each) / (1 + each[:, 2:].sum()) for each in wide]
+    places = np.argsort(np.argsort(excess)) * TABLES // len(every)
+    for _ in range(ROUNDS):
+        tables = []
+        for k in range(TABLES):
+            mine = [w * e for w, e, at in zip(weights, every, places, strict=True) if at == k]
+            tables.append(table(blended(sum(mine))) if mine else start)
+        sizes = np.array([[each.nbits(one) for each in tables] for one in wide])
+        print(f"{(sizes.min(axis=1) / np.array([e.sum() for e in every])).mean():.5f} bits")
+        if (sizes.argmin(axis=1) == places).all():
+            break
+        places = sizes.argmin(axis=1)
+    return tables
+
+
+def main() -> None:
+    """Write the file."""
+    every = [found for x in tensors(sys.argv[1:]) for found in samples(x)]
+    lines = ["# escape, then the magnitudes from 1 on with one sign; see class_tables.py"]
+    for number, made in enumerate(clustered(every)):
+        lines.append(f"# table {number}")
+        for row, top in zip(made.frequencies, made.tops.tolist(), strict=True):
+            lines.append(" ".join(map(str, [row[ESCAPE], *row[2 : 2 * top + 2 : 2]])))
+    path = Path(class_tables.__file__).with_name("class_tables.txt")
+    path.write_text("\n".join(lines) + "\n", "ascii")
+
+
+if __name__ == "__main__":
+    main()
