@@ -29,6 +29,7 @@ from gcodec import scalar_levels, trellis_levels
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.contexts import models, strings
+from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
@@ -195,27 +196,42 @@ class ECSQ(Codec):
     # --- unpack
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        # No symbol need be kept: each range is dequantised where it is read.
         string = self._string(payload, n)
         values = empty_like_shape(n) if out is None else out
-        if string is None:
+        return self._put(string, payload, 0, values)
+
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        string = self._string(payload, n)
+        return self._put(string, payload, start, empty_like_shape(stop - start))
+
+    def _put(
+        self, string: ContextString | None, payload: Payload, start: int, values: np.ndarray
+    ) -> np.ndarray:
+        """Write the values from element `start` on, as many as there is room for."""
+        # No symbol need be kept: each range is dequantised where it is read.
+        if string is None or not values.size:
             values[:] = 0
             return values
+        stop = start + values.size
         unit, centroids = self._unit(self._step()), self._centroids(payload)
         points = scalar_levels.points(unit, centroids)
-        places, symbols = string.exceptions
-        beyond = self._finite(scalar_levels.point(symbols, unit, centroids))
+        inside = string.exceptions.within(start, stop)
+        exceptions = Exceptions(*(part[inside] for part in string.exceptions))
+        beyond = self._finite(scalar_levels.point(exceptions.symbols, unit, centroids))
         safe = bool(np.isfinite(points).all())
 
         def take(at: int, part: np.ndarray) -> None:
-            here = values[at : at + part.size]
-            scalar_quantize.put_points(part, points, here)
-            some = string.exceptions.within(at, at + part.size)
-            here[places[some] - at] = beyond[some]
+            first, last = max(at, start), min(at + part.size, stop)
+            if first >= last:
+                return
+            here = values[first - start : last - start]
+            scalar_quantize.put_points(part[first - at : last - at], points, here)
+            some = exceptions.within(first, last)
+            here[exceptions.places[some] - first] = beyond[some]
             if not safe:
                 self._finite(here)
 
-        string.read(take, payload.seek)
+        string.read_range(start, stop, take, payload.seek)
         return values
 
     def _unpack(self, payload: Payload, n: int) -> Levels:

@@ -32,11 +32,11 @@ from gcodec.kernels import class_map, lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.rans_string import ClassesOf, Runs
 from gcodec.kernels.rans_table import ReadTables
+from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
@@ -236,13 +236,31 @@ class ContextString(NamedTuple):
         ------
         FormatError
         """
-        (places, beside), runs = self.exceptions, None
+        if seek is not None and not bits_follow:
+            seek.must_cover(self.end - self.first)
+        runs = _runs(seek)
+        how = self._checked(take), runs, bits_follow
+        return rans_string.read(*self._where(), *how, *self._models())
+
+    def read_range(self, start: int, stop: int, take: Take, seek: SeekTable | None) -> None:
+        """Read symbols start to stop - 1, and some before and behind; see `read`.
+
+        With a seek table that has states, few others; else all before.
+
+        Raises
+        ------
+        FormatError
+        """
+        if seek is not None:
+            seek.must_cover(self.end - self.first)
+        where = *self._where(), start, stop
+        rans_string.read_range(*where, self._checked(take), _runs(seek), *self._models())
+
+    def _checked(self, take: Take) -> Take:
+        """Return a `take` that checks that exceptions, and no others, are escapes."""
+        places, beside = self.exceptions
         coded_as = models.escapes(beside, self.with_trellis)
         least = models.least_escape(self.with_trellis)
-        if seek is not None and seek.states is not None:
-            if not bits_follow:
-                seek.must_cover(self.end - self.first)
-            runs = Runs(seek.log2_block, seek.offsets, seek.states)
 
         def taken(at: int, symbols: np.ndarray) -> None:
             if self.with_trellis:
@@ -254,7 +272,7 @@ class ContextString(NamedTuple):
                 raise Corrupt("an escape is no exception, or an exception no escape")
             take(at, symbols)
 
-        return rans_string.read(*self._where(), taken, runs, bits_follow, *self._models())
+        return taken
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; of fewer states than tables tell, none do."""
@@ -279,3 +297,10 @@ class ContextString(NamedTuple):
         if self.with_trellis:
             return models.classes_in_turns(self.scales, self.lanes, start, stop)
         return self.scales.classes(start, stop, room)
+
+
+def _runs(seek: SeekTable | None) -> Runs | None:
+    """Return where runs begin, if a table tells their states."""
+    if seek is None or seek.states is None:
+        return None
+    return Runs(seek.log2_block, seek.offsets, seek.states)

@@ -2,7 +2,7 @@
 
 Source: ``docs/wire-format.md``, context strings. The static tables are the file that it names. A
 `String` holds all that an encoder is free to choose, and what it codes: `write` makes its bits,
-`read` finds it in them. A *line* has the frequency of the escape, then those of the symbols 2, 4, …
+`read` finds it in them. A *line* has the frequency of the escape, then of the symbols 2, 4, …
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def models_of(table: int | Table) -> list[list[int]]:
 
 
 def place(symbol: int, model: Sequence[int]) -> int:
-    """Return the place of a symbol in the alphabet of a model, that of the escape if it has none."""
+    """Return the place of a symbol in the alphabet of a model, or that of the escape."""
     assert symbol >= 0 and symbol != 1
     return min(max(symbol - 1, 0), len(model) - 1)
 
@@ -347,7 +347,6 @@ def write(string: String) -> str:
     """Return the bits of a string; they are whole bytes."""
     models = models_each(string)
     found = exceptions_of(string.symbols, models)
-    sent = isinstance(string.table, Table)
     lanes = string.lanes + (COLUMNS if string.columns is not None else 0)
     head = bytes([SENT if isinstance(string.table, Table) else string.table, lanes])
     text = to_text(head + leb128.encode(string.width) + leb128.encode(len(found)))
