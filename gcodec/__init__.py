@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gcodec import entropy as entropy
     from gcodec.codec import Codec
     from gcodec.codecs import parse
-    from gcodec.coding import decode, decode_add, decode_sparse, encode, iter_frames
+    from gcodec.coding import decode, decode_add, decode_range, decode_sparse, encode, iter_frames
     from gcodec.feedback import Feedback
     from gcodec.frame import Frame
     from gcodec.limits import Limits
@@ -61,6 +61,7 @@ __all__ = [
     "codecs",
     "decode",
     "decode_add",
+    "decode_range",
     "decode_sparse",
     "encode",
     "entropy",
@@ -79,6 +80,7 @@ _HOMES = {
     "Frame": "frame",
     "decode": "coding",
     "decode_add": "coding",
+    "decode_range": "coding",
     "decode_sparse": "coding",
     "encode": "coding",
     "iter_frames": "coding",

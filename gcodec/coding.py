@@ -128,6 +128,53 @@ def decode(
     )
 
 
+def decode_range(
+    frame: bytes | bytearray | memoryview,
+    start: int,
+    stop: int,
+    *,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> np.ndarray:
+    """Decode some elements of a frame, such as some of its rows.
+
+    ``ecsq`` reads no others but some before and behind: through the frame's seek table, in units
+    of its blocks, which take at most 2^18 elements; without one it reads all before. Other codecs
+    decode all, and keep these. The checksums, and the tag, are those of all bytes, and are checked
+    whatever the range.
+
+    Parameters
+    ----------
+    frame : bytes-like
+    start, stop : int
+        Of the flattened tensor, in C order, 0 <= start <= stop <= its size: elements start to
+        stop - 1. Rows i to j - 1 are ``i * width`` to ``j * width``, with `width` the product of
+        all dimensions but the first.
+    limits, key
+        As for `decode`; limits are for the tensor of which these are elements.
+
+    Returns
+    -------
+    (stop - start,) array
+        The bits of ``decode(frame).reshape(-1)[start:stop]``.
+
+    Raises
+    ------
+    FormatError
+        The bytes are wrong; but what is wrong elsewhere than in what is read may stay unseen.
+    ParameterError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = gcodec.encode(np.array([[0.1, -3, 0], [2, -1, 5]], np.float32), "ecsq:step=1")
+    >>> gcodec.decode_range(frame, 3, 6)  # the second row
+    array([ 2., -1.,  5.], dtype=float32)
+    """
+    return _receive(frame, limits, key, False).decode_range(start, stop)
+
+
 def decode_sparse(
     frame: bytes | bytearray | memoryview,
     *,

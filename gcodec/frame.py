@@ -30,7 +30,7 @@ from gcodec.arrays import (
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.kinds import check_number
+from gcodec.kinds import check_integer, check_number
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
@@ -251,6 +251,14 @@ class Frame:
         if dtype != self.dtype:
             array = outlet(intake(array).values, dtype).reshape(self.shape)
         return array if like is None else as_library_of(array, like)
+
+    def decode_range(self, start: int, stop: int) -> np.ndarray:
+        """Decode some of the flattened tensor; see `gcodec.decode_range`."""
+        start = check_integer("start", start, 0, self.size, f"an integer from 0 to {self.size}")
+        allowed = f"an integer from start={start} to {self.size}"
+        stop = check_integer("stop", stop, start, self.size, allowed)
+        values = self.codec._decode_range(self.payload, self.size, start, stop)
+        return outlet(values, self.dtype)
 
     def decode_sparse(self) -> tuple[np.ndarray, np.ndarray]:
         """Decode the elements that were sent; see `gcodec.decode_sparse`."""

@@ -127,6 +127,15 @@ class Hooks(Parameters):
         self._dequantize(symbols, values)
         return values
 
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        """Return values start to stop - 1 of n, 0 <= start <= stop <= n.
+
+        Here all are decoded. Who overrides this takes time and memory for the range, not for all,
+        but for what has to be read before; returns the same bits; and refuses what is wrong in
+        what it reads.
+        """
+        return self._decode(payload, n)[start:stop].copy()
+
     def _quantize_residual(
         self,
         tensor: Tensor,

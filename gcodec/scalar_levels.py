@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gcodec.kernels import levels, pool, scalar_quantize
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
-from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST, Errors
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE, Errors
 from gcodec.kinds import binary32
 from gcodec.step_search import Met, search
 
@@ -51,6 +51,9 @@ class Levels(NamedTuple):
         The same of those, in order.
     scales : Scales or None
         None where all is zero, or nothing.
+    lanes : int
+        With a trellis, the states that take turns, and symbols are in halves of a step; see
+        `kernels.trellis`. Else 0.
     """
 
     step: float
@@ -58,6 +61,7 @@ class Levels(NamedTuple):
     symbols: np.ndarray
     beyond: np.ndarray
     scales: Scales | None
+    lanes: int = 0
 
 
 def largest(x: np.ndarray) -> float:
@@ -71,22 +75,73 @@ def nothing(n: int) -> Levels:
     return Levels(0.0, _middle(), np.zeros(n, np.uint8), np.empty(0, np.int64), None)
 
 
+class Way(Protocol):
+    """How levels are found."""
+
+    def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+        """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
+
+    def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
+        """Return ‖x − x̂‖² in squares of the step; at random, the expectation."""
+
+    def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
+        """Return about how many bits the string takes."""
+
+
+class Nearest:
+    """Levels that are best for bits and error of each element; see `Way`."""
+
+    def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+        """Quantise."""
+        return nearest(x, step, matrix)
+
+    def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
+        """Return what is left over."""
+        return squares_of(_rated(x, np.float32(step), np.empty(x.size, np.uint8), matrix)[1])
+
+    def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
+        """Return about how many bits the string takes."""
+        symbols = np.empty(x.size, np.uint8)
+        scales, _ = _rated(x, np.float32(step), symbols, matrix)
+        return strings.plan(symbols, scales, sample=0).nbits
+
+
+class AtRandom(NamedTuple):
+    """Levels at random, unbiased; see `Way`."""
+
+    seed: int
+
+    def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+        """Quantise."""
+        return at_random(x, step, matrix, self.seed)
+
+    def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
+        """Return what is left over, as expected."""
+        return scalar_quantize.random_squares(x, np.float32(step)) / FINE**2
+
+    def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
+        """Return about how many bits the string takes."""
+        found = at_random(x, step, matrix, 0)
+        assert found.scales is not None
+        return strings.plan(found.symbols, found.scales, sample=0).nbits
+
+
 def nearest(x: np.ndarray, step: float, matrix: Matrix) -> Levels:
     """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
-    size, symbols = _checked(x, step), aligned_empty(x.size, np.uint8)
+    size, symbols = checked_step(x, step), aligned_empty(x.size, np.uint8)
     scales, errors = _rated(x, size, symbols, matrix)
-    return Levels(step, _centroids(errors), symbols, _beyond(x, size, symbols, errors), scales)
+    return Levels(step, centroids_of(errors), symbols, _beyond(x, size, symbols, errors), scales)
 
 
 def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
     """Quantise at random, unbiased; see `nearest`."""
-    size = _checked(x, step)
+    size = checked_step(x, step)
     # Not below the largest level: a power of two, so that the norm is exact.
-    s = max(MOST + 1, 1 << int(largest(x) / float(size) + 1).bit_length())
+    s = 1 << int(largest(x) / float(size) + 1).bit_length()
     with np.errstate(over="ignore"):
         norm = np.float32(s) * size
     if not np.isfinite(norm):
-        raise ParameterError.of("step", step, "less for values near the end of float32")
+        raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
     scale, symbols = Scale(np.array([norm]), x.size, s), aligned_empty(x.size, np.uint8)
 
     def task(start: int, stop: int) -> np.ndarray:
@@ -113,13 +168,13 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
     k = symbols >> 1
     moved = (centroids.astype(np.int64) - CENTRE)[np.clip(k, 1, 3) - 1]
     with np.errstate(over="ignore"):
-        size = ((256 * k + moved) * (step / 256)).astype(np.float32)
+        size = ((256 * k + moved) * (float(np.float32(step)) / 256)).astype(np.float32)
     return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
 
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
-    size, symbols = _checked(x, step), np.empty(x.size, np.uint8)
+    size, symbols = checked_step(x, step), np.empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, size, symbols)
     every = matrices(shape)
     scales = [Scales.of(symbols, matrix) for matrix in every]
@@ -127,7 +182,7 @@ def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
 
 
 def step_for_error(
-    x: np.ndarray, target: float, shape: tuple[int, ...], random: bool
+    x: np.ndarray, target: float, shape: tuple[int, ...], way: Way
 ) -> tuple[float, Matrix]:
     """Find the step of which the relative error is the target, or less where it has jumps.
 
@@ -138,8 +193,7 @@ def step_for_error(
     target : float
         ‖x − x̂‖²/‖x‖².
     shape : tuple of int
-    random : bool
-        Whether levels are at random; the error is then the expectation.
+    way : Way
 
     Returns
     -------
@@ -158,12 +212,9 @@ def step_for_error(
         norm = sum_squares(values)
 
         def off(octave: float) -> float:
-            step = np.float32(2.0**octave)
-            if random:
-                squares = scalar_quantize.random_squares(values, step) / FINE**2
-            else:
-                squares = _squares(values, step, matrix)
-            return math.log2(max(squares * float(step) ** 2 / norm, _NONE) / target)
+            step = binary32(2.0**octave)
+            squares = way.squares(values, step, matrix)
+            return math.log2(max(squares * step**2 / norm, _NONE) / target)
 
         return off
 
@@ -177,7 +228,7 @@ def step_for_error(
 
 
 def step_for_bits(
-    x: np.ndarray, target: float, shape: tuple[int, ...], random: bool
+    x: np.ndarray, target: float, shape: tuple[int, ...], way: Way
 ) -> tuple[float, Matrix]:
     """Find the step with which a value takes so many bits on the average, or fewer.
 
@@ -185,17 +236,8 @@ def step_for_bits(
     """
 
     def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
-        symbols = np.empty(values.size, np.uint8)
-
         def off(finer: float) -> float:
-            step = np.float32(2.0**-finer)
-            if random:
-                found = at_random(values, float(step), matrix, 0)
-                symbols[:], scales = found.symbols, found.scales
-            else:
-                scales, _ = _rated(values, step, symbols, matrix)
-            assert scales is not None
-            nbits = strings.plan(symbols, scales, sample=0).nbits
+            nbits = way.nbits(values, binary32(2.0**-finer), matrix)
             return math.log2(nbits / (target * values.size))
 
         return off
@@ -259,15 +301,14 @@ def _rated(
     return scales, scalar_quantize.rated_levels(x, step, scales.classes, symbols)
 
 
-def _squares(x: np.ndarray, step: np.float32, matrix: Matrix) -> float:
-    """Return ‖x − x̂‖² in squares of the step."""
-    _, errors = _rated(x, step, np.empty(x.size, np.uint8), matrix)
-    moved = (_centroids(errors).astype(np.int64) - CENTRE) * (FINE // 256)
+def squares_of(errors: Errors) -> float:
+    """Return ‖x − x̂‖² in squares of what errors are counted in."""
+    moved = (centroids_of(errors).astype(np.int64) - CENTRE) * (FINE // 256)
     saved = 2 * (moved * errors.rests).sum() - (moved**2 * errors.counts).sum()
     return (errors.squares - int(saved)) / FINE**2
 
 
-def _centroids(errors: Errors) -> np.ndarray:
+def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
     unit = FINE // 256
     counts = np.maximum(errors.counts, 1)
@@ -290,9 +331,9 @@ def _beyond(x: np.ndarray, step: np.float32, symbols: np.ndarray, errors: Errors
     return folded
 
 
-def _checked(x: np.ndarray, step: float) -> np.float32:
+def checked_step(x: np.ndarray, step: float) -> np.float32:
     """Return the step as float32, or refuse one of which there would be too many levels."""
     least = 2.0 ** _octaves(x)[0]
     if step < least:
-        raise ParameterError.of("step", step, f"at least {least:.3g} for this tensor")
+        raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
     return np.float32(step)

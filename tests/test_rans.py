@@ -347,7 +347,7 @@ def test_all_words(behind: int, vector: bool) -> None:
 
     def kind_of_block(data: np.ndarray) -> int:
         try:
-            reader = Reader(tables, data, data.size, 1, LANES, vector)
+            reader = Reader(tables, data, data.size, 1, LANES, False, vector)
             reader(start, out[:0], out, LANES, 0, ends, states)
         except FormatError as error:
             return {Truncated: -1, Corrupt: -2}[type(error)]

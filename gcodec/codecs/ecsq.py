@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import scalar_levels
+from gcodec import scalar_levels, trellis_levels
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.contexts import strings
+from gcodec.contexts import models, strings
+from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
@@ -37,7 +38,6 @@ from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
@@ -62,6 +62,9 @@ class ECSQ(Codec):
     ----------
     rounding : {"nearest", "stochastic"}
         To the level that is best for bits and error together, or at random, unbiased.
+    trellis : {"no", "yes"}
+        Whether two quantisers take turns, as a trellis says: 6 to 8 percent fewer bits for the
+        same error, found by a search that takes some ten times as long. Only to the nearest.
     step : float or "auto"
         Distance of levels, absolute; ``"auto"``: by one of the following.
     nmse : float
@@ -76,6 +79,9 @@ class ECSQ(Codec):
 
     rounding: str = param(
         Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
+    )
+    trellis: str = param(
+        Choice("no", "yes"), "no", "two quantisers in turn: fewer bits, slower to encode"
     )
     step: float | str = param(
         Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",)),
@@ -99,6 +105,8 @@ class ECSQ(Codec):
         if self.step != "auto" and (self.nmse != _NMSE or self.bits):
             name = "bits" if self.bits else "nmse"
             raise ParameterError.of(name, getattr(self, name), "left out where step is given")
+        if self._has_trellis and self.rounding == "stochastic":
+            raise ParameterError.of("trellis", self.trellis, "no where rounding is stochastic")
         if self.bits and self.nmse != _NMSE:
             raise ParameterError.of("nmse", self.nmse, "left out where bits is given")
 
@@ -134,39 +142,43 @@ class ECSQ(Codec):
         lift = _LIFT if largest < _TINY else 1.0
         found = self._of_values(values * np.float32(lift) if lift > 1 else values, lift, seed)
         told = np.append(found.beyond, found.symbols.max())
-        if not np.isfinite(scalar_levels.point(told, found.step, found.centroids)).all():
+        unit = self._unit(found.step)
+        if not np.isfinite(scalar_levels.point(told, unit, found.centroids)).all():
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
 
     def _of_values(self, values: np.ndarray, lift: float, seed: int) -> Levels:
         """Quantise what is finite, and not all 0, but for the factor."""
-        shape, random = self._shape_of(values.size), self.rounding == "stochastic"
+        shape, way = self._shape_of(values.size), self._way(seed)
         if isinstance(self.step, float):
             step = self.step
-            matrix = scalar_levels.matrix_for(values, step * lift, shape)
+            matrix = scalar_levels.matrix_for(values, float(np.float32(step)) * lift, shape)
         else:
             find, target = scalar_levels.step_for_error, self.nmse
             if self.bits:
                 find, target = scalar_levels.step_for_bits, self.bits
-            lifted, matrix = find(values, target, shape, random)
+            lifted, matrix = find(values, target, shape, way)
             step = max(binary32(lifted / lift), _LEAST_STEP)
-        if random:
-            found = scalar_levels.at_random(values, step * lift, matrix, seed)
-        else:
-            found = scalar_levels.nearest(values, step * lift, matrix)
-        return found._replace(step=step)
+        size = float(np.float32(step)) * lift
+        return way.quantize(values, size, matrix)._replace(step=step)
+
+    def _way(self, seed: int) -> scalar_levels.Way:
+        if self.rounding == "stochastic":
+            return scalar_levels.AtRandom(seed)
+        return trellis_levels.Best() if self._has_trellis else scalar_levels.Nearest()
 
     def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
         self._require(symbols.symbols.size == out.size, out.size)
-        points = scalar_levels.points(symbols.step, symbols.centroids)
+        unit = self._unit(symbols.step)
+        points = scalar_levels.points(unit, symbols.centroids)
 
         def task(start: int, stop: int) -> None:
             scalar_quantize.put_points(symbols.symbols[start:stop], points, out[start:stop])
 
         pool.run(task, out.size)
         if symbols.beyond.size:
-            places = np.flatnonzero(symbols.symbols >= ESCAPE)
-            out[places] = scalar_levels.point(symbols.beyond, symbols.step, symbols.centroids)
+            places = np.flatnonzero(symbols.symbols >= models.least_escape(self._has_trellis))
+            out[places] = scalar_levels.point(symbols.beyond, unit, symbols.centroids)
 
     # --- pack
 
@@ -177,34 +189,49 @@ class ECSQ(Codec):
         scalars["step"] = symbols.step
         if symbols.scales is None:
             return Payload(codec, scalars, np.empty(0, np.uint8), 0)
-        plan = strings.plan(symbols.symbols, symbols.scales)
+        plan = strings.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
         made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
         return Payload(codec, scalars, *made)
 
     # --- unpack
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        # No symbol need be kept: each range is dequantised where it is read.
         string = self._string(payload, n)
         values = empty_like_shape(n) if out is None else out
-        if string is None:
+        return self._put(string, payload, 0, values)
+
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        string = self._string(payload, n)
+        return self._put(string, payload, start, empty_like_shape(stop - start))
+
+    def _put(
+        self, string: ContextString | None, payload: Payload, start: int, values: np.ndarray
+    ) -> np.ndarray:
+        """Write the values from element `start` on, as many as there is room for."""
+        # No symbol need be kept: each range is dequantised where it is read.
+        if string is None or not values.size:
             values[:] = 0
             return values
-        step, centroids = self._step(), self._centroids(payload)
-        points = scalar_levels.points(step, centroids)
-        places, symbols = string.exceptions
-        beyond = self._finite(scalar_levels.point(symbols, step, centroids))
+        stop = start + values.size
+        unit, centroids = self._unit(self._step()), self._centroids(payload)
+        points = scalar_levels.points(unit, centroids)
+        inside = string.exceptions.within(start, stop)
+        exceptions = Exceptions(*(part[inside] for part in string.exceptions))
+        beyond = self._finite(scalar_levels.point(exceptions.symbols, unit, centroids))
         safe = bool(np.isfinite(points).all())
 
         def take(at: int, part: np.ndarray) -> None:
-            here = values[at : at + part.size]
-            scalar_quantize.put_points(part, points, here)
-            some = string.exceptions.within(at, at + part.size)
-            here[places[some] - at] = beyond[some]
+            first, last = max(at, start), min(at + part.size, stop)
+            if first >= last:
+                return
+            here = values[first - start : last - start]
+            scalar_quantize.put_points(part[first - at : last - at], points, here)
+            some = exceptions.within(first, last)
+            here[exceptions.places[some] - first] = beyond[some]
             if not safe:
                 self._finite(here)
 
-        string.read(take, payload.seek)
+        string.read_range(start, stop, take, payload.seek)
         return values
 
     def _unpack(self, payload: Payload, n: int) -> Levels:
@@ -217,11 +244,21 @@ class ECSQ(Codec):
             out[at : at + part.size] = part
 
         string.read(take, payload.seek)
-        out[places] = np.minimum(symbols, ESCAPE)
+        known = symbols < models.least_escape(self._has_trellis)
+        out[places] = np.where(known, symbols, models.escapes(symbols, self._has_trellis))
         step, centroids = self._step(), self._centroids(payload)
-        beyond = symbols[symbols >= ESCAPE]
-        self._finite(scalar_levels.point(np.append(beyond, out.max()), step, centroids))
-        return Levels(step, centroids, out, beyond, string.scales)
+        told = np.append(symbols[~known], out.max())
+        self._finite(scalar_levels.point(told, self._unit(step), centroids))
+        lanes = string.lanes if self._has_trellis else 0
+        return Levels(step, centroids, out, symbols[~known], string.scales, lanes)
+
+    @property
+    def _has_trellis(self) -> bool:
+        return self.trellis == "yes"
+
+    def _unit(self, step: float) -> float:
+        """Return what symbols count: a step, or with a trellis a half of it."""
+        return step / 2 if self._has_trellis else step
 
     def _step(self) -> float:
         assert isinstance(self.step, float)
@@ -240,16 +277,17 @@ class ECSQ(Codec):
         """Check what can be told without reading symbols; None where all elements are 0."""
         check_padding(payload.data, payload.nbits)
         if self._step() and n:
-            return ContextString.of(payload.data, 0, payload.nbits, n)
+            return ContextString.of(payload.data, 0, payload.nbits, n, self._has_trellis)
         if payload.nbits:
             raise Corrupt(f"the payload has {payload.nbits} bits that code nothing")
         return None
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
         step, centroids = self._step(), self._centroids(payload)
+        unit = self._unit(step)
 
         def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
-            values = scalar_levels.point(symbols, step, centroids).tolist()
+            values = scalar_levels.point(symbols, unit, centroids).tolist()
             for element, (symbol, value) in enumerate(
                 zip(symbols.tolist(), values, strict=True), at
             ):
@@ -257,7 +295,7 @@ class ECSQ(Codec):
                 yield Told(level, element=element, decoded=(value,))
 
         if step:
-            yield from context_string(walk, "level", "level", n, tell)
+            yield from context_string(walk, "level", "level", n, tell, self._has_trellis)
         walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:

@@ -43,6 +43,24 @@ _CLASS, _TOP, _LENGTH = 6, 7, 4  # bits
 _MOST_NBITS = 2 * _CLASS + CLASSES * (_TOP + (1 + MOST) * (_LENGTH + LOG2_TOTAL))
 
 
+class Magnitudes(NamedTuple):
+    """What a table may have.
+
+    Attributes
+    ----------
+    most : int
+        The largest magnitude that has symbols of its own.
+    least_escape : int
+        The least frequency of the escape.
+    """
+
+    most: int
+    least_escape: int
+
+
+ALL = Magnitudes(MOST, 1)
+
+
 class ClassTable(NamedTuple):
     """A table.
 
@@ -62,12 +80,12 @@ class ClassTable(NamedTuple):
     last: int = CLASSES - 1
 
     @classmethod
-    def own(cls, counts: np.ndarray) -> ClassTable:
+    def own(cls, counts: np.ndarray, kind: Magnitudes = ALL) -> ClassTable:
         """Make the table of (64, 256) counts of symbols, at least one, to be sent."""
         used = np.flatnonzero(counts.any(axis=1))
         first, last = int(used[0]), int(used[-1])
         nearest = used[np.abs(used - np.arange(first, last + 1)[:, None]).argmin(axis=1)]
-        return cls(SENT, _all_classes(_own(counts)[nearest], first, last), first, last)
+        return cls(SENT, _all_classes(_own(counts, kind)[nearest], first, last), first, last)
 
     @property
     def tops(self) -> np.ndarray:
@@ -78,7 +96,7 @@ class ClassTable(NamedTuple):
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
-        return int(_nbits(counts, _costs(self.frequencies)[None])[0])
+        return int(nbits(counts, costs(self.frequencies)[None])[0])
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
@@ -93,7 +111,9 @@ class ClassTable(NamedTuple):
             string.extend(bits.data, bits.nbits)
 
     @classmethod
-    def read(cls, number: int, data: np.ndarray, at: int, end: int) -> tuple[ClassTable, int]:
+    def read(
+        cls, number: int, data: np.ndarray, at: int, end: int, kind: Magnitudes = ALL
+    ) -> tuple[ClassTable, int]:
         """Return a static table; or read one from bit `at` on. Return the next bit too.
 
         Raises
@@ -110,7 +130,8 @@ class ClassTable(NamedTuple):
         for _ in range(first, last + 1):
             top = reader.take(_TOP)
             row = [_read_frequency(reader) for _ in range(1 + top)]
-            if top > MOST or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
+            known = top <= kind.most and row[0] >= kind.least_escape
+            if not known or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
                 raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
             rows.append(row)
         return cls(SENT, _all_classes(spread(rows), first, last), first, last), reader.at
@@ -140,7 +161,12 @@ class ClassTable(NamedTuple):
 @functools.cache
 def statics() -> list[ClassTable]:
     """Return all static tables, by number."""
-    lines = Path(__file__).with_name("class_tables.txt").read_text("ascii").splitlines()
+    return kept("class_tables.txt")
+
+
+def kept(name: str) -> list[ClassTable]:
+    """Return the tables that a file beside this one has, numbered from 0 on."""
+    lines = Path(__file__).with_name(name).read_text("ascii").splitlines()
     rows = [[int(word) for word in line.split()] for line in lines if not line.startswith("#")]
     found = []
     for number in range(len(rows) // CLASSES):
@@ -152,7 +178,7 @@ def statics() -> list[ClassTable]:
 
 def statics_nbits(counts: np.ndarray) -> np.ndarray:
     """Return about how many bits (64, 256) counts of symbols take with each static table."""
-    return _nbits(counts, _statics_costs())
+    return nbits(counts, _statics_costs())
 
 
 def static(number: int) -> ClassTable:
@@ -189,19 +215,19 @@ def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
     return found
 
 
-def _own(counts: np.ndarray) -> np.ndarray:
+def _own(counts: np.ndarray, kind: Magnitudes) -> np.ndarray:
     """Return the frequencies of (64, 256) counts; of classes that do not occur, of no meaning."""
     pairs = counts.reshape(CLASSES, -1, 2).sum(axis=2)
     totals = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
-    places = np.arange(1, MOST + 1)
-    likely = pairs[:, 1 : MOST + 1] * (2 * TOTAL) >= totals
+    places, least = np.arange(1, MOST + 1), kind.least_escape
+    likely = (pairs[:, 1 : MOST + 1] * (2 * TOTAL) >= totals) & (places <= kind.most)
     tops = (likely * places).max(axis=1, keepdims=True)
     # Half of the share of each, as there are two signs; at least a slot.
     sizes = np.maximum((pairs[:, 1 : MOST + 1] * TOTAL + totals) // (2 * totals), 1)
     sizes[places > tops] = 0
     above = np.where(np.arange(pairs.shape[1]) > tops, pairs, 0).sum(axis=1)
-    most = TOTAL - 1 - 2 * tops[:, 0]  # which leaves a slot for each
-    escapes = np.clip(above * TOTAL // totals[:, 0], 1, most)
+    escapes = np.maximum(above * TOTAL // totals[:, 0], least)
+    escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
     while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
         sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
     found = np.zeros(counts.shape, np.int64)
@@ -216,22 +242,22 @@ def _read_frequency(reader: BitReader) -> int:
     return 1 << length - 1 | reader.take(length - 1) if length else 0
 
 
-def _costs(frequencies: np.ndarray) -> np.ndarray:
-    """Return the bits of symbols in units of 2^-28."""
-    costs: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
-    escape = costs[:, ESCAPE : ESCAPE + 1] + (_EXCEPTION << rans.POINT)
-    return np.where((frequencies > 0) & (np.arange(_ALPHABET) != ESCAPE), costs, escape)
+def costs(frequencies: np.ndarray) -> np.ndarray:
+    """Return the bits of symbols in units of 2^-28; those of what escapes, with the rest of it."""
+    each: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
+    escape = each[:, ESCAPE : ESCAPE + 1] + (_EXCEPTION << rans.POINT)
+    return np.where((frequencies > 0) & (np.arange(_ALPHABET) != ESCAPE), each, escape)
 
 
 @functools.cache
 def _statics_costs() -> np.ndarray:
-    return np.stack([_costs(table.frequencies) for table in statics()])
+    return np.stack([costs(table.frequencies) for table in statics()])
 
 
-def _nbits(counts: np.ndarray, costs: np.ndarray) -> np.ndarray:
-    """Return the bits of counts for each of several (64, 256) costs."""
+def nbits(counts: np.ndarray, every: np.ndarray) -> np.ndarray:
+    """Return about how many bits (64, 256) counts take, for each of several tables' `costs`."""
     used = np.flatnonzero(counts)
-    some, each = counts.reshape(-1)[used], costs.reshape(len(costs), -1)[:, used]
+    some, each = counts.reshape(-1)[used], every.reshape(len(every), -1)[:, used]
     # In halves, as the products would pass 64 bits.
     high, low = each @ (some >> 16), each @ (some & 0xFFFF)
     found: np.ndarray = (high << 16) + low >> rans.POINT

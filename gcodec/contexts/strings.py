@@ -7,30 +7,36 @@
 `table` is the number of a static table, or 255 for one that is sent. 2, 8 or 32 states take
 turns. Symbols are twice a magnitude, plus 1 where it is negative; one above the largest of its
 class is an exception, and coded as an escape.
+
+With a trellis the quantiser that is next chooses the model too, and symbols are coded as lanes
+take turns; a static table is then one of `trellis_tables`, and an exception is a symbol that its
+model does not have, coded as the escape of the same parity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import class_tables
+from gcodec.contexts import models
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
+from gcodec.contexts.models import ByClass, ByTrellis, Table
 from gcodec.contexts.scales import Matrix, Scales
+from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import tabled
 from gcodec.errors import Corrupt
-from gcodec.kernels import class_map, rans_string
+from gcodec.kernels import class_map, lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_string import ClassesOf, Runs
+from gcodec.kernels.rans_table import ReadTables
+from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
-from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
@@ -44,14 +50,17 @@ class Plan(NamedTuple):
     Attributes
     ----------
     scales : Scales
-    table : ClassTable
+    table : ClassTable or TrellisTable
     nbits : int
         Of the whole string, estimated.
+    turns : ByTrellis, optional
+        The symbols, where there is a trellis.
     """
 
     scales: Scales
-    table: ClassTable
+    table: Table
     nbits: int
+    turns: ByTrellis | None = None
 
 
 def best(symbols: np.ndarray, candidates: list[Scales]) -> Scales:
@@ -67,14 +76,15 @@ def best(symbols: np.ndarray, candidates: list[Scales]) -> Scales:
         return candidates[0]
 
     def nbits(scales: Scales) -> int:
-        counts = _counts(symbols, scales, _SAMPLE)
-        coded = int(class_tables.statics_nbits(counts).min())
+        of = ByClass(symbols, scales)
+        counts = of.counts(_SAMPLE)
+        coded = min(of.statics_nbits(counts))
         return coded * symbols.size // int(counts.sum()) + scales.nbits()
 
     return min(candidates, key=nbits)
 
 
-def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE) -> Plan:
+def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE, lanes: int = 0) -> Plan:
     """Return the plan with the best table, a static one or one that is sent.
 
     Parameters
@@ -84,23 +94,26 @@ def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE) -> Plan:
     scales : Scales
     sample : int
         About how many symbols are looked at; 0 for all.
+    lanes : int
+        With a trellis, the states that take turns; else 0.
     """
-    counts = _counts(symbols, scales, sample)
+    turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
+    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
+    counts = coded.counts(sample)
     seen, n = int(counts.sum()), symbols.size
-    sizes = class_tables.statics_nbits(counts).tolist()
-    table = class_tables.statics()[sizes.index(min(sizes))]
+    sizes = coded.statics_nbits(counts)
+    table: Table = coded.static(sizes.index(min(sizes)))
     nbits = min(sizes) * n // seen
     if nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
-        own = ClassTable.own(counts)
+        own: Any = coded.own(counts)
         if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    return Plan(scales, table, nbits + scales.nbits())
+    return Plan(scales, table, nbits + scales.nbits(), turns)
 
 
-def _counts(symbols: np.ndarray, scales: Scales, sample: int) -> np.ndarray:
-    """Count symbols by class, all or about so many."""
-    step = max(1, symbols.size // sample) if sample else 1
-    return class_map.class_counts(symbols, scales.rows, scales.columns, scales.matrix.width, step)
+def lanes_of(nbits: int) -> int:
+    """Return how many states pay for a string of so many bits."""
+    return max((k for k in STATES if k * _BITS_PER_STATE <= nbits), default=STATES[0])
 
 
 def write(
@@ -114,7 +127,7 @@ def write(
     symbols : (n,) uint8 array
         n > 0.
     beyond : (k,) int64 array
-        What the symbols `ESCAPE` stand for, in order.
+        What the symbols that are escapes stand for, in order.
     front : BitString
         What comes before it, in whole bytes.
 
@@ -125,13 +138,13 @@ def write(
     seek : SeekTable or None
         None where the string is too short for one.
     """
-    scales, n = plan.scales, symbols.size
-    places = class_map.unknown_symbols(
-        symbols, scales.rows, scales.columns, scales.matrix.width, plan.table.tops
-    )
+    scales, n, with_trellis = plan.scales, symbols.size, plan.turns is not None
+    coded: ByClass | ByTrellis = plan.turns or ByClass(symbols, scales)
+    lanes = coded.lanes or lanes_of(plan.nbits)
+    unknown = coded.unknown(plan.table)
+    places = np.sort(coded.places(unknown))
     found = symbols[places].astype(np.int64)
-    found[found >= ESCAPE] = beyond
-    lanes = max((k for k in STATES if k * _BITS_PER_STATE <= plan.nbits), default=STATES[0])
+    found[found >= models.least_escape(with_trellis)] = beyond
     numbers = (scales.matrix.width, scales.matrix.group, places.size)
     head = bytes([plan.table.number, lanes]) + b"".join(map(leb128, numbers))
     front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
@@ -140,13 +153,12 @@ def write(
     Exceptions(places, found).put(front)
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        classes = scales.classes(start, stop, np.empty(stop - start, np.uint8))
-        here = symbols[start:stop]
-        first, last = np.searchsorted(places, (start, stop))
+        here, of = coded.part(start, stop)
+        first, last = np.searchsorted(unknown, (start, stop))
         if first < last:
-            here = here.copy()
-            here[places[first:last] - start] = ESCAPE
-        class_map.join_classes(here, classes, room)
+            here, some = here.copy(), unknown[first:last] - start
+            here[some] = models.escapes(here[some], with_trellis)
+        class_map.join_classes(here, of, room)
         return room
 
     tables, lead = plan.table.write_tables(), front.trimmed()
@@ -160,7 +172,7 @@ class ContextString(NamedTuple):
 
     Attributes
     ----------
-    table : ClassTable
+    table : ClassTable or TrellisTable
     lanes : int
         States that take turns.
     scales : Scales
@@ -172,7 +184,7 @@ class ContextString(NamedTuple):
         Symbols.
     """
 
-    table: ClassTable
+    table: Table
     lanes: int
     scales: Scales
     exceptions: Exceptions
@@ -182,7 +194,9 @@ class ContextString(NamedTuple):
     n: int
 
     @classmethod
-    def of(cls, data: np.ndarray, first: int, end: int, n: int) -> ContextString:
+    def of(
+        cls, data: np.ndarray, first: int, end: int, n: int, with_trellis: bool = False
+    ) -> ContextString:
         """Read what comes before the symbols, n > 0, from bit `first` on, a multiple of 8.
 
         Raises
@@ -195,7 +209,8 @@ class ContextString(NamedTuple):
         if lanes not in STATES:
             raise Corrupt(f"symbols of {lanes} states that take turns")
         scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
-        table, at = ClassTable.read(number, data, at, end)
+        kind: Any = TrellisTable if with_trellis else ClassTable
+        table, at = kind.read(number, data, at, end)
         exceptions, at = Exceptions.read(count, n, data, at, end)
         after = at + -at % 8
         between = data[at // 8] if at < min(after, end) else 0
@@ -210,7 +225,7 @@ class ContextString(NamedTuple):
         Parameters
         ----------
         take : callable
-            Gets the first of a range and its symbols, exceptions being `ESCAPE`, which later ones
+            Gets the first of a range and its symbols, exceptions being escapes, which later ones
             overwrite; called on the threads of the pool, for all ranges in any order.
         seek : SeekTable, optional
             Blocks are then read side by side, and must be so.
@@ -221,30 +236,71 @@ class ContextString(NamedTuple):
         ------
         FormatError
         """
-        places, runs = self.exceptions.places, None
-        if seek is not None and seek.states is not None:
-            if not bits_follow:
-                seek.must_cover(self.end - self.first)
-            runs = Runs(seek.log2_block, seek.offsets, seek.states)
+        if seek is not None and not bits_follow:
+            seek.must_cover(self.end - self.first)
+        runs = _runs(seek)
+        how = self._checked(take), runs, bits_follow
+        return rans_string.read(*self._where(), *how, *self._models())
+
+    def read_range(self, start: int, stop: int, take: Take, seek: SeekTable | None) -> None:
+        """Read symbols start to stop - 1, and some before and behind; see `read`.
+
+        With a seek table that has states, few others; else all before.
+
+        Raises
+        ------
+        FormatError
+        """
+        if seek is not None:
+            seek.must_cover(self.end - self.first)
+        where = *self._where(), start, stop
+        rans_string.read_range(*where, self._checked(take), _runs(seek), *self._models())
+
+    def _checked(self, take: Take) -> Take:
+        """Return a `take` that checks that exceptions, and no others, are escapes."""
+        places, beside = self.exceptions
+        coded_as = models.escapes(beside, self.with_trellis)
+        least = models.least_escape(self.with_trellis)
 
         def taken(at: int, symbols: np.ndarray) -> None:
+            if self.with_trellis:
+                turns, symbols = symbols, np.empty_like(symbols)
+                lane_order.from_turns(turns, self.lanes, symbols)
             here = self.exceptions.within(at, at + symbols.size)
-            told = places[here] - at
-            if np.count_nonzero(symbols >= ESCAPE) != told.size or (symbols[told] != ESCAPE).any():
+            some = symbols[places[here] - at]
+            if np.count_nonzero(symbols >= least) != some.size or (some != coded_as[here]).any():
                 raise Corrupt("an escape is no exception, or an exception no escape")
             take(at, symbols)
 
-        tables = self.table.read_tables()
-        where = self.data, self.first, self.end, self.n
-        return rans_string.read(
-            tables, *where, taken, runs, bits_follow, self.scales.classes, self.lanes
-        )
+        return taken
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; of fewer states than tables tell, none do."""
-        tables = self.table.read_tables()
-        where = self.data, self.first, self.end, self.n
-        runs = rans_string.index(tables, *where, log2_block, self.scales.classes, self.lanes)
+        runs = rans_string.index(*self._where(), log2_block, *self._models())
         if self.lanes < STATES[-1]:
             return SeekTable.of(log2_block, np.zeros(2, np.int64))
         return SeekTable.of(log2_block, runs.offsets, None, runs.states)
+
+    @property
+    def with_trellis(self) -> bool:
+        """Whether a quantiser is a part of each model."""
+        return isinstance(self.table, TrellisTable)
+
+    def _where(self) -> tuple[ReadTables, np.ndarray, int, int, int]:
+        return self.table.read_tables(), self.data, self.first, self.end, self.n
+
+    def _models(self) -> tuple[ClassesOf, int, bool]:
+        return self.classes, self.lanes, self.with_trellis
+
+    def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Return the classes of a range in the order of coding; with a trellis, of whole runs."""
+        if self.with_trellis:
+            return models.classes_in_turns(self.scales, self.lanes, start, stop)
+        return self.scales.classes(start, stop, room)
+
+
+def _runs(seek: SeekTable | None) -> Runs | None:
+    """Return where runs begin, if a table tells their states."""
+    if seek is None or seek.states is None:
+        return None
+    return Runs(seek.log2_block, seek.offsets, seek.states)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import numpy as np
 
 from gcodec.contexts import scale_lists
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.exceptions import RICE_NBITS, Exceptions
+from gcodec.contexts.models import least_escape
 from gcodec.contexts.scales import Matrix
 from gcodec.contexts.strings import ContextString
+from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy.rice import Rice
 from gcodec.fields.packed import TellCode
 from gcodec.fields.rans import states
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk
-from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.kernels import lane_order
 from gcodec.wire import Reader
 
 
-def context_string(walk: Walk, kind: Kind, name: str, n: int, tell: Tell) -> Iterator[Piece]:
+def context_string(
+    walk: Walk, kind: Kind, name: str, n: int, tell: Tell, with_trellis: bool = False
+) -> Iterator[Piece]:
     """Tell a string of n symbols, up to the payload's end; nothing of none.
 
     Parameters
@@ -30,6 +35,8 @@ def context_string(walk: Walk, kind: Kind, name: str, n: int, tell: Tell) -> Ite
     n : int
     tell : callable
         Gets the symbols, exceptions too, as an int64 array.
+    with_trellis : bool
+        See `ContextString`.
     """
     if not n:
         return
@@ -40,23 +47,29 @@ def context_string(walk: Walk, kind: Kind, name: str, n: int, tell: Tell) -> Ite
     if group:
         yield from _scales(walk, "column", -(-width // group))
     if number == SENT:
-        _, end = ClassTable.read(number, walk.data, walk.at, walk.end)
+        table: Any = TrellisTable if with_trellis else ClassTable
+        _, end = table.read(number, walk.data, walk.at, walk.end)
         yield from walk.several("frequency", 1, {"table": end - walk.at})
     if count:
         yield from _exceptions(walk, count, n)
-    string = ContextString.of(walk.data, first, walk.end, n)
+    string = ContextString.of(walk.data, first, walk.end, n, with_trellis)
     yield from walk.pad(-walk.at % 8)
     exceptions = string.exceptions
 
     def whole(at: int, symbols: np.ndarray) -> Iterator[Told]:
-        wide, some = symbols.astype(np.int64), exceptions.within(at, at + symbols.size)
-        wide[exceptions.places[some] - at] = exceptions.symbols[some]
-        for symbol, told in zip(symbols.tolist(), tell(at, wide), strict=True):
-            note = f"{told.meaning}, an exception" if symbol == ESCAPE else told.meaning
+        coded = np.arange(at, at + symbols.size)
+        places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
+        wide, found = symbols.astype(np.int64), np.searchsorted(exceptions.places, places)
+        escaped = symbols >= least_escape(with_trellis)
+        wide[escaped] = exceptions.symbols[found[escaped]]
+        for place, symbol, beside in zip(places.tolist(), wide, escaped.tolist(), strict=True):
+            (told,) = tell(place, symbol[None])
+            note = f"{told.meaning}, an exception" if beside else told.meaning
             yield told._replace(meaning=note)
 
-    tables, classes_of = string.table.read_tables(), string.scales.classes
-    yield from states(walk, kind, name, tables, n, whole, classes_of, lanes)
+    tables = string.table.read_tables()
+    order = string.classes, lanes, with_trellis
+    yield from states(walk, kind, name, tables, n, whole, *order)
 
 
 def each(tell: TellCode) -> Tell:

@@ -15,6 +15,7 @@ from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_string import BLOCK, ClassesOf
 from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
 from gcodec.kernels.rans_vector import LANES, vectors
+from gcodec.kernels.trellis import add_quantisers
 
 _WORD = 16  # bits
 
@@ -48,6 +49,7 @@ def states(
     tell: Tell,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    with_trellis: bool = False,
 ) -> Iterator[Piece]:
     """Tell a string of so many symbols, up to the payload's end.
 
@@ -63,10 +65,10 @@ def states(
     count : int
     tell : callable
         Gets the symbols.
-    classes_of, lanes
+    classes_of, lanes, with_trellis
         See `rans_string.read`.
     """
-    string, window = _String(walk, tables, lanes), Window(walk)
+    string, window = _String(walk, tables, lanes, with_trellis), Window(walk)
     for first in range(0, count, BLOCK):
         if window.closed:
             yield from walk.rest("states and words", count - first, {}, kind)
@@ -78,11 +80,14 @@ def states(
         )
         # Symbols before those that are wanted cannot be left out, those behind them can.
         want = min(size, window.left) if walk.start <= walk.at else size
-        classes = np.empty(want if classes_of else 0, np.uint8)
+        classes = np.empty(size if classes_of else 0, np.uint8)
         if classes_of:
-            classes = classes_of(first, first + want, classes)
+            classes = classes_of(first, first + size, classes)[:want]
         symbols, behind, error = string.read(start, classes, want, size)
         shown = 0
+        if with_trellis:
+            classes = classes[: symbols.size].copy()
+            add_quantisers(symbols, lanes, classes)
         for at, group in string.groups(symbols, classes, np.concatenate([heads[None], behind])):
             nbits = _WORD * np.cumsum(group.taken)
             low, high = window.cut(walk.at + nbits)
@@ -133,9 +138,9 @@ def _symbol(
 class _String:
     """Reads the symbols of blocks, and what becomes of the states."""
 
-    def __init__(self, walk: Walk, tables: ReadTables, lanes: int) -> None:
+    def __init__(self, walk: Walk, tables: ReadTables, lanes: int, with_trellis: bool) -> None:
         self._tables, self._lanes = tables, lanes
-        self._read = Reader(tables, walk.data, walk.end // 8, 1, lanes, vectors())
+        self._read = Reader(tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vectors())
 
     def read(
         self, start: int, classes: np.ndarray, want: int, size: int

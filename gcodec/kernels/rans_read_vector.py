@@ -29,6 +29,7 @@ from gcodec.kernels.rans_vector import (
     spread,
     store_states,
 )
+from gcodec.kernels.trellis import LOG2_QUANTISER, OTHER, PARITY, PATH, STEPS
 
 
 class _Tables(NamedTuple):
@@ -39,7 +40,7 @@ class _Tables(NamedTuple):
     expand: Any
 
 
-def reading(log2_total: int, classed: bool, compact: bool, ways: int) -> Any:
+def reading(log2_total: int, classed: bool, trellis: bool, compact: bool, ways: int) -> Any:
     """Make the block that reads groups of several rANS blocks in turn.
 
     Of each are kept, as int64: AT, the byte of its next word, from 0 on; PLACE, of its next
@@ -51,24 +52,28 @@ def reading(log2_total: int, classed: bool, compact: bool, ways: int) -> Any:
     log2_total : int
     classed : bool
         Whether there is a class for each symbol, with its own part of the tables.
+    trellis : bool
+        Whether the quantiser that is next chooses a part of the tables too; only if compact.
     compact : bool
         Whether `table` is the `entries` of `ReadTables`, else it is the `pairs`.
     ways : int
     """
 
-    @block("data", "table", "slots", "expand", "states", "kept", "classes", "zero", "out")
+    @block("data", "table", "slots", "expand", "states", "paths", "kept", "classes", "zero", "out")
     def read_groups(e: Emitter) -> None:
         from llvmlite import ir
 
         builder, word = e.builder, ir.IntType(64)
-        data, out, kept, states, classes = (
-            e.address(name, "zero") for name in ("data", "out", "kept", "states", "classes")
+        data, out, kept, states, paths, classes = (
+            e.address(name, "zero")
+            for name in ("data", "out", "kept", "states", "paths", "classes")
         )
         tables = _Tables(*(e.address(name, "zero") for name in _Tables._fields))
         before, last = [], []
         for way in range(ways):
             at, place, *ends = (builder.load(e.element(kept, KEPT * way + k)) for k in range(KEPT))
             before += [at, place, *load_states(e, e.element(states, LANES * way))]
+            before += load_states(e, e.element(paths, LANES * way)) if trellis else []
             last.append(ends)
         size = len(before) // ways
 
@@ -84,11 +89,18 @@ def reading(log2_total: int, classed: bool, compact: bool, ways: int) -> Any:
             for half in range(2):
                 for way in range(0, size * ways, size):
                     here = slice(way + 2 + 2 * half, way + 4 + 2 * half)
+                    along = slice(here.start + 4, here.stop + 4)
                     place = builder.add(held[way + 1], word(HALF * half))
                     target = builder.gep(out, [place])
                     some = builder.gep(classes, [place]) if classed else None
-                    take = _take_compact if compact else _take
-                    after[here] = take(e, after[here], log2_total, tables, some, target)
+                    told: Any = log2_total, tables, some, target
+                    if trellis:
+                        moved = after[here], after[along]
+                        after[here], after[along] = _take_compact(e, *moved, *told)
+                    elif compact:
+                        after[here], _ = _take_compact(e, after[here], [], *told)
+                    else:
+                        after[here] = _take(e, after[here], *told)
                     after[way], after[here] = _refill(e, after[here], data, after[way], tables)
             for way in range(0, size * ways, size):
                 after[way + 1] = builder.add(held[way + 1], word(LANES))
@@ -99,7 +111,9 @@ def reading(log2_total: int, classed: bool, compact: bool, ways: int) -> Any:
             at, place, *x = after[size * way : size * way + size]
             builder.store(at, e.element(kept, KEPT * way + AT))
             builder.store(place, e.element(kept, KEPT * way + PLACE))
-            store_states(e, x, e.element(states, LANES * way))
+            store_states(e, x[:4], e.element(states, LANES * way))
+            if trellis:
+                store_states(e, x[4:], e.element(paths, LANES * way))
 
     return read_groups
 
@@ -126,16 +140,30 @@ def _classes(e: Emitter, classes: Any, order: list[int], shift: int) -> Any:
 
 
 def _take_compact(
-    e: Emitter, states: list[Any], log2_total: int, tables: _Tables, classes: Any, target: Any
-) -> list[Any]:
-    """Emit that each lane yields a symbol, to 16 bytes, and what its state becomes."""
-    builder, symbols, after = e.builder, [], []
-    for x, order in zip(states, (FIRST, SECOND), strict=True):
+    e: Emitter,
+    states: list[Any],
+    paths: list[Any],
+    log2_total: int,
+    tables: _Tables,
+    classes: Any,
+    target: Any,
+) -> tuple[list[Any], list[Any]]:
+    """Emit that each lane yields a symbol, to 16 bytes, and what its state and path become.
+
+    There are no paths without a trellis.
+    """
+    builder, symbols, after, along = e.builder, [], [], []
+    for k, (x, order) in enumerate(zip(states, (FIRST, SECOND), strict=True)):
         slot = builder.and_(x, spread((1 << log2_total) - 1))  # so inside of the table
         if classes is not None:
             slot = builder.or_(slot, _classes(e, classes, order, log2_total))
+        if paths:
+            other = builder.and_(paths[k], spread(OTHER))
+            slot = builder.or_(slot, builder.shl(other, spread(log2_total + LOG2_QUANTISER)))
         entry = gathered(e, tables.table, _indices(e, slot), lanes(32, 8))
         symbols.append(builder.and_(entry, spread(0xFF)))
+        if paths:
+            along.append(_along(e, paths[k], symbols[-1]))
         times = builder.lshr(x, spread(log2_total))
         scaled = builder.mul(builder.lshr(entry, spread(20)), times)
         after.append(
@@ -143,7 +171,14 @@ def _take_compact(
         )
     both = instruction(e, "packusdw", lanes(16, HALF), *symbols)
     e.store(builder.trunc(both, lanes(8, HALF)), target, 1)
-    return after
+    return after, along
+
+
+def _along(e: Emitter, path: Any, symbol: Any) -> Any:
+    """Emit the paths behind symbols; see `trellis.after`."""
+    builder = e.builder
+    parity = builder.and_(builder.add(symbol, spread(2)), spread(PARITY))
+    return builder.and_(builder.lshr(spread(STEPS), builder.add(path, parity)), spread(PATH))
 
 
 def _take(

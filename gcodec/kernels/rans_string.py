@@ -6,7 +6,8 @@ fewer states. A reader ends each block with all states 2^16. Where a run of symb
 tell a bit, and within a block the states.
 
 Symbols may have classes, each with a model of its own: who writes a symbol puts its class above
-it, and who reads one tells its class first.
+it, and who reads one tells its class first. With a trellis (see `trellis`), the quantiser that is
+next is a part of the model too: who writes puts it above the class, and who reads finds it.
 """
 
 from __future__ import annotations
@@ -68,8 +69,18 @@ class Runs(NamedTuple):
         if self.offsets.min() < 0 or self.offsets.max() > nbits:
             raise Corrupt("the seek table passes the string")
 
+    def covering(self, start: int, stop: int, n: int) -> tuple[int, int]:
+        """Return the range of symbols, whole runs, that tells symbols start to stop - 1 of n.
+
+        The states before a run are those behind the one before it, which is read too, lest a
+        wrong table tell wrong symbols; but the first of a block begins with its own.
+        """
+        run, per_block = start >> self.log2_run, 1 << LOG2_BLOCK - self.log2_run
+        run -= run % per_block > 0
+        return run << self.log2_run, min(-(-stop >> self.log2_run) << self.log2_run, n)
+
     def same(self, rows: slice, found: Runs, first: int) -> bool:
-        """Tell whether the runs of whole blocks are those that were found.
+        """Tell whether runs end, and those behind them begin, as was found.
 
         Of each run there are, in `found`, the byte and the states behind it. Bits are counted from
         `first` on.
@@ -78,12 +89,10 @@ class Runs(NamedTuple):
         ends = 8 * found.offsets[:count] - first
         if not np.array_equal(self.offsets[rows.start + 1 : rows.stop + 1], ends):
             return False
-        if per_block == 1:
-            return True
         # What is behind a block is no state before a run.
-        inside = np.arange(1, count) % per_block > 0
-        before = self.states[rows.start + 1 : rows.stop]
-        return np.array_equal(before[inside], found.states[: count - 1][inside])
+        behind = np.arange(rows.start + 1, rows.stop + 1)
+        inside = (behind % per_block > 0) & (behind < self.states.shape[0])
+        return np.array_equal(self.states[behind[inside]], found.states[:count][inside])
 
 
 def write(
@@ -179,6 +188,7 @@ def read(
     bits_follow: bool = False,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> int:
     """Read the string of n symbols.
 
@@ -201,6 +211,8 @@ def read(
         it; given if there are models of several, called on the threads of the pool.
     lanes : int
         States of a block.
+    trellis : bool
+        Whether the quantiser that is next is a part of the model; there are then classes.
 
     Returns
     -------
@@ -212,14 +224,43 @@ def read(
     FormatError
     """
     refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, take, classes_of, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
     if runs is None:
         found = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
     else:
-        found = string.read_side_by_side(runs)
+        found = string.read_side_by_side(runs, 0, n)
     if found < end and not bits_follow:
         raise Corrupt(f"the payload has {end - found} bits behind its last word")
     return found
+
+
+def read_range(
+    tables: ReadTables,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    n: int,
+    start: int,
+    stop: int,
+    take: Callable[[int, np.ndarray], None],
+    runs: Runs | None = None,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> None:
+    """Read symbols start to stop - 1 of a string of n, and some before and behind; see `read`.
+
+    With `runs`, those are read that have them, and the one before, and must end as the next
+    begins; else all blocks up to the last that has some. `take` gets runs that are whole.
+    """
+    if runs is None:
+        # Blocks up to any are a string too.
+        upto = min(-(-stop >> LOG2_BLOCK) << LOG2_BLOCK, n)
+        read(tables, data, first, end, upto, take, None, upto < n, classes_of, lanes, trellis)
+        return
+    refuse_short(n, end - first, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
+    string.read_side_by_side(runs, start, stop)
 
 
 def index(
@@ -231,11 +272,12 @@ def index(
     log2_run: int,
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
+    trellis: bool = False,
 ) -> Runs:
     """Find where the runs of a string begin, by reading it; see `read`."""
     refuse_short(n, end - first, lanes)
     runs = Runs.empty(log2_run, n, lanes)
-    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes)
+    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
     found = string.read_in_order(runs)
     if found < end:
         raise Corrupt(f"the payload has {end - found} bits behind its last word")
@@ -253,6 +295,7 @@ class _String(NamedTuple):
     take: Callable[[int, np.ndarray], None]
     classes_of: ClassesOf | None
     lanes: int
+    trellis: bool
 
     def read_in_order(self, runs: Runs) -> int:
         """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
@@ -272,42 +315,62 @@ class _String(NamedTuple):
         runs.states[::per_block] = 0
         return 8 * int(place[0])
 
-    def read_side_by_side(self, runs: Runs) -> int:
-        """Read all blocks where runs tell that they begin; return the next bit."""
+    def read_side_by_side(self, runs: Runs, start: int, stop: int) -> int:
+        """Read what covers a range where runs tell that it begins; return the bit behind all."""
         runs.check(self.n, self.end - self.first, self.lanes)
         every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
+        start, stop = runs.covering(start, stop, self.n)
+        origin = start >> LOG2_BLOCK << LOG2_BLOCK
 
-        def task(start: int, stop: int) -> None:
-            read_one, read_two = self._reader(1), self._reader(2)
-            room = np.empty(min(2 * BLOCK, stop - start), np.uint8)
+        def task(at: int, end: int) -> None:
+            at, end = max(origin + at, start), min(origin + end, stop)
+            # The tables of many models leave no room for two blocks in the caches.
+            ways = 1 if self.tables.classed else 2
+            read_one, read_two = self._reader(1), self._reader(ways)
+            room = np.empty(min(2 * BLOCK, end - at), np.uint8)
             models = np.empty_like(room)
             found = Runs.empty(runs.log2_run, room.size, self.lanes)
-            at = start
-            while at < stop:
+            while at < end:
                 # Two full blocks, if another one follows: no word is then near the end of data.
-                # The tables of many models leave no room for it in the caches.
-                two = at + 2 * BLOCK <= stop and at + 2 * BLOCK < self.n
-                two &= not self.tables.classed
-                upto = min(at + (2 * BLOCK if two else BLOCK), stop)
+                two = at % BLOCK == 0 and at + 2 * BLOCK <= end and at + 2 * BLOCK < self.n
+                two &= ways == 2
+                upto = min((at >> LOG2_BLOCK) + (2 if two else 1) << LOG2_BLOCK, end)
                 rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
-                places = (self.first + runs.offsets[rows][::per_block]) >> 3
+                places, moved = (self.first + runs.offsets[rows][::per_block]) >> 3, 0
                 symbols, classes = room[: upto - at], self._classes(at, upto, models)
+                read_blocks = read_two if two else read_one
+                if at % BLOCK:
+                    read_blocks, places, moved = self._resumed(runs, rows)
+                whole = upto % BLOCK == 0 or upto == self.n
                 try:
-                    (read_two if two else read_one)(places, classes, symbols, every, 0, *found[1:])
+                    read_blocks(places, classes, symbols, every, 0, *found[1:], whole)
                 except Truncated as error:
                     raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
-                if not runs.same(rows, found, self.first):
+                if not runs.same(rows, found, self.first - 8 * moved):
                     raise Corrupt("the seek table or the payload is wrong: a run begins elsewhere")
                 for k in range(0, symbols.size, BLOCK):
                     self.take(at + k, symbols[k : k + BLOCK])
                 at = upto
 
-        pool.run(task, self.n, BLOCK)
+        pool.run(task, stop - origin, BLOCK)
         return self.first + int(runs.offsets[-1])
+
+    def _resumed(self, runs: Runs, rows: slice) -> tuple[Reader, np.ndarray, int]:
+        """Make of runs from within a block one of its own: states, which its words follow.
+
+        Return its reader, where it begins, and how many bytes lie ahead of it in `data`.
+        """
+        at, stop = ((self.first + runs.offsets[[rows.start, rows.stop]]) >> 3).tolist()
+        head = runs.states[rows.start].astype("<u4").view(np.uint8)
+        # As many more as whole groups of symbols may take up.
+        end = min(self.end // 8, self.data.size, stop + 2 * self.lanes)
+        data = np.concatenate((head, self.data[at:end]))
+        reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vectors())
+        return reader, np.zeros(1, np.int64), at - head.size
 
     def _reader(self, ways: int) -> Reader:
         end = min(self.end // 8, self.data.size)
-        return Reader(self.tables, self.data, end, ways, self.lanes, vectors())
+        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vectors())
 
     def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if self.classes_of is None:

@@ -1,10 +1,13 @@
-"""rANS of 32 lanes: tables of frequencies, strings, and the states within them.
+"""rANS: tables of frequencies, strings, and the states within them.
 
-Source: ``docs/wire-format.md``, rANS and seek tables. Symbols are places in an alphabet.
+Source: ``docs/wire-format.md``, rANS, seek tables and context strings. Symbols are places in an
+alphabet. A *model* is a list of frequencies; strings of one model have 32 lanes, those with a
+model for each symbol as many as they say.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from .universal import Bits, Corrupt, fixed, to_text
@@ -14,18 +17,26 @@ BLOCK = 1 << 18
 FIRST = 1 << 16  # the least state, and that with which a writer begins
 LEAST_LOG2, LARGEST_LOG2 = 12, 15
 
+Model = Sequence[int]
 
-def table(frequencies: Sequence[int]) -> str:
+
+def number(f: int) -> str:
+    """Return a frequency as it is sent: its number of bits, and the bits behind the first."""
+    b = f.bit_length()
+    return fixed(b, 4) + (fixed(f - (1 << (b - 1)), b - 1) if b else "")
+
+
+def read_number(bits: Bits) -> int:
+    """Read what `number` wrote."""
+    b = bits.number(4)
+    return (1 << (b - 1)) + bits.number(b - 1) if b else 0
+
+
+def table(frequencies: Model) -> str:
     """Return a table of frequencies as it is sent."""
     log2 = sum(frequencies).bit_length() - 1
     assert sum(frequencies) == 1 << log2 and LEAST_LOG2 <= log2 <= LARGEST_LOG2
-    text = fixed(log2, 4)
-    for f in frequencies:
-        b = f.bit_length()
-        text += fixed(b, 4)
-        if b:
-            text += fixed(f - (1 << (b - 1)), b - 1)
-    return text
+    return fixed(log2, 4) + "".join(number(f) for f in frequencies)
 
 
 def read_table(bits: Bits, size: int) -> list[int]:
@@ -33,84 +44,103 @@ def read_table(bits: Bits, size: int) -> list[int]:
     log2 = bits.number(4)
     if not LEAST_LOG2 <= log2 <= LARGEST_LOG2:
         raise Corrupt(f"frequencies of 2^{log2}")
-    found = []
-    for _ in range(size):
-        b = bits.number(4)
-        found.append((1 << (b - 1)) + bits.number(b - 1) if b else 0)
+    found = [read_number(bits) for _ in range(size)]
     if sum(found) != 1 << log2:
         raise Corrupt("frequencies of another sum")
     return found
 
 
-def _sums(frequencies: Sequence[int]) -> tuple[int, list[int]]:
-    """Return P, and the sum of the frequencies before each symbol."""
-    starts = [sum(frequencies[:i]) for i in range(len(frequencies))]
-    return sum(frequencies).bit_length() - 1, starts
+class _Sums:
+    """A model with P, and the sum of the frequencies before each symbol."""
+
+    def __init__(self, frequencies: Model) -> None:
+        self.each = frequencies
+        self.starts = list(itertools.accumulate(frequencies, initial=0))
+        self.log2 = self.starts[-1].bit_length() - 1
+        self.slots = [symbol for symbol, f in enumerate(frequencies) for _ in range(f)]
 
 
-def _encode_block(symbols: Sequence[int], frequencies: Sequence[int]) -> bytes:
-    log2, starts = _sums(frequencies)
-    states = [FIRST] * LANES
+def _sums(models: Sequence[Model]) -> list[_Sums]:
+    """Return the sums of the model of each symbol, those of each model made once."""
+    made: dict[int, _Sums] = {}
+    for model in models:
+        if id(model) not in made:
+            made[id(model)] = _Sums(model)
+    return [made[id(model)] for model in models]
+
+
+def _encode_block(symbols: Sequence[int], models: Sequence[_Sums], lanes: int) -> bytes:
+    states = [FIRST] * lanes
     backwards = []
     for i in reversed(range(len(symbols))):
-        f, c = frequencies[symbols[i]], starts[symbols[i]]
-        x = states[i % LANES]
-        if x >= f * 2 ** (32 - log2):
+        model = models[i]
+        f, c = model.each[symbols[i]], model.starts[symbols[i]]
+        x = states[i % lanes]
+        if x >= f * 2 ** (32 - model.log2):
             backwards.append(x % 2**16)
             x //= 2**16
-        states[i % LANES] = 2**log2 * (x // f) + x % f + c
+        states[i % lanes] = 2**model.log2 * (x // f) + x % f + c
     head = b"".join(x.to_bytes(4, "little") for x in states)
     return head + b"".join(word.to_bytes(2, "little") for word in reversed(backwards))
 
 
-def encode(symbols: Sequence[int], frequencies: Sequence[int]) -> bytes:
+def encode_each(symbols: Sequence[int], models: Sequence[Model], lanes: int) -> bytes:
+    """Return a string with a model for each symbol."""
+    assert len(symbols) == len(models)
+    sums, starts = _sums(models), range(0, len(symbols), BLOCK)
+    return b"".join(
+        _encode_block(symbols[at : at + BLOCK], sums[at : at + BLOCK], lanes) for at in starts
+    )
+
+
+def encode(symbols: Sequence[int], frequencies: Model) -> bytes:
     """Return a string."""
-    starts = range(0, len(symbols), BLOCK)
-    return b"".join(_encode_block(symbols[at : at + BLOCK], frequencies) for at in starts)
+    return encode_each(symbols, [frequencies] * len(symbols), LANES)
 
 
 def _integer(bits: Bits, nbytes: int) -> int:
     return int.from_bytes(bytes(bits.number(8) for _ in range(nbytes)), "little")
 
 
-def _walk(
-    bits: Bits, count: int, frequencies: Sequence[int]
-) -> Iterator[tuple[int, int, list[int]]]:
+def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int, int, list[int]]]:
     """Read symbol by symbol; with each, the bit behind what it took and the states."""
-    log2, starts = _sums(frequencies)
-    slots = [symbol for symbol, f in enumerate(frequencies) for _ in range(f)]
-    states: list[int] = []
-    for i in range(count):
+    sums, states = _sums(models), [FIRST] * lanes
+    for i, model in enumerate(sums):
         if i % BLOCK == 0:
-            states = [_integer(bits, 4) for _ in range(LANES)]
+            states = [_integer(bits, 4) for _ in range(lanes)]
             if min(states) < FIRST:
                 raise Corrupt("a state that is too small")
-        x = states[i % LANES]  # blocks are a multiple of the lanes
-        r = x % 2**log2
-        symbol = slots[r]
-        x = frequencies[symbol] * (x // 2**log2) + r - starts[symbol]
+        x = states[i % lanes]  # blocks are a multiple of the lanes
+        r = x % 2**model.log2
+        symbol = model.slots[r]
+        x = model.each[symbol] * (x // 2**model.log2) + r - model.starts[symbol]
         if x < FIRST:
             x = 2**16 * x + _integer(bits, 2)
-        states[i % LANES] = x
-        if (i + 1 == count or (i + 1) % BLOCK == 0) and states != [FIRST] * LANES:
+        states[i % lanes] = x
+        if (i + 1 == len(sums) or (i + 1) % BLOCK == 0) and states != [FIRST] * lanes:
             raise Corrupt("another state behind the last symbol")
         yield symbol, bits.at, states
 
 
-def read(bits: Bits, count: int, frequencies: Sequence[int]) -> list[int]:
+def read_each(bits: Bits, models: Sequence[Model], lanes: int) -> list[int]:
+    """Read the symbols of a string with a model for each."""
+    return [symbol for symbol, _, _ in _walk(bits, models, lanes)]
+
+
+def read(bits: Bits, count: int, frequencies: Model) -> list[int]:
     """Read the symbols of a string."""
-    return [symbol for symbol, _, _ in _walk(bits, count, frequencies)]
+    return read_each(bits, [frequencies] * count, LANES)
 
 
-def blocks(
-    symbols: Sequence[int], frequencies: Sequence[int], log2_block: int
+def blocks_each(
+    symbols: Sequence[int], models: Sequence[Model], log2_block: int
 ) -> tuple[list[int], list[list[int]]]:
     """Return bits of each block of a seek table, and states of those within a block of rANS."""
-    bits = Bits(to_text(encode(symbols, frequencies)))
+    bits = Bits(to_text(encode_each(symbols, models, LANES)))
     lengths: list[int] = []
     states = []
     start = 0
-    for i, (_, end, now) in enumerate(_walk(bits, len(symbols), frequencies)):
+    for i, (_, end, now) in enumerate(_walk(bits, models, LANES)):
         last = i + 1 == len(symbols)
         if last or (i + 1) % (1 << log2_block) == 0:
             lengths.append(end - start)
@@ -118,6 +148,13 @@ def blocks(
             if not last and (i + 1) % BLOCK:
                 states.append(list(now))
     return lengths, states
+
+
+def blocks(
+    symbols: Sequence[int], frequencies: Model, log2_block: int
+) -> tuple[list[int], list[list[int]]]:
+    """Return the same of a string of one model."""
+    return blocks_each(symbols, [frequencies] * len(symbols), log2_block)
 
 
 def frequencies_of(counts: Sequence[int], log2: int = LEAST_LOG2) -> list[int]:

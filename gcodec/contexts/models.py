@@ -1,0 +1,150 @@
+"""Symbols in the order in which they are coded, and the model of each: by class, or by trellis.
+
+By class, symbols are coded in order, and each has the model of its class. With a trellis, lanes
+take turns as in `kernels.lane_order`, and the model depends on the quantiser that is next too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gcodec.contexts import class_tables, trellis_tables
+from gcodec.contexts.class_tables import ClassTable
+from gcodec.contexts.scales import Scales
+from gcodec.contexts.trellis_tables import TrellisTable
+from gcodec.kernels import class_map, lane_order, pool, trellis
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.scalar_quantize import ESCAPE
+
+Table = ClassTable | TrellisTable
+
+
+@dataclass(frozen=True, eq=False)
+class ByClass:
+    """Symbols with the models of their classes.
+
+    Attributes
+    ----------
+    symbols : (n,) uint8 array
+    scales : Scales
+    """
+
+    symbols: np.ndarray
+    scales: Scales
+
+    lanes: ClassVar[int] = 0  # as many as pay
+
+    def counts(self, sample: int) -> np.ndarray:
+        """Count symbols by model, all or about so many, as (64, 256) int64."""
+        step = max(1, self.symbols.size // sample) if sample else 1
+        of = self.scales
+        return class_map.class_counts(self.symbols, of.rows, of.columns, of.matrix.width, step)
+
+    def statics_nbits(self, counts: np.ndarray) -> list[int]:
+        """Return about how many bits counts take with each static table."""
+        found: list[int] = class_tables.statics_nbits(counts).tolist()
+        return found
+
+    def static(self, number: int) -> ClassTable:
+        """Return the static table of this number."""
+        return class_tables.static(number)
+
+    def own(self, counts: np.ndarray) -> ClassTable:
+        """Make the table of counts, to be sent."""
+        return ClassTable.own(counts)
+
+    def unknown(self, table: Any) -> np.ndarray:
+        """Return which symbols in the order of coding their models do not have, rising."""
+        of, width = self.scales, self.scales.matrix.width
+        return class_map.unknown_symbols(self.symbols, of.rows, of.columns, width, table.tops)
+
+    def places(self, coded: np.ndarray) -> np.ndarray:
+        """Return where in the tensor those are that are coded at (k,) int64 places."""
+        return coded
+
+    def part(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return symbols and models of a range in the order of coding."""
+        classes = self.scales.classes(start, stop, np.empty(stop - start, np.uint8))
+        return self.symbols[start:stop], classes
+
+
+@dataclass(frozen=True, eq=False)
+class ByTrellis:
+    """Symbols with the models of their classes and quantisers; see `ByClass`.
+
+    Attributes
+    ----------
+    symbols, models : (n,) uint8 array
+        In the order of coding.
+    scales : Scales
+    lanes : int
+    """
+
+    symbols: np.ndarray
+    models: np.ndarray
+    scales: Scales
+    lanes: int
+
+    @classmethod
+    def of(cls, symbols: np.ndarray, scales: Scales, lanes: int) -> ByTrellis:
+        """Find the models of (n,) uint8 symbols."""
+        turns, models = (aligned_empty(symbols.size, np.uint8) for _ in range(2))
+
+        def task(start: int, stop: int) -> None:
+            lane_order.to_turns(symbols[start:stop], lanes, turns[start:stop])
+            models[start:stop] = classes_in_turns(scales, lanes, start, stop)
+            trellis.add_quantisers(turns[start:stop], lanes, models[start:stop])
+
+        pool.run(task, symbols.size, lane_order.RUN)
+        return cls(turns, models, scales, lanes)
+
+    def counts(self, sample: int) -> np.ndarray:
+        """Count symbols by model, as (128, 256) int64; see `ByClass`."""
+        return trellis.model_counts(self.symbols, self.models, sample)
+
+    def statics_nbits(self, counts: np.ndarray) -> list[int]:
+        """Return about how many bits counts take with each static table."""
+        found: list[int] = trellis_tables.statics_nbits(counts).tolist()
+        return found
+
+    def static(self, number: int) -> TrellisTable:
+        """Return the static table of this number."""
+        return trellis_tables.static(number)
+
+    def own(self, counts: np.ndarray) -> TrellisTable:
+        """Make the table of counts, to be sent."""
+        return TrellisTable.own(counts)
+
+    def unknown(self, table: Any) -> np.ndarray:
+        """Return which symbols their models do not have; see `ByClass`."""
+        return trellis.unknown_places(self.symbols, self.models, table.known)
+
+    def places(self, coded: np.ndarray) -> np.ndarray:
+        """Return where in the tensor symbols are; see `ByClass`."""
+        return lane_order.places_of(coded, self.symbols.size, self.lanes)
+
+    def part(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return symbols and models of a range; see `ByClass`."""
+        return self.symbols[start:stop], self.models[start:stop]
+
+
+def classes_in_turns(scales: Scales, lanes: int, start: int, stop: int) -> np.ndarray:
+    """Return the classes of a range of whole runs, or to the end, in the order of coding."""
+    flat, turns = np.empty(stop - start, np.uint8), np.empty(stop - start, np.uint8)
+    lane_order.to_turns(scales.classes(start, stop, flat), lanes, turns)
+    return turns
+
+
+def escapes(symbols: np.ndarray, with_trellis: bool) -> np.ndarray:
+    """Return what symbols are coded as where their models do not have them, as uint8."""
+    if with_trellis:
+        return trellis.escapes(symbols)
+    return np.full(symbols.size, ESCAPE, np.uint8)
+
+
+def least_escape(with_trellis: bool) -> int:
+    """Return the least symbol that is an escape."""
+    return trellis.ODD if with_trellis else ESCAPE

@@ -1,0 +1,423 @@
+"""Context strings: scales of rows and columns, tables of classes, exceptions, the whole string.
+
+Source: ``docs/wire-format.md``, context strings. The static tables are the file that it names. A
+`String` holds all that an encoder is free to choose, and what it codes: `write` makes its bits,
+`read` finds it in them. A *line* has the frequency of the escape, then those of symbols 2, 4, …
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+from . import ans, canonical, leb128
+from .universal import Bits, Corrupt, Truncated, fixed, read_rice, rice, to_text
+
+FILE = Path(__file__).parents[2] / "gcodec" / "contexts" / "class_tables.txt"
+CLASSES = 64
+LARGEST_SCALE = 127
+ESCAPE = 254
+LARGEST_TABLED = 126  # the largest magnitude of a table
+SENT = 255  # the number of a table that is sent
+LOG2 = 12
+LANES = (2, 8, 32)
+ROW_MIDDLE, COLUMN_MIDDLE = 40, 64
+RICE, HUFFMAN, RANS = range(3)  # codes of lists
+LARGEST_SHIFT = 3
+LEAST_WIDTH = COLUMN_ROWS = 8
+LARGEST_BITS = 40  # of a number of the exceptions
+
+Line = Sequence[int]
+
+
+class ScaleList(NamedTuple):
+    """How a list of scales is written: its code, and what goes with it."""
+
+    code: int
+    shift: int
+    least: int  # of the scales that are not 0
+    centre: int = 0
+    k: int = 0  # of words
+    model: Sequence[int] = ()  # lengths or frequencies
+
+
+class Table(NamedTuple):
+    """A table that is sent: the lines of some classes that follow each other."""
+
+    first: int
+    lines: Sequence[Line]
+
+
+class String(NamedTuple):
+    """A string: what it codes, and all choices."""
+
+    symbols: list[int]
+    width: int
+    group: int  # how many columns share a scale, 0 where they have none
+    rows: list[int]
+    columns: list[int]
+    row_list: ScaleList
+    column_list: ScaleList | None
+    table: int | Table = 0
+    lanes: int = 32
+    gap_k: int = 0
+    symbol_k: int = 0
+
+
+# --- classes and tables -------------------------------------------------------------------------
+
+
+@functools.cache
+def static_tables() -> list[list[Line]]:
+    """Return the tables of the file: 64 lines each."""
+    texts = [line for line in FILE.read_text("ascii").splitlines() if not line.startswith("#")]
+    lines = [tuple(int(word) for word in text.split()) for text in texts]
+    assert len(lines) % CLASSES == 0
+    return [list(lines[at : at + CLASSES]) for at in range(0, len(lines), CLASSES)]
+
+
+def classes_of(
+    n: int, width: int, group: int, rows: Sequence[int], columns: Sequence[int]
+) -> list[int]:
+    """Return the class of each element."""
+    found = []
+    for at in range(n):
+        i, j = divmod(at, width)
+        found.append(rows[i] + (columns[j // group] if group else COLUMN_MIDDLE) - COLUMN_MIDDLE)
+    return [min(max(c, 0), CLASSES - 1) for c in found]
+
+
+def model_of(line: Line) -> list[int]:
+    """Return the frequencies of the symbols 0, 2, 3, … and of the escape."""
+    escape, *each = line
+    rest = (1 << LOG2) - escape - 2 * sum(each)
+    if min(escape, rest, *each) < 1 or len(each) > LARGEST_TABLED:
+        raise Corrupt("frequencies that do not add up")
+    return [rest, *(f for f in each for _ in range(2)), escape]
+
+
+def models_of(table: int | Table) -> list[list[int]]:
+    """Return the model of each class."""
+    if isinstance(table, int):
+        return [model_of(line) for line in static_tables()[table]]
+    last = table.first + len(table.lines) - 1
+    made = [model_of(line) for line in table.lines]
+    return [made[min(max(c, table.first), last) - table.first] for c in range(CLASSES)]
+
+
+def place(symbol: int, model: Sequence[int]) -> int:
+    """Return the place of a symbol in the alphabet of a model, or that of the escape."""
+    assert symbol >= 0 and symbol != 1
+    return min(max(symbol - 1, 0), len(model) - 1)
+
+
+def symbol_at(at: int, model: Sequence[int]) -> int:
+    """Return the symbol at a place of an alphabet."""
+    if at == len(model) - 1:
+        return ESCAPE
+    return at + 1 if at else 0
+
+
+def _table(table: Table) -> str:
+    text = fixed(table.first, 6) + fixed(table.first + len(table.lines) - 1, 6)
+    for line in table.lines:
+        text += fixed(len(line) - 1, 7) + "".join(ans.number(f) for f in line)
+    return text
+
+
+def _read_table(bits: Bits) -> Table:
+    first, last = bits.number(6), bits.number(6)
+    if first > last:
+        raise Corrupt(f"classes from {first} to {last}")
+    lines = []
+    for _ in range(first, last + 1):
+        t = bits.number(7)
+        if t > LARGEST_TABLED:
+            raise Corrupt(f"a largest magnitude of {t}")
+        lines.append([ans.read_number(bits) for _ in range(1 + t)])
+        model_of(lines[-1])
+    return Table(first, lines)
+
+
+# --- scales -------------------------------------------------------------------------------------
+
+
+def octaves4(v: Fraction) -> int:
+    """Return 4·log2(v) rounded to the nearest integer; a half is no logarithm of a fraction."""
+    m = round(4 * (math.log2(v.numerator) - math.log2(v.denominator)))
+    while v**8 > Fraction(2) ** (2 * m + 1):
+        m += 1
+    while v**8 < Fraction(2) ** (2 * m - 1):
+        m -= 1
+    return m
+
+
+def _scale(middle: int, v: Fraction, coarse: bool) -> int:
+    if not v:
+        return 0
+    found = middle + octaves4(v)
+    if coarse:
+        found = 2 * ((found + 1) // 2)
+    return min(max(found, 1), LARGEST_SCALE)
+
+
+def scales_of(
+    magnitudes: Sequence[int], width: int, group: int, coarse: bool = False
+) -> tuple[list[int], list[int]]:
+    """Return the scales of rows and of columns that gcodec takes, perhaps multiples of 2."""
+    n, total = len(magnitudes), sum(magnitudes)
+    parts = [magnitudes[at : at + width] for at in range(0, n, width)]
+    rows = [_scale(ROW_MIDDLE, Fraction(sum(part), len(part)), coarse) for part in parts]
+    columns = []
+    for first in range(0, width, group) if group else ():
+        some = [m for part in parts for m in part[first : first + group]]
+        share = Fraction(sum(some) * n, total * len(some)) if total else Fraction(0)
+        columns.append(_scale(COLUMN_MIDDLE, share, coarse))
+    return rows, columns
+
+
+def best_k(values: Sequence[int], most: int) -> int:
+    """Return the least parameter with which words are shortest."""
+    return min(range(most + 1), key=lambda k: (sum((v >> k) + 1 + k for v in values), k))
+
+
+def _zigzag(v: int) -> int:
+    return 2 * v if v >= 0 else -2 * v - 1
+
+
+def _unzigzag(z: int) -> int:
+    return -(z + 1) // 2 if z % 2 else z // 2
+
+
+def _numbers(scales: Sequence[int], how: ScaleList) -> list[int]:
+    """Return u of each scale."""
+    assert all((scale - how.least) % 2**how.shift == 0 for scale in scales if scale)
+    return [(scale - how.least) // 2**how.shift + 1 if scale else 0 for scale in scales]
+
+
+def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> ScaleList:
+    """Return how gcodec writes a list in a code; frequencies are left to the writer."""
+    some = [scale for scale in scales if scale]
+    least = min(some, default=LARGEST_SCALE)
+    shifts = range(LARGEST_SHIFT + 1)
+    shift = max(z for z in shifts if all((scale - least) % 2**z == 0 for scale in some))
+    how = ScaleList(code, shift, least)
+    numbers = _numbers(scales, how)
+    if code == RICE:
+        ordered = sorted(numbers)
+        centre = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
+        return how._replace(centre=centre, k=best_k([_zigzag(u - centre) for u in numbers], 7))
+    counts = [numbers.count(u) for u in range(max(numbers) + 1)]
+    made = canonical.lengths_of(counts) if code == HUFFMAN else ans.frequencies_of(counts)
+    return how._replace(model=model or made)
+
+
+def _list(scales: Sequence[int], how: ScaleList) -> str:
+    text = fixed(how.code, 2) + fixed(how.shift, 2) + fixed(how.least, 7)
+    numbers = _numbers(scales, how)
+    if how.code == RICE:
+        words = [rice(_zigzag(u - how.centre), how.k) for u in numbers]
+        return text + fixed(how.centre, 7) + fixed(how.k, 3) + "".join(words)
+    assert len(how.model) > max(numbers)
+    string = fixed(len(how.model) - 1, 8)
+    if how.code == HUFFMAN:
+        words = canonical.words(how.model)
+        return text + string + canonical.table(how.model) + "".join(words[u] for u in numbers)
+    string += ans.table(how.model)
+    string += "0" * (-len(string) % 8)
+    return text + string + to_text(ans.encode(numbers, how.model))
+
+
+def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
+    how = ScaleList(bits.number(2), bits.number(2), bits.number(7))
+    if how.code == RICE:
+        how = how._replace(centre=bits.number(7), k=bits.number(3))
+        numbers = [how.centre + _unzigzag(read_rice(bits, how.k)) for _ in range(count)]
+    else:
+        start = bits.at
+        size = bits.number(8) + 1
+        if how.code == HUFFMAN:
+            model = canonical.read_table(bits, size)
+            words = canonical.words(model)
+            numbers = [canonical.read_word(bits, words) for _ in range(count)]
+        elif how.code == RANS:
+            model = ans.read_table(bits, size)
+            if "1" in bits.take((start - bits.at) % 8):
+                raise Corrupt("zeros before a string that are not")
+            numbers = ans.read(bits, count, model)
+        else:
+            raise Corrupt("an unknown code of scales")
+        if model[-1] == 0:
+            raise Corrupt("a largest number that never occurs")
+        how = how._replace(model=model)
+    scales = [how.least + (u - 1) * 2**how.shift if u else 0 for u in numbers]
+    if min(numbers) < 0 or max(scales) > LARGEST_SCALE:
+        raise Corrupt("a scale that is none")
+    return scales, how
+
+
+# --- exceptions ---------------------------------------------------------------------------------
+
+
+def exceptions_of(symbols: Sequence[int], models: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Return the symbols that their model does not have, by their position."""
+    return {
+        at: symbol
+        for at, (symbol, model) in enumerate(zip(symbols, models, strict=True))
+        if place(symbol, model) == len(model) - 1
+    }
+
+
+def _gaps(positions: Sequence[int]) -> list[int]:
+    return [after - before - 1 for before, after in itertools.pairwise([-1, *positions])]
+
+
+def exception_ks(found: dict[int, int]) -> tuple[int, int]:
+    """Return the parameters of the words of gaps and of symbols."""
+    return best_k(_gaps([*found]), 31), best_k([*found.values()], 31)
+
+
+def _exceptions(found: dict[int, int], gap_k: int, symbol_k: int) -> str:
+    if not found:
+        return ""
+    gaps = "".join(rice(gap, gap_k) for gap in _gaps([*found]))
+    symbols = "".join(rice(symbol, symbol_k) for symbol in found.values())
+    return fixed(gap_k, 5) + gaps + fixed(symbol_k, 5) + symbols
+
+
+def _read_number(bits: Bits, k: int) -> int:
+    value = read_rice(bits, k)
+    if value >> LARGEST_BITS:
+        raise Corrupt(f"a number of {value.bit_length()} bits")
+    return value
+
+
+def _read_exceptions(bits: Bits, count: int, n: int) -> tuple[dict[int, int], int, int]:
+    gap_k, at, positions = bits.number(5), -1, []
+    for _ in range(count):
+        at += 1 + _read_number(bits, gap_k)
+        if at >= n:
+            raise Corrupt(f"an exception at {at} of {n}")
+        positions.append(at)
+    symbol_k = bits.number(5)
+    symbols = [_read_number(bits, symbol_k) for _ in positions]
+    if 1 in symbols:
+        raise Corrupt("the symbol 1")
+    return dict(zip(positions, symbols, strict=True)), gap_k, symbol_k
+
+
+# --- strings ------------------------------------------------------------------------------------
+
+
+def models_each(string: String) -> list[list[int]]:
+    """Return the model of each element, one and the same for those of a class."""
+    matrix = string.width, string.group, string.rows, string.columns
+    each = classes_of(len(string.symbols), *matrix)
+    models = models_of(string.table)
+    return [models[c] for c in each]
+
+
+def places_each(string: String) -> list[int]:
+    """Return what the rANS string codes."""
+    return [place(s, model) for s, model in zip(string.symbols, models_each(string), strict=True)]
+
+
+def made(
+    symbols: Sequence[int],
+    width: int,
+    group: int,
+    scales: tuple[list[int], list[int]],
+    table: int | Table = 0,
+    lanes: int = 32,
+    lists: tuple[int, int] = (RICE, RICE),
+) -> String:
+    """Return a string of these, with what is left chosen as gcodec does."""
+    rows, columns = scales
+    row_list, column_list = list_of(rows, lists[0]), None
+    if group:
+        column_list = list_of(columns, lists[1])
+    matrix = width, group, rows, columns, row_list, column_list
+    string = String(list(symbols), *matrix, table, lanes)
+    found = exceptions_of(symbols, models_each(string))
+    if found:
+        gap_k, symbol_k = exception_ks(found)
+        string = string._replace(gap_k=gap_k, symbol_k=symbol_k)
+    return string
+
+
+def write(string: String) -> str:
+    """Return the bits of a string; they are whole bytes."""
+    models = models_each(string)
+    found = exceptions_of(string.symbols, models)
+    number = string.table if isinstance(string.table, int) else SENT
+    head = bytes([number, string.lanes])
+    for field in (string.width, string.group, len(found)):
+        head += leb128.encode(field)
+    text = to_text(head) + _list(string.rows, string.row_list)
+    if string.column_list is not None:
+        text += _list(string.columns, string.column_list)
+    if isinstance(string.table, Table):
+        text += _table(string.table)
+    text += _exceptions(found, string.gap_k, string.symbol_k)
+    text += "0" * (-len(text) % 8)
+    return text + to_text(ans.encode_each(places_each(string), models, string.lanes))
+
+
+def _read_leb128(bits: Bits) -> int:
+    data = b""
+    while not data or data[-1] >= 128:
+        if len(data) == leb128.MAX_BYTES:
+            raise Corrupt("a number of more than ten bytes")
+        data += bytes([bits.number(8)])
+    try:
+        value, _ = leb128.decode(data, 0)
+    except ValueError as error:
+        raise Corrupt(str(error)) from None
+    if value >= 1 << 64:
+        raise Corrupt("a number of more than 64 bits")
+    return value
+
+
+def read(bits: Bits, n: int) -> String:
+    """Read a string of n > 0 symbols; what follows is left to the caller.
+
+    Raises
+    ------
+    Truncated, Corrupt
+        Where more than one thing is wrong, the first that is met.
+    """
+    assert n > 0 and bits.at % 8 == 0
+    number, lanes = bits.number(8), bits.number(8)
+    width, group, count = _read_leb128(bits), _read_leb128(bits), _read_leb128(bits)
+    if number != SENT and number >= len(static_tables()):
+        raise Corrupt(f"the table {number}")
+    if lanes not in LANES:
+        raise Corrupt(f"{lanes} lanes")
+    if not min(n, LEAST_WIDTH) <= width <= n:
+        raise Corrupt(f"rows of {width}")
+    if group > width or (group and n < COLUMN_ROWS * width):
+        raise Corrupt("groups of columns that are none")
+    rows_count, columns_count = -(-n // width), -(-width // group) if group else 0
+    if max(rows_count, columns_count, count) > len(bits.text):
+        raise Truncated("fewer bits than scales, or than exceptions")
+    rows, row_list = _read_list(bits, rows_count)
+    columns, column_list = _read_list(bits, columns_count) if group else ([], None)
+    table = _read_table(bits) if number == SENT else number
+    found, gap_k, symbol_k = _read_exceptions(bits, count, n) if count else ({}, 0, 0)
+    if "1" in bits.take(-bits.at % 8):
+        raise Corrupt("fill that is not zero")
+    classed = models_of(table)
+    models = [classed[c] for c in classes_of(n, width, group, rows, columns)]
+    places = ans.read_each(bits, models, lanes)
+    symbols = [symbol_at(at, model) for at, model in zip(places, models, strict=True)]
+    if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*found]:
+        raise Corrupt("escapes that are not the exceptions")
+    for at, symbol in found.items():
+        symbols[at] = symbol
+    matrix = width, group, rows, columns, row_list, column_list
+    return String(symbols, *matrix, table, lanes, gap_k, symbol_k)

@@ -1,0 +1,193 @@
+"""ecsq: levels of a step, their payload, their fields of a frame.
+
+Source: ``docs/wire-format.md``, ecsq; the string is that of ``contexts``. Arithmetic is float32,
+one operation at a time, but for products that are said to be float64. A level is a Python integer
+with the sign of its element.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import contexts, leb128, philox
+from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
+
+Floats = NDArray[np.float32]
+
+ROUNDINGS = ("nearest", "stochastic")
+LARGEST_PLAIN, LARGEST_RANDOM = 126, 127  # of which scales are made
+DEAD_FROM = 44  # the class below which levels are rated
+NEUTRAL = 128  # the centroid in the middle of a cell
+TINY, LIFT = 2.0**-60, np.float32(2.0**64)
+ONE, HALF = np.float32(1), np.float32(0.5)
+
+
+class Message(NamedTuple):
+    """What is sent; the string is None where nothing is coded."""
+
+    rounding: str
+    step: np.float32
+    centroids: tuple[int, int, int]
+    string: contexts.String | None
+
+    @property
+    def data(self) -> bytes:
+        """The payload."""
+        return b"" if self.string is None else to_bytes(contexts.write(self.string))
+
+
+class Choice(NamedTuple):
+    """What an encoder chooses freely."""
+
+    width: int
+    group: int = 0
+    coarse: bool = False
+    table: int | contexts.Table = 0
+    lanes: int = 32
+    lists: tuple[int, int] = (contexts.RICE, contexts.RICE)
+
+
+# --- levels -------------------------------------------------------------------------------------
+
+
+def scaled(x: Floats, step: np.float32) -> Floats:
+    """Return magnitudes in steps."""
+    with np.errstate(under="ignore"):
+        if max(abs(v) for v in x) < TINY:
+            x, step = x * LIFT, step * LIFT
+        return np.array([abs(v) * (ONE / step) for v in x], np.float32)
+
+
+def plain_level(y: np.float32) -> int:
+    """Return the level of which scales are made."""
+    if y < np.float32(0.6):
+        return 0
+    return min(math.floor(y + np.float32(0.4)), LARGEST_PLAIN)
+
+
+def rated_level(y: np.float32, c: int) -> int:
+    """Return the level that is best for bits and error together, for an element of the class c."""
+    d = np.float32(max(0, DEAD_FROM - c))
+    dead = min(HALF + d * d * np.float32(29) / np.float32(8192), np.float32(1.65))
+    if y < dead:
+        return 0
+    shift = HALF - min(d * np.float32(0.08), np.float32(0.45))
+    return max(1, math.floor(y + shift))
+
+
+def centroid(ys: Sequence[np.float32], magnitudes: Sequence[int]) -> int:
+    """Return where values of these magnitudes lie, in 256ths of a step."""
+    if not magnitudes:
+        return NEUTRAL
+    rests = [math.trunc((float(y) - m) * 1024) for y, m in zip(ys, magnitudes, strict=True)]
+    mean = Fraction(sum(rests), 4 * len(rests))
+    return min(max(NEUTRAL + math.floor(mean + Fraction(1, 2)), 0), 255)
+
+
+def centroids_of(
+    ys: Sequence[np.float32] | Floats, magnitudes: Sequence[int]
+) -> tuple[int, int, int]:
+    """Return the centroids of the magnitudes 1, 2, and of others."""
+    pairs = [*zip(ys, magnitudes, strict=True)]
+    groups = [[(y, m) for y, m in pairs if m and min(m, 3) == g] for g in (1, 2, 3)]
+    one, two, more = (centroid([y for y, _ in g], [m for _, m in g]) for g in groups)
+    return one, two, more
+
+
+def stochastic_level(y: np.float32, word: int) -> int:
+    """Return the magnitude of a level that is rounded at random."""
+    low = math.floor(y)
+    return low + ((word >> 1) < int((float(y) - low) * 2.0**31))
+
+
+def symbols_of(x: Floats, magnitudes: Sequence[int]) -> list[int]:
+    """Return the symbol of each level."""
+    return [2 * m + (m > 0 and v < 0) for v, m in zip(x, magnitudes, strict=True)]
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+def encode(
+    x: Floats, step: np.float32, choice: Choice, rounding: str = "nearest", seed: int = 0
+) -> Message:
+    """Return the message of a gradient, with a step above 0."""
+    x, step = np.asarray(x, np.float32), np.float32(step)
+    n = len(x)
+    neutral = (NEUTRAL, NEUTRAL, NEUTRAL)
+    if not n:
+        return Message(rounding, step, neutral, None)
+    matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, step)
+    if rounding == "nearest":
+        plain = [plain_level(y) for y in ys]
+        scales = contexts.scales_of(plain, *matrix)
+        classes = contexts.classes_of(n, choice.width, choice.group, *scales)
+        magnitudes = [rated_level(y, c) for y, c in zip(ys, classes, strict=True)]
+        centroids = centroids_of(ys, magnitudes)
+    else:
+        words = philox.words(seed, n)
+        magnitudes = [stochastic_level(y, w) for y, w in zip(ys, words, strict=True)]
+        cut = [min(m, LARGEST_RANDOM) for m in magnitudes]
+        scales = contexts.scales_of(cut, *matrix)
+        centroids = neutral
+    symbols, how = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
+    string = contexts.made(symbols, choice.width, choice.group, scales, *how)
+    return Message(rounding, step, centroids, string)
+
+
+def decode_symbols(symbols: Sequence[int], step: np.float32, centroids: Sequence[int]) -> Floats:
+    """Return the values that symbols stand for."""
+    out = np.zeros(len(symbols), np.float32)
+    for i, symbol in enumerate(symbols):
+        m = symbol // 2
+        if m == 0:
+            continue
+        where = 256 * m + centroids[min(m, 3) - 1] - 128
+        with np.errstate(over="ignore", under="ignore"):
+            value = np.float32(float(where) * (float(step) / 256))
+        if not np.isfinite(value):
+            raise Corrupt("a value that is infinite")
+        out[i] = -value if symbol % 2 else value
+    return out
+
+
+def read(
+    data: bytes, nbits: int, n: int, step: np.float32, centroids: Sequence[int]
+) -> tuple[contexts.String | None, Floats]:
+    """Return the string of a payload and its values, or raise `Truncated` or `Corrupt`."""
+    if len(data) < (nbits + 7) // 8:
+        raise Truncated("fewer bytes than bits")
+    text = to_text(data)
+    if "1" in text[nbits:] or len(data) != (nbits + 7) // 8:
+        raise Corrupt("fill that is not zero")
+    bits = Bits(text[:nbits])
+    string, values = None, np.zeros(n, np.float32)
+    if n and step > 0:
+        string = contexts.read(bits, n)
+        values = decode_symbols(string.symbols, step, centroids)
+    if bits.at != nbits:
+        raise Corrupt("bits behind the string")
+    return string, values
+
+
+# --- headers ------------------------------------------------------------------------------------
+
+
+def parameters(rounding: str) -> bytes:
+    """Return the parameters of a frame, without defaults at the end."""
+    return b"" if rounding == ROUNDINGS[0] else bytes([ROUNDINGS.index(rounding)])
+
+
+def scalars(message: Message) -> bytes:
+    """Return the scalars of a frame."""
+    out = struct.pack("<f", message.step)
+    if message.rounding == "nearest":
+        out += b"".join(leb128.encode(c) for c in message.centroids)
+    return out

@@ -1,0 +1,100 @@
+"""Make ``gcodec/contexts/trellis_tables.txt``: the static tables of a trellis' two quantisers.
+
+    python tools/trellis_tables.py DUMP...
+
+As `class_tables`, of levels that ecsq finds with a trellis. These depend on the table by which
+they are found: for each tensor the first is of geometric distributions, and each next one of the
+levels that the one before it led to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from class_tables import ERRORS, ROUNDS, SCALE, blended, prior, tensors
+
+from gcodec import scalar_levels, trellis_levels
+from gcodec.contexts import class_tables, trellis_tables
+from gcodec.contexts.class_tables import SENT, ClassTable
+from gcodec.contexts.models import ByTrellis
+from gcodec.contexts.trellis_tables import LEVELS, TrellisTable
+from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.kernels.trellis import QUANTISERS
+
+TABLES = 12
+TURNS = 6  # of levels, and tables of them, for each tensor
+MANY = 1 << 17  # elements of a tensor, beyond which it is cut
+
+
+def samples(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield (2, 64, 128) counts of magnitudes by quantiser and class, for each error."""
+    x = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
+    flat = x.reshape(-1)
+    for error in ERRORS if flat.any() else ():
+        step, matrix = scalar_levels.step_for_error(flat, error, x.shape, scalar_levels.Nearest())
+        made = table(np.stack([prior()] * QUANTISERS) * SCALE)
+        for _ in range(TURNS):
+            found, _ = trellis_levels.nearest(flat, step, matrix, made, passes=0)
+            assert found.scales is not None
+            counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
+            levels = np.stack(trellis_tables.level_counts(counts))
+            magnitudes = levels.reshape(QUANTISERS, CLASSES, -1, 2).sum(axis=3)
+            made = table(magnitudes)
+        yield magnitudes
+
+
+def table(counts: np.ndarray) -> TrellisTable:
+    """Return the table of counts of magnitudes."""
+    wide = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+    wide[:, :, ::2] = [blended(found) * SCALE for found in counts]
+    first, second = (ClassTable.own(each, LEVELS) for each in wide)
+    return TrellisTable(SENT, (first, second))
+
+
+def nbits(tables: list[TrellisTable], counts: np.ndarray) -> np.ndarray:
+    """Return the bits of counts of magnitudes by each table."""
+    total = np.zeros(len(tables), np.int64)
+    for q, each in enumerate(counts):
+        costs = [class_tables.costs(one.tables[q].frequencies)[:, ::2] for one in tables]
+        total += class_tables.nbits(each, np.stack(costs))
+    return total
+
+
+def clustered(every: list[np.ndarray]) -> list[TrellisTable]:
+    """Return the tables with which all counts together take the fewest bits, as far as found."""
+    counts = np.stack(every)
+    sizes = counts.sum(axis=(1, 2, 3))
+    weighted = counts / np.sqrt(sizes)[:, None, None, None]
+    start = table(weighted.sum(axis=0))
+    excess = [nbits([start], each)[0] / (1 + each[:, :, 1:].sum()) for each in counts]
+    places = np.argsort(np.argsort(excess)) * TABLES // len(every)
+    for _ in range(ROUNDS):
+        mine = [weighted[places == k] for k in range(TABLES)]
+        tables = [table(some.sum(axis=0)) if len(some) else start for some in mine]
+        each = np.array([nbits(tables, one) for one in counts])
+        print(f"{(each.min(axis=1) / sizes).mean():.5f} bits", flush=True)
+        if (each.argmin(axis=1) == places).all():
+            break
+        places = each.argmin(axis=1)
+    return tables
+
+
+def main() -> None:
+    """Write the file."""
+    every = [found for x in tensors(sys.argv[1:]) for found in samples(x)]
+    lines = ["# escapes, then the levels from 1 on with one sign; see tools/trellis_tables.py"]
+    for number, one in enumerate(clustered(every)):
+        for q, half in enumerate(one.tables):
+            lines.append(f"# table {number}, quantiser {q}")
+            for row, top in zip(half.frequencies, half.tops.tolist(), strict=True):
+                lines.append(" ".join(map(str, [row[ESCAPE], *row[2 : 2 * top + 2 : 2]])))
+    path = Path(class_tables.__file__).with_name("trellis_tables.txt")
+    path.write_text("\n".join(lines) + "\n", "ascii")
+
+
+if __name__ == "__main__":
+    main()
