@@ -20,7 +20,7 @@ from gcodec.kernels import levels, pool, scalar_quantize
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
-from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST, Errors
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE, Errors
 from gcodec.kinds import binary32
 from gcodec.step_search import Met, search
 
@@ -137,11 +137,11 @@ def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
     """Quantise at random, unbiased; see `nearest`."""
     size = checked_step(x, step)
     # Not below the largest level: a power of two, so that the norm is exact.
-    s = max(MOST + 1, 1 << int(largest(x) / float(size) + 1).bit_length())
+    s = 1 << int(largest(x) / float(size) + 1).bit_length()
     with np.errstate(over="ignore"):
         norm = np.float32(s) * size
     if not np.isfinite(norm):
-        raise ParameterError.of("step", step, "less for values near the end of float32")
+        raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
     scale, symbols = Scale(np.array([norm]), x.size, s), aligned_empty(x.size, np.uint8)
 
     def task(start: int, stop: int) -> np.ndarray:
@@ -335,5 +335,5 @@ def checked_step(x: np.ndarray, step: float) -> np.float32:
     """Return the step as float32, or refuse one of which there would be too many levels."""
     least = 2.0 ** _octaves(x)[0]
     if step < least:
-        raise ParameterError.of("step", step, f"at least {least:.3g} for this tensor")
+        raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
     return np.float32(step)

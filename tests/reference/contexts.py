@@ -2,7 +2,7 @@
 
 Source: ``docs/wire-format.md``, context strings. The static tables are the file that it names. A
 `String` holds all that an encoder is free to choose, and what it codes: `write` makes its bits,
-`read` finds it in them. A *line* has the frequency of the escape, then of the symbols 2, 4, …
+`read` finds it in them. A *line* has the frequency of the escape, then those of symbols 2, 4, …
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LARGEST_TABLED = 126  # the largest magnitude of a table
 SENT = 255  # the number of a table that is sent
 LOG2 = 12
 LANES = (2, 8, 32)
-COLUMNS = 128
 ROW_MIDDLE, COLUMN_MIDDLE = 40, 64
 RICE, HUFFMAN, RANS = range(3)  # codes of lists
+LARGEST_SHIFT = 3
 LEAST_WIDTH = COLUMN_ROWS = 8
 LARGEST_BITS = 40  # of a number of the exceptions
 
@@ -39,7 +39,9 @@ class ScaleList(NamedTuple):
     """How a list of scales is written: its code, and what goes with it."""
 
     code: int
-    base: int  # the centre, or the least scale that is not 0
+    shift: int
+    least: int  # of the scales that are not 0
+    centre: int = 0
     k: int = 0  # of words
     model: Sequence[int] = ()  # lengths or frequencies
 
@@ -56,8 +58,9 @@ class String(NamedTuple):
 
     symbols: list[int]
     width: int
+    group: int  # how many columns share a scale, 0 where they have none
     rows: list[int]
-    columns: list[int] | None
+    columns: list[int]
     row_list: ScaleList
     column_list: ScaleList | None
     table: int | Table = 0
@@ -79,13 +82,13 @@ def static_tables() -> list[list[Line]]:
 
 
 def classes_of(
-    n: int, width: int, rows: Sequence[int], columns: Sequence[int] | None
+    n: int, width: int, group: int, rows: Sequence[int], columns: Sequence[int]
 ) -> list[int]:
     """Return the class of each element."""
     found = []
     for at in range(n):
         i, j = divmod(at, width)
-        found.append(rows[i] + (COLUMN_MIDDLE if columns is None else columns[j]) - COLUMN_MIDDLE)
+        found.append(rows[i] + (columns[j // group] if group else COLUMN_MIDDLE) - COLUMN_MIDDLE)
     return [min(max(c, 0), CLASSES - 1) for c in found]
 
 
@@ -154,24 +157,27 @@ def octaves4(v: Fraction) -> int:
     return m
 
 
-def _scale(middle: int, v: Fraction) -> int:
-    return min(max(middle + octaves4(v), 1), LARGEST_SCALE) if v else 0
+def _scale(middle: int, v: Fraction, coarse: bool) -> int:
+    if not v:
+        return 0
+    found = middle + octaves4(v)
+    if coarse:
+        found = 2 * ((found + 1) // 2)
+    return min(max(found, 1), LARGEST_SCALE)
 
 
 def scales_of(
-    magnitudes: Sequence[int], width: int, with_columns: bool
-) -> tuple[list[int], list[int] | None]:
-    """Return the scales of rows and of columns that gcodec takes."""
+    magnitudes: Sequence[int], width: int, group: int, coarse: bool = False
+) -> tuple[list[int], list[int]]:
+    """Return the scales of rows and of columns that gcodec takes, perhaps multiples of 2."""
     n, total = len(magnitudes), sum(magnitudes)
     parts = [magnitudes[at : at + width] for at in range(0, n, width)]
-    rows = [_scale(ROW_MIDDLE, Fraction(sum(part), len(part))) for part in parts]
-    if not with_columns:
-        return rows, None
+    rows = [_scale(ROW_MIDDLE, Fraction(sum(part), len(part)), coarse) for part in parts]
     columns = []
-    for j in range(width):
-        column = magnitudes[j::width]
-        share = Fraction(sum(column) * n, total * len(column)) if total else Fraction(0)
-        columns.append(_scale(COLUMN_MIDDLE, share))
+    for first in range(0, width, group) if group else ():
+        some = [m for part in parts for m in part[first : first + group]]
+        share = Fraction(sum(some) * n, total * len(some)) if total else Fraction(0)
+        columns.append(_scale(COLUMN_MIDDLE, share, coarse))
     return rows, columns
 
 
@@ -188,54 +194,58 @@ def _unzigzag(z: int) -> int:
     return -(z + 1) // 2 if z % 2 else z // 2
 
 
-def _numbers(scales: Sequence[int], least: int) -> list[int]:
-    return [scale - least + 1 if scale else 0 for scale in scales]
+def _numbers(scales: Sequence[int], how: ScaleList) -> list[int]:
+    """Return u of each scale."""
+    assert all((scale - how.least) % 2**how.shift == 0 for scale in scales if scale)
+    return [(scale - how.least) // 2**how.shift + 1 if scale else 0 for scale in scales]
 
 
 def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> ScaleList:
     """Return how gcodec writes a list in a code; frequencies are left to the writer."""
+    some = [scale for scale in scales if scale]
+    least = min(some, default=LARGEST_SCALE)
+    shifts = range(LARGEST_SHIFT + 1)
+    shift = max(z for z in shifts if all((scale - least) % 2**z == 0 for scale in some))
+    how = ScaleList(code, shift, least)
+    numbers = _numbers(scales, how)
     if code == RICE:
-        ordered = sorted(scales)
+        ordered = sorted(numbers)
         centre = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
-        return ScaleList(code, centre, best_k([_zigzag(s - centre) for s in scales], 7))
-    least = min((scale for scale in scales if scale), default=1)
-    counts = [0] * (max(_numbers(scales, least)) + 1)
-    for number in _numbers(scales, least):
-        counts[number] += 1
+        return how._replace(centre=centre, k=best_k([_zigzag(u - centre) for u in numbers], 7))
+    counts = [numbers.count(u) for u in range(max(numbers) + 1)]
     made = canonical.lengths_of(counts) if code == HUFFMAN else ans.frequencies_of(counts)
-    return ScaleList(code, least, model=model or made)
+    return how._replace(model=model or made)
 
 
 def _list(scales: Sequence[int], how: ScaleList) -> str:
-    text = fixed(how.code, 2) + fixed(how.base, 7)
+    text = fixed(how.code, 2) + fixed(how.shift, 2) + fixed(how.least, 7)
+    numbers = _numbers(scales, how)
     if how.code == RICE:
-        words = [rice(_zigzag(scale - how.base), how.k) for scale in scales]
-        return text + fixed(how.k, 3) + "".join(words)
-    numbers = _numbers(scales, how.base)
-    assert len(how.model) == max(numbers) + 1
+        words = [rice(_zigzag(u - how.centre), how.k) for u in numbers]
+        return text + fixed(how.centre, 7) + fixed(how.k, 3) + "".join(words)
+    assert len(how.model) > max(numbers)
     string = fixed(len(how.model) - 1, 8)
     if how.code == HUFFMAN:
         words = canonical.words(how.model)
-        return text + string + canonical.table(how.model) + "".join(words[v] for v in numbers)
+        return text + string + canonical.table(how.model) + "".join(words[u] for u in numbers)
     string += ans.table(how.model)
     string += "0" * (-len(string) % 8)
     return text + string + to_text(ans.encode(numbers, how.model))
 
 
 def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
-    code, base = bits.number(2), bits.number(7)
-    if code == RICE:
-        k = bits.number(3)
-        scales = [base + _unzigzag(read_rice(bits, k)) for _ in range(count)]
-        how = ScaleList(code, base, k)
+    how = ScaleList(bits.number(2), bits.number(2), bits.number(7))
+    if how.code == RICE:
+        how = how._replace(centre=bits.number(7), k=bits.number(3))
+        numbers = [how.centre + _unzigzag(read_rice(bits, how.k)) for _ in range(count)]
     else:
         start = bits.at
         size = bits.number(8) + 1
-        if code == HUFFMAN:
+        if how.code == HUFFMAN:
             model = canonical.read_table(bits, size)
             words = canonical.words(model)
             numbers = [canonical.read_word(bits, words) for _ in range(count)]
-        elif code == RANS:
+        elif how.code == RANS:
             model = ans.read_table(bits, size)
             if "1" in bits.take((start - bits.at) % 8):
                 raise Corrupt("zeros before a string that are not")
@@ -244,9 +254,9 @@ def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
             raise Corrupt("an unknown code of scales")
         if model[-1] == 0:
             raise Corrupt("a largest number that never occurs")
-        scales = [number + base - 1 if number else 0 for number in numbers]
-        how = ScaleList(code, base, model=model)
-    if min(scales) < 0 or max(scales) > LARGEST_SCALE:
+        how = how._replace(model=model)
+    scales = [how.least + (u - 1) * 2**how.shift if u else 0 for u in numbers]
+    if min(numbers) < 0 or max(scales) > LARGEST_SCALE:
         raise Corrupt("a scale that is none")
     return scales, how
 
@@ -306,7 +316,8 @@ def _read_exceptions(bits: Bits, count: int, n: int) -> tuple[dict[int, int], in
 
 def models_each(string: String) -> list[list[int]]:
     """Return the model of each element, one and the same for those of a class."""
-    each = classes_of(len(string.symbols), string.width, string.rows, string.columns)
+    matrix = string.width, string.group, string.rows, string.columns
+    each = classes_of(len(string.symbols), *matrix)
     models = models_of(string.table)
     return [models[c] for c in each]
 
@@ -319,23 +330,19 @@ def places_each(string: String) -> list[int]:
 def made(
     symbols: Sequence[int],
     width: int,
-    scales: tuple[list[int], list[int] | None],
+    group: int,
+    scales: tuple[list[int], list[int]],
     table: int | Table = 0,
     lanes: int = 32,
     lists: tuple[int, int] = (RICE, RICE),
 ) -> String:
     """Return a string of these, with what is left chosen as gcodec does."""
     rows, columns = scales
-    string = String(
-        list(symbols),
-        width,
-        rows,
-        columns,
-        list_of(rows, lists[0]),
-        None if columns is None else list_of(columns, lists[1]),
-        table,
-        lanes,
-    )
+    row_list, column_list = list_of(rows, lists[0]), None
+    if group:
+        column_list = list_of(columns, lists[1])
+    matrix = width, group, rows, columns, row_list, column_list
+    string = String(list(symbols), *matrix, table, lanes)
     found = exceptions_of(symbols, models_each(string))
     if found:
         gap_k, symbol_k = exception_ks(found)
@@ -347,12 +354,12 @@ def write(string: String) -> str:
     """Return the bits of a string; they are whole bytes."""
     models = models_each(string)
     found = exceptions_of(string.symbols, models)
-    lanes = string.lanes + (COLUMNS if string.columns is not None else 0)
-    head = bytes([SENT if isinstance(string.table, Table) else string.table, lanes])
-    text = to_text(head + leb128.encode(string.width) + leb128.encode(len(found)))
-    text += _list(string.rows, string.row_list)
-    if string.columns is not None:
-        assert string.column_list is not None
+    number = string.table if isinstance(string.table, int) else SENT
+    head = bytes([number, string.lanes])
+    for field in (string.width, string.group, len(found)):
+        head += leb128.encode(field)
+    text = to_text(head) + _list(string.rows, string.row_list)
+    if string.column_list is not None:
         text += _list(string.columns, string.column_list)
     if isinstance(string.table, Table):
         text += _table(string.table)
@@ -386,32 +393,31 @@ def read(bits: Bits, n: int) -> String:
     """
     assert n > 0 and bits.at % 8 == 0
     number, lanes = bits.number(8), bits.number(8)
-    width, count = _read_leb128(bits), _read_leb128(bits)
-    with_columns, lanes = lanes >= COLUMNS, lanes % COLUMNS
+    width, group, count = _read_leb128(bits), _read_leb128(bits), _read_leb128(bits)
     if number != SENT and number >= len(static_tables()):
         raise Corrupt(f"the table {number}")
     if lanes not in LANES:
         raise Corrupt(f"{lanes} lanes")
     if not min(n, LEAST_WIDTH) <= width <= n:
         raise Corrupt(f"rows of {width}")
-    if with_columns and n < COLUMN_ROWS * width:
-        raise Corrupt("scales of columns of too few rows")
-    if -(-n // width) > len(bits.text) or count > len(bits.text):
-        raise Truncated("fewer bits than rows, or than exceptions")
-    rows, row_list = _read_list(bits, -(-n // width))
-    columns, column_list = _read_list(bits, width) if with_columns else (None, None)
+    if group > width or (group and n < COLUMN_ROWS * width):
+        raise Corrupt("groups of columns that are none")
+    rows_count, columns_count = -(-n // width), -(-width // group) if group else 0
+    if max(rows_count, columns_count, count) > len(bits.text):
+        raise Truncated("fewer bits than scales, or than exceptions")
+    rows, row_list = _read_list(bits, rows_count)
+    columns, column_list = _read_list(bits, columns_count) if group else ([], None)
     table = _read_table(bits) if number == SENT else number
     found, gap_k, symbol_k = _read_exceptions(bits, count, n) if count else ({}, 0, 0)
     if "1" in bits.take(-bits.at % 8):
         raise Corrupt("fill that is not zero")
     classed = models_of(table)
-    models = [classed[c] for c in classes_of(n, width, rows, columns)]
+    models = [classed[c] for c in classes_of(n, width, group, rows, columns)]
     places = ans.read_each(bits, models, lanes)
     symbols = [symbol_at(at, model) for at, model in zip(places, models, strict=True)]
     if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*found]:
         raise Corrupt("escapes that are not the exceptions")
     for at, symbol in found.items():
         symbols[at] = symbol
-    return String(
-        symbols, width, rows, columns, row_list, column_list, table, lanes, gap_k, symbol_k
-    )
+    matrix = width, group, rows, columns, row_list, column_list
+    return String(symbols, *matrix, table, lanes, gap_k, symbol_k)

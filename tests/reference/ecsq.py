@@ -47,7 +47,8 @@ class Choice(NamedTuple):
     """What an encoder chooses freely."""
 
     width: int
-    columns: bool = False
+    group: int = 0
+    coarse: bool = False
     table: int | contexts.Table = 0
     lanes: int = 32
     lists: tuple[int, int] = (contexts.RICE, contexts.RICE)
@@ -123,22 +124,21 @@ def encode(
     neutral = (NEUTRAL, NEUTRAL, NEUTRAL)
     if not n:
         return Message(rounding, step, neutral, None)
-    ys = scaled(x, step)
+    matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, step)
     if rounding == "nearest":
         plain = [plain_level(y) for y in ys]
-        scales = contexts.scales_of(plain, choice.width, choice.columns)
-        classes = contexts.classes_of(n, choice.width, *scales)
+        scales = contexts.scales_of(plain, *matrix)
+        classes = contexts.classes_of(n, choice.width, choice.group, *scales)
         magnitudes = [rated_level(y, c) for y, c in zip(ys, classes, strict=True)]
         centroids = centroids_of(ys, magnitudes)
     else:
         words = philox.words(seed, n)
         magnitudes = [stochastic_level(y, w) for y, w in zip(ys, words, strict=True)]
         cut = [min(m, LARGEST_RANDOM) for m in magnitudes]
-        scales = contexts.scales_of(cut, choice.width, choice.columns)
+        scales = contexts.scales_of(cut, *matrix)
         centroids = neutral
-    string = contexts.made(
-        symbols_of(x, magnitudes), choice.width, scales, choice.table, choice.lanes, choice.lists
-    )
+    symbols, how = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
+    string = contexts.made(symbols, choice.width, choice.group, scales, *how)
     return Message(rounding, step, centroids, string)
 
 
