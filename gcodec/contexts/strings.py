@@ -253,8 +253,10 @@ class ContextString(NamedTuple):
         """
         if seek is not None:
             seek.must_cover(self.end - self.first)
-        where = *self._where(), start, stop
-        rans_string.read_range(*where, self._checked(take), _runs(seek), *self._models())
+        where, runs = (*self._where(), start, stop), _runs(seek)
+        if runs is not None and self.with_trellis and runs.log2_run < lane_order.LOG2_RUN:
+            runs = None  # No path is known within a run of the trellis.
+        rans_string.read_range(*where, self._checked(take), runs, *self._models())
 
     def _checked(self, take: Take) -> Take:
         """Return a `take` that checks that exceptions, and no others, are escapes."""
