@@ -2,8 +2,9 @@
 
 Files are dumps of gradients, or folders of .safetensors files. Each tensor of 4096 values or more
 is encoded by the choice at each error, and by every setting of every registered codec, between
-which bits are interpolated where settings lie close. Bits are those of whole frames, without names.
-Printed are tensors of which the choice takes over 10 % more than the best, and the share of others.
+which bits are interpolated where settings lie close. Bits are those of whole frames, without
+names. Printed are tensors of which the choice takes over 10 % more than the best, and the share of
+others.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ratio, text = excess(x, rivals, error)
                 found[error].append(ratio)
                 if ratio > NEAR:
-                    print(f"{path.stem} {name}, {x.size:,} values, {error:g}: {ratio:.3f} ({text})")
+                    print(
+                        f"{path.stem} {name}, {x.size:,} values, {error:g}: {ratio:.3f} ({text})"
+                    )
             efforts.append(effort(x, ERRORS[0]))
     for error, ratios in found.items():
         near = sum(ratio <= NEAR for ratio in ratios)

@@ -107,8 +107,8 @@ def load(path: Path) -> Dump | None:
     for least in (LARGE, SMALL):
         if large := {name: x for name, x in found.items() if x.size >= least}:
             fp4 = {name: measure("minifloat", x) for name, x in large.items()}
-            tensors = tuple(Tensor(name, x, fp4[name]) for name, x in large.items())
-            return Dump(path.stem, least, tensors)
+            measured = tuple(Tensor(name, x, fp4[name]) for name, x in large.items())
+            return Dump(path.stem, least, measured)
     return None
 
 

@@ -4,13 +4,13 @@ By measurement ``ecsq`` takes the fewest bits of all codecs at nearly every erro
 tensor of some thousand values (`bench.choice`). So what is told here is where it does not:
 
 - All is zero, or all may be lost: nothing is sent.
-- Few values are not zero: ``topk`` has no lists of scales of rows and columns, which cost more than
-  so few values.
+- Few values are not zero: ``topk`` has no lists of scales of rows and columns, which cost more
+  than so few values.
 - Errors below what levels of float32 can have, and errors at which levels take more bits than the
   tensor's own dtype does: ``raw``, which has none.
 - Values near the end of the dtype, which a level might pass: ``raw`` as well.
 - A few hundred values: lists, tables and fields of ``ecsq`` take 20 to 40 bytes more than a range
-  does. How many bits of ``minmax`` reach the error is found by rounding, which is quick for so few.
+  does. How many bits of ``minmax`` reach the error is found by rounding, which is quick here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from gcodec.arrays import Tensor, intake, nonfinite_error, outlet
@@ -52,7 +51,7 @@ _ROUNDING = {
 }
 _LARGEST = {
     "float16": float(np.finfo(np.float16).max),
-    "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
 }
 _FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -271,7 +270,9 @@ def _for_bits(x: Any, tensor: Tensor, about: _About, bits: float) -> Codec:
         return finest
     # Too few bits for scales: the largest elements, as many as there is room for.
     place = 16 + math.log2(n) + _GAP_NBITS
-    return parse({"name": "topk", "k": max(int((room - _TOPK_NBITS) / place), 0), "value": "bfloat16"})
+    return parse(
+        {"name": "topk", "k": max(int((room - _TOPK_NBITS) / place), 0), "value": "bfloat16"}
+    )
 
 
 def _of_bits(tensor: Tensor, aim: float, room: float) -> Codec | None:

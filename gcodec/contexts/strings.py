@@ -30,7 +30,8 @@ from gcodec.entropy import tabled
 from gcodec.errors import Corrupt
 from gcodec.kernels import class_map, lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.rans_string import ClassesOf, Runs
+from gcodec.kernels.rans_runs import LOG2_BLOCK, Runs
+from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import ReadTables
 from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
@@ -162,7 +163,7 @@ def write(
         return room
 
     tables, lead = plan.table.write_tables(), front.trimmed()
-    log2_run = LOG2_STATES if lanes == LANES else rans_string.LOG2_BLOCK
+    log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, symbols_of, n, lead, log2_run, lanes)
     return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
