@@ -65,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ratio, text = excess(x, rivals, error)
                 found[error].append(ratio)
                 if ratio > NEAR:
-                    print(f"{path.stem} {name}, {x.size:,} values, {error:g}: {ratio:.3f} ({text})")
+                    print(
+                        f"{path.stem} {name}, {x.size:,} values, {error:g}: {ratio:.3f} ({text})"
+                    )
             efforts.append(effort(x, ERRORS[0]))
     for error, ratios in found.items():
         near = sum(ratio <= NEAR for ratio in ratios)

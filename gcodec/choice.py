@@ -4,6 +4,7 @@ By measurement ``ecsq`` takes the fewest bits of all codecs at nearly every erro
 tensor of some thousand values (`bench.choice`). So what is told here is where it does not:
 
 - All is zero, or all may be lost: nothing is sent.
+- All values that are not zero have one magnitude: ``qsgd`` of one level has them as they are.
 - Few values are not zero: ``topk`` has no lists of scales of rows and columns, which cost more than
   so few values.
 - Errors below what levels of float32 can have, and errors at which levels take more bits than the
@@ -35,13 +36,26 @@ PREFIX = "auto:"
 _FEW = 1024  # values, up to which ranges are tried
 _SPARSE = 64  # at least so many values for each that is not zero
 # Bits besides those of elements: fields of the header, and lists of scales, tables, a range.
-_ECSQ_NBITS, _MINMAX_NBITS, _TOPK_NBITS = 8 * 32, 8 * 9, 8 * 14
+_ECSQ_NBITS, _MINMAX_NBITS, _TOPK_NBITS, _QSGD_NBITS = 8 * 32, 8 * 9, 8 * 14, 8 * 20
+_ECSQ_PAYLOAD_NBITS, _RANGE_NBITS = 8 * 20, 8 * 8  # of these, what is in the payload
+_MOST_RANGE_BITS = 8
+_MARGIN = 1e-5  # of an error that is not told to the last digit
+_MOST_BITS = 32.0
+# By bits of an element: formats without a payload besides, and what they are worse by, in bits.
+_WIDTHS = {
+    1: "sign",
+    2: "mxnet-2bit:threshold=auto",
+    **{3: "minifloat:format=e1m1", 4: "minifloat", 5: "minifloat:format=e2m2"},
+    **{6: "minifloat:format=e3m2", 8: "minifloat:format=e4m3"},
+}
+_WIDTH_LOSS = 0.9
 _GAP_NBITS = 2.5  # of a position, more than log2(n/k)
 _RATE = 0.1  # bits of a level, more than log2(1/error)/2
 _LEAST_STEP = 2.0**-20  # of the largest magnitude: levels can have it, with room to search
 _NEGLIGIBLE = 1e-4  # rounding beside the root of an error, in the 2 % that ecsq stays below it
 _LENGTH_NBITS = 8 * 4  # of the number of bits, a header's last field, beyond a byte
 _SPARE = 0.995  # of bits: how near to a target of bits strings are
+_LEAST_NORMAL = 2.0**-126  # of float32: steps below that have not all their bits
 _EXACT = 1e-10  # error of levels that are as good as exact
 # Of each dtype: the largest rounding of a value, as a share of it, and of what underflows.
 _ROUNDING = {
@@ -187,7 +201,7 @@ def _for_error(x: Any, tensor: Tensor, about: _About, error: float) -> Codec:
         return parse("ecsq")  # whose payload is then empty
     if error >= 1:
         return parse("topk:k=0")
-    exact = _exact(tensor)
+    exact = _exact(tensor, about)
     found = [*exact, *_levels(tensor, about, error)]
     if tensor.values.size <= _FEW:
         found += _ranges(tensor, about, error)
@@ -207,7 +221,7 @@ class _Costed(NamedTuple):
     codec: Codec
 
 
-def _exact(tensor: Tensor) -> list[_Costed]:
+def _exact(tensor: Tensor, about: _About) -> list[_Costed]:
     """Return what loses nothing of float32, float16 and bfloat16."""
     own, n = _own_dtype(tensor), tensor.values.size
     width = 8 * ITEMSIZE[own]
@@ -217,7 +231,20 @@ def _exact(tensor: Tensor) -> list[_Costed]:
         place = math.log2(n / k) + _GAP_NBITS
         codec = parse({"name": "topk", "k": k, "value": own})
         found.append(_Costed((width + place) * k + _TOPK_NBITS, codec))
+    if math.isclose(about.norm, math.sqrt(k) * about.peak, rel_tol=1e-9):
+        sizes = np.abs(tensor.values)
+        if ((sizes == np.float32(about.peak)) | (sizes == 0)).all():
+            positive = int(np.count_nonzero(tensor.values > 0))
+            nbits = _entropy_nbits(positive, k - positive, n - k)
+            codec = parse("qsgd:norm=max,s=1,code=auto")
+            found.append(_Costed(nbits + _QSGD_NBITS, codec))
     return found
+
+
+def _entropy_nbits(*counts: int) -> float:
+    """Return the bits of symbols that come so often."""
+    n = sum(counts)
+    return sum(count * math.log2(n / count) for count in counts if count)
 
 
 def _levels(tensor: Tensor, about: _About, error: float) -> list[_Costed]:
@@ -227,7 +254,7 @@ def _levels(tensor: Tensor, about: _About, error: float) -> list[_Costed]:
     aim = max(math.sqrt(error) - about.rounding, 0.0) ** 2
     step = math.sqrt(12 * aim / n) * about.norm
     most = _LARGEST.get(tensor.dtype, _FLOAT32)
-    if not step or step < _LEAST_STEP * about.peak or about.peak + 4 * step > most:
+    if step < max(_LEAST_STEP * about.peak, _LEAST_NORMAL) or about.peak + 4 * step > most:
         return []
     # In what is not zero there is all that levels tell; where that is, costs as in topk.
     k = int(np.count_nonzero(tensor.values))
@@ -240,45 +267,65 @@ def _levels(tensor: Tensor, about: _About, error: float) -> list[_Costed]:
 
 def _ranges(tensor: Tensor, about: _About, error: float) -> list[_Costed]:
     """Return the fewest bits of levels between the least and the largest value."""
+    for bits in range(1, _MOST_RANGE_BITS + 1):
+        if _range_error(tensor, about, bits) <= error * (1 - _MARGIN):
+            codec = parse({"name": "minmax", "bits": bits})
+            return [_Costed(bits * tensor.values.size + _MINMAX_NBITS, codec)]
+    return []
+
+
+def _range_error(tensor: Tensor, about: _About, bits: int) -> float:
+    """Return the relative error of ``minmax``, but for the last digits."""
     values = tensor.values.astype(np.float64)
     low, high = float(values.min()), float(values.max())
-    for bits in range(1, 9):
-        step = (high - low) / (2**bits - 1) or 1.0
-        points = (low + np.rint((values - low) / step) * step).astype(np.float32)
-        rest = values - outlet(points, tensor.dtype).astype(np.float64)
-        if float((rest**2).sum()) <= error * about.norm**2 * (1 - 1e-5):
-            codec = parse({"name": "minmax", "bits": bits})
-            return [_Costed(bits * values.size + _MINMAX_NBITS, codec)]
-    return []
+    step = (high - low) / (2**bits - 1) or 1.0
+    points = (low + np.rint((values - low) / step) * step).astype(np.float32)
+    rest = values - outlet(points, tensor.dtype).astype(np.float64)
+    return float((rest**2).sum()) / about.norm**2
 
 
 def _for_bits(x: Any, tensor: Tensor, about: _About, bits: float) -> Codec:
     """Choose the least error of what takes so many bits."""
     n = tensor.values.size
     if not about.norm:
-        return parse("ecsq")
+        return parse("ecsq")  # whose payload is then empty
     room = _room(tensor, bits)
-    if exact := [each.codec for each in _exact(tensor) if each.nbits <= room]:
-        return exact[0]
-    if n <= _FEW and (levels := min(int((room - _MINMAX_NBITS) / n), 8)) > 0:
-        return parse({"name": "minmax", "bits": levels})
-    aim = _SPARE * room / n
-    if codec := _of_bits(tensor, aim, room):
+    if exact := [each for each in _exact(tensor, about) if each.nbits <= room]:
+        return min(exact, key=lambda each: each.nbits).codec
+    if n <= _FEW and (few := _few_for_bits(tensor, about, room)):
+        return few
+    if codec := _levels_for_bits(tensor, room):
         return codec
     # What has few levels of its own takes fewer bits than that, however small the step.
-    finest = _for_error(x, tensor, about, _EXACT)
+    finest = _for_error(x, tensor._replace(dtype="float32"), about, _EXACT)
     if finest.encode(tensor.values.reshape(tensor.shape)).nbits <= room:
         return finest
     # Too few bits for scales: the largest elements, as many as there is room for.
     place = 16 + math.log2(n) + _GAP_NBITS
-    return parse({"name": "topk", "k": max(int((room - _TOPK_NBITS) / place), 0), "value": "bfloat16"})
+    k = max(int((room - _TOPK_NBITS) / place), 0)
+    return parse({"name": "topk", "k": k, "value": "bfloat16"})
 
 
-def _of_bits(tensor: Tensor, aim: float, room: float) -> Codec | None:
-    """Return levels of about so many bits for each value, that have room; None where none are."""
+def _few_for_bits(tensor: Tensor, about: _About, room: float) -> Codec | None:
+    """Return what is better for few values than ``ecsq``; None where nothing is."""
+    n = tensor.values.size
+    found = [(4.0 ** -max((room - _ECSQ_PAYLOAD_NBITS) / n, 0), "")]
+    width = min(int(room / n), max(_WIDTHS))
+    if width in _WIDTHS:
+        found.append((4.0 ** (_WIDTH_LOSS - width), _WIDTHS[width]))
+    bits = min(int((room - _RANGE_NBITS) / n), _MOST_RANGE_BITS)
+    if bits > 0:
+        found.append((_range_error(tensor, about, bits), f"minmax:bits={bits}"))
+    _, spec = min(found)
+    return parse(spec) if spec else None
+
+
+def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:
+    """Return levels that take nearly as many bits as there is room for; None where none do."""
     values = tensor.values.reshape(tensor.shape)
+    aim = _SPARE * room / values.size
     for _ in range(2):
-        if not 0 < aim <= 32:
+        if not 0 < aim <= _MOST_BITS:
             return None
         codec = parse({"name": "ecsq", "bits": aim})
         try:
