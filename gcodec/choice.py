@@ -5,13 +5,13 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
 
 - All is zero, or all may be lost: nothing is sent.
 - All values that are not zero have one magnitude: ``qsgd`` of one level has them as they are.
-- Few values are not zero: ``topk`` has no lists of scales of rows and columns, which cost more than
-  so few values.
+- Few values are not zero: ``topk`` has no lists of scales of rows and columns, which cost more
+  than so few values.
 - Errors below what levels of float32 can have, and errors at which levels take more bits than the
   tensor's own dtype does: ``raw``, which has none.
 - Values near the end of the dtype, which a level might pass: ``raw`` as well.
 - A few hundred values: lists, tables and fields of ``ecsq`` take 20 to 40 bytes more than a range
-  does. How many bits of ``minmax`` reach the error is found by rounding, which is quick for so few.
+  does. How many bits of ``minmax`` reach the error is found by rounding, quick for so few.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from gcodec.kernels.reduce import moments
 from gcodec.kinds import check_number
 from gcodec.wire import ITEMSIZE
 
-PREFIX = "auto:"
 _FEW = 1024  # values, up to which ranges are tried
 _SPARSE = 64  # at least so many values for each that is not zero
 # Bits besides those of elements: fields of the header, and lists of scales, tables, a range.
@@ -56,6 +55,8 @@ _NEGLIGIBLE = 1e-4  # rounding beside the root of an error, in the 2 % that ecsq
 _LENGTH_NBITS = 8 * 4  # of the number of bits, a header's last field, beyond a byte
 _SPARE = 0.995  # of bits: how near to a target of bits strings are
 _LEAST_NORMAL = 2.0**-126  # of float32: steps below that have not all their bits
+_TRIES = 2  # encodings for a target of bits; more where they take no time
+_PAST = 1.5  # times what a string was too long: how much shorter the next is to be
 _EXACT = 1e-10  # error of levels that are as good as exact
 # Of each dtype: the largest rounding of a value, as a share of it, and of what underflows.
 _ROUNDING = {
@@ -84,6 +85,10 @@ class Aim(NamedTuple):
     max_err: float | None = None
     max_bits: float | None = None
 
+    def __str__(self) -> str:
+        """Return the spec: what `parse` reads."""
+        return f"auto:bits={self.max_bits}" if self.max_err is None else f"auto:err={self.max_err}"
+
     @classmethod
     def of(cls, max_err: Any, max_bits: Any) -> Aim:
         """Check what is given.
@@ -108,9 +113,9 @@ class Aim(NamedTuple):
         ------
         ParameterError
         """
-        key, equals, text = spec.removeprefix(PREFIX).partition("=")
+        key, equals, text = spec.removeprefix("auto:").partition("=")
         allowed = "auto:err=ERROR or auto:bits=BITS, such as auto:err=0.01"
-        if not spec.startswith(PREFIX) or key not in ("err", "bits") or not equals:
+        if not spec.startswith("auto:") or key not in ("err", "bits") or not equals:
             raise ParameterError.of("codec", spec, allowed)
         try:
             number = float(text)
@@ -324,7 +329,7 @@ def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:
     """Return levels that take nearly as many bits as there is room for; None where none do."""
     values = tensor.values.reshape(tensor.shape)
     aim = _SPARE * room / values.size
-    for _ in range(2):
+    for _ in range(_TRIES if values.size > _FEW else 4 * _TRIES):
         if not 0 < aim <= _MOST_BITS:
             return None
         codec = parse({"name": "ecsq", "bits": aim})
@@ -334,7 +339,7 @@ def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:
             return None
         if taken <= room:
             return codec
-        aim *= _SPARE * room / taken
+        aim -= _PAST * (taken - room) / values.size
     return None
 
 
