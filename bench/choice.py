@@ -51,7 +51,7 @@ def effort(x: np.ndarray, error: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench choice", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.choice", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=[str(EXAMPLE)])
     parser.add_argument("--most", type=int, default=1 << 62, help="values of a tensor measured")
     options = parser.parse_args(arguments)

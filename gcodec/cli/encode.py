@@ -23,8 +23,8 @@ from gcodec.cli.options import (
 from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
+    from gcodec.aims import Aim
     from gcodec.arrays import NonFinite
-    from gcodec.choice import Aim
     from gcodec.codec import Codec
     from gcodec.gradients.entries import Array, Dump, Entry
     from gcodec.policy import Policy
@@ -108,7 +108,7 @@ def command(
     becomes a frame that keeps its name, shape and dtype. The codec is that of --codec, or for
     each tensor that of --policy.
     """
-    from gcodec.choice import Aim
+    from gcodec.aims import Aim
     from gcodec.cli import inputs, outputs, text
     from gcodec.cli.document import print_document
     from gcodec.cli.outcome import Outcome
@@ -151,7 +151,7 @@ def command(
 
 def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Aim | Policy:
     """Read what codecs are to be chosen for, or which each tensor has."""
-    from gcodec.choice import Aim
+    from gcodec.aims import Aim
 
     if spec is not None and spec.startswith(_AUTO) and file is None:
         return Aim.parse(spec)
@@ -224,7 +224,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write one .gcf file, a tensor at a time, and say what is in it."""
     from gcodec import encode
-    from gcodec.choice import Aim
+    from gcodec.aims import Aim
     from gcodec.cli.progress import progress
     from gcodec.cli.text import ratio
     from gcodec.errors import ParameterError
