@@ -2,9 +2,9 @@
 
 Files are dumps of gradients, or folders of .safetensors files. Each tensor of 4096 values or more
 is encoded by the choice at each error, and by every setting of every registered codec, between
-which bits are interpolated where settings lie close. Bits are those of whole frames, without
-names. Printed are tensors of which the choice takes over 10 % more than the best, and the share of
-others.
+which bits are interpolated where settings lie close. Bits are those of whole frames, without a
+name. Printed are tensors of which the choice takes over 10 % more than the best, and how many are
+within that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import gcodec
 from bench.bits import EXAMPLE
 from bench.rd_grid import grid
-from bench.rd_points import SMALL, Curve, at, curves, files, measure, tensors
+from bench.rd_points import SMALL, Curve, at, curves, files, measure, read
 
 ERRORS = (0.01, 0.02, 0.1, 0.3)
 NEAR = 1.1  # times the bits of the best
@@ -51,14 +51,14 @@ def effort(x: np.ndarray, error: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench choice", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.choice", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=[str(EXAMPLE)])
     parser.add_argument("--most", type=int, default=1 << 62, help="values of a tensor measured")
     options = parser.parse_args(arguments)
     found: dict[float, list[float]] = {error: [] for error in ERRORS}
     efforts = []
     for path in files(options.files):
-        for name, x in tensors(path).items():
+        for name, x in read(path).items():
             if not SMALL <= x.size <= options.most:
                 continue
             rivals = {codec: curves(dials, x) for codec, dials in grid().items()}
@@ -66,9 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ratio, text = excess(x, rivals, error)
                 found[error].append(ratio)
                 if ratio > NEAR:
-                    print(
-                        f"{path.stem} {name}, {x.size:,} values, {error:g}: {ratio:.3f} ({text})"
-                    )
+                    print(f"{path.stem} {name}, {x.size:,}, {error:g}: {ratio:.3f} ({text})")
             efforts.append(effort(x, ERRORS[0]))
     for error, ratios in found.items():
         near = sum(ratio <= NEAR for ratio in ratios)

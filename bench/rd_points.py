@@ -95,7 +95,7 @@ def relative_error(x: np.ndarray, decoded: np.ndarray) -> float:
     return error and error / float((wide**2).sum() or math.nan)
 
 
-def tensors(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a file by name."""
     with open_dump(path) as file:
         return {entry.name: np.asarray(file.load(entry)) for entry in file.entries}
@@ -103,7 +103,7 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 def load(path: Path) -> Dump | None:
     """Return what is measured of a file: its large tensors, else those not quite small."""
-    found = tensors(path)
+    found = read(path)
     for least in (LARGE, SMALL):
         if large := {name: x for name, x in found.items() if x.size >= least}:
             fp4 = {name: measure("minifloat", x) for name, x in large.items()}
