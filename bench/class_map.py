@@ -1,0 +1,52 @@
+"""Draw the classes that `ecsq` gives the elements of a tensor, as in docs/ecsq.md.
+
+    python -m bench.class_map FILE TENSOR OUT.png
+
+A class is what the scales of row and column lead to expect of a magnitude, in quarter octaves.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import gcodec
+from bench.rd_plot import require_matplotlib
+from gcodec.contexts.scales import ONE
+from gcodec.gradients.dumps import open_dump
+
+ERROR = 0.02
+
+
+def classes(x: np.ndarray) -> np.ndarray:
+    """Return the classes of a tensor as a matrix, in octaves above a magnitude of 1."""
+    scales = gcodec.parse(f"ecsq:nmse={ERROR}").quantize(x).scales
+    width = scales.matrix.width
+    rows = x.size // width
+    found = scales.classes(0, rows * width, np.empty(rows * width, np.uint8))
+    octaves: np.ndarray = (found.reshape(rows, width).astype(np.float64) - ONE) / 4
+    return octaves
+
+
+def main() -> None:
+    """Draw the picture."""
+    require_matplotlib()
+    import matplotlib.pyplot as plt
+
+    path, name, target = sys.argv[1:]
+    with open_dump(path) as dump:
+        x = np.asarray(dump.load(next(e for e in dump.entries if e.name == name)), np.float32)
+    size = np.log2(np.maximum(np.abs(x.reshape(x.shape[0], -1)), 1e-12))
+    figure, axes = plt.subplots(2, 1, figsize=(9, 5), layout="constrained")
+    pictures = ((size, "log2 |x|", size.max() - 9), (classes(x), "class, in octaves", None))
+    for ax, (image, label, low) in zip(axes, pictures, strict=True):
+        shown = ax.imshow(image, aspect="auto", interpolation="nearest", vmin=low, cmap="viridis")
+        figure.colorbar(shown, ax=ax, label=label)
+        ax.set_ylabel("row")
+    axes[-1].set_xlabel("column")
+    figure.savefig(target, dpi=80, facecolor="white")
+
+
+if __name__ == "__main__":
+    main()
