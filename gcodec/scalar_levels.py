@@ -31,6 +31,7 @@ _SAMPLE = 1 << 15  # elements on which a step is guessed
 _SPARSE = 4  # from which share of the rows on
 _TOLERANCE = 0.015  # octaves of a target: 1 %
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
+_SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
 _CHUNK = 1 << 18
 
@@ -130,7 +131,8 @@ def nearest(x: np.ndarray, step: float, matrix: Matrix) -> Levels:
     """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
     size, symbols = checked_step(x, step), aligned_empty(x.size, np.uint8)
     scales, errors = _rated(x, size, symbols, matrix)
-    return Levels(step, centroids_of(errors), symbols, _beyond(x, size, symbols, errors), scales)
+    beyond = _beyond(x, size, symbols, scales, errors)
+    return Levels(step, centroids_of(errors), symbols, beyond, scales)
 
 
 def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
@@ -214,7 +216,7 @@ def step_for_error(
         def off(octave: float) -> float:
             step = binary32(2.0**octave)
             squares = way.squares(values, step, matrix)
-            return math.log2(max(squares * step**2 / norm, _NONE) / target)
+            return math.log2(max(squares * step**2 / norm, _NONE) / (_SURE * target))
 
         return off
 
@@ -321,13 +323,16 @@ def _middle() -> np.ndarray:
     return np.full(3, CENTRE, np.uint8)
 
 
-def _beyond(x: np.ndarray, step: np.float32, symbols: np.ndarray, errors: Errors) -> np.ndarray:
+def _beyond(
+    x: np.ndarray, step: np.float32, symbols: np.ndarray, scales: Scales, errors: Errors
+) -> np.ndarray:
     """Return the symbols, not cut off, of what escapes."""
     if not errors.escapes:
         return np.empty(0, np.int64)
-    some = x[np.flatnonzero(symbols == ESCAPE)]
-    found = scalar_quantize.levels_of(some, step)
-    folded: np.ndarray = 2 * np.abs(found) + (found < 0)
+    places = np.flatnonzero(symbols == ESCAPE)
+    classes = scales.classes_at(places)
+    found = scalar_quantize.rated_magnitudes(x[places], step, classes)
+    folded: np.ndarray = 2 * found + (x[places] < 0)
     return folded
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"gennorm", "codebooks"},
     {"entropy"},
     {"contexts"},
-    {"step_search", "minifloat_plans"},
+    {"aims", "step_search", "minifloat_plans"},
     {
         *("scalar_levels", "level_strings", "minifloat_strings", "minifloat_scales"),
         *("index_strings", "sparse_values", "ternary_symbols"),
@@ -33,7 +33,7 @@ LAYERS = [
     {"codecs"},
     {"tags", "policy", "header"},
     {"frame"},
-    {"coding", "feedback", "advisor"},
+    {"coding", "choice", "feedback", "advisor"},
     {"gradients"},
     {"cli"},
 ]

@@ -23,11 +23,13 @@ from gcodec.cli.options import (
 from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
+    from gcodec.aims import Aim
     from gcodec.arrays import NonFinite
     from gcodec.codec import Codec
     from gcodec.gradients.entries import Array, Dump, Entry
     from gcodec.policy import Policy
 
+_AUTO = "auto:"  # a codec chosen for each tensor
 _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
 
 
@@ -40,6 +42,7 @@ _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
             "All dumps of a directory to another one, but no counters.",
             "gcodec encode run/ -c mxnet-2bit:threshold=auto -L '!*.num_batches' -o encoded/",
         ),
+        ("A codec chosen for each tensor.", "gcodec encode grads.safetensors -c auto:err=0.01"),
         (
             "A codec for each tensor, by the rules of a file.",
             "gcodec encode grads.safetensors --policy policy.json -o mixed.gcf",
@@ -53,7 +56,8 @@ _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
     "spec",
     metavar="SPEC",
     shell_complete=complete_spec,
-    help="Such as mxnet-2bit:threshold=auto; see gcodec codecs.",
+    help="Such as mxnet-2bit:threshold=auto, see gcodec codecs; or auto:err=0.01 or auto:bits=2: "
+    "chosen for each tensor, by its statistics, for this error or these bits per value.",
 )
 @click.option(
     "-p",
@@ -104,13 +108,14 @@ def command(
     becomes a frame that keeps its name, shape and dtype. The codec is that of --codec, or for
     each tensor that of --policy.
     """
+    from gcodec.aims import Aim
     from gcodec.cli import inputs, outputs, text
     from gcodec.cli.document import print_document
     from gcodec.cli.outcome import Outcome
     from gcodec.gradients.dumps import open_dump
     from gcodec.limits import Limits
 
-    policy = _policy(spec, policy_file)
+    policy = _aim_or_policy(spec, policy_file)
     sources = inputs.files(files, "dump", lambda path: not inputs.is_frames(path))
     targets = outputs.plan(sources, output, ".gcf")
     outputs.refuse_existing(targets, force)
@@ -119,10 +124,7 @@ def command(
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source), open_dump(source, limits=limits) as dump:
-            chosen = [
-                (entry, policy.codec(entry.name, entry.shape, entry.dtype))
-                for entry in _chosen(dump, layers)
-            ]
+            chosen = [(entry, _wanted(policy, entry)) for entry in _chosen(dump, layers)]
             target.parent.mkdir(parents=True, exist_ok=True)
             done = _write(dump, chosen, target, seed, nonfinite, quiet or as_json)
             written.append(done)
@@ -132,19 +134,44 @@ def command(
                 line = f"{source} -> {target}   {tensors}   {values}   {text.size(done['bytes'])}"
                 if done["values"]:
                     line += f"   {done['bits_per_value']:.2f} bits/value   {done['ratio']:.1f}x"
-                if spec is None:
+                if spec is None or isinstance(policy, Aim):
                     counts = (f"{number} {name}" for name, number in done["codecs"].items())
                     line += f"   {', '.join(counts)}"
                 click.echo(text.printable(line))
     if as_json:
         document = {
-            "codec": None if spec is None else str(policy.rules[0].codec),
-            "policy": policy.to_dict() if spec is None else None,
+            "codec": None if spec is None else _spelled(policy),
+            "policy": None if spec is not None or isinstance(policy, Aim) else policy.to_dict(),
             "seed": seed,
             "files": written,
         }
         print_document("encode", document, outcome)
     return outcome.code
+
+
+def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Aim | Policy:
+    """Read what codecs are to be chosen for, or which each tensor has."""
+    from gcodec.aims import Aim
+
+    if spec is not None and spec.startswith(_AUTO) and file is None:
+        return Aim.parse(spec)
+    return _policy(spec, file)
+
+
+def _wanted(policy: Aim | Policy, entry: Entry) -> Codec | Aim:
+    """Return the codec of a tensor, or what to choose one for when its values are there."""
+    from gcodec.policy import Policy
+
+    if isinstance(policy, Policy):
+        return policy.codec(entry.name, entry.shape, entry.dtype)
+    return policy
+
+
+def _spelled(policy: Aim | Policy) -> str:
+    """Return the spec of the one codec, or of the choice."""
+    from gcodec.policy import Policy
+
+    return str(policy.rules[0].codec) if isinstance(policy, Policy) else str(policy)
 
 
 def _policy(spec: str | None, file: BinaryIO | None) -> Policy:
@@ -189,7 +216,7 @@ def _chosen(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
 
 def _write(
     dump: Dump,
-    chosen: list[tuple[Entry, Codec]],
+    chosen: list[tuple[Entry, Codec | Aim]],
     target: Path,
     seed: int,
     nonfinite: NonFinite,
@@ -197,6 +224,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write one .gcf file, a tensor at a time, and say what is in it."""
     from gcodec import encode
+    from gcodec.aims import Aim
     from gcodec.cli.progress import progress
     from gcodec.cli.text import ratio
     from gcodec.errors import ParameterError
@@ -204,18 +232,21 @@ def _write(
     from gcodec.seeds import derive_seed
 
     values = nbytes = raw_nbytes = 0
+    counts: Counter[str] = Counter()
     total = sum(math.prod(entry.shape) for entry, _ in chosen)
     with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
-        for entry, codec in chosen:
+        for entry, wanted in chosen:
             array = dump.load(entry)
             tensor_seed = derive_seed(seed, name=entry.name)
             try:
+                codec = _choose(array, wanted, nonfinite) if isinstance(wanted, Aim) else wanted
                 frame = encode(
                     array, codec, seed=tensor_seed, name=entry.name, nonfinite=nonfinite
                 )
             except ParameterError as error:
                 raise _refusal(entry, array, error) from None
             file.write(frame)
+            counts[str(codec)] += 1
             values += array.size
             nbytes += len(frame)
             raw_nbytes += array.nbytes
@@ -224,12 +255,27 @@ def _write(
         "input": str(dump.path),
         "output": str(target),
         "tensors": len(chosen),
-        "codecs": dict(Counter(str(codec) for _, codec in chosen)),
+        "codecs": dict(counts),
         "values": values,
         "bytes": nbytes,
         "bits_per_value": ratio(8 * nbytes, values),
         "ratio": ratio(raw_nbytes, nbytes),
     }
+
+
+def _choose(array: Array, aim: Aim, nonfinite: NonFinite) -> Codec:
+    """Choose a codec for the values that it will be given."""
+    from gcodec import choose
+    from gcodec.arrays import intake, outlet, with_policy
+    from gcodec.errors import ParameterError
+
+    if nonfinite == "propagate":
+        allowed = "raise or zero where the codec is chosen"
+        raise ParameterError.of("nonfinite", nonfinite, allowed)
+    tensor = intake(array)
+    if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
+        array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
+    return choose(array, max_err=aim.max_err, max_bits=aim.max_bits)
 
 
 def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:

@@ -23,7 +23,7 @@ from gcodec.contexts import scale_lists
 from gcodec.errors import Corrupt
 from gcodec.kernels import class_map
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.class_map import CENTRE
+from gcodec.kernels.class_map import CENTRE, CLASSES
 
 ONE = 40  # the class where a magnitude of 1 is expected
 LEAST_ROWS = 8  # of a matrix with scales of columns
@@ -98,6 +98,13 @@ class Scales(NamedTuple):
         """Return the classes of a range of elements, in a uint8 array of as many."""
         class_map.map_classes(self.rows, self.columns, self.matrix.width, start, room)
         return room
+
+    def classes_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the classes of a few elements, as int64."""
+        row, column = np.divmod(places, self.matrix.width)
+        beside = self.columns[column].astype(np.int64) if self.columns.size else CENTRE
+        found: np.ndarray = np.clip(self.rows[row] + (beside - CENTRE), 0, CLASSES - 1)
+        return found
 
     def put(self, string: BitString) -> None:
         """Put the scales at the end of a string."""

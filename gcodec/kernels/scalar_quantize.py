@@ -121,10 +121,12 @@ def random_squares(x: np.ndarray, step: np.float32) -> int:
     return sum(pool.run(lambda i, j: int(_random_squares(x[i:j], factor)), x.size))
 
 
-def levels_of(x: np.ndarray, step: np.float32) -> np.ndarray:
-    """Return floor(y + 1/2) of elements as int64, with their signs: what escapes stand for."""
+def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np.ndarray:
+    """Return the rated levels, without signs, of few elements that are not 0, as int64."""
+    d = np.maximum(_KNEE - classes.astype(np.int32), _ZERO).astype(np.float32)
+    lower = np.minimum(d * _SLOPE, _STEEPEST)
     y = np.abs(x) * inverse(step)
-    found: np.ndarray = np.copysign(np.floor(y + np.float32(0.5)), x).astype(np.int64)
+    found: np.ndarray = np.maximum(y + (_LEAST - lower), np.float32(1)).astype(np.int64)
     return found
 
 
