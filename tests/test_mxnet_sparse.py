@@ -232,7 +232,7 @@ def test_absurd_scalars_cost_nothing(count: int, n: int, index: str) -> None:
 
 
 def test_the_unresolved_form_is_never_on_the_wire() -> None:
-    for words, name in ((b"\0\2", "form"), (b"\0\1\5", "index")):
+    for words, name in ((b"\0\3", "form"), (b"\0\1\5", "index")):
         frame = bytearray(gcodec.encode(np.ones(40, np.float32), SPARSE["huffman"]))
         at = frame.index(b"\3\0\1\4")  # parameters: three bytes, server, form, index
         frame[at + 1 : at + 1 + len(words)] = words
