@@ -134,6 +134,16 @@ def write_dense(
     return data, nbits, first_worthwhile(live.n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
 
 
+def write_classed(
+    symbols: np.ndarray, live: Live, shape: tuple[int, ...], lead: int, limit: int | None
+) -> symbol_strings.Written | None:
+    """Write the string of "context"; or return None where it has `limit` bits or more."""
+    front, some = BitString(lead), symbols if live.words else symbols[:0]
+    if limit is None:
+        return symbol_strings.write(some, shape, front)
+    return symbol_strings.write_shorter(some, shape, front, limit)
+
+
 def write_sparse(
     plan: Plan, s: int, symbols: np.ndarray, lead: int
 ) -> tuple[np.ndarray, int, SeekTable | None]:

@@ -40,6 +40,7 @@ _CHOSEN = {
         *("qsgd:s=16777216,bucket=33,code=packed", "qsgd:code=auto", "qsgd:form=sparse,code=auto"),
         *("qsgd:s=32768,bucket=4294967295,code=auto", "qsgd:s=7,bucket=50,code=huffman"),
         *("qsgd:s=127,form=dense,code=huffman", "qsgd:s=1,bucket=9,code=rans", "qsgd:code=rans"),
+        *("qsgd:code=context", "qsgd:s=127,bucket=40,norm=max,code=context"),
     ),
     "minifloat": (
         *("minifloat", "minifloat:style=ieee,scale=co3", "minifloat:code=none"),
@@ -51,6 +52,7 @@ _CHOSEN = {
         *("minifloat:format=e4m3,code=planes", "minifloat:format=e5m2,scale=3e-38,code=huffman"),
         *("minifloat:format=e5m2,style=ieee,code=none", "minifloat:format=e5m2,table=empirical"),
         *("minifloat:block=3", "minifloat:format=e4m3,scale=2,code=none,block=32"),
+        *("minifloat:code=context", "minifloat:format=e5m2,code=context,block=7"),
     ),
     "mxnet-2bit": (
         *("mxnet-2bit", "mxnet-2bit:threshold=0.25,server=yes", "mxnet-2bit:threshold=auto"),
@@ -58,6 +60,7 @@ _CHOSEN = {
         *("mxnet-2bit:threshold=3e38", "mxnet-2bit:threshold=1e-06,server=yes,form=sparse"),
         *("mxnet-2bit:form=sparse,index=auto", "mxnet-2bit:form=sparse,index=bitmap"),
         *("mxnet-2bit:threshold=auto,form=auto,index=auto", "mxnet-2bit:form=auto,index=rans"),
+        *("mxnet-2bit:form=context", "mxnet-2bit:threshold=auto,server=yes,form=context"),
     ),
     "topk": (
         *("topk", "topk:value=sign", "topk:value=int8,index=rice", "topk:k=3,value=float16"),

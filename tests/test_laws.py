@@ -617,12 +617,16 @@ def test_decode_add_where_the_level_times_scale_overflows() -> None:
         "mxnet-2bit:threshold=auto",
         "terngrad:clip=0,pack=terngrad",
         "terngrad:pack=base3",
+        "terngrad:pack=context",
+        "minifloat:format=e4m3,code=context",
+        "mxnet-2bit:form=context",
         "minmax:bits=3,bucket=100,rounding=stochastic",
         "minmax:bits=5,bucket=1048579",
         "sign:scale=l2",
         "qsgd:form=dense,bucket=512",
         "qsgd:form=sparse,s=127,norm=max",
         "qsgd:s=1000,code=auto",
+        "qsgd:bucket=512,code=context",
     ],
 )
 def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:

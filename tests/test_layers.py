@@ -23,7 +23,7 @@ LAYERS = [
     {"step_search", "minifloat_plans"},
     {
         *("scalar_levels", "level_strings", "minifloat_strings", "minifloat_scales"),
-        *("index_strings", "sparse_values"),
+        *("index_strings", "sparse_values", "ternary_symbols"),
     },
     {"index_plans", "fields"},
     {"dct"},

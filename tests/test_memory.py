@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -66,9 +67,15 @@ def shaped(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("kind", "bucket"), [("normal", 0), ("silent", 512), ("tiny", 64)])
-@pytest.mark.parametrize("s", [15, 127, 1000, 2**24])
 @pytest.mark.parametrize(
-    "how", ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"]
+    ("how", "s"),
+    [
+        *itertools.product(
+            ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"],
+            [15, 127, 1000, 2**24],
+        ),
+        *(("code=context", s) for s in (15, 127)),
+    ],
 )
 def test_memory_of_levels(
     how: str, s: int, bucket: int, kind: str, monkeypatch: pytest.MonkeyPatch

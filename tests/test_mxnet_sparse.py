@@ -24,6 +24,7 @@ SPARSE = {index: gcodec.parse(f"mxnet-2bit:form=sparse,index={index}") for index
 SHORTEST = gcodec.parse("mxnet-2bit:form=sparse,index=auto")
 AUTO = gcodec.parse("mxnet-2bit:form=auto,index=auto")
 DENSE = gcodec.parse("mxnet-2bit")
+CONTEXT = gcodec.parse("mxnet-2bit:form=context")
 
 
 def sent_of(x: np.ndarray) -> reference.Sent:
@@ -109,14 +110,15 @@ def test_long_gaps(gap: int) -> None:
 
 
 @pytest.mark.parametrize("density", DENSITIES)
-def test_auto_takes_the_shorter(density: float) -> None:
+def test_auto_takes_the_shortest(density: float) -> None:
     for n in SIZES:
         x = gradient(n, density, seed=n)
         dense, auto = DENSE.encode(x), AUTO.encode(x)
         all_of_them = [codec.encode(x) for codec in SPARSE.values()]
         sparse = min(all_of_them, key=lambda payload: payload.nbits)
-        shorter = sparse if sparse.nbits < dense.nbits else dense
-        for made, wanted in ((auto, shorter), (SHORTEST.encode(x), sparse)):
+        every = [dense, sparse, CONTEXT.encode(x)]
+        shortest = min(every, key=lambda payload: payload.nbits)
+        for made, wanted in ((auto, shortest), (SHORTEST.encode(x), sparse)):
             assert made.codec == wanted.codec
             assert (made.nbits, made.tobytes(), made.scalars) == (
                 wanted.nbits,
@@ -126,11 +128,12 @@ def test_auto_takes_the_shorter(density: float) -> None:
 
 
 def test_frames_of_auto_say_what_they_are() -> None:
-    rare, dense = gradient(5008, 0.01, 1), gradient(5008, 1.0, 1)
-    for x, form in ((rare, "sparse"), (dense, "dense")):
+    cases = (5008, 0.01, ",form=sparse"), (5008, 1.0, ",form=context"), (16, 1.0, "")
+    for n, density, form in cases:
+        x = gradient(n, density, 1)
         frame = gcodec.encode(x, "mxnet-2bit:form=auto,server=yes")
         read = gcodec.Frame.from_bytes(frame)
-        assert str(read.codec) == "mxnet-2bit:server=yes" + (",form=sparse" * (form == "sparse"))
+        assert str(read.codec) == "mxnet-2bit:server=yes" + form
         assert np.array_equal(gcodec.decode(frame), gcodec.decode(gcodec.encode(x, DENSE)))
 
 

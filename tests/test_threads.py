@@ -57,7 +57,9 @@ def test_threads_share_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(task.result() == expected for task in tasks)
 
 
-@pytest.mark.parametrize("spec", ["qsgd:form=dense,s=127", "qsgd:form=sparse", "qsgd:code=auto"])
+@pytest.mark.parametrize(
+    "spec", ["qsgd:form=dense,s=127", "qsgd:form=sparse", "qsgd:code=auto", "qsgd:code=context"]
+)
 def test_strings_in_several_threads(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a string are joined, and blocks of a seek table read, in several calls at once."""
     x = np.random.default_rng(0).standard_normal((1 << 21) + 5, np.float32)

@@ -42,7 +42,8 @@ def show(advised: Advised, console: Console, *, quiet: bool) -> None:
     for m in advised.measured:
         if m.problem is not None:
             note(f"no {m.codec}: {m.problem}")
-    note(f"codecs measured on {advised.source.name}")
+    if advised.measured:
+        note(f"codecs measured on {advised.source.name}")
     if advised.source.left_out:
         note(f"{text.count(advised.source.left_out, 'tensor')} left out that are no gradients")
     if math.isinf(advised.work.encode) and math.isinf(advised.work.decode):

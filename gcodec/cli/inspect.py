@@ -200,7 +200,7 @@ def command(
                 one.show(console, top, quiet)
             reports.append(one)
     _print_form("json" if as_json else form, reports, top, outcome)
-    if report is not None:
+    if report is not None and reports:
         from gcodec.cli.report import write_report
 
         write_report(report, cast("list[DumpReport]", reports), files)

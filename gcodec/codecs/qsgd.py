@@ -34,13 +34,11 @@ import numpy as np
 from gcodec import level_strings
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.contexts import symbol_strings
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError, Truncated
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
-from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import Live, widened
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import aligned_empty
@@ -49,7 +47,7 @@ from gcodec.kernels.pack import check_padding
 from gcodec.kernels.reduce import all_finite
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
-from gcodec.level_strings import DenseString, Plan, SparseString, SymbolsOf
+from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString, SymbolsOf
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
@@ -116,9 +114,9 @@ class QSGD(Codec):
         """Refuse a form or levels that a code does not have."""
         if self.form == "sparse" and self.code in ("packed", *level_strings.OF_BYTES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        most = level_strings.MOST_OF_BYTES
-        if self.code in level_strings.OF_BYTES and self.s > most:
-            raise ParameterError.of("s", self.s, f"at most {most} with code={self.code}")
+        if self.code in level_strings.OF_BYTES and self.s > MOST_OF_BYTES:
+            allowed = f"at most {MOST_OF_BYTES} with code={self.code}"
+            raise ParameterError.of("s", self.s, allowed)
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the parameters of the Rice codes."""
@@ -253,8 +251,11 @@ class QSGD(Codec):
         levels.check(parts, self.s)
         live = _live(scale, parts.size)
         plan = level_strings.plan(parts, self.s, live, self.form, self.code)
-        if (made := self._with_classes(symbols, live, plan)) is not None:
-            return self._payload(scale, Plan("dense", "context", {}), *made)
+        if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
+            limit = None if self.code == "context" else plan.nbits
+            shape, lead = symbols.shape or (parts.size,), 4 * scale.norms.size
+            if made := level_strings.write_classed(parts, live, shape, lead, limit):
+                return self._payload(scale, Plan("dense", "context", {}), *made)
         if plan.form == "sparse":
             made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
             return self._payload(scale, plan, *made)
@@ -262,20 +263,6 @@ class QSGD(Codec):
             parts = live.gathered(parts)
             live = Live.all(parts.size)
         return self._dense(scale, plan, lambda i, j, room: parts[i:j], live)
-
-    def _with_classes(
-        self, symbols: QSGDSymbols, live: Live, plan: Plan
-    ) -> symbol_strings.Written | None:
-        """Write the payload of ``code=context``, if it is asked for or shorter than a plan."""
-        parts, lead = symbols.levels, BitString(4 * symbols.norms.size)
-        shape = symbols.shape or (parts.size,)
-        if self.code == "context":
-            return symbol_strings.write(parts if live.words else parts[:0], shape, lead)
-        if self.code != "auto" or self.form == "sparse" or self.s > level_strings.MOST_OF_BYTES:
-            return None
-        if not live.words:
-            return None
-        return symbol_strings.write_shorter(parts, shape, lead, plan.nbits)
 
     def _dense(self, scale: Scale, plan: Plan, symbols_of: SymbolsOf, live: Live) -> Payload:
         """Write the payload of a dense form."""

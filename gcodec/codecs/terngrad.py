@@ -38,12 +38,10 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import ignore
-from gcodec.errors import Corrupt, ParameterError
-from gcodec.fields import tabled as tabled_fields
-from gcodec.fields.contexts import context_string, each
-from gcodec.fields.packed import lookup, packed
-from gcodec.fields.walk import Piece, Told, Walk
-from gcodec.kernels import convert, pool, scalar_quantize, ternary
+from gcodec.errors import ParameterError
+from gcodec.fields.ternary import codes_in
+from gcodec.fields.walk import Piece, Walk
+from gcodec.kernels import convert, scalar_quantize, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import Live
@@ -55,15 +53,12 @@ from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
+from gcodec.ternary_symbols import FIVES, codes_of, symbols_of
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
 )
 _NO_DEVIATION = 2.0**-40  # of the mean square
-_ALPHABET = np.arange(243).astype(np.uint8)  # bytes of five codes
-_POWERS = 3 ** np.arange(ternary.TRITS).astype(np.uint8)
-_SYMBOLS = np.array([0, 2, 3], np.uint8)[_ALPHABET[:, None] // _POWERS % 3]  # of their five codes
-_CHUNK = 1 << 16  # bytes of five codes
 
 
 class TernarySymbols(NamedTuple):
@@ -131,7 +126,7 @@ class TernGrad(Codec):
             return symbol_strings.longest_nbits(n)
         if self.packing != "rans":
             return 8 * nbytes
-        return tabled.longest_nbits("rans", nbytes, _ALPHABET.size) if n else 0
+        return tabled.longest_nbits("rans", nbytes, FIVES.size) if n else 0
 
     @property
     def _pack_rule(self) -> ternary.Pack:
@@ -259,11 +254,11 @@ class TernGrad(Codec):
             shape = symbols.shape
             if shape is None or ternary.packed_nbytes(math.prod(shape), "base3") != codes.size:
                 raise ParameterError.of("symbols.shape", shape, "that of the codes")
-            given = _symbols_of(codes, math.prod(shape))
+            given = symbols_of(codes, math.prod(shape))
             return Payload(self, scalars, *symbol_strings.write(given, shape, BitString()))
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)
-        table = Table.own("rans", byte_counts(codes), _ALPHABET)
+        table = Table.own("rans", byte_counts(codes), FIVES)
         live, head = Live.all(codes.size), BitString()
         made = tabled.write(table, lambda i, j, room: codes[i:j], live, head, codes.size)
         return Payload(self, scalars, *made)
@@ -280,7 +275,7 @@ class TernGrad(Codec):
         else:
             check_length(payload.nbits, self.max_payload_nbits(n))
         if self.packing == "context":
-            codes = _codes_of(codes)
+            codes = codes_of(codes)
         ternary.check(codes, n, self._pack_rule)
         return TernarySymbols(codes, payload.scalars["scale"], self._shape_of(n))
 
@@ -303,7 +298,7 @@ class TernGrad(Codec):
         if self.packing == "context":
             return SymbolString.of(payload.data, 0, payload.nbits, n, 3)
         live = Live.all(self.seek_count(n))
-        string = String.behind("rans", payload.data, 0, payload.nbits, _ALPHABET, live)
+        string = String.behind("rans", payload.data, 0, payload.nbits, FIVES, live)
         string.refuse_short()
         return string
 
@@ -311,66 +306,13 @@ class TernGrad(Codec):
         return self._string(payload, n).blocks(log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
-        scale = float(np.float32(payload.scalars["scale"]))
-        values = 0.0, scale, -scale  # of the digits of base3, and of the codes of chapter
-
-        def five(at: int, codes: np.ndarray) -> Iterator[Told]:
-            for number, byte in enumerate(codes.tolist(), at):
-                digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
-                here = n - ternary.TRITS * number
-                if byte >= _ALPHABET.size or any(digits[here:]):
-                    raise Corrupt(f"a byte of {byte} is none of five codes of {n}")
-                decoded = tuple(values[digit] for digit in digits[:here])
-                text = " ".join("0+-"[digit] for digit in digits[:here])
-                yield Told(byte, text, element=ternary.TRITS * number, decoded=decoded)
-
-        count = self.seek_count(n)
-        if self.packing in ("chapter", "terngrad"):
-            strided = self.packing == "terngrad"
-            layout, texts = (ternary.STRIDED, "-0+ ") if strided else (ternary.CHAPTER, "0+- ")
-            yield from packed(walk, layout, n, "level", "code", lookup(texts, scale))
-        elif self.packing == "base3":
-            yield from walk.fields("level", "five codes", 8, count, five)
-        elif self.packing == "context":
-            level = lookup("0 +-", scale)
-            yield from context_string(walk, "level", "code", n, each(level))
-        else:
-            live, meaning = Live.all(count), "five codes of base3".format
-            table = yield from tabled_fields.table(walk, "rans", _ALPHABET, live, meaning)
-            yield from tabled_fields.string(walk, table, "level", "five codes", count, five)
-        walk.finish()
+        return codes_in(walk, self.packing, n, payload.scalars["scale"], self.seek_count(n))
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if not self._is_coded:
             return super()._bare_nbits(n, data, scalars)
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
         return string.read(ignore, None, bits_follow=True)
-
-
-def _symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
-    """Return the symbols of n codes, five in a byte, as (n,) uint8."""
-    symbols = np.empty((codes.size, ternary.TRITS), np.uint8)
-
-    def task(start: int, stop: int) -> None:
-        np.take(_SYMBOLS, codes[start:stop], axis=0, out=symbols[start:stop])
-
-    pool.run(task, codes.size, _CHUNK)
-    return symbols.reshape(-1)[:n]
-
-
-def _codes_of(symbols: np.ndarray) -> np.ndarray:
-    """Return the codes that (n,) uint8 symbols stand for, five in a byte."""
-    codes = np.zeros(ternary.packed_nbytes(symbols.size, "base3"), np.uint8)
-
-    def task(start: int, stop: int) -> None:
-        part = symbols[ternary.TRITS * start : ternary.TRITS * stop]
-        trits = part - (part >> np.uint8(1))
-        for k, power in enumerate(_POWERS):
-            some = trits[k :: ternary.TRITS]
-            codes[start : start + some.size] += power * some
-
-    pool.run(task, codes.size, _CHUNK)
-    return codes
 
 
 def _largest(values: np.ndarray, bits: int) -> float:

@@ -32,11 +32,11 @@ from gcodec.kernels import class_map, lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.rans_string import ClassesOf, Runs
 from gcodec.kernels.rans_table import ReadTables
+from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-STATES = (2, 8, LANES)
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 _SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
@@ -238,8 +238,9 @@ class ContextString(NamedTuple):
         """
         if seek is not None and not bits_follow:
             seek.must_cover(self.end - self.first)
-        runs = _runs(seek), bits_follow
-        return rans_string.read(*self._where(), self._checked(take), *runs, *self._models())
+        runs = _runs(seek)
+        how = self._checked(take), runs, bits_follow
+        return rans_string.read(*self._where(), *how, *self._models())
 
     def read_range(self, start: int, stop: int, take: Take, seek: SeekTable | None) -> None:
         """Read symbols start to stop - 1, and some before and behind; see `read`.

@@ -54,7 +54,8 @@ def dense(
         found = yield from tabled.table(walk, coder, alphabet, coded, _meaning)
         yield from tabled.string(walk, found, "level", "level", live.words, tell)
     elif code == "context":
-        yield from context_string(walk, "level", "level", live.n, tell)
+        coded_too = live.n if live.words else 0
+        yield from context_string(walk, "level", "level", coded_too, tell)
     else:
         word = level_codes.word_code(code, s, scalars)
         yield from words(walk, "level", "level", word, live.words, tell)

@@ -30,6 +30,7 @@ from gcodec.kernels.rans_table import (
 )
 from gcodec.kernels.rans_vector import (
     AT,
+    CLASSED_LANES,
     KEPT,
     LANES,
     LAST_AT,
@@ -157,8 +158,10 @@ def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, bool]]:
     for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
         for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
             yield log2_total, False, compact, ways, LANES, False, vectors()
-    for lanes, trellis in itertools.product((2, 8, LANES), (False, True)):
-        yield LEAST_LOG2, True, True, 1, lanes, trellis, vectors() and lanes == LANES
+    for lanes, compact in itertools.product(CLASSED_LANES, (True, False)):
+        for trellis in (False, True):
+            vector = vectors() and lanes == LANES
+            yield LEAST_LOG2, True, compact, 1, lanes, trellis, vector
 
 
 @factory(_models)

@@ -324,15 +324,16 @@ class _String(NamedTuple):
 
         def task(at: int, end: int) -> None:
             at, end = max(origin + at, start), min(origin + end, stop)
-            read_one, read_two = self._reader(1), self._reader(2)
+            # The tables of many models leave no room for two blocks in the caches.
+            ways = 1 if self.tables.classed else 2
+            read_one, read_two = self._reader(1), self._reader(ways)
             room = np.empty(min(2 * BLOCK, end - at), np.uint8)
             models = np.empty_like(room)
             found = Runs.empty(runs.log2_run, room.size, self.lanes)
             while at < end:
                 # Two full blocks, if another one follows: no word is then near the end of data.
-                # The tables of many models leave no room for it in the caches.
                 two = at % BLOCK == 0 and at + 2 * BLOCK <= end and at + 2 * BLOCK < self.n
-                two &= not self.tables.classed
+                two &= ways == 2
                 upto = min((at >> LOG2_BLOCK) + (2 if two else 1) << LOG2_BLOCK, end)
                 rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
                 places, moved = (self.first + runs.offsets[rows][::per_block]) >> 3, 0

@@ -16,6 +16,7 @@ from gcodec.kernels.lanes import Emitter, compiles_for, lanes
 from gcodec.kernels.memory import aligned_empty
 
 LANES = 32
+CLASSED_LANES = (2, 8, LANES)  # where there is a model for each class, and 2^12 slots
 HALF = 16  # lanes of two vectors
 FIRST = [0, 1, 2, 3, 8, 9, 10, 11]  # those of the first
 SECOND = [4, 5, 6, 7, 12, 13, 14, 15]

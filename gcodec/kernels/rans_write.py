@@ -16,6 +16,7 @@ from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
 from gcodec.kernels.rans_table import LEAST_LOG2, LEAST_STATE, MOST_LOG2, WriteTables
 from gcodec.kernels.rans_vector import (
     AT,
+    CLASSED_LANES,
     KEPT,
     LANES,
     LAST_AT,
@@ -93,7 +94,8 @@ def _compressing() -> np.ndarray:
 
 
 def _models() -> Iterator[tuple[int, bool, int, bool]]:
-    return ((p, False, LANES, vectors()) for p in range(LEAST_LOG2, MOST_LOG2 + 1))
+    yield from ((p, False, LANES, vectors()) for p in range(LEAST_LOG2, MOST_LOG2 + 1))
+    yield from ((LEAST_LOG2, True, k, vectors() and k == LANES) for k in CLASSED_LANES)
 
 
 @factory(_models)

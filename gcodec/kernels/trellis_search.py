@@ -269,7 +269,7 @@ def _sum_errors(x, factor, symbols, sums):
             if (h + _ONE >> _ONE & _ONE) != np.int32(odd):
                 h += _ONE - _TWO * (h & _ONE)
             sums[7] += 1
-        rest = np.int64(np.float32(np.float32(y - np.float32(h)) * np.float32(FINE)))
+        rest = np.int64(np.rint(np.float32(np.float32(y - np.float32(h)) * np.float32(FINE))))
         sums[6] += rest * rest
         if h > _ZERO:
             k = min(h, _THREE) - _ONE

@@ -2,7 +2,7 @@
 
 Source: ``docs/wire-format.md``, context strings. The static tables are the file that it names. A
 `String` holds all that an encoder is free to choose, and what it codes: `write` makes its bits,
-`read` finds it in them. A *line* has the frequency of the escape, then those of the symbols 2, 4, …
+`read` finds it in them. A *line* has the frequency of the escape, then those of 2, 4, …
 """
 
 from __future__ import annotations
