@@ -3,7 +3,8 @@
 Bits per value are those of the payload: norms and string. ``entropy`` is the order-0 entropy of
 the levels with their signs, and the norms; ``nmse`` is the squared error over the sum of squares.
 Drawn data are 2^20 values of a fixed seed; "example" is the gradient in ``examples/``, one payload
-for each tensor. ``python -m bench.bits --only gaussian`` prints the rows of one kind of data.
+for each tensor. ``python -m bench.bits --only gaussian`` prints the rows of one kind of data;
+``--dumps FILE...`` takes the tensors of files instead.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ SETTINGS = (
 )
 CODES = (
     *("omega dense", "omega sparse", "rice dense", "rice sparse", "packed dense"),
-    *("huffman dense", "rans dense"),
+    *("huffman dense", "rans dense", "context dense"),
 )
 COLUMNS = ("data", "setting", "nmse", "entropy", *CODES, "code=auto")
 N = 1 << 20
 
 
 def tensors_of(path: str | Path) -> list[np.ndarray]:
-    """Return the tensors of a file, flat."""
+    """Return the tensors of a file."""
     with open_dump(path) as dump:
-        return [dump.load(e).astype(np.float32).reshape(-1) for e in dump.entries]
+        return [dump.load(e).astype(np.float32) for e in dump.entries]
 
 
 @functools.cache
@@ -67,52 +68,55 @@ def entropy(levels: np.ndarray) -> float:
     return float(counts @ np.log2(levels.size / counts))
 
 
-def measure(data: str, setting: str) -> list[float]:
+def measure(data: list[np.ndarray], setting: str) -> list[float]:
     """Return nmse and bits per value, in the order of the columns."""
     bits = np.zeros(len(COLUMNS) - 3)
     error = energy = 0.0
-    for x in tensors(data):
+    for x in data:
         codec = codec_of(setting, x.size)
         symbols = codec.quantize(x, seed=1)
-        wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.size)
-        error, energy = error + float(((decoded - wide) ** 2).sum()), energy + float(wide @ wide)
+        wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.shape)
+        error += float(((decoded - wide) ** 2).sum())
+        energy += float((wide**2).sum())
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            if code in level_strings.TABLED and codec.s > level_strings.MOST_TABLED:
+            if code in level_strings.OF_BYTES and codec.s > level_strings.MOST_OF_BYTES:
                 bits[i] = math.nan
             else:
                 bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits
         bits[-1] += codec.replaced(code="auto").pack(symbols).nbits
-    return [error / energy, *(bits / sum(x.size for x in tensors(data)))]
+    return [error / energy, *(bits / sum(x.size for x in data))]
 
 
-def row(data: str, setting: str) -> list[str]:
+def row(name: str, data: list[np.ndarray], setting: str) -> list[str]:
     """Return a row of the table."""
     nmse, *bits = measure(data, setting)
     return [
-        data,
+        name,
         f"`{setting}`",
         f"{float(f'{nmse:.2g}'):g}",
         *("–" if math.isnan(b) else f"{b:.2f}" for b in bits),
     ]
 
 
-def lines(only: str = "") -> Iterator[str]:
-    """Return the table of all data whose name contains `only`."""
+def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
+    """Return the table."""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    for data in DATA:
+    for name, found in data.items():
         for setting in SETTINGS:
-            if only in data:
-                yield f"| {' | '.join(row(data, setting))} |"
+            yield f"| {' | '.join(row(name, found, setting))} |"
 
 
 def main() -> None:
     """Parse arguments, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.bits", description=__doc__)
     parser.add_argument("--only", default="", help="data whose name contains this")
-    for line in lines(parser.parse_args().only):
+    parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
+    given = parser.parse_args()
+    data = {Path(path).stem: tensors_of(path) for path in given.dumps}
+    for line in lines(data or {name: tensors(name) for name in DATA if given.only in name}):
         print(line, flush=True)
 
 

@@ -23,7 +23,7 @@ FORMATS = (
     *("e2m2", "e3m2", "e4m3", "e5m2"),
 )
 SHORT = ("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0", "e3m2", "e4m3")
-CODES = ("none", "huffman", "pair", "planes", "rans")
+CODES = ("none", "huffman", "pair", "planes", "rans", "context")
 COLUMNS = ("data", "format", "nmse", "entropy", *CODES, "code=auto")
 
 
@@ -43,8 +43,9 @@ def measure(
     error = energy = 0.0
     for x in data:
         symbols = codec.quantize(x)
-        wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.size)
-        error, energy = error + float(((decoded - wide) ** 2).sum()), energy + float(wide @ wide)
+        wide, decoded = x.astype(np.float64), codec.dequantize(symbols, x.shape)
+        error += float(((decoded - wide) ** 2).sum())
+        energy += float((wide**2).sum())
         bits[0] += entropy(codes_of(codec, x))
         for i, code in enumerate(names, 1):
             pairs_of_wide = code == "pair" and codec.max_payload_nbits(1) > 4

@@ -44,7 +44,9 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
     for x in data:
         k = round(share * x.size)
         if k >= _LEAST:
-            found = uniform(x.size, share) if name == "uniform" else select.largest(x, k)
+            found = (
+                uniform(x.size, share) if name == "uniform" else select.largest(x.reshape(-1), k)
+            )
             assert found is not None
             each = [index_plans.write(found, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
             total, count, least = total + each, count + found.size, least + limit(x.size, k)

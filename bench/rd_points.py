@@ -95,25 +95,35 @@ def relative_error(x: np.ndarray, decoded: np.ndarray) -> float:
     return error and error / float((wide**2).sum() or math.nan)
 
 
+def tensors(path: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a file by name."""
+    with open_dump(path) as file:
+        return {entry.name: np.asarray(file.load(entry)) for entry in file.entries}
+
+
 def load(path: Path) -> Dump | None:
     """Return what is measured of a file: its large tensors, else those not quite small."""
-    with open_dump(path) as file:
-        found = {entry.name: np.asarray(file.load(entry)) for entry in file.entries}
+    found = tensors(path)
     for least in (LARGE, SMALL):
         if large := {name: x for name, x in found.items() if x.size >= least}:
             fp4 = {name: measure("minifloat", x) for name, x in large.items()}
-            tensors = tuple(Tensor(name, x, fp4[name]) for name, x in large.items())
-            return Dump(path.stem, least, tensors)
+            measured = tuple(Tensor(name, x, fp4[name]) for name, x in large.items())
+            return Dump(path.stem, least, measured)
     return None
+
+
+def files(paths: Sequence[str]) -> list[Path]:
+    """Return files, and the .safetensors files of folders."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        found += sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    return found
 
 
 def load_all(paths: Sequence[str]) -> list[Dump]:
     """Return what is measured of files, and of the .safetensors files of folders."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        files += sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     dumps = []
-    for file in files:
+    for file in files(paths):
         if dump := load(file):
             dumps.append(dump)
         else:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gcodec import advisor as advisor
     from gcodec import codecs as codecs
     from gcodec import entropy as entropy
+    from gcodec.choice import choose
     from gcodec.codec import Codec
     from gcodec.codecs import parse
     from gcodec.coding import decode, decode_add, decode_range, decode_sparse, encode, iter_frames
@@ -58,6 +59,7 @@ __all__ = [
     "Unsafe",
     "Unsupported",
     "advisor",
+    "choose",
     "codecs",
     "decode",
     "decode_add",
@@ -78,6 +80,7 @@ _HOMES = {
     "parse": "codecs",
     "Feedback": "feedback",
     "Frame": "frame",
+    "choose": "choice",
     "decode": "coding",
     "decode_add": "coding",
     "decode_range": "coding",

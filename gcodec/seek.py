@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.kernels import rans_string
+from gcodec.kernels import rans_runs
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kinds import check_integer
 from gcodec.seek_layout import (
@@ -49,7 +49,7 @@ _SHARE = 100
 
 Blocks = Literal["elements", "values", "states"]
 
-_LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (rans_string.LEAST_LOG2_RUN, LOG2_RANS)}
+_LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (rans_runs.LEAST_LOG2_RUN, LOG2_RANS)}
 
 
 @dataclass(frozen=True, eq=False)

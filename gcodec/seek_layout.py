@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels import rans_string
+from gcodec.kernels import rans_runs
 from gcodec.kernels.rans_vector import LANES
 
-LOG2_RANS = rans_string.LOG2_BLOCK  # that of the symbols of a block of rANS
+LOG2_RANS = rans_runs.LOG2_BLOCK  # that of the symbols of a block of rANS
 WIDTHS = (1, 2, 4, 8)
 STRIDE = 4096  # entries from one pair of sums to the next
 SUM_NBYTES = 8

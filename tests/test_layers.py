@@ -33,7 +33,7 @@ LAYERS = [
     {"codecs"},
     {"tags", "policy", "header"},
     {"frame"},
-    {"coding", "feedback", "advisor"},
+    {"coding", "choice", "feedback", "advisor"},
     {"gradients"},
     {"cli"},
 ]

@@ -13,7 +13,7 @@ from gcodec import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.kernels import rans_string
 from gcodec.kernels.lanes import compiles_for
 from gcodec.kernels.rans_read import Reader
-from gcodec.kernels.rans_string import BLOCK, LOG2_BLOCK, Runs
+from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import (
     LEAST_STATE,
     check_frequencies,

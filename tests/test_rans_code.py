@@ -11,7 +11,7 @@ from reference import ans, universal
 
 from gcodec import Corrupt, FormatError, Limits, ParameterError, Truncated, entropy
 from gcodec.entropy import Bits, rans
-from gcodec.kernels import rans_string
+from gcodec.kernels import rans_runs, rans_string
 from gcodec.kernels.rans_table import write_tables
 
 PLANES = range(12, 16)
@@ -112,7 +112,7 @@ def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
     estimated = rans.estimated_nbits(counts, found, log2_total)
     # Of each block, the last states are as they happen to be.
     assert abs(estimated - nbits) <= 0.0005 * nbits + 100
-    blocks = -(-n // rans_string.BLOCK)
+    blocks = -(-n // rans_runs.BLOCK)
     assert estimated == pytest.approx(cost(counts, found) + 768 * blocks, rel=0.002)
 
 

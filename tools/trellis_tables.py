@@ -26,7 +26,7 @@ from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.trellis import QUANTISERS
 
 TABLES = 12
-TURNS = 6  # of levels, and tables of them, for each tensor
+TURNS = 20  # of levels, and tables of them, for each tensor
 MANY = 1 << 17  # elements of a tensor, beyond which it is cut
 
 

@@ -10,11 +10,23 @@ the level's magnitude k, plus 1 where it is negative. It stands for f32((k + d)�
 (c − 128)/256 with c the centroid of k = 1, of k = 2 or of those above; or 0, without centroids,
 where rounding is stochastic.
 
-Arithmetic: see `kernels.scalar_quantize`. NaN and Inf are refused.
+With a trellis (``trellis=yes``) the magnitude h of a symbol counts halves of a step, so that d is
+of h = 1, of h = 2, or of those above. Two quantisers take turns, each of points a step apart: the
+even h, and the odd ones and 0. Which is next depends on the states 0 to 3 of a path: behind the
+level k = ⌈h/2⌉ of its quantiser, state s becomes (32040 >> 4·s + 2·(k mod 2)) mod 4; states 2 and
+3 take the odd ones. The model of a symbol is that of its class and quantiser. Order: elements are
+cut into runs of 2^16; in a run of m with L states of rANS, the symbols t·L + l are those of the
+elements l·⌊m/L⌋ + t, t < ⌊m/L⌋, and what is left follows. In each run, the symbols of each state
+of rANS are a path of their own, from 0 on. So points are twice as dense as those of which a model
+chooses, which are closer in more dimensions; the levels are found by the algorithm of Viterbi.
+
+Arithmetic: see `kernels.scalar_quantize`, and `kernels.trellis_search`. NaN and Inf are refused.
 
 Source: gcodec's own; docs/ecsq.md says why it works. Entropy-coded scalar quantisation: T. Berger,
 "Optimum quantizers and permutation codes", IEEE Trans. Information Theory 18, 1972; a scale per
-row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018.
+row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018; a trellis: M. Marcellin
+and T. Fischer, "Trellis coded quantization", IEEE Trans. Communications 38, 1990, with the states
+of ITU-T H.266, 8.7.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ from gcodec.entropy import tabled
 from gcodec.errors import Corrupt
 from gcodec.kernels import class_map, lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.rans_string import ClassesOf, Runs
+from gcodec.kernels.rans_runs import LOG2_BLOCK, Runs
+from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import ReadTables
 from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
@@ -162,7 +163,7 @@ def write(
         return room
 
     tables, lead = plan.table.write_tables(), front.trimmed()
-    log2_run = LOG2_STATES if lanes == LANES else rans_string.LOG2_BLOCK
+    log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, symbols_of, n, lead, log2_run, lanes)
     return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
@@ -253,8 +254,10 @@ class ContextString(NamedTuple):
         """
         if seek is not None:
             seek.must_cover(self.end - self.first)
-        where = *self._where(), start, stop
-        rans_string.read_range(*where, self._checked(take), _runs(seek), *self._models())
+        where, runs = (*self._where(), start, stop), _runs(seek)
+        if runs is not None and self.with_trellis and runs.log2_run < lane_order.LOG2_RUN:
+            runs = None  # No path is known within a run of the trellis.
+        rans_string.read_range(*where, self._checked(take), runs, *self._models())
 
     def _checked(self, take: Take) -> Take:
         """Return a `take` that checks that exceptions, and no others, are escapes."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.dct import levels, strings
 from gcodec.dct.levels import SIGN, Levels
-from gcodec.errors import Corrupt, FormatError
+from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.positions import positions
 from gcodec.fields.walk import Piece, Tell, Told, Walk, Window, numbers
 from gcodec.fields.words import lengths, readable, word
@@ -19,6 +19,7 @@ from gcodec.kernels.fields import read_fields
 from gcodec.kernels.prefix_table import PrefixCode
 
 _HALF = 15  # bits that a scale of sign7 lacks of a binary32
+_EQUAL = 7  # the code of words of equal width
 
 
 def pieces(walk: Walk, count: int, size: int, k: int, values: str, index: str) -> Iterator[Piece]:
@@ -104,10 +105,7 @@ def _words(walk: Walk, m: int, k: int, tell: Tell) -> Iterator[Piece]:
             return
         head = walk.field("level", "least and code", dct_words.HEAD_NBITS, (dct_words.NBITS, 3))
         least, code = divmod(head.told.value, 8)
-        words = PrefixCode(RICE, code, 0)
-        if code == dct_words.NBITS:
-            words = PrefixCode(FIXED, (dct_words.MOST - least).bit_length(), 0)
-        above, error = readable(walk, words, k)
+        words, above, error = _above(walk, least, code, k)
         try:
             dct_words.read(walk.data, first, walk.end, 1, k)
         except FormatError as found:
@@ -118,7 +116,7 @@ def _words(walk: Walk, m: int, k: int, tell: Tell) -> Iterator[Piece]:
             walk.at = first
             yield from walk.several("magnitude", k, {"level": int(ends[-1]) - first})
             continue
-        name = "as they are" if code == dct_words.NBITS else f"in Rice words of {code}"
+        name = "as they are" if code == _EQUAL else f"in Rice words of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
         yield head._replace(told=head.told._replace(meaning=text))
         before = int(ends[low - 1]) - walk.at if low else 0
@@ -130,6 +128,20 @@ def _words(walk: Walk, m: int, k: int, tell: Tell) -> Iterator[Piece]:
             raise error
         if high < k:
             yield from walk.several("magnitude", k - high, {"level": int(ends[-1]) - walk.at})
+
+
+def _above(
+    walk: Walk, least: int, code: int, k: int
+) -> tuple[PrefixCode, np.ndarray, FormatError | None]:
+    """Read how far magnitudes are above the least one, and in what words; and what is wrong."""
+    if code < _EQUAL:
+        rice = PrefixCode(RICE, code, 0)
+        return rice, *readable(walk, rice, k)
+    width = (dct_words.MOST - least).bit_length()
+    fit = min(k, (walk.end - walk.at) // width) if width else k
+    error = None if fit == k else Truncated("the payload ends within its magnitudes")
+    above = read_fields(walk.data, walk.at, width, fit).astype(np.uint64)
+    return PrefixCode(FIXED, width, 0), above, error
 
 
 def _places(walk: Walk, total: int, k: int, size: int) -> Iterator[Piece]:

@@ -18,7 +18,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import Live
-from gcodec.kernels.rans_string import Runs
+from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode

@@ -12,7 +12,8 @@ import numpy as np
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk, Window
 from gcodec.kernels.rans_read import Reader
-from gcodec.kernels.rans_string import BLOCK, ClassesOf
+from gcodec.kernels.rans_runs import BLOCK
+from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
 from gcodec.kernels.rans_vector import LANES, vectors
 from gcodec.kernels.trellis import add_quantisers

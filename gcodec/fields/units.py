@@ -88,7 +88,9 @@ def _several(walk: Walk, gap_nbits: np.ndarray, nbits: np.ndarray) -> Iterator[P
 def _lone_gap(walk: Walk, code: UnitCode, n: int, last: int, number: int) -> Iterator[Piece]:
     """Tell the gap that comes next, if it is only behind it that something is wrong."""
     with contextlib.suppress(FormatError):
-        (gap,), _ = read(walk, code.gap, 1)
-        if last + int(gap) <= n:
-            found = Told(int(gap), element=last + int(gap) - 1)
-            yield from word(walk, "index", "gap", code.gap, int(gap), found, number)
+        # As the engine knows its words: of values, not shifted.
+        (value,), _ = read(walk, code.gap._replace(shift=0), 1)
+        gap = int(value) - code.gap.shift
+        if last + gap <= n:
+            found = Told(gap, element=last + gap - 1)
+            yield from word(walk, "index", "gap", code.gap, gap, found, number)

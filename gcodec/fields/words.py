@@ -114,6 +114,8 @@ def lengths(code: PrefixCode | TableCode, symbols: np.ndarray) -> np.ndarray:
     """Return the bits of the words of uint64 symbols, signs before them included, as int64."""
     if isinstance(code, TableCode):
         return code.lengths[symbols.astype(np.intp)].astype(np.int64)
+    if code.rule is FIXED:
+        return np.full(symbols.size, code.parameter, np.int64)
     return prefix.lengths(code, _values(code, symbols)).astype(np.int64) + is_signed(code)
 
 
