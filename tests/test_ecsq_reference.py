@@ -275,7 +275,7 @@ def any_string(rng: random.Random, n: int) -> String:
 
 def test_strings_of_other_encoders() -> None:
     rng = random.Random(5)
-    for n in (1, 2, 5, 8, 9, 30, 64, 100, 257, 640, 640, 640):
+    for n in (1, 2, 5, 8, 9, 30, 64, 100, 257, 400, 400):
         string = any_string(rng, n)
         text = contexts.write(string)
         assert contexts.read(universal.Bits(text), n) == string
@@ -286,38 +286,35 @@ def test_strings_of_other_encoders() -> None:
 
 
 def test_seek_tables() -> None:
-    """Of 32 lanes alone, and only where something is coded."""
+    """Of 32 lanes alone, and of what is coded."""
     rng = random.Random(2)
     n, step = 200, np.float32(0.5)
+
+    def built(message: ecsq.Message, table: seek.Table | None) -> bytes:
+        fields = ecsq.parameters("stochastic"), ecsq.scalars(message), message.data
+        section = None if table is None else seek.section(table)
+        return reference_frame.build(ID, 1, (n,), *fields, 8 * len(message.data), seek=section)
+
     for lanes in contexts.LANES:
         string = any_string(rng, n)._replace(lanes=lanes)
         message = ecsq.Message("stochastic", step, MIDDLE, string)
         models = contexts.models_each(string)
         lengths, states = ans.blocks_each(contexts.places_each(string), models, 5)
-        table = seek.section(seek.Table(5, lengths, None, states))
-
-        def built(seek_table: bytes | None, message: ecsq.Message = message) -> bytes:
-            fields = ecsq.parameters("stochastic"), ecsq.scalars(message), message.data
-            return reference_frame.build(
-                ID, 1, (n,), *fields, 8 * len(message.data), seek=seek_table
-            )
-
-        plain, whole = built(None), built(table)
+        table = seek.Table(5, lengths, None, states)
+        wrong = [table]
         if lanes == ans.LANES:
+            plain, whole = built(message, None), built(message, table)
             assert gcodec.Frame.from_bytes(plain).with_seek(5).to_bytes() == whole
             assert gcodec.decode(whole).tolist() == gcodec.decode(plain).tolist()
-            moved = seek.Table(5, [lengths[0] + 16, lengths[1] - 16, *lengths[2:]], None, states)
-            wrong = [seek.section(moved)]
-            wrong.append(seek.section(seek.Table(5, lengths, None, [states[0], *states[:-1]])))
-        else:
-            wrong = [table]
-        for section in wrong:
+            moved = [lengths[0] - 16, lengths[1] + 16, *lengths[2:]]
+            raised = [[state + 1 for state in states[0]], *states[1:]]
+            wrong = [table._replace(lengths=moved), table._replace(states=raised)]
+        for other in wrong:
             with pytest.raises(gcodec.Corrupt):
-                gcodec.decode(built(section))
-    fields = b"\1", bytes(4), b"", 0
-    for section in (bytes([5, 1, 0]), bytes([5, 1, 1, 0])):
-        with pytest.raises(gcodec.Corrupt):
-            gcodec.decode(reference_frame.build(ID, 1, (n,), *fields, seek=section))
+                gcodec.decode(built(message, other))
+    nothing = ecsq.Message("stochastic", np.float32(0), MIDDLE, None)
+    with pytest.raises(gcodec.Corrupt):
+        gcodec.decode(built(nothing, seek.Table(5, [], None, [])))
 
 
 # --- hostile bytes ------------------------------------------------------------------------------
@@ -335,16 +332,16 @@ def flipped(rng: random.Random, text: str, end: int) -> str:
 def test_damaged_payloads() -> None:
     rng, refused, n = random.Random(7), 0, 70
     strings = [contexts.write(any_string(rng, n)) for _ in range(12)]
-    for _ in range(500):
+    for _ in range(300):
         good = rng.choice(strings)
         text = flipped(rng, good, len(good))
         wanted = judged(text, n, 0.25)
         assert agree(found(text, n, 0.25), wanted), text
         refused += isinstance(wanted, type)
-    assert 100 < refused < 500
+    assert 100 < refused < 300
 
 
-def test_every_value_of_each_byte_in_front() -> None:
+def test_other_values_of_each_byte() -> None:
     """Of a short string, with scales of columns in words, and one with a table that is sent."""
     rng, right = random.Random(3), 0
     zero = ScaleList(RICE, 0, 20, 1, 0), [20] * 8
@@ -357,7 +354,7 @@ def test_every_value_of_each_byte_in_front() -> None:
         )
         data = universal.to_bytes(contexts.write(string))
         for at in range(len(data) - 8):
-            for value in range(at % 3, 256, 3):
+            for value in {0, 1, 255, data[at] ^ 1, data[at] ^ 128, 37 * at % 256}:
                 text = universal.to_text(data[:at] + bytes([value]) + data[at + 1 :])
                 wanted = judged(text, 64)
                 assert agree(found(text, 64), wanted), (at, value)
@@ -368,9 +365,9 @@ def test_every_value_of_each_byte_in_front() -> None:
 def test_the_end() -> None:
     """Bytes that are missing are `Truncated`, bytes too many `Corrupt`: no more is wrong."""
     rng = random.Random(6)
-    for n in (1, 30, 100, 100):
+    for n in (1, 30, 100):
         text = contexts.write(any_string(rng, n))
-        for length in range(0, len(text), 8):
+        for length in {0, 8, *range(24, len(text), 40), len(text) - 8}:
             assert found(text[:length], n) is gcodec.Truncated, (n, length)
         assert found(text + "0" * 8, n) is gcodec.Corrupt
         assert found(text + "0" * 800, n) is gcodec.Corrupt

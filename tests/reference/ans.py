@@ -7,6 +7,7 @@ model for each symbol as many as they say.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -57,7 +58,10 @@ class _Sums:
         self.each = frequencies
         self.starts = list(itertools.accumulate(frequencies, initial=0))
         self.log2 = self.starts[-1].bit_length() - 1
-        self.slots = [symbol for symbol, f in enumerate(frequencies) for _ in range(f)]
+
+    def symbol(self, r: int) -> int:
+        """Return the last symbol with a sum of at most r: no other has a frequency above 0."""
+        return bisect.bisect_right(self.starts, r) - 1
 
 
 def _sums(models: Sequence[Model]) -> list[_Sums]:
@@ -112,7 +116,7 @@ def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int
                 raise Corrupt("a state that is too small")
         x = states[i % lanes]  # blocks are a multiple of the lanes
         r = x % 2**model.log2
-        symbol = model.slots[r]
+        symbol = model.symbol(r)
         x = model.each[symbol] * (x // 2**model.log2) + r - model.starts[symbol]
         if x < FIRST:
             x = 2**16 * x + _integer(bits, 2)

@@ -2,7 +2,7 @@
 
 Source: ``docs/wire-format.md``, context strings. The static tables are the file that it names. A
 `String` holds all that an encoder is free to choose, and what it codes: `write` makes its bits,
-`read` finds it in them. A *line* has the frequency of the escape, then those of symbols 2, 4, …
+`read` finds it in them. A *line* has the frequency of the escape, then those of 2, 4, …
 """
 
 from __future__ import annotations
@@ -101,19 +101,25 @@ def model_of(line: Line) -> list[int]:
     return [rest, *(f for f in each for _ in range(2)), escape]
 
 
+@functools.cache
+def static_models(number: int) -> list[list[int]]:
+    """Return the model of each class of a table of the file."""
+    return [model_of(line) for line in static_tables()[number]]
+
+
 def models_of(table: int | Table) -> list[list[int]]:
     """Return the model of each class."""
     if isinstance(table, int):
-        return [model_of(line) for line in static_tables()[table]]
+        return static_models(table)
     last = table.first + len(table.lines) - 1
     made = [model_of(line) for line in table.lines]
     return [made[min(max(c, table.first), last) - table.first] for c in range(CLASSES)]
 
 
 def place(symbol: int, model: Sequence[int]) -> int:
-    """Return the place of a symbol in the alphabet of a model, or that of the escape."""
+    """Return the place of a symbol in the alphabet of a model; without one, the escape's."""
     assert symbol >= 0 and symbol != 1
-    return min(max(symbol - 1, 0), len(model) - 1)
+    return max(0, min(symbol - 1, len(model) - 1))
 
 
 def symbol_at(at: int, model: Sequence[int]) -> int:
@@ -170,8 +176,9 @@ def scales_of(
     magnitudes: Sequence[int], width: int, group: int, coarse: bool = False
 ) -> tuple[list[int], list[int]]:
     """Return the scales of rows and of columns that gcodec takes, perhaps multiples of 2."""
-    n, total = len(magnitudes), sum(magnitudes)
-    parts = [magnitudes[at : at + width] for at in range(0, n, width)]
+    cut = [min(m, LARGEST_TABLED + 1) for m in magnitudes]
+    n, total = len(cut), sum(cut)
+    parts = [cut[at : at + width] for at in range(0, n, width)]
     rows = [_scale(ROW_MIDDLE, Fraction(sum(part), len(part)), coarse) for part in parts]
     columns = []
     for first in range(0, width, group) if group else ():

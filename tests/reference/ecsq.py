@@ -22,7 +22,7 @@ from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
 Floats = NDArray[np.float32]
 
 ROUNDINGS = ("nearest", "stochastic")
-LARGEST_PLAIN, LARGEST_RANDOM = 126, 127  # of which scales are made
+LARGEST_PLAIN = 126
 DEAD_FROM = 44  # the class below which levels are rated
 NEUTRAL = 128  # the centroid in the middle of a cell
 TINY, LIFT = 2.0**-60, np.float32(2.0**64)
@@ -131,11 +131,14 @@ def encode(
         classes = contexts.classes_of(n, choice.width, choice.group, *scales)
         magnitudes = [rated_level(y, c) for y, c in zip(ys, classes, strict=True)]
         centroids = centroids_of(ys, magnitudes)
+        magnitudes = [
+            math.floor(y + HALF) if m > contexts.LARGEST_TABLED else m
+            for y, m in zip(ys, magnitudes, strict=True)
+        ]
     else:
         words = philox.words(seed, n)
         magnitudes = [stochastic_level(y, w) for y, w in zip(ys, words, strict=True)]
-        cut = [min(m, LARGEST_RANDOM) for m in magnitudes]
-        scales = contexts.scales_of(cut, *matrix)
+        scales = contexts.scales_of(magnitudes, *matrix)
         centroids = neutral
     symbols, how = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
     string = contexts.made(symbols, choice.width, choice.group, scales, *how)

@@ -40,6 +40,7 @@ FLAG_TAG = 4
 MAX_NDIM = 32
 TAG_NBYTES = 16
 QSGD, MXNET_2BIT, TERNGRAD, MINIFLOAT, TOPK = 2, 3, 5, 8, 9  # public codecs with seek tables
+ECSQ = 13  # has blocks where its string has 32 lanes
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
@@ -207,6 +208,8 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind = MINIFLOAT_CODES[params[2]]
         paired = params[2] == PAIRS or (params[2] == RANS and params[0] in NARROW)
         n = (n + 1) // 2 if paired else n
+    elif codec_id == ECSQ:
+        kind = "states"
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
         index = params[1:2] if codec_id == TOPK else params[2:3] or b"\0"
         kind = POSITIONS[index[0]] if index and index[0] < len(POSITIONS) else None
