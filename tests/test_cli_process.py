@@ -25,7 +25,7 @@ VERBS = cli.list_commands(click.Context(cli))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 HEAVY = (
     *("numpy", "rich", "numba", "scipy", "ml_dtypes", "safetensors", "gcodec.codec"),
-    *("multiprocessing", "concurrent.futures", "statistics", "click.shell_completion"),
+    *("multiprocessing", "concurrent.futures", "statistics", "click.shell_completion", "decimal"),
 )
 
 

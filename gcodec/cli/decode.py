@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,6 +55,8 @@ def command(
     Names, shapes and dtypes are those of the tensors that were encoded; frames without a name
     become tensor0, tensor1 and so on. IN may be - for stdin.
     """
+    from pathlib import Path
+
     from gcodec.cli import outputs, text
     from gcodec.cli.document import print_document
     from gcodec.cli.frames import read_frames

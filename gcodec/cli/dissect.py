@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -14,6 +13,8 @@ from gcodec.cli.options import json_option, layers_option, limit_options, quiet_
 from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gcodec.gradients.dissect import Dissection
 
 
@@ -133,6 +134,8 @@ def command(
 
 def _open(file: str) -> tuple[Path, Any]:
     """Return the path of a file, for messages, and its bytes: mapped, not read."""
+    from pathlib import Path
+
     from gcodec.errors import ParameterError
     from gcodec.gradients.frame_file import mapped
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import math
-import shlex
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -23,6 +20,8 @@ from gcodec.cli.options import (
 from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gcodec.aims import Aim
     from gcodec.arrays import NonFinite
     from gcodec.codec import Codec
@@ -195,6 +194,9 @@ def _policy(spec: str | None, file: BinaryIO | None) -> Policy:
 
 def _chosen(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
     """Return the tensors to encode, or say why there are none."""
+    import glob
+    import shlex
+
     from gcodec import wire
     from gcodec.cli.options import selects
     from gcodec.errors import ParameterError, Unsupported

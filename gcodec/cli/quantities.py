@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 
 import click
 
@@ -47,6 +46,8 @@ def count(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
     if value is None:
         return None
     if found := _COUNT.fullmatch(value):
+        from decimal import Decimal
+
         number = Decimal(_digits(found[1])).scaleb(_POWERS[found[2].lower()])
         if 1 <= number < 2**63 and number == number.to_integral_value():
             return int(number)

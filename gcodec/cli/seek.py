@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,8 @@ from gcodec.cli.options import force_option, json_option, limit_options, quiet_o
 from gcodec.cli.verb import Verb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gcodec.limits import Limits
 
 

@@ -131,10 +131,6 @@ def encode(
         classes = contexts.classes_of(n, choice.width, choice.group, *scales)
         magnitudes = [rated_level(y, c) for y, c in zip(ys, classes, strict=True)]
         centroids = centroids_of(ys, magnitudes)
-        magnitudes = [
-            math.floor(y + HALF) if m > contexts.LARGEST_TABLED else m
-            for y, m in zip(ys, magnitudes, strict=True)
-        ]
     else:
         words = philox.words(seed, n)
         magnitudes = [stochastic_level(y, w) for y, w in zip(ys, words, strict=True)]
