@@ -241,7 +241,15 @@ def words(data: bytes) -> None:
 def _with_blocks() -> tuple[Codec, ...]:
     """Codecs whose frames can have seek tables."""
     found = (codec for cls in gcodec.codecs().values() for codec in settings(cls))
-    return tuple(codec for codec in found if codec.seek_blocks is not None)
+    return tuple(codec for codec in found if codec.seek_blocks is not None and _suits_all(codec))
+
+
+def _suits_all(codec: Codec) -> bool:
+    """Whether it takes all finite gradients, whatever it is to meet."""
+    declared: Any = codec
+    if codec.name != "ecsq":
+        return True
+    return declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
 
 
 @functools.lru_cache(64)

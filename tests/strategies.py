@@ -78,6 +78,13 @@ _CHOSEN = {
         *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=0"),
     ),
 }
+# Of codecs whose parameters suit some gradients only, those that suit all.
+_TARGETS = {
+    "ecsq": (
+        *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=0.001", "ecsq:rounding=stochastic"),
+        *("ecsq:rounding=stochastic,nmse=0.25", "ecsq:trellis=yes", "ecsq:nmse=0.2,trellis=yes"),
+    )
+}
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
 
 
@@ -107,6 +114,8 @@ def parameters_of(codec: Codec) -> dict[str, Any]:
 @functools.cache
 def settings_of(cls: type[Codec]) -> tuple[Codec, ...]:
     """Codecs of one class: each value of each parameter alone, and many combinations."""
+    if cls.name in _TARGETS:
+        return tuple(gcodec.parse(spec) for spec in _TARGETS[cls.name])
     declared = cls.declared()
     values = [values_of(one) for one in declared]
     rows: list[dict[str, Any]] = [{}]

@@ -441,7 +441,7 @@ def test_a_scale_of_zero(scale: float) -> None:
         (TERNGRAD, {"params": f32(np.inf)}, gcodec.Corrupt),
         (TERNGRAD, {"params": f32(np.nan)}, gcodec.Corrupt),
         (TERNGRAD, {"params": CLIP[:3]}, gcodec.Corrupt),
-        (TERNGRAD, {"params": CLIP + b"\4"}, gcodec.Unsupported),
+        (TERNGRAD, {"params": CLIP + b"\5"}, gcodec.Unsupported),
         (TERNGRAD, {"params": CLIP + b"\0\0"}, gcodec.Unsupported),
         (STRIDED, {"payload": b"\x0b\x55"}, gcodec.Corrupt),
         (STRIDED, {"payload": b"\x4a\x55"}, gcodec.Corrupt),  # pad codes
@@ -528,7 +528,7 @@ def test_frames_of_qsgd_by_hand(good: dict[str, object]) -> None:
         (QSGD, {"params": b"\x81\x80\x80\x08\0"}, gcodec.Corrupt),  # s above 2^24
         (QSGD, {"params": b"\4\2"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\0\2"}, gcodec.Unsupported),
-        (QSGD, {"params": b"\4\0\0\0\5"}, gcodec.Unsupported),
+        (QSGD, {"params": b"\4\0\0\0\6"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\0\0\0\0"}, gcodec.Unsupported),
         (QSGD, {"params": b"\4\0\x81" + b"\x80" * 7 + b"\x40"}, gcodec.Corrupt),  # above 2^62
         (QSGD, {"params": b"\4\0\3"}, gcodec.Truncated),  # two norms
