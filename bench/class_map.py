@@ -45,7 +45,7 @@ def main() -> None:
         figure.colorbar(shown, ax=ax, label=label)
         ax.set_ylabel("row")
     axes[-1].set_xlabel("column")
-    figure.savefig(target, dpi=80, facecolor="white")
+    figure.savefig(target, dpi=60, facecolor="white")
 
 
 if __name__ == "__main__":

@@ -404,7 +404,7 @@ def test_zeros_stay_zeros(codec: Codec) -> None:
 
 
 def deterministic(codec: Codec, x: np.ndarray) -> bool:
-    return codec.encode(x, seed=1).tobytes() == codec.encode(x, seed=2).tobytes()
+    return len({codec.encode(x, seed=s).tobytes() for s in range(8)}) == 1
 
 
 @given(st.data())

@@ -85,6 +85,8 @@ def test_memory_of_levels(
     x = shaped(kind)
     codec = gcodec.parse(f"qsgd:{how},s={s},bucket={bucket}")
     codec.decode(codec.encode(x), x.size)  # compiles
+    tables = 3 << 20 if how == "code=context" else 0  # of 64 models, and of the symbols' classes
     payload, used = peak(lambda: codec.encode(x))
-    assert used <= payload.data.nbytes + 1.2 * x.nbytes
-    assert peak(lambda: codec.decode(payload, x.size))[1] <= payload.data.nbytes + 1.2 * x.nbytes
+    most = payload.data.nbytes + 1.2 * x.nbytes + tables
+    assert used <= most
+    assert peak(lambda: codec.decode(payload, x.size))[1] <= most

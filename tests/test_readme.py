@@ -109,7 +109,14 @@ def run_python(page: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/add-a-codec.md", "docs/minifloat.md", "docs/dct8.md", "docs/advise.md", "docs/ecsq.md"],
+    [
+        "README.md",
+        "docs/add-a-codec.md",
+        "docs/minifloat.md",
+        "docs/dct8.md",
+        "docs/advise.md",
+        "docs/ecsq.md",
+    ],
 )
 def test_python_blocks(page: str) -> None:
     run_python(page)

@@ -184,7 +184,7 @@ class _String:
             here = symbols[at : at + self._lanes].astype(np.intp)
             place = here
             if classes.size:
-                place = here | classes[at : at + self._lanes].astype(np.intp) << LOG2_ALPHABET
+                place = here | classes[at : at + here.size].astype(np.intp) << LOG2_ALPHABET
             x = before[at // self._lanes][: here.size]
             pair = self._tables.pairs[place].astype(np.uint64)
             frequency, slot = (
