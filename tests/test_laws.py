@@ -442,7 +442,8 @@ def test_encoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
     assume(getattr(codec, "clip", 0) == 0)  # the deviation of what was clipped is another
     assume(getattr(codec, "unbiased_", "no") == "no")  # or it grows each time
     x = data.draw(gs.gradients(codec, modest=True))
-    assume(deterministic(codec, x))
+    # Few seeds do not tell that rounding is at random; and what is near a level may leave it.
+    assume(deterministic(codec, x) and not codec.unbiased)
     payload = codec.encode(x)
     once = codec.decode(payload, x.shape)
     fixed = payload.codec  # an automatic setting would follow the new values

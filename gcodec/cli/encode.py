@@ -41,7 +41,10 @@ _MOST_POLICY_BYTES = 1 << 20  # a larger file is something else
             "All dumps of a directory to another one, but no counters.",
             "gcodec encode run/ -c mxnet-2bit:threshold=auto -L '!*.num_batches' -o encoded/",
         ),
-        ("A codec chosen for each tensor.", "gcodec encode grads.safetensors -c auto:err=0.01"),
+        (
+            "A codec chosen for each tensor.",
+            "gcodec encode grads.safetensors -c auto:err=0.01 -o auto.gcf",
+        ),
         (
             "A codec for each tensor, by the rules of a file.",
             "gcodec encode grads.safetensors --policy policy.json -o mixed.gcf",
