@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,7 @@ _LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
 _SAMPLE = 1 << 15  # elements on which a step is guessed
 _SPARSE = 4  # from which share of the rows on
 _TOLERANCE = 0.015  # octaves of a target: 1 %
+_ROUGHLY = 0.04  # octaves of it, on a sample
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
@@ -89,22 +90,50 @@ class Way(Protocol):
         """Return about how many bits the string takes."""
 
 
-class Nearest:
-    """Levels that are best for bits and error of each element; see `Way`."""
+class Kept:
+    """Levels that a search of bits and error finds, the last ones kept; see `Way`."""
+
+    halves: ClassVar[int] = 1  # that a step has, where errors are counted in parts of one
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, Levels, Errors] | None = None
 
     def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
         """Quantise."""
-        return nearest(x, step, matrix)
+        return self._found(x, step, matrix)[0]
 
     def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
         """Return what is left over."""
-        return squares_of(_rated(x, np.float32(step), np.empty(x.size, np.uint8), matrix)[1])
+        return squares_of(self._found(x, step, matrix)[1]) / self.halves**2
 
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
-        symbols = np.empty(x.size, np.uint8)
-        scales, _ = _rated(x, np.float32(step), symbols, matrix)
-        return strings.plan(symbols, scales, sample=0).nbits
+        found, _ = self._found(x, step, matrix)
+        assert found.scales is not None
+        return strings.plan(found.symbols, found.scales, sample=0, lanes=found.lanes).nbits
+
+    def _found(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
+        key = x.size, step, matrix  # of a tensor, and of some of its rows
+        if self._last is None or self._last[0] != key:
+            self._last = key, *self.find(x, step, matrix)
+        return self._last[1:]
+
+    def find(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
+        """Find levels, and what they leave over."""
+        raise NotImplementedError
+
+
+class Nearest(Kept):
+    """Levels that are best for bits and error of each element alone; see `Way`."""
+
+    def find(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
+        """Find levels, and what they leave over, in steps."""
+        size, symbols = np.float32(step), aligned_empty(x.size, np.uint8)
+        scalar_quantize.plain_levels(x, size, symbols)
+        scales = Scales.of(symbols, matrix)
+        errors = scalar_quantize.rated_levels(x, size, scales.classes, symbols)
+        beyond = _beyond(x, size, symbols, scales, errors)
+        return Levels(step, centroids_of(errors), symbols, beyond, scales), errors
 
 
 class AtRandom(NamedTuple):
@@ -127,17 +156,9 @@ class AtRandom(NamedTuple):
         return strings.plan(found.symbols, found.scales, sample=0).nbits
 
 
-def nearest(x: np.ndarray, step: float, matrix: Matrix) -> Levels:
-    """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
-    size, symbols = checked_step(x, step), aligned_empty(x.size, np.uint8)
-    scales, errors = _rated(x, size, symbols, matrix)
-    beyond = _beyond(x, size, symbols, scales, errors)
-    return Levels(step, centroids_of(errors), symbols, beyond, scales)
-
-
 def at_random(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
-    """Quantise at random, unbiased; see `nearest`."""
-    size = checked_step(x, step)
+    """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
+    size = np.float32(step)
     # Not below the largest level: a power of two, so that the norm is exact.
     s = 1 << int(largest(x) / float(size) + 1).bit_length()
     with np.errstate(over="ignore"):
@@ -176,11 +197,18 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
-    size, symbols = checked_step(x, step), np.empty(x.size, np.uint8)
-    scalar_quantize.plain_levels(x, size, symbols)
+    symbols = np.empty(x.size, np.uint8)
+    scalar_quantize.plain_levels(x, np.float32(step), symbols)
     every = matrices(shape)
     scales = [Scales.of(symbols, matrix) for matrix in every]
     return every[scales.index(strings.best(symbols, scales))]
+
+
+def check_step(x: np.ndarray, step: float) -> None:
+    """Refuse a step of which there would be too many levels."""
+    least = 2.0 ** _octaves(x)[0]
+    if step < least:
+        raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
 
 
 def step_for_error(
@@ -209,9 +237,11 @@ def step_for_error(
     ParameterError
         Where no step reaches it.
     """
+    # Of some rows too: most of the energy may be in few others, but not of what is left over.
+    power = sum_squares(x) / x.size
 
     def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
-        norm = sum_squares(values)
+        norm = power * values.size
 
         def off(octave: float) -> float:
             step = binary32(2.0**octave)
@@ -220,7 +250,7 @@ def step_for_error(
 
         return off
 
-    first = math.log2(math.sqrt(12 * target * sum_squares(x) / x.size))
+    first = math.log2(math.sqrt(12 * target * power))
     bounds = _octaves(x)
     met, matrix = _search(x, shape, trial, first, _ERROR_SLOPE, bounds, 1)
     if met is None:
@@ -267,8 +297,9 @@ def _search(
     matrix = matrices(shape)[0]
     some = _some_rows(x, matrix.width)
     if some.size < x.size and some.any():
-        guess = search(trial(some, matrix), first, slope, _TOLERANCE, bounds)
-        first = first if guess is None else guess.at
+        guess = search(trial(some, matrix), first, slope, _ROUGHLY, bounds)
+        if guess is not None and guess.off >= -_ROUGHLY:
+            first, slope = guess.at, guess.slope
         matrix = matrix_for(x, 2.0 ** (sign * first), shape)
     met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
     if met is not None and some.size == x.size:
@@ -292,15 +323,6 @@ def _octaves(x: np.ndarray) -> tuple[float, float]:
     """Return the octaves of the least step that levels allow, and of one where all are 0."""
     top = math.log2(largest(x))
     return max(top - _LOG2_LEVELS, -_LOWEST), min(top + 2, _HIGHEST)
-
-
-def _rated(
-    x: np.ndarray, step: np.float32, symbols: np.ndarray, matrix: Matrix
-) -> tuple[Scales, Errors]:
-    """Quantise by the scales of one matrix."""
-    scalar_quantize.plain_levels(x, step, symbols)
-    scales = Scales.of(symbols, matrix)
-    return scales, scalar_quantize.rated_levels(x, step, scales.classes, symbols)
 
 
 def squares_of(errors: Errors) -> float:
@@ -334,11 +356,3 @@ def _beyond(
     found = scalar_quantize.rated_magnitudes(x[places], step, classes)
     folded: np.ndarray = 2 * found + (x[places] < 0)
     return folded
-
-
-def checked_step(x: np.ndarray, step: float) -> np.float32:
-    """Return the step as float32, or refuse one of which there would be too many levels."""
-    least = 2.0 ** _octaves(x)[0]
-    if step < least:
-        raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
-    return np.float32(step)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _MOST = 40  # times that a bracket is moved or halved
+_STEADY = 0.5  # of a slope: what is measured may be a jump
 _NEAR = 2.0**-20  # between numbers that are as good as one
 
 
@@ -23,16 +24,19 @@ class Met(NamedTuple):
         The largest u that was found to be low enough.
     off : float
         off(u), at most 0.
+    slope : float
+        About how much off(u) rises with 1, near it.
     """
 
     at: float
     off: float
+    slope: float
 
 
 def search(
     off_of: Callable[[float], float],
     first: float,
-    slope: float,
+    first_slope: float,
     tolerance: float,
     bounds: tuple[float, float],
 ) -> Met | None:
@@ -43,7 +47,7 @@ def search(
     off_of : callable
     first : float
         The u to begin with.
-    slope : float
+    first_slope : float
         About how much off(u) rises with 1.
     tolerance : float
         Good enough is from -tolerance to 0.
@@ -57,9 +61,15 @@ def search(
     """
     low: Met | None = None
     high: Met | None = None
+    last: Met | None = None
+    slope = first_slope
     at = min(max(first, bounds[0]), bounds[1])
     for _ in range(_MOST):
-        found = Met(at, off_of(at))
+        off = off_of(at)
+        if last is not None:
+            rise = (off - last.off) / (at - last.at)
+            slope = min(max(rise, _STEADY * first_slope), first_slope / _STEADY)
+        last = found = Met(at, off, slope)
         if found.off <= 0:
             low = found
             if found.off >= -tolerance or at == bounds[1]:

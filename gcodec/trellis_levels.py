@@ -7,8 +7,6 @@ levels are found: the best path again, on all runs. A bit is worth 0.12 of the s
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gcodec import scalar_levels
@@ -21,48 +19,23 @@ from gcodec.kernels import scalar_quantize, trellis_search
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.scalar_quantize import Errors
 from gcodec.kernels.trellis import ODD
-from gcodec.scalar_levels import CENTRE, Levels
+from gcodec.scalar_levels import CENTRE, Kept, Levels
 
 _WORTH = 0.48  # of a bit, in squares of half a step
 _SAMPLE = 1 << 18  # elements, about, that tell the table
 
 
-class _Found(NamedTuple):
-    """Levels, of what, and what they leave over."""
+class Best(Kept):
+    """Levels on the best path; see `scalar_levels.Way`."""
 
-    key: tuple[int, float, Matrix]
-    levels: Levels
-    errors: Errors
+    halves = 2
 
-
-class Best:
-    """Levels on the best path; see `scalar_levels.Way`. The last ones are kept."""
-
-    def __init__(self) -> None:
-        self._last: _Found | None = None
-
-    def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
-        """Quantise."""
-        return self._found(x, step, matrix).levels
-
-    def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
-        """Return what is left over."""
-        return scalar_levels.squares_of(self._found(x, step, matrix).errors) / 4
-
-    def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
-        """Return about how many bits the string takes."""
-        found = self._found(x, step, matrix).levels
-        assert found.scales is not None
-        return strings.plan(found.symbols, found.scales, sample=0, lanes=found.lanes).nbits
-
-    def _found(self, x: np.ndarray, step: float, matrix: Matrix) -> _Found:
-        key = x.size, step, matrix
-        if self._last is None or self._last.key != key:
-            self._last = _Found(key, *nearest(x, step, matrix))
-        return self._last
+    def find(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
+        """Find levels, and what they leave over, in halves of a step."""
+        return best(x, step, matrix)
 
 
-def nearest(
+def best(
     x: np.ndarray, step: float, matrix: Matrix, start: TrellisTable | None = None, passes: int = 1
 ) -> tuple[Levels, Errors]:
     """Quantise (n,) float32 values, n > 0, in rows of a matrix.
@@ -84,7 +57,7 @@ def nearest(
     errors : Errors
         In halves of a step.
     """
-    size, symbols = scalar_levels.checked_step(x, step), aligned_empty(x.size, np.uint8)
+    size, symbols = np.float32(step), aligned_empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, size, symbols)
     scales = Scales.of(symbols, matrix)
     lanes = strings.lanes_of(strings.plan(symbols, scales).nbits)

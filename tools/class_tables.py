@@ -67,7 +67,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         return
     for error in ERRORS:
         step, matrix = scalar_levels.step_for_error(flat, error, x.shape, scalar_levels.Nearest())
-        found = scalar_levels.nearest(flat, step, matrix)
+        found = scalar_levels.Nearest().quantize(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)
     for s in LEVELS:

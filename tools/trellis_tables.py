@@ -38,7 +38,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         step, matrix = scalar_levels.step_for_error(flat, error, x.shape, scalar_levels.Nearest())
         made = table(np.stack([prior()] * QUANTISERS) * SCALE)
         for _ in range(TURNS):
-            found, _ = trellis_levels.nearest(flat, step, matrix, made, passes=0)
+            found, _ = trellis_levels.best(flat, step, matrix, made, passes=0)
             assert found.scales is not None
             counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
             levels = np.stack(trellis_tables.level_counts(counts))

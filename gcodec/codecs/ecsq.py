@@ -164,7 +164,8 @@ class ECSQ(Codec):
         shape, way = self._shape_of(values.size), self._way(seed)
         if isinstance(self.step, float):
             step = self.step
-            matrix = scalar_levels.matrix_for(values, float(np.float32(step)) * lift, shape)
+            scalar_levels.check_step(values, step * lift)
+            matrix = scalar_levels.matrix_for(values, step * lift, shape)
         else:
             find, target = scalar_levels.step_for_error, self.nmse
             if self.bits:

@@ -26,7 +26,6 @@ import numpy as np
 
 from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.bits import Bits
 from gcodec.errors import Corrupt
 from gcodec.kernels import rans_table
 from gcodec.kernels.bit_string import BitString
@@ -107,8 +106,8 @@ class ClassTable(NamedTuple):
     def put(self, string: BitString) -> None:
         """Put a table that is sent at the end of a string."""
         if self.number == SENT:
-            bits = Bits.from01(self._text())
-            string.extend(bits.data, bits.nbits)
+            bits = self._bits()
+            string.extend(np.packbits(bits), bits.size)
 
     @classmethod
     def read(
@@ -136,14 +135,17 @@ class ClassTable(NamedTuple):
             rows.append(row)
         return cls(SENT, _all_classes(spread(rows), first, last), first, last), reader.at
 
-    def _text(self) -> str:
-        rows = self.frequencies[self.first : self.last + 1]
-        fields = [f"{self.first:0{_CLASS}b}{self.last:0{_CLASS}b}"]
-        for row, top in zip(rows, self.tops[self.first :], strict=False):
-            numbers = [row[ESCAPE], *row[2 : 2 * int(top) + 2 : 2]]
-            fields.append(f"{top:0{_TOP}b}")
-            fields += [f"{f.bit_length():0{_LENGTH}b}" + f"{f:b}"[1:] for f in map(int, numbers)]
-        return "".join(fields)
+    def _bits(self) -> np.ndarray:
+        rows, tops = self.frequencies[self.first : self.last + 1], self.tops[self.first :, None]
+        numbers = rows[:, [ESCAPE, *range(2, ESCAPE, 2)]]
+        lengths = np.frexp(numbers)[1]  # of bits
+        tails = np.maximum(lengths - 1, 0)
+        words = np.column_stack([tops[: len(rows)], (lengths << tails) | numbers & ~(-1 << tails)])
+        sizes = np.full(words.shape, _TOP)
+        sizes[:, 1:] = _LENGTH + tails
+        sent = np.arange(words.shape[1]) <= 1 + words[:, :1]  # up to the largest magnitude
+        head = np.array([self.first, self.last])
+        return _in_bits(np.append(head, words[sent]), np.append([_CLASS] * 2, sizes[sent]))
 
     def write_tables(self) -> WriteTables:
         """Return what a writer looks up."""
@@ -234,6 +236,14 @@ def _own(counts: np.ndarray, kind: Magnitudes) -> np.ndarray:
     found[:, 2:ESCAPE] = np.repeat(sizes, 2, axis=1)
     found[:, ESCAPE] = escapes
     found[:, 0] = TOTAL - found.sum(axis=1)
+    return found
+
+
+def _in_bits(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the bits of (k,) words of so many bits, as uint8 0 and 1, highest first."""
+    ends = np.cumsum(sizes)
+    down = np.repeat(ends, sizes) - 1 - np.arange(ends[-1])
+    found: np.ndarray = (np.repeat(words, sizes) >> down & 1).astype(np.uint8)
     return found
 
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.rans import RANS
 from gcodec.entropy.rice import Rice
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.rans_table import MOST_LOG2
 
 MOST = 127
 _CODE, _SHIFT, _SCALE, _RICE = 2, 2, 7, 3  # bits
 _MOST_RICE, _MOST_SHIFT = 7, 3
+_TOLD = 6  # bits, about, that tell how often a scale occurs
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
 
@@ -45,6 +48,15 @@ def write(scales: np.ndarray, string: BitString) -> None:
     if code == 0:
         _put(string, centre << _RICE | k, _SCALE + _RICE)
     string.extend(made[code].data, made[code].nbits)
+
+
+def nbits(scales: np.ndarray) -> int:
+    """Return about how many bits (k,) uint8 scales take, k > 0: their entropy, and a table."""
+    counts, logs = np.bincount(scales), rans.log2_table()
+    each = counts[counts > 0]
+    shift = max(scales.size.bit_length() - MOST_LOG2, 0)
+    costs = logs[scales.size >> shift] - logs[np.maximum(each >> shift, 1)]
+    return (int(each @ costs) >> rans.POINT) + _TOLD * each.size
 
 
 def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, int]:

@@ -113,10 +113,11 @@ class Scales(NamedTuple):
             scale_lists.write(self.columns[:: self.matrix.group], string)
 
     def nbits(self) -> int:
-        """Return the bits that the scales take."""
-        string = BitString()
-        self.put(string)
-        return string.nbits
+        """Return about how many bits the scales take."""
+        found = scale_lists.nbits(self.rows)
+        if self.matrix.group:
+            found += scale_lists.nbits(self.columns[:: self.matrix.group])
+        return found
 
     @classmethod
     def read(

@@ -39,8 +39,8 @@ class Field(NamedTuple):
 
 def table_nbits(found: np.ndarray) -> int:
     """Return the bits that `write_frequencies` makes of the frequencies of an alphabet."""
-    rest = sum(int(f).bit_length() - 1 for f in found if f)
-    return LENGTH_NBITS * (1 + found.size) + rest
+    lengths = np.frexp(found[found > 0])[1]  # of bits
+    return LENGTH_NBITS * (1 + found.size) + int((lengths - 1).sum())
 
 
 def write_frequencies(

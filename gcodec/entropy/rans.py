@@ -174,7 +174,8 @@ def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> i
     high, low = counts >> 16, counts & 0xFFFF
     nbits = (int(high @ costs) << 16) + int(low @ costs) >> POINT
     # States are no real numbers: measured, it costs the more, the nearer 2^P is to their least.
-    uneven = n * n - sum(int(c) ** 2 for c in counts)
+    squares = (int(high @ high) << 32) + (int(high @ low) << 17) + int(low @ low)
+    uneven = n * n - squares
     nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
     # A block has 32 states of 32 bits; of these, 16 say nothing, and 8 are symbols as words are.
     heads = rans_string.heads_nbits(n)
