@@ -45,5 +45,5 @@ def all_kernels_are_declared() -> Iterator[None]:
         for known, (_, arguments) in zip(declared, jit._FACTORIES, strict=True):
             known.update(arguments())
     for known, (make, _) in zip(declared, jit._FACTORIES, strict=True):
-        # Some tests have rules and codes of their own.
-        assert make.cache_info().currsize <= len(known) + 2, make.__qualname__
+        # Tests have a few rules and codes of their own.
+        assert make.cache_info().currsize <= len(known) + 6, make.__qualname__

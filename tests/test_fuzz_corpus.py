@@ -6,11 +6,12 @@ import itertools
 import random
 
 import pytest
+from sweeps import LONG
 
 from fuzz import run as fuzzer
 from fuzz import targets
 
-MUTANTS = 2000
+MUTANTS = 20_000 if LONG else 800
 
 
 @pytest.mark.parametrize("target", targets.TARGETS)

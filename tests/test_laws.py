@@ -15,6 +15,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from reference import frame as reference_frame
 from reference import halves
+from sweeps import thinned
 
 import gcodec
 from gcodec import arrays
@@ -588,17 +589,19 @@ def assert_adds(frame: bytes, acc: np.ndarray, scale: float) -> None:
 
 
 @each_codec
-@pytest.mark.parametrize("scale", [-1.0, -0.5, -0.0], ids=str)
-def test_decode_add_keeps_signed_zeros(codec: Codec, scale: float) -> None:
+def test_decode_add_keeps_signed_zeros(codec: Codec) -> None:
     x = np.resize(f32(0, 1, -1, 0.1), 200)
-    assert_adds(gcodec.encode(x, codec), np.resize(f32(-0.0, 0.0), 200), scale)
+    frame = gcodec.encode(x, codec)
+    for scale in (-1.0, -0.5, -0.0):
+        assert_adds(frame, np.resize(f32(-0.0, 0.0), 200), scale)
 
 
 @each_codec
-@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 1e38, 3e38, 1e300], ids=str)
-def test_decode_add_of_odd_scales(codec: Codec, scale: float) -> None:
+def test_decode_add_of_odd_scales(codec: Codec) -> None:
     x = np.resize(f32(0, 40, -40, 0.1), 200)
-    assert_adds(gcodec.encode(x, codec), np.ones(200, np.float32), scale)
+    frame = gcodec.encode(x, codec)
+    for scale in (math.inf, -math.inf, math.nan, 1e38, 3e38, 1e300):
+        assert_adds(frame, np.ones(200, np.float32), scale)
 
 
 def test_decode_add_where_the_level_times_scale_overflows() -> None:
@@ -660,13 +663,13 @@ def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> N
         assert all(map(np.array_equal, results[0], other))
 
 
-@pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 128, 129, 136, 250, 1000])
+@pytest.mark.parametrize("n", thinned([0, 1, 15, 17, 16, 128, 129, 136, 1000, 250], 3))
 @each_codec
 def test_where_the_array_lies_changes_nothing(codec: Codec, n: int) -> None:
     rng = np.random.default_rng(9)
     values, before = rng.standard_normal((2, n), np.float32)
     found = set()
-    for offset in range(18):
+    for offset in thinned(range(18), 3):
         x, residual = gs.placed(values, offset), gs.placed(before, 2 * offset % 16)
         symbols = codec.quantize_residual(x, residual)
         found.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
@@ -727,14 +730,14 @@ SHAPES: list[tuple[int, ...]] = [
 
 @each_codec
 def test_size_bound(codec: Codec) -> None:
-    for shape in SHAPES:
+    marks = ((None, None), ("", b"k"), ("w", None), ("é" * 5000, b"k" * 64))
+    for shape, (name, key) in thinned(itertools.product(SHAPES, marks), 3):
         n = math.prod(shape)
         x = np.resize(f32(3, -0.1, 0, -2, 1e-3, 700), n).reshape(shape)
-        for name, key in ((None, None), ("", b"k"), ("w", None), ("é" * 5000, b"k" * 64)):
-            frame = gcodec.encode(x, codec, name=name, key=key)
-            assert len(frame) <= codec.max_encoded_nbytes(n, name)
-            read = gcodec.Frame.from_bytes(frame, key=key)
-            assert (read.shape, read.name) == (shape, name)
+        frame = gcodec.encode(x, codec, name=name, key=key)
+        assert len(frame) <= codec.max_encoded_nbytes(n, name)
+        read = gcodec.Frame.from_bytes(frame, key=key)
+        assert (read.shape, read.name) == (shape, name)
     x = np.zeros(1000, np.float32)
     frame = gcodec.encode(x, codec)
     assert len(frame) - gcodec.Frame.from_bytes(frame).payload.data.size <= 40

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import thinned
 
 import gcodec
 
@@ -70,9 +71,13 @@ def shaped(kind: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("how", "s"),
     [
-        *itertools.product(
-            ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"],
-            [15, 127, 1000, 2**24],
+        # Each way, and each s, at least once.
+        *thinned(
+            itertools.product(
+                ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"],
+                [15, 127, 1000, 2**24],
+            ),
+            5,
         ),
         *(("code=context", s) for s in (15, 127)),
     ],

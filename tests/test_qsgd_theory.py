@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from sweeps import LONG, thinned
 
 import gcodec
 from bench import bits
@@ -111,7 +112,7 @@ def codecs_for(n: int, s: int) -> list[Any]:
 # --- Lemma 3.1 ----------------------------------------------------------------------------------
 
 each_shape = pytest.mark.parametrize("shape", SHAPES)
-each_size = pytest.mark.parametrize("n", SIZES)
+each_size = pytest.mark.parametrize("n", SIZES if LONG else SIZES[:-1])
 
 
 @each_shape
@@ -388,7 +389,7 @@ def test_lengths_of_words_follow_from_their_bits() -> None:
     assert omega(np.array([0, 1, 15, 16])).tolist() == [0, 1, 7, 11]
 
 
-@pytest.mark.parametrize("n", [256, 5000, 1 << 16])
+@pytest.mark.parametrize("n", thinned([256, 1 << 16, 5000], 2))
 @each_shape
 def test_payloads_have_the_expected_bits(shape: str, n: int) -> None:
     """The mean of some seeds, within six of its standard errors."""
@@ -431,7 +432,7 @@ def test_no_word_of_a_level_passes_a_line() -> None:
 
 @each_shape
 def test_dense_strings_keep_their_bound(shape: str) -> None:
-    for n in SIZES:
+    for n in SIZES if LONG else SIZES[:-1]:
         x = vector(shape, n)
         for s in levels_at(n):
             codec = qsgd(s=s, form="dense")

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import crc32c, leb128
 from reference import frame as reference
+from sweeps import thinned
 from unary import PREAMBLE, WORDS, levels
 
 import gcodec
@@ -169,7 +170,6 @@ def test_sums_of_sparse_tables_of_many_blocks() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100)
 def test_adding_and_removing(data: st.DataObject) -> None:
     n = data.draw(gs.sizes(large=True))
     form = data.draw(st.sampled_from(["dense", "sparse", "auto"]))
@@ -417,7 +417,7 @@ def test_every_moved_edge_is_refused(form: str, log2_block: int) -> None:
 def test_every_changed_byte_is_refused(form: str) -> None:
     frame = made(60, form, 3)
     section = section_of(frame)
-    for at, byte in itertools.product(range(len(section)), range(256)):
+    for at, byte in thinned(itertools.product(range(len(section)), range(256)), 3):
         if byte != section[at]:
             changed = section[:at] + bytes([byte]) + section[at + 1 :]
             with pytest.raises(FormatError) as caught:
