@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from gcodec.contexts import strings
-from gcodec.contexts.scales import LEAST_ROWS, Matrix, Scales, matrices
+from gcodec.contexts.scales import Matrix, Scales, matrices, some_rows
 from gcodec.errors import ParameterError
 from gcodec.kernels import levels, pool, scalar_quantize
 from gcodec.kernels.levels import Scale
@@ -28,7 +28,6 @@ CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
 _LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
 _LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
 _SAMPLE = 1 << 15  # elements on which a step is guessed
-_SPARSE = 4  # from which share of the rows on
 _TOLERANCE = 0.015  # octaves of a target: 1 %
 _ROUGHLY = 0.04  # octaves of it, on a sample
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
@@ -197,11 +196,11 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
-    symbols = np.empty(x.size, np.uint8)
-    scalar_quantize.plain_levels(x, np.float32(step), symbols)
     every = matrices(shape)
-    scales = [Scales.of(symbols, matrix) for matrix in every]
-    return every[scales.index(strings.best(symbols, scales))]
+    some = some_rows(x, every[0].width, strings.SAMPLE)
+    symbols = np.empty(some.size, np.uint8)
+    scalar_quantize.plain_levels(some, np.float32(step), symbols)
+    return strings.best(symbols, every, x.size // some.size).matrix
 
 
 def check_step(x: np.ndarray, step: float) -> None:
@@ -295,7 +294,7 @@ def _search(
 ) -> tuple[Met | None, Matrix]:
     """Search on some rows, and from there on all; the sign is that of the step's octave."""
     matrix = matrices(shape)[0]
-    some = _some_rows(x, matrix.width)
+    some = some_rows(x, matrix.width, _SAMPLE)
     if some.size < x.size and some.any():
         guess = search(trial(some, matrix), first, slope, _ROUGHLY, bounds)
         if guess is not None and guess.off >= -_ROUGHLY:
@@ -308,15 +307,6 @@ def _search(
             matrix = better
             met = search(trial(x, matrix), met.at, slope, _TOLERANCE, bounds)
     return met, matrix
-
-
-def _some_rows(x: np.ndarray, width: int) -> np.ndarray:
-    """Return rows at equal distances, of about a sample in all; or all of few."""
-    rows = x.size // width
-    every = rows // max(_SAMPLE // width, LEAST_ROWS)
-    if every < _SPARSE:
-        return x
-    return x[: rows * width].reshape(rows, width)[::every].reshape(-1)
 
 
 def _octaves(x: np.ndarray) -> tuple[float, float]:

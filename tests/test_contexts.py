@@ -163,8 +163,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, strings.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    every = [Scales.of(symbols, one) for one in matrices(shape)]
-    plan = strings.plan(symbols, strings.best(symbols, every))
+    plan = strings.plan(symbols, strings.best(symbols, matrices(shape)))
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
     data, nbits, _ = strings.write(plan, symbols, beyond, BitString())

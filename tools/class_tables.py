@@ -87,8 +87,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Count symbols by the scales that suit them best."""
-    every = [Scales.of(symbols, one) for one in matrices(shape)]
-    return counts(symbols, strings.best(symbols, every))
+    return counts(symbols, strings.best(symbols, matrices(shape)))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:

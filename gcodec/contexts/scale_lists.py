@@ -25,6 +25,7 @@ from gcodec.kernels.rans_table import MOST_LOG2
 MOST = 127
 _CODE, _SHIFT, _SCALE, _RICE = 2, 2, 7, 3  # bits
 _MOST_RICE, _MOST_SHIFT = 7, 3
+_ESTIMATED = 1 << 8  # scales from which on their bits are not counted
 _TOLD = 6  # bits, about, that tell how often a scale occurs
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
@@ -51,7 +52,11 @@ def write(scales: np.ndarray, string: BitString) -> None:
 
 
 def nbits(scales: np.ndarray) -> int:
-    """Return about how many bits (k,) uint8 scales take, k > 0: their entropy, and a table."""
+    """Return the bits of (k,) uint8 scales, k > 0; of many, about: their entropy, and a table."""
+    if scales.size < _ESTIMATED:
+        string = BitString()
+        write(scales, string)
+        return string.nbits
     counts, logs = np.bincount(scales), rans.log2_table()
     each = counts[counts > 0]
     shift = max(scales.size.bit_length() - MOST_LOG2, 0)

@@ -29,6 +29,7 @@ ONE = 40  # the class where a magnitude of 1 is expected
 LEAST_ROWS = 8  # of a matrix with scales of columns
 LEAST_WIDTH = 8  # of rows, if there are several
 _PER_OCTAVE = 4
+_SPARSE = 4  # from which share of the rows on a sample is smaller
 _SMALL = 1 << 16  # elements below which finer scales may cost more than they save
 _BLOCK = 128  # elements of a row, where nothing better is known
 
@@ -112,9 +113,9 @@ class Scales(NamedTuple):
         if self.matrix.group:
             scale_lists.write(self.columns[:: self.matrix.group], string)
 
-    def nbits(self) -> int:
-        """Return about how many bits the scales take."""
-        found = scale_lists.nbits(self.rows)
+    def nbits(self, times: int = 1) -> int:
+        """Return about how many bits the scales take; of so many times as many rows."""
+        found = scale_lists.nbits(self.rows) * times
         if self.matrix.group:
             found += scale_lists.nbits(self.columns[:: self.matrix.group])
         return found
@@ -155,6 +156,16 @@ def matrices(shape: tuple[int, ...]) -> list[Matrix]:
     if n >= 2 * _BLOCK:
         found.append(Matrix(_BLOCK, 0))
     return [*found, Matrix(n, 0)]
+
+
+def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
+    """Return rows of (n,) values at equal distances, of about a sample in all; or all of few."""
+    rows = values.size // width
+    every = rows // max(sample // width, LEAST_ROWS)
+    if every < _SPARSE:
+        return values
+    found: np.ndarray = values[: rows * width].reshape(rows, width)[::every].reshape(-1)
+    return found
 
 
 def _log(values: np.ndarray, counts: np.ndarray, one: int, quantum: int) -> np.ndarray:

@@ -39,7 +39,7 @@ from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
-_SAMPLE = 1 << 18  # symbols by which plans are compared
+SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
 
 Take = Callable[[int, np.ndarray], None]
@@ -64,28 +64,30 @@ class Plan(NamedTuple):
     turns: ByTrellis | None = None
 
 
-def best(symbols: np.ndarray, candidates: list[Scales]) -> Scales:
+def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
     """Return the scales with which a string is probably shortest; the first of equals.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
-        n > 0.
-    candidates : list of Scales
+        n > 0: of whole rows of the first matrix, or of all.
+    every : list of Matrix
+    times : int
+        How many times as many symbols there are.
     """
-    if len(candidates) == 1:
-        return candidates[0]
+    if len(every) == 1:
+        return Scales.of(symbols, every[0])
 
     def nbits(scales: Scales) -> int:
         of = ByClass(symbols, scales)
-        counts = of.counts(_SAMPLE)
+        counts = of.counts(SAMPLE)
         coded = min(of.statics_nbits(counts))
-        return coded * symbols.size // int(counts.sum()) + scales.nbits()
+        return coded * symbols.size * times // int(counts.sum()) + scales.nbits(times)
 
-    return min(candidates, key=nbits)
+    return min((Scales.of(symbols, matrix) for matrix in every), key=nbits)
 
 
-def plan(symbols: np.ndarray, scales: Scales, sample: int = _SAMPLE, lanes: int = 0) -> Plan:
+def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
     """Return the plan with the best table, a static one or one that is sent.
 
     Parameters

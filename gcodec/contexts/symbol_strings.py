@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import strings
-from gcodec.contexts.scales import Scales, matrices
+from gcodec.contexts.scales import Scales, matrices, some_rows
 from gcodec.contexts.strings import ContextString, Plan, Take
 from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
@@ -68,8 +68,12 @@ def write_shorter(
 
 
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
-    every = [Scales.of(symbols, matrix) for matrix in matrices(shape)]
-    return strings.plan(symbols, strings.best(symbols, every))
+    every = matrices(shape)
+    some = some_rows(symbols, every[0].width, strings.SAMPLE)
+    scales = strings.best(some, every, symbols.size // some.size)
+    if some.size < symbols.size:
+        scales = Scales.of(symbols, scales.matrix)
+    return strings.plan(symbols, scales)
 
 
 def _write(plan: Plan, symbols: np.ndarray, front: BitString) -> Written:

@@ -84,8 +84,8 @@ def unknown_symbols(
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        room, places = np.empty(_TILE, np.uint8), np.empty(1 << 8, np.int64)
         part = symbols[start:stop]
+        room, places = np.empty(_TILE, np.uint8), np.empty(1 << 8 | part.size >> 4, np.int64)
         found = _find_unknown(part, rows, columns, width, start, tops, room, places)
         if found > places.size:
             places = np.empty(found, np.int64)
@@ -121,6 +121,7 @@ def magnitude_sums(
 
 
 _TILE = 1 << 12
+_FEW = 1 << 6  # elements that are looked at twice where one of them is sought
 _FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
 
 
@@ -187,15 +188,17 @@ def _find_unknown(symbols, rows, columns, width, start, tops, room, places):
         part = symbols[first : first + _TILE]
         classes = room[: part.size]
         _fill_classes(rows, columns, width, start + first, classes)
-        some = np.uint8(0)
-        for i in range(classes.size):
-            some |= np.uint8(part[i] >> np.uint8(1) > tops[classes[i]])
-        if some:
-            for i in range(classes.size):
-                if part[i] >> np.uint8(1) > tops[classes[i]]:
-                    if found < places.size:
-                        places[found] = start + first + i
-                    found += 1
+        for at in range(0, classes.size, _FEW):
+            some, above = part[at : at + _FEW], np.uint8(0)
+            models = classes[at : at + _FEW]
+            for i in range(models.size):
+                above |= np.uint8(some[i] >> np.uint8(1) > tops[models[i]])
+            if above:  # seldom
+                for i in range(models.size):
+                    if some[i] >> np.uint8(1) > tops[models[i]]:
+                        if found < places.size:
+                            places[found] = start + first + at + i
+                        found += 1
     return found
 
 
