@@ -1,4 +1,4 @@
-"""ecsq with a trellis: a plain decoder of its rule, paths, targets, gains, broken bytes."""
+"""ecsq with a trellis: the oracle of its rule, paths, targets, gains, broken bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference import ecsq, trellis
+from reference.contexts import String
+from reference.universal import Bits, to_bytes, to_text
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
@@ -19,7 +22,7 @@ from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import lane_order, rans_string, trellis_search
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CLASSES
-from gcodec.kernels.trellis import EVEN, ODD
+from gcodec.kernels.trellis import ODD
 from gcodec.payload import Payload
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -37,96 +40,14 @@ def matrix(rows: int, columns: int, seed: int = 0, beta: float = 1.0) -> np.ndar
     return x.astype(np.float32)
 
 
-def after(state: int, k: int) -> int:
-    """The state behind the level k of a quantiser, as in VVC."""
-    return 32040 >> (4 * state + 2 * (k & 1)) & 3
-
-
-def order(n: int, lanes: int) -> list[int]:
-    """The element that each coded symbol is of."""
-    found = []
-    for start in range(0, n, RUN):
-        size = min(RUN, n - start)
-        length = size // lanes
-        found += [start + lane * length + t for t in range(length) for lane in range(lanes)]
-        found += range(start + length * lanes, start + size)
-    return found
-
-
-def model_of(line: list[int], quantiser: int) -> list[tuple[int, int, int]]:
-    """Symbol, first slot and slots, of all symbols of a model."""
-    escape, *each = line
-    sizes = {ODD: escape // 2, EVEN: escape - escape // 2}
-    for k, size in enumerate(each, 1):
-        h = 2 * k - quantiser
-        sizes |= {2 * h: size, 2 * h + 1: size}
-    sizes[0] = 4096 - sum(sizes.values())
-    found, at = [], 0
-    for symbol in sorted(sizes):
-        found.append((symbol, at, sizes[symbol]))
-        at += sizes[symbol]
-    return found
-
-
-def lines_of(table: TrellisTable) -> list[list[list[int]]]:
-    """The lines of both quantisers, of a static table from its file."""
-    if table.number == SENT:
-        both = []
-        for one in table.tables:
-            tops = one.tops.tolist()
-            rows = zip(one.frequencies.tolist(), tops, strict=True)
-            both.append([[row[254], *row[2 : 2 * top + 2 : 2]] for row, top in rows])
-        return both
-    text = Path(trellis_tables.__file__).with_name("trellis_tables.txt").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    every = [[int(word) for word in line.split()] for line in lines]
-    at = 2 * CLASSES * table.number
-    return [every[at : at + CLASSES], every[at + CLASSES : at + 2 * CLASSES]]
-
-
-def plain_symbols(string: ContextString) -> list[int]:
-    """All symbols, one after the other, exceptions in their places."""
-    n, lanes, at = string.n, string.lanes, string.first // 8
-    classes = string.scales.classes(0, n, np.empty(n, np.uint8)).tolist()
-    lines = lines_of(string.table)
-    models = [[model_of(line, q) for line in lines[q]] for q in range(2)]
-    data, out, coded = string.data.tobytes(), [0] * n, order(n, lanes)
-    for block in range(0, n, BLOCK):
-        states = [
-            int.from_bytes(data[at + 4 * k : at + 4 * k + 4], "little") for k in range(lanes)
-        ]
-        at += 4 * lanes
-        for i in range(block, min(block + BLOCK, n)):
-            if i % RUN == 0:
-                path = [0] * lanes
-            lane, element = i % lanes, coded[i]
-            x, slot = states[lane], states[lane] % 4096
-            model = models[path[lane] >> 1][classes[element]]
-            symbol, first, size = next(m for m in model if m[1] <= slot < m[1] + m[2])
-            x = size * (x >> 12) + slot - first
-            if x < 1 << 16:
-                x, at = x << 16 | int.from_bytes(data[at : at + 2], "little"), at + 2
-            states[lane], out[element] = x, symbol
-            path[lane] = after(path[lane], (symbol // 2 + 1) // 2)
-        assert states == [1 << 16] * lanes
-    assert 8 * at == string.end
-    places = string.exceptions.places.tolist()
-    assert [i for i, symbol in enumerate(out) if symbol >= ODD] == places
-    for place, symbol in zip(places, string.exceptions.symbols.tolist(), strict=True):
-        out[place] = symbol
-    return out
-
-
-def plain_values(payload: Payload, n: int) -> np.ndarray:
-    """What a payload decodes to."""
-    string = ContextString.of(payload.data, 0, payload.nbits, n, with_trellis=True)
-    centroids = [payload.scalars[f"centroid{k}"] for k in (1, 2, 3)]
-    values, step = [], float(np.float32(payload.scalars["step"]))
-    for symbol in plain_symbols(string):
-        h = symbol // 2
-        size = (256 * h + centroids[min(h, 3) - 1] - 128) * (step / 512)
-        values.append(0.0 if h == 0 else -size if symbol % 2 else size)
-    return np.array(values, np.float64).astype(np.float32)
+def plain_read(payload: Payload, n: int) -> tuple[String, np.ndarray]:
+    """What the oracle reads."""
+    scalars = dict(payload.scalars)
+    step = np.float32(scalars.pop("step"))
+    told = payload.tobytes(), payload.nbits, n, step, tuple(scalars.values())
+    string, values = ecsq.read(*told, with_trellis=True)
+    assert string is not None
+    return string, values
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -138,7 +59,9 @@ def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.Monkey
     codec = gcodec.parse(f"ecsq:trellis=yes,step={0.5 * np.abs(x).mean():.4f}")
     payload = codec.encode(x)
     found = codec.decode(payload, x.shape)
-    np.testing.assert_array_equal(found.reshape(-1), plain_values(payload, x.size))
+    string, values = plain_read(payload, x.size)
+    np.testing.assert_array_equal(found.reshape(-1), values)
+    assert to_bytes(trellis.write(string)) == payload.tobytes()
     symbols = payload.codec.unpack(payload, x.shape)
     again = payload.codec.pack(symbols)
     assert again.nbits == payload.nbits
@@ -152,10 +75,11 @@ def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByTrellis, "statics_nbits", lambda self, counts: [1 << 40])
     x = matrix(160, 250, beta=0.4)
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
-    string = ContextString.of(payload.data, 0, payload.nbits, x.size, with_trellis=True)
-    assert string.table.number == SENT
+    string, values = plain_read(payload, x.size)
+    assert not isinstance(string.table, int)
     found = payload.codec.decode(payload, x.shape)
-    np.testing.assert_array_equal(found.reshape(-1), plain_values(payload, x.size))
+    np.testing.assert_array_equal(found.reshape(-1), values)
+    assert to_bytes(trellis.write(string)) == payload.tobytes()
 
 
 @pytest.mark.parametrize("n", [5, 1000, RUN + 3, 2 * BLOCK + 40])
@@ -179,7 +103,7 @@ def test_the_order_of_lanes(n: int, lanes: int) -> None:
     x = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
     turns, back = np.empty_like(x), np.empty_like(x)
     lane_order.to_turns(x, lanes, turns)
-    places = order(n, lanes)
+    places = trellis.order(n, lanes)
     np.testing.assert_array_equal(turns, x[places])
     lane_order.from_turns(turns, lanes, back)
     np.testing.assert_array_equal(back, x)
@@ -199,7 +123,7 @@ def test_no_path_is_better(lanes: int) -> None:
     told = x, one, lambda i, j, _: classes[i:j], flat, moved, lanes, 1
     trellis_search.best_levels(*told, symbols)
     np.testing.assert_array_equal(symbols & 1, (x < 0) & (symbols > 1))
-    coded = order(n, lanes)
+    coded = trellis.order(n, lanes)
 
     def cost(at: int, q: int, k: int) -> float:
         h = 2 * k - q if k else 0
@@ -219,11 +143,11 @@ def test_no_path_is_better(lanes: int) -> None:
                     least = min(
                         cost(at, s >> 1, k) for k in ((0, near) if not parity else (near,))
                     )
-                    t = after(s, parity)
+                    t = trellis.after(s, parity)
                     found[t] = min(found.get(t, np.inf), so_far + least)
             best = found
             k = (int(symbols[at] >> 1) + 1) // 2
-            paid, state = paid + cost(at, state >> 1, k), after(state, k)
+            paid, state = paid + cost(at, state >> 1, k), trellis.after(state, k)
         assert paid == pytest.approx(min(best.values()), rel=1e-5)
 
 
@@ -311,8 +235,8 @@ def test_levels_of_any_quantiser_can_be_written() -> None:
     symbols[symbols == 1] = 0
     plan = strings.plan(symbols, made.scales, lanes=8)
     data, nbits, _ = strings.write(plan, symbols, np.empty(0, np.int64), BitString())
-    string = ContextString.of(data, 0, nbits, x.size, with_trellis=True)
-    assert plain_symbols(string) == symbols.tolist()
+    string = trellis.read(Bits(to_text(data.tobytes())[:nbits]), x.size)
+    assert string.symbols == symbols.tolist()
 
 
 def test_broken_bytes_are_told() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .universal import Bits, Corrupt, fixed, to_text
 
@@ -108,8 +108,17 @@ def _integer(bits: Bits, nbytes: int) -> int:
 
 def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int, int, list[int]]]:
     """Read symbol by symbol; with each, the bit behind what it took and the states."""
-    sums, states = _sums(models), [FIRST] * lanes
-    for i, model in enumerate(sums):
+    sums = _sums(models)
+    return _walk_by(bits, len(sums), sums.__getitem__, lanes)
+
+
+def _walk_by(
+    bits: Bits, count: int, model_at: Callable[[int], _Sums], lanes: int
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Walk where the model of a symbol is asked for when all before it are known."""
+    states = [FIRST] * lanes
+    for i in range(count):
+        model = model_at(i)
         if i % BLOCK == 0:
             states = [_integer(bits, 4) for _ in range(lanes)]
             if min(states) < FIRST:
@@ -121,7 +130,7 @@ def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int
         if x < FIRST:
             x = 2**16 * x + _integer(bits, 2)
         states[i % lanes] = x
-        if (i + 1 == len(sums) or (i + 1) % BLOCK == 0) and states != [FIRST] * lanes:
+        if (i + 1 == count or (i + 1) % BLOCK == 0) and states != [FIRST] * lanes:
             raise Corrupt("another state behind the last symbol")
         yield symbol, bits.at, states
 
@@ -129,6 +138,20 @@ def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int
 def read_each(bits: Bits, models: Sequence[Model], lanes: int) -> list[int]:
     """Read the symbols of a string with a model for each."""
     return [symbol for symbol, _, _ in _walk(bits, models, lanes)]
+
+
+def read_path(
+    bits: Bits, count: int, model_at: Callable[[int], Model], lanes: int
+) -> Iterator[int]:
+    """Read symbols, each of a model that those before it tell."""
+    made: dict[int, _Sums] = {}
+
+    def sums_at(i: int) -> _Sums:
+        model = model_at(i)
+        return made.setdefault(id(model), _Sums(model))
+
+    for symbol, _, _ in _walk_by(bits, count, sums_at, lanes):
+        yield symbol
 
 
 def read(bits: Bits, count: int, frequencies: Model) -> list[int]:

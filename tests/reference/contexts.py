@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import ans, canonical, leb128
 from .universal import Bits, Corrupt, Truncated, fixed, read_rice, rice, to_text
@@ -63,7 +63,7 @@ class String(NamedTuple):
     columns: list[int]
     row_list: ScaleList
     column_list: ScaleList | None
-    table: int | Table = 0
+    table: Any = 0  # a number, or a table that is sent: a Table, or two with a trellis
     lanes: int = 32
     gap_k: int = 0
     symbol_k: int = 0
@@ -129,14 +129,14 @@ def symbol_at(at: int, model: Sequence[int]) -> int:
     return at + 1 if at else 0
 
 
-def _table(table: Table) -> str:
+def table_text(table: Table) -> str:
     text = fixed(table.first, 6) + fixed(table.first + len(table.lines) - 1, 6)
     for line in table.lines:
         text += fixed(len(line) - 1, 7) + "".join(ans.number(f) for f in line)
     return text
 
 
-def _read_table(bits: Bits) -> Table:
+def read_table(bits: Bits) -> Table:
     first, last = bits.number(6), bits.number(6)
     if first > last:
         raise Corrupt(f"classes from {first} to {last}")
@@ -361,6 +361,14 @@ def write(string: String) -> str:
     """Return the bits of a string; they are whole bytes."""
     models = models_each(string)
     found = exceptions_of(string.symbols, models)
+    sent = "" if isinstance(string.table, int) else table_text(string.table)
+    return lead(string, sent, found) + to_text(
+        ans.encode_each(places_each(string), models, string.lanes)
+    )
+
+
+def lead(string: String, sent: str, found: dict[int, int]) -> str:
+    """Return what comes before the symbols, with a table that is sent and exceptions."""
     number = string.table if isinstance(string.table, int) else SENT
     head = bytes([number, string.lanes])
     for field in (string.width, string.group, len(found)):
@@ -368,11 +376,8 @@ def write(string: String) -> str:
     text = to_text(head) + _list(string.rows, string.row_list)
     if string.column_list is not None:
         text += _list(string.columns, string.column_list)
-    if isinstance(string.table, Table):
-        text += _table(string.table)
-    text += _exceptions(found, string.gap_k, string.symbol_k)
-    text += "0" * (-len(text) % 8)
-    return text + to_text(ans.encode_each(places_each(string), models, string.lanes))
+    text += sent + _exceptions(found, string.gap_k, string.symbol_k)
+    return text + "0" * (-len(text) % 8)
 
 
 def _read_leb128(bits: Bits) -> int:
@@ -398,10 +403,28 @@ def read(bits: Bits, n: int) -> String:
     Truncated, Corrupt
         Where more than one thing is wrong, the first that is met.
     """
+    string, found = read_lead(bits, n, len(static_tables()), read_table)
+    assert isinstance(string.table, (int, Table))
+    matrix = string.width, string.group, string.rows, string.columns
+    classed = models_of(string.table)
+    models = [classed[c] for c in classes_of(n, *matrix)]
+    places = ans.read_each(bits, models, string.lanes)
+    symbols = [symbol_at(at, model) for at, model in zip(places, models, strict=True)]
+    if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*found]:
+        raise Corrupt("escapes that are not the exceptions")
+    for at, symbol in found.items():
+        symbols[at] = symbol
+    return string._replace(symbols=symbols)
+
+
+def read_lead(
+    bits: Bits, n: int, tables: int, table_of: Callable[[Bits], Any]
+) -> tuple[String, dict[int, int]]:
+    """Read what comes before the symbols; return the exceptions too."""
     assert n > 0 and bits.at % 8 == 0
     number, lanes = bits.number(8), bits.number(8)
     width, group, count = _read_leb128(bits), _read_leb128(bits), _read_leb128(bits)
-    if number != SENT and number >= len(static_tables()):
+    if number != SENT and number >= tables:
         raise Corrupt(f"the table {number}")
     if lanes not in LANES:
         raise Corrupt(f"{lanes} lanes")
@@ -414,17 +437,9 @@ def read(bits: Bits, n: int) -> String:
         raise Truncated("fewer bits than scales, or than exceptions")
     rows, row_list = _read_list(bits, rows_count)
     columns, column_list = _read_list(bits, columns_count) if group else ([], None)
-    table = _read_table(bits) if number == SENT else number
+    table = table_of(bits) if number == SENT else number
     found, gap_k, symbol_k = _read_exceptions(bits, count, n) if count else ({}, 0, 0)
     if "1" in bits.take(-bits.at % 8):
         raise Corrupt("fill that is not zero")
-    classed = models_of(table)
-    models = [classed[c] for c in classes_of(n, width, group, rows, columns)]
-    places = ans.read_each(bits, models, lanes)
-    symbols = [symbol_at(at, model) for at, model in zip(places, models, strict=True)]
-    if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*found]:
-        raise Corrupt("escapes that are not the exceptions")
-    for at, symbol in found.items():
-        symbols[at] = symbol
     matrix = width, group, rows, columns, row_list, column_list
-    return String(symbols, *matrix, table, lanes, gap_k, symbol_k)
+    return String([], *matrix, table, lanes, gap_k, symbol_k), found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import contexts, leb128, philox
+from . import contexts, leb128, philox, trellis
 from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
 
 Floats = NDArray[np.float32]
@@ -141,8 +141,10 @@ def encode(
     return Message(rounding, step, centroids, string)
 
 
-def decode_symbols(symbols: Sequence[int], step: np.float32, centroids: Sequence[int]) -> Floats:
-    """Return the values that symbols stand for."""
+def decode_symbols(
+    symbols: Sequence[int], step: np.float32, centroids: Sequence[int], parts: int = 1
+) -> Floats:
+    """Return the values that symbols stand for, in parts of a step."""
     out = np.zeros(len(symbols), np.float32)
     for i, symbol in enumerate(symbols):
         m = symbol // 2
@@ -150,7 +152,7 @@ def decode_symbols(symbols: Sequence[int], step: np.float32, centroids: Sequence
             continue
         where = 256 * m + centroids[min(m, 3) - 1] - 128
         with np.errstate(over="ignore", under="ignore"):
-            value = np.float32(float(where) * (float(step) / 256))
+            value = np.float32(float(where) * (float(step) / (256 * parts)))
         if not np.isfinite(value):
             raise Corrupt("a value that is infinite")
         out[i] = -value if symbol % 2 else value
@@ -158,7 +160,12 @@ def decode_symbols(symbols: Sequence[int], step: np.float32, centroids: Sequence
 
 
 def read(
-    data: bytes, nbits: int, n: int, step: np.float32, centroids: Sequence[int]
+    data: bytes,
+    nbits: int,
+    n: int,
+    step: np.float32,
+    centroids: Sequence[int],
+    with_trellis: bool = False,
 ) -> tuple[contexts.String | None, Floats]:
     """Return the string of a payload and its values, or raise `Truncated` or `Corrupt`."""
     if len(data) < (nbits + 7) // 8:
@@ -169,8 +176,8 @@ def read(
     bits = Bits(text[:nbits])
     string, values = None, np.zeros(n, np.float32)
     if n and step > 0:
-        string = contexts.read(bits, n)
-        values = decode_symbols(string.symbols, step, centroids)
+        string = (trellis if with_trellis else contexts).read(bits, n)
+        values = decode_symbols(string.symbols, step, centroids, 2 if with_trellis else 1)
     if bits.at != nbits:
         raise Corrupt("bits behind the string")
     return string, values
