@@ -34,12 +34,23 @@ LAYERS = [
     {"tags", "policy", "header"},
     {"frame"},
     {"coding", "choice", "feedback", "advisor"},
+    {"training"},
     {"gradients"},
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 # Whose modules may import each other.
-PACKAGES = ("kernels", "entropy", "contexts", "fields", "dct", "advisor", "gradients", "cli")
+PACKAGES = (
+    "kernels",
+    "entropy",
+    "contexts",
+    "fields",
+    "dct",
+    "advisor",
+    "gradients",
+    "training",
+    "cli",
+)
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(
