@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from gcodec.training.collectives import all_gather_mean, tree_mean, two_phase_mean
 from gcodec.training.communicator import Communicator
+from gcodec.training.dgc import DGC
 from gcodec.training.simulator import Simulator
 
 __all__ = [
+    "DGC",
     "Communicator",
     "Simulator",
     "all_gather_mean",
