@@ -9,13 +9,17 @@ from __future__ import annotations
 from gcodec.training.collectives import all_gather_mean, tree_mean, two_phase_mean
 from gcodec.training.communicator import Communicator
 from gcodec.training.dgc import DGC
+from gcodec.training.hybrid import hybrid
+from gcodec.training.onebit_adam import OneBitAdam
 from gcodec.training.simulator import Simulator
 
 __all__ = [
     "DGC",
     "Communicator",
+    "OneBitAdam",
     "Simulator",
     "all_gather_mean",
+    "hybrid",
     "tree_mean",
     "two_phase_mean",
 ]
