@@ -17,7 +17,7 @@ LAYERS = [
     {"seek_layout"},
     {"params", "frameworks", "seek"},
     {"arrays", "payload", "shares"},
-    {"gennorm", "codebooks"},
+    {"gennorm", "codebooks", "low_rank"},
     {"entropy"},
     {"contexts"},
     {"aims", "step_search", "minifloat_plans"},
