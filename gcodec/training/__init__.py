@@ -11,12 +11,14 @@ from gcodec.training.communicator import Communicator
 from gcodec.training.dgc import DGC
 from gcodec.training.hybrid import hybrid
 from gcodec.training.onebit_adam import OneBitAdam
+from gcodec.training.powersgd import PowerSGD
 from gcodec.training.simulator import Simulator
 
 __all__ = [
     "DGC",
     "Communicator",
     "OneBitAdam",
+    "PowerSGD",
     "Simulator",
     "all_gather_mean",
     "hybrid",

@@ -8,14 +8,14 @@ of them sent an element.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import sparse_values
+from gcodec import low_rank, sparse_values
 from gcodec.arrays import intake
 from gcodec.codecs.topk import TopK, TopKSymbols
-from gcodec.errors import Corrupt, FormatError
+from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.frame import Frame
 from gcodec.limits import Limits
@@ -182,11 +182,89 @@ def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list
         In their shapes.
     """
     flat = np.concatenate([array.reshape(-1) for array in arrays] or [np.empty(0, np.float32)])
-    communicator.all_reduce(flat)
+    with np.errstate(over="ignore", invalid="ignore"):
+        communicator.all_reduce(flat)
     flat /= np.float32(communicator.size)
     ends = np.cumsum([array.size for array in arrays])
     parts = np.split(flat, ends[:-1])
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=False)]
+
+
+class LowRank(NamedTuple):
+    """What `low_rank_mean` makes of a matrix: the mean is about pᵀq.
+
+    Attributes
+    ----------
+    p : (r, m) float32 array
+        Orthonormal rows, the same on every rank.
+    q : (r, k) float32 array
+        The mean over ranks of p times their matrices.
+    own : (r, k) float32 array
+        p times the matrix of this rank.
+    """
+
+    p: np.ndarray
+    q: np.ndarray
+    own: np.ndarray
+
+
+def low_rank_mean(
+    communicator: Communicator,
+    matrices: Sequence[np.ndarray],
+    starts: Sequence[np.ndarray],
+    arrays: Sequence[np.ndarray] = (),
+) -> tuple[list[LowRank], list[np.ndarray]]:
+    """Average matrices by one step of the power method, and arrays as they are.
+
+    Both factors are linear in the matrices, the one given the other: so what is averaged are the
+    factors, in two all-reduces, of which the first has the arrays as well.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    matrices : sequence of (m, k) float32 arrays
+    starts : sequence of (r, k) arrays
+        The same on every rank, one for each matrix; such as q of the step before.
+    arrays : sequence of float32 array
+
+    Returns
+    -------
+    list of LowRank
+    list of float32 array
+        The means of `arrays`.
+
+    Raises
+    ------
+    ParameterError
+        If factors pass float32; on every rank.
+    """
+    lefts = [
+        _as_float32(low_rank.times_transposed(matrix, low_rank.fixed(start.astype(np.float64))))
+        for matrix, start in zip(matrices, starts, strict=True)
+    ]
+    found = dense_mean(communicator, [*lefts, *arrays])
+    firsts, others = found[: len(lefts)], found[len(lefts) :]
+    _check_factors(firsts)
+    bases = [low_rank.fixed(low_rank.orthonormal(p.astype(np.float64))) for p in firsts]
+    own = [
+        _as_float32(low_rank.times(matrix, base))
+        for matrix, base in zip(matrices, bases, strict=True)
+    ]
+    means = dense_mean(communicator, own)
+    _check_factors(means)
+    parts = zip(bases, means, own, strict=True)
+    return [LowRank(_as_float32(p.values), q, mine) for p, q, mine in parts], others
+
+
+def _check_factors(factors: Sequence[np.ndarray]) -> None:
+    """Raise `ParameterError` unless means are finite: on every rank, or on none."""
+    if not all(np.isfinite(factor).all() for factor in factors):
+        raise ParameterError("matrices: factors must not pass float32")
+
+
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
 
 
 def _frames(message: bytes, rank: int) -> list[Frame]:
