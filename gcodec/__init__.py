@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gcodec import advisor as advisor
     from gcodec import codecs as codecs
     from gcodec import entropy as entropy
+    from gcodec import training as training
     from gcodec.choice import choose
     from gcodec.codec import Codec
     from gcodec.codecs import parse
@@ -70,6 +71,7 @@ __all__ = [
     "iter_frames",
     "parse",
     "register",
+    "training",
 ]
 
 # Where each public name lives; loaded when it is first asked for, so that importing stays light.
@@ -93,7 +95,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("advisor", "codecs", "entropy"):
+    if name in ("advisor", "codecs", "entropy", "training"):
         return importlib.import_module(f"gcodec.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")

@@ -72,6 +72,7 @@ _CHOSEN = {
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=1e-06", "ecsq:step=0.25", "ecsq:step=0.001"),
         *("ecsq:rounding=stochastic", "ecsq:rounding=stochastic,step=0.5", "ecsq:step=1000.0"),
     ),
+    "powersgd": ("powersgd", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=65536"),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
         *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),

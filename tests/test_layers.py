@@ -17,7 +17,7 @@ LAYERS = [
     {"seek_layout"},
     {"params", "frameworks", "seek"},
     {"arrays", "payload", "shares"},
-    {"gennorm", "codebooks"},
+    {"gennorm", "codebooks", "low_rank"},
     {"entropy"},
     {"contexts"},
     {"aims", "step_search", "minifloat_plans"},
@@ -34,12 +34,23 @@ LAYERS = [
     {"tags", "policy", "header"},
     {"frame"},
     {"coding", "choice", "feedback", "advisor"},
+    {"training"},
     {"gradients"},
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 # Whose modules may import each other.
-PACKAGES = ("kernels", "entropy", "contexts", "fields", "dct", "advisor", "gradients", "cli")
+PACKAGES = (
+    "kernels",
+    "entropy",
+    "contexts",
+    "fields",
+    "dct",
+    "advisor",
+    "gradients",
+    "training",
+    "cli",
+)
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib", "zarr", "mpi4py"}
 
 MODULES = sorted(

@@ -116,6 +116,7 @@ def run_python(page: str) -> None:
         "docs/dct8.md",
         "docs/advise.md",
         "docs/ecsq.md",
+        "docs/training.md",
     ],
 )
 def test_python_blocks(page: str) -> None:

@@ -1,0 +1,170 @@
+"""Low-rank factors of matrices, by one step of the power method, with the same bits everywhere.
+
+M of (m, k) values is told by P of (r, m) and Q of (r, k): its rows are columns of what is
+usually written, so that M is about PᵀQ. One step makes P = orthonormal(Q·Mᵀ), then Q = P·M.
+
+Which order a matrix product adds in is up to the library and the processor. So what is multiplied
+here are integers: of M up to 2^24, of factors up to 2^16, times powers of two; no more than 2^13
+products are added at a time, so all sums are exact in float64, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.arrays import size_of
+from gcodec.kernels import philox, pool
+from gcodec.kernels.reduce import fold
+
+STREAM = 2  # of random bits
+
+_VALUE_NBITS, _FACTOR_NBITS = 24, 16
+_SUM = 1 << 53 - _VALUE_NBITS - _FACTOR_NBITS  # products that are added at a time
+_BLOCK = 1 << 18  # values that become float64 at a time
+_PRODUCT = 1 << 15  # values that are decoded at a time
+_DEPENDENT = 2.0**-40  # of a square: what is left of a row that is one of those before
+
+
+class Fixed(NamedTuple):
+    """Rows of numbers of 16 bits and a sign, times a power of two for each row.
+
+    Attributes
+    ----------
+    integers : (r, m) float64 array
+    units : (r, 1) float64 array
+    """
+
+    integers: np.ndarray
+    units: np.ndarray
+
+    @property
+    def values(self) -> np.ndarray:
+        """The (r, m) float64 numbers, each of which is a float32."""
+        made: np.ndarray = self.integers * self.units
+        return made
+
+
+def matrix_shape(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
+    """Return (m, k), the first size and the product of the others; None if factors are no shorter.
+
+    They are (m + k)·rank values in place of m·k. So vectors have none.
+    """
+    if len(shape) < 2:
+        return None
+    m, k = shape[0], size_of(shape[1:])
+    return (m, k) if (m + k) * rank < m * k else None
+
+
+def start(seed: int, rank: int, k: int) -> np.ndarray:
+    """Return (rank, k) float64 random integers from −510 to 510, about normally distributed."""
+    words = philox.words(seed, 0, rank * k, STREAM)
+    sums = words.view(np.uint8).reshape(rank, k, 4).sum(axis=2, dtype=np.int32)
+    made: np.ndarray = (sums - 510).astype(np.float64)
+    return made
+
+
+def fixed(rows: np.ndarray) -> Fixed:
+    """Round (r, m) finite float64 numbers to 16 bits and a sign, half to even."""
+    _, exponents = np.frexp(np.abs(rows).max(axis=1, initial=0, keepdims=True))
+    units = np.ldexp(1.0, exponents - _FACTOR_NBITS)
+    return Fixed(np.rint(rows / units) + 0.0, units)  # without −0
+
+
+def times_transposed(matrix: np.ndarray, q: Fixed) -> np.ndarray:
+    """Return Q·Mᵀ, (r, m) float64, of (m, k) finite float32 values."""
+    made = np.zeros((matrix.shape[0], len(q.units)))
+    unit, turned = _unit(matrix), np.ascontiguousarray(q.integers.T)
+    for rows, columns, block in _blocks(matrix, unit):
+        made[rows] += block @ turned[columns]
+    found: np.ndarray = np.ascontiguousarray(made.T) * (q.units * unit)
+    return found
+
+
+def times(matrix: np.ndarray, p: Fixed) -> np.ndarray:
+    """Return P·M, (r, k) float64, of (m, k) finite float32 values."""
+    made = np.zeros((matrix.shape[1], len(p.units)))
+    unit, turned = _unit(matrix), np.ascontiguousarray(p.integers.T)
+    for rows, columns, block in _blocks(matrix, unit):
+        made[columns] += block.T @ turned[rows]
+    found: np.ndarray = np.ascontiguousarray(made.T) * (p.units * unit)
+    return found
+
+
+def orthonormal(rows: np.ndarray) -> np.ndarray:
+    """Make (r, m) float64 rows orthonormal, by Gram and Schmidt, one after the other.
+
+    A row that is a sum of those before, but for 2^-20 of itself, becomes 0.
+    """
+    made = np.empty_like(rows)
+    for j, row in enumerate(rows):
+        rest = row.copy()
+        for other in made[:j]:
+            rest -= fold(other * rest) * other
+        squares = fold(rest * rest)
+        kept = squares > fold(row * row) * _DEPENDENT
+        made[j] = rest / np.sqrt(squares) if kept else 0.0
+    return made
+
+
+def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
+    """Set (m·k,) float32 `out` to PᵀQ: products, and sums in the order of rows, each rounded.
+
+    Of (r, m) and (r, k) float32 arrays, r being 1 at least.
+    """
+    m, k = p.shape[1], q.shape[1]
+    matrix = out.reshape(m, k)
+    step = max(_PRODUCT // max(k, 1), 1)
+
+    def task(first: int, behind: int) -> None:
+        scratch = np.empty((step, k), np.float32)
+        for at in range(first // k, behind // k, step):
+            part = matrix[at : min(at + step, behind // k)]
+            for j in range(len(p)):
+                factor = p[j, at : at + len(part), np.newaxis]
+                if j == 0:
+                    np.multiply(factor, q[j], out=part)
+                else:
+                    part += np.multiply(factor, q[j], out=scratch[: len(part)])
+
+    with np.errstate(all="ignore"):
+        pool.run(task, m * k, k)
+
+
+def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
+    """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
+    largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
+    if (largest[0] * largest[1]).sum() < 2.0**127:
+        return False
+    step = max(_PRODUCT // q.shape[1], 1)
+    for at in range(0, p.shape[1], step):
+        part = p[:, at : at + step]
+        made = np.empty(part.shape[1] * q.shape[1], np.float32)
+        put_product(part, q, made)
+        if not np.isfinite(made).all():
+            return True
+    return False
+
+
+def _unit(matrix: np.ndarray) -> float:
+    """Return what integers count, of which the largest value has as many as are exact."""
+    largest = max(float(matrix.max(initial=0)), -float(matrix.min(initial=0)))
+    _, exponent = np.frexp(largest)
+    return float(np.ldexp(1.0, int(exponent) - _VALUE_NBITS))
+
+
+def _blocks(matrix: np.ndarray, unit: float) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Cut a matrix, whatever is added up, into blocks of integers; each overwrites the last."""
+    m, k = matrix.shape
+    width = min(k, _SUM)
+    height = min(max(_BLOCK // max(width, 1), 1), _SUM)
+    room = np.empty((height, width))
+    for row in range(0, m, height):
+        for column in range(0, k, width):
+            rows, columns = slice(row, row + height), slice(column, column + width)
+            some = matrix[rows, columns]
+            block = room[: some.shape[0], : some.shape[1]]
+            np.multiply(some, 1 / unit, out=block, dtype=np.float64)
+            yield rows, columns, np.rint(block, out=block)

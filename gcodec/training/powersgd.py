@@ -1,0 +1,220 @@
+"""PowerSGD: workers average the factors of their gradients in place of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gcodec import low_rank
+from gcodec.arrays import nonfinite_error, size_of, writable
+from gcodec.errors import ParameterError
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.philox import check_seed
+from gcodec.kernels.reduce import all_finite
+from gcodec.kinds import check_between, check_integer, check_number
+from gcodec.seeds import derive_seed
+from gcodec.training import state
+from gcodec.training.collectives import LowRank, low_rank_mean
+from gcodec.training.communicator import Communicator
+
+_MOST_RANK = 1 << 16
+_KINDS = ("residual", "start", "momentum")
+
+
+class PowerSGD:
+    """Feedback around low-rank means of gradients, and the optimiser for them.
+
+    A tensor of two or more dimensions is a matrix of its first dimension and all others. Of M,
+    gradient and error, all workers take one step of the power method together: P is the mean of
+    M·Qᵀ, made orthonormal, and the new Q the mean of PᵀM. The mean gradient is about P·Q, the
+    error that this worker keeps is M − P·PᵀM, and the next step begins with Q. Where factors
+    have no fewer values, as for vectors, gradients are averaged as they are, and leave no error.
+
+    Source: Vogels et al., "PowerSGD: practical low-rank gradient compression for distributed
+    optimization", NeurIPS 2019, algorithms 1 and 2.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    rank : int
+        Columns of P and rows of Q, 1 to 65536.
+    momentum : float
+        Of `step`, from 0 to 1.
+    seed : int
+        Of the first Q; the same on every rank.
+
+    Raises
+    ------
+    ParameterError
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gcodec.training import PowerSGD, Simulator
+    >>> def worker(communicator, gradient):
+    ...     method = PowerSGD(communicator, rank=1)
+    ...     return method.average({"w": gradient})["w"].round(3)
+    >>> gradients = [np.outer([2, 4, 0], [1, -2]), np.outer([0, 0, 6], [1, -2])]
+    >>> Simulator(2).run(worker, [np.float32(g) for g in gradients])[0]
+    array([[ 1., -2.],
+           [ 2., -4.],
+           [ 3., -6.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        rank: int = 4,
+        *,
+        momentum: float = 0.9,
+        seed: int = 0,
+    ) -> None:
+        self.communicator = communicator
+        allowed = f"an integer from 1 to {_MOST_RANK}"
+        self.rank = check_integer("rank", rank, 1, _MOST_RANK, allowed)
+        self.momentum = check_between("momentum", momentum, 0, 1, "a number from 0 to 1")
+        self.seed = check_seed(seed)
+        self._residual: dict[str, np.ndarray] = {}
+        self._start: dict[str, np.ndarray] = {}  # Q
+        self._momentum: dict[str, np.ndarray] = {}
+
+    def average(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Average one step's gradients of all workers; all call this at once.
+
+        Parameters
+        ----------
+        gradients : mapping of str to array
+            See `gcodec.encode`; with the same names, shapes and order on every rank.
+
+        Returns
+        -------
+        dict of str to float32 array
+            The means, of that rank or as they are, in the shapes of the gradients.
+
+        Raises
+        ------
+        ParameterError, TypeError
+            Nothing has then changed.
+        """
+        own = state.taken(gradients, self._residual)
+        for x in own.values():
+            if not all_finite(x.reshape(-1)):
+                raise nonfinite_error(x.reshape(-1))
+        sizes = {name: low_rank.matrix_shape(x.shape, self.rank) for name, x in own.items()}
+        factored = {name: size for name, size in sizes.items() if size is not None}
+        matrices = {
+            name: self._corrected(name, own[name]).reshape(factored[name]) for name in factored
+        }
+        whole = [name for name in own if name not in factored]
+        starts = [self._started(name, k) for name, (_, k) in factored.items()]
+        found, means = low_rank_mean(
+            self.communicator, list(matrices.values()), starts, [own[name] for name in whole]
+        )
+        done = dict(zip(whole, means, strict=True))
+        for name, factors in zip(factored, found, strict=True):
+            done[name] = self._finish(name, own[name].shape, matrices[name], factors)
+        return {name: done[name] for name in own}
+
+    def _finish(
+        self, name: str, shape: tuple[int, ...], matrix: np.ndarray, factors: LowRank
+    ) -> np.ndarray:
+        """Keep what the factors of this worker leave out; return the mean."""
+        mean, mine = (aligned_empty(matrix.size, np.float32) for _ in range(2))
+        low_rank.put_product(factors.p, factors.own, mine)
+        low_rank.put_product(factors.p, factors.q, mean)
+        self._residual[name] = matrix.reshape(shape) - mine.reshape(shape)
+        self._start[name] = factors.q
+        return mean.reshape(shape)
+
+    def _corrected(self, name: str, x: np.ndarray) -> np.ndarray:
+        return x + self._residual[name] if name in self._residual else x
+
+    def _started(self, name: str, k: int) -> np.ndarray:
+        """Return Q of the step before, with random rows where it has none, or is 0."""
+        rows = low_rank.start(derive_seed(self.seed, name=name), self.rank, k)
+        if name in self._start:
+            known = self._start[name].any(axis=1)
+            rows[known] = self._start[name][known]
+        return rows
+
+    def step(
+        self, parameters: Mapping[str, np.ndarray], gradients: Mapping[str, Any], rate: float
+    ) -> None:
+        """Average gradients, and take a step with momentum.
+
+        With D the mean, ``m = momentum·m + D`` and ``x -= rate·(D + m)``: as momentum comes
+        behind what is compressed, errors have none.
+
+        Parameters
+        ----------
+        parameters : mapping of str to float32 array
+            The same on every rank; updated in place.
+        gradients : mapping of str to array
+            See `average`; with the names and shapes of `parameters`.
+        rate : float
+            Of learning.
+
+        Raises
+        ------
+        ParameterError, TypeError
+            Nothing has then changed.
+        """
+        rate = check_number("rate", rate)
+        if list(parameters) != list(gradients):
+            allowed = f"of {list(parameters)}, in this order"
+            raise ParameterError.of("gradients", list(gradients), allowed)
+        moved = {
+            name: writable(parameters[name], name, "float32", np.shape(gradient))
+            for name, gradient in gradients.items()
+        }
+        for name, mean in self.average(gradients).items():
+            m = self._momentum.setdefault(name, np.zeros(mean.shape, np.float32))
+            m *= np.float32(self.momentum)
+            m += mean
+            mean += m
+            mean *= np.float32(rate)
+            moved[name][...] -= mean
+
+    def residual(self, name: str) -> np.ndarray:
+        """Return the error that this worker keeps of a factored tensor: a read-only view."""
+        return state.shown(self._residual, name)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return all state as float32 arrays, copied; residuals differ from rank to rank.
+
+        Returns
+        -------
+        dict
+            ``"residual:NAME"`` and ``"start:NAME"`` of factored tensors; ``"momentum:NAME"``.
+        """
+        return state.written(residual=self._residual, start=self._start, momentum=self._momentum)
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Replace all state by that of `state_dict`.
+
+        Raises
+        ------
+        ParameterError
+            If it is not such a dict, or of another rank; nothing is then replaced.
+        """
+        residual, start, momentum = state.read(saved, *_KINDS)
+        for arrays in (residual, start, momentum):
+            state.check_alike(arrays)
+        expected = {}
+        for name, array in residual.items():
+            sizes = low_rank.matrix_shape(array.shape, self.rank)
+            expected[name] = None if sizes is None else (self.rank, sizes[1])
+        if expected != {name: array.shape for name, array in start.items()}:
+            raise ParameterError(f"state: each residual must have a start of {self.rank} rows")
+        self._residual, self._start, self._momentum = residual, start, momentum
+
+
+def nbytes(shapes: Iterable[tuple[int, ...]], rank: int) -> int:
+    """Return the bytes that are averaged of tensors of these shapes, in place of their own."""
+    count = 0
+    for shape in shapes:
+        sizes = low_rank.matrix_shape(tuple(shape), rank)
+        count += size_of(shape) if sizes is None else rank * sum(sizes)
+    return 4 * count

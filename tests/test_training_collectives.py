@@ -1,0 +1,290 @@
+"""Collectives of frames on simulated workers: what they return, what they send, how they end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.training import Communicator, Simulator, all_gather_mean, tree_mean, two_phase_mean
+from gcodec.training.collectives import dense_mean
+
+SIZES = [1, 2, 3, 5, 8]
+
+
+def gradients(size: int, *shape: int, seed: int = 0) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(shape).astype(np.float32) for _ in range(size)]
+
+
+def check_same(results: list[Any]) -> None:
+    """All ranks have the same bits."""
+    first, *others = (b"".join(np.asarray(part).tobytes() for part in one) for one in results)
+    assert all(other == first for other in others)
+
+
+# --- the simulator ------------------------------------------------------------------------------
+
+
+def test_collectives_by_hand() -> None:
+    def worker(c: Communicator) -> list[Any]:
+        mine = bytes([c.rank]) * c.rank
+        values = np.array([c.rank, 1], np.float32)
+        c.all_reduce(values)
+        partner = {0: 2, 2: 0}.get(c.rank)
+        return [
+            c.all_gather(mine),
+            c.all_to_all([bytes([c.rank, to]) for to in range(c.size)]),
+            values.tolist(),
+            c.exchange(partner, mine) if partner is not None else None,
+            c.broadcast(mine, root=1),
+        ]
+
+    simulator = Simulator(3)
+    found = simulator.run(worker)
+    for rank, (gathered, mine, total, other, of_root) in enumerate(found):
+        assert gathered == [b"", b"\1", b"\2\2"]
+        assert mine == [bytes([source, rank]) for source in range(3)]
+        assert total == [3, 3]
+        assert other == [b"\2\2", None, b""][rank]
+        assert of_root == b"\1"
+    assert simulator.sent == {
+        "all_gather": [0, 2, 4],
+        "all_to_all": [4, 4, 4],
+        # Shares of 0, 1 and 1 elements; each rank sends each share but two of the six times.
+        "all_reduce": [2 * 8 - 8, 2 * 8 - 4, 2 * 8 - 4],
+        "exchange": [0, 0, 2],
+        "broadcast": [0, 2, 0],
+    }
+    assert simulator.total == 6 + 12 + 32 + 2 + 2
+
+
+def test_a_ring_sends_what_is_counted() -> None:
+    from reference import collectives as reference
+
+    for size, n in ((2, 6), (3, 12), (5, 20)):
+        net = reference.Network(size, 1.0, 0.0)
+        reference.all_reduce(net, np.zeros((size, size, n // size)), 4 * n)
+        simulator = Simulator(size)
+        simulator.run(lambda c, n=n: c.all_reduce(np.zeros(n, np.float32)))
+        assert simulator.sent["all_reduce"] == net.sent
+
+
+def test_runs_are_the_same_however_threads_take_turns() -> None:
+    def worker(c: Communicator, wait: float) -> np.ndarray:
+        time.sleep(wait)
+        values = np.float32([0.1, 1e8, -1e8]) * np.float32(c.rank + 1)
+        c.all_reduce(values)
+        return values
+
+    runs = [Simulator(4).run(worker, waits) for waits in ([0, 1e-2, 2e-2, 3e-2], [3e-2, 0, 0, 0])]
+    check_same([[values] for run in runs for values in run])
+
+
+def test_an_error_of_one_ends_all() -> None:
+    def worker(c: Communicator) -> None:
+        c.all_gather(b"")
+        if c.rank == 2:
+            raise KeyError("of rank 2")
+        c.all_gather(b"")
+
+    before = threading.active_count()
+    with pytest.raises(KeyError, match="of rank 2"):
+        Simulator(4).run(worker)
+    assert threading.active_count() == before
+
+
+def test_an_error_is_not_caught_by_others() -> None:
+    def worker(c: Communicator) -> None:
+        if c.rank:
+            raise ValueError("first")
+        try:
+            c.exchange(1, b"")
+        except Exception as error:  # what a careless worker does
+            raise AssertionError from error
+
+    with pytest.raises(ValueError, match="first"):
+        Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize(
+    ("worker", "message"),
+    [
+        (lambda c: c.rank or c.all_gather(b""), "rank 0 waits in all_gather, rank 1 has returned"),
+        (lambda c: c.exchange(1, b"") if c.rank == 0 else c.all_gather(b""), "exchange with rank"),
+        (lambda c: c.all_reduce(np.zeros(1, np.float32)) if c.rank else c.all_gather(b""), "one"),
+        (lambda c: c.broadcast(b"", root=c.rank), "broadcast from rank 0 and another"),
+        (lambda c: c.all_reduce(np.zeros(1 + c.rank, np.float32)), "values: their shapes differ"),
+        (lambda c: c.all_reduce(np.zeros(1)), "values.dtype='float64': must be float32"),
+        (lambda c: c.all_to_all([b""]), "messages='1 of them': must be 2"),
+        (lambda c: c.exchange(c.rank, b""), "to=0: must be a rank below 2, not 0"),
+        (lambda c: c.exchange(-1, b""), "to=-1"),
+        (lambda c: c.broadcast(b"", root=2), "root=2: must be a rank below 2"),
+    ],
+)
+def test_workers_that_do_not_fit_together_end(worker: Any, message: str) -> None:
+    with pytest.raises(gcodec.ParameterError, match=message):
+        Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1025, 1.5, True, "2"])
+def test_size_is_checked(size: Any) -> None:
+    with pytest.raises(gcodec.ParameterError, match=r"^size="):
+        Simulator(size)
+
+
+def test_arguments_are_one_for_each_worker() -> None:
+    assert Simulator(2).run(lambda c, a, b: (c.rank, a, b), "xy", [1, 2]) == [
+        (0, "x", 1),
+        (1, "y", 2),
+    ]
+    with pytest.raises(gcodec.ParameterError, match=r"arguments\[1\]='3 items': must be of 2"):
+        Simulator(2).run(lambda c, a, b: None, "xy", [1, 2, 3])
+
+
+def test_many_exchanges_keep_their_order() -> None:
+    def worker(c: Communicator) -> list[bytes]:
+        return [c.exchange(1 - c.rank, bytes([c.rank, i])) for i in range(100)]
+
+    for rank, found in enumerate(Simulator(2).run(worker)):
+        assert found == [bytes([1 - rank, i]) for i in range(100)]
+
+
+# --- means --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_gather_mean(size: int) -> None:
+    grads = gradients(size, 30, 7)
+    specs = ["topk:ratio=0.1", "qsgd", "raw", "mxnet-2bit:threshold=auto"]
+
+    def worker(c: Communicator, gradient: np.ndarray) -> list[np.ndarray]:
+        codec = specs[c.rank % len(specs)]  # each frame says what it is
+        frames = [gcodec.encode(gradient, codec, seed=c.rank), gcodec.encode(gradient[0], "raw")]
+        return all_gather_mean(c, frames)
+
+    simulator = Simulator(size)
+    found = simulator.run(worker, grads)
+    check_same(found)
+    mean, of_row = found[0]
+    expected = np.zeros((30, 7), np.float32)
+    for rank, gradient in enumerate(grads):
+        frame = gcodec.encode(gradient, specs[rank % len(specs)], seed=rank)
+        expected += gcodec.decode(frame)
+    assert np.array_equal(mean, expected / np.float32(size))
+    assert np.allclose(of_row, np.mean([g[0] for g in grads], axis=0), atol=1e-6)
+    sent = simulator.sent["all_gather"]
+    for rank, gradient in enumerate(grads):
+        frame = gcodec.encode(gradient, specs[rank % len(specs)], seed=rank)
+        assert sent[rank] == (size - 1) * len(frame + gcodec.encode(gradient[0], "raw"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (40, 3), (3, 40), (0, 4), (1000,)])
+def test_two_phase_mean_of_what_is_sent_whole(size: int, shape: tuple[int, ...]) -> None:
+    grads = gradients(size, *shape)
+
+    def worker(c: Communicator, gradient: np.ndarray) -> list[np.ndarray]:
+        feedbacks = gcodec.Feedback("raw"), gcodec.Feedback("raw")
+        return [*two_phase_mean(c, {"w": gradient, "b": -gradient}, *feedbacks).values()]
+
+    found = Simulator(size).run(worker, grads)
+    check_same(found)
+    total = np.zeros(shape, np.float32)
+    for gradient in grads:
+        total += gradient
+    assert np.array_equal(found[0][0], total / np.float32(size))
+    assert np.array_equal(found[0][1], -total / np.float32(size))
+
+
+def test_two_phase_mean_sends_two_frames_whatever_the_size() -> None:
+    n = 64_000
+    for size in (2, 4, 8):
+
+        def worker(c: Communicator, gradient: np.ndarray) -> Any:
+            feedbacks = gcodec.Feedback("sign", rank=c.rank), gcodec.Feedback("sign", rank=c.rank)
+            mean = two_phase_mean(c, {"w": gradient}, *feedbacks)["w"]
+            left = [feedbacks[0].residual(f"{share}/w") for share in range(c.size)]
+            return mean, np.concatenate(left), feedbacks[1].residual("w")
+
+        simulator = Simulator(size)
+        grads = gradients(size, n)
+        found = simulator.run(worker, grads)
+        check_same([[mean] for mean, _, _ in found])
+        # Nothing is lost: the mean, and what workers and servers keep, are the mean gradient.
+        kept = sum(left.astype(np.float64) for _, left, _ in found) / size
+        kept += np.concatenate([served for _, _, served in found])
+        expected = np.mean(np.float64(grads), axis=0)
+        assert np.abs(found[0][0] + kept - expected).max() < 1e-5
+        most = 2 * n / 8 + 2 * size * 50  # a bit for each element, and headers
+        assert 2 * n / 8 * (size - 1) / size < simulator.total / size < most
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tree_mean(size: int) -> None:
+    grads = gradients(size, 100)
+
+    def worker(c: Communicator, gradient: np.ndarray) -> list[np.ndarray]:
+        frames = [gcodec.encode(gradient, "topk:k=5"), gcodec.encode(gradient[:9], "randomk:k=2")]
+        return [part for found in tree_mean(c, frames) for part in found]
+
+    found = Simulator(size).run(worker, grads)
+    check_same(found)
+    positions, values, *_ = found[0]
+    frames = [gcodec.encode(gradient, "topk:k=5") for gradient in grads]
+    expected = np.mean([gcodec.decode(frame) for frame in frames], axis=0)
+    sent = np.unique(np.concatenate([gcodec.decode_sparse(frame)[0] for frame in frames]))
+    assert positions.tolist() == sent.tolist()
+    assert np.allclose(values, expected[sent], rtol=1e-6)
+    assert values.dtype == np.float32 and positions.dtype == np.int64
+
+
+def test_tree_mean_needs_no_array_of_all() -> None:
+    shape = (1 << 20, 1 << 20)  # of 2^40 elements
+    codec = gcodec.parse("randomk:k=3")
+
+    def worker(c: Communicator) -> Any:
+        symbols = codec.encode(np.ones(3, np.float32), seed=c.rank)
+        frame = gcodec.Frame(symbols.codec, "float32", shape, symbols).to_bytes()
+        return tree_mean(c, [frame])[0]
+
+    positions, values = Simulator(3).run(worker)[0]
+    assert positions.size == values.size <= 9 and positions.max() >= 2**30
+
+
+def test_tree_mean_refuses_what_is_dense() -> None:
+    with pytest.raises(gcodec.ParameterError, match="sends all elements"):
+        Simulator(2).run(lambda c: tree_mean(c, [gcodec.encode(np.ones(3, np.float32), "sign")]))
+
+
+def test_dense_mean() -> None:
+    def worker(c: Communicator) -> list[np.ndarray]:
+        return dense_mean(c, [np.full((2, 3), c.rank, np.float32), np.ones(1, np.float32)])
+
+    simulator = Simulator(4)
+    found = simulator.run(worker)
+    check_same(found)
+    assert found[0][0].tolist() == [[1.5] * 3] * 2 and found[0][1].tolist() == [1]
+    assert simulator.total == 2 * 3 * 7 * 4
+    assert Simulator(2).run(lambda c: dense_mean(c, [])) == [[], []]
+
+
+@pytest.mark.parametrize("call", [all_gather_mean, tree_mean])
+def test_messages_that_do_not_fit_are_told(call: Any) -> None:
+    def worker(c: Communicator) -> Any:
+        x = np.ones(4 if c.rank == 1 else 5, np.float32)
+        return call(c, [gcodec.encode(x, "topk:k=1")])
+
+    with pytest.raises(gcodec.Corrupt, match="rank 1 sent other tensors than rank 0"):
+        Simulator(2).run(worker)
+
+    def garbled(c: Communicator) -> Any:
+        frame = gcodec.encode(np.ones(4, np.float32), "topk:k=1")
+        return call(c, [frame[:-1] + b"!" if c.rank == 1 else frame])
+
+    with pytest.raises(gcodec.FormatError, match=r"the message of rank 1: .*checksum"):
+        Simulator(2).run(garbled)

@@ -1,0 +1,165 @@
+"""Laws of training with compressed gradients, on simulated workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import advisor
+from gcodec.training import (
+    DGC,
+    Communicator,
+    PowerSGD,
+    Simulator,
+    all_gather_mean,
+    tree_mean,
+    two_phase_mean,
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "delta"),
+    [("topk:k=8", 1 / 8), ("topk:k=1", 1 / 64), ("sign", 1 / 64), ("randomk:k=8", 1 / 8)],
+)
+def test_residuals_of_1000_steps_keep_their_bound(spec: str, delta: float) -> None:
+    """E‖e‖² ≤ 4(1 − δ)/δ²·G²; as a mean for what is contracted in the mean only."""
+    n, steps = 64, 1000
+    assert advisor.law_of(gcodec.parse(spec), [n]).delta == pytest.approx(delta)
+    random = np.random.default_rng(7)
+    gradients = random.standard_normal((steps, n))
+    gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)  # so G is 1
+    gradients[steps // 2 :] = gradients[-1]  # the same one, which adds up
+    feedback = gcodec.Feedback(spec)
+    squares = []
+    for gradient in gradients.astype(np.float32):
+        feedback.compress("w", gradient)
+        squares.append(float((feedback.residual("w").astype(np.float64) ** 2).sum()))
+    bound = 4 * (1 - delta) / delta**2
+    assert np.mean(squares) <= bound
+    assert spec.startswith("randomk") or max(squares) <= bound
+    assert max(squares) > 2  # it is more than a gradient is: there is something to bound
+
+
+def three_workers(steps: int, rate: float, feedback: bool) -> np.ndarray:
+    """Minimise Σ ⟨a, x⟩² + ¼‖x‖² over rotations a of (−3, 2, 2), of each gradient one element."""
+    a = np.array([[-3.0, 2, 2], [2, -3, 2], [2, 2, -3]])
+
+    def worker(c: Communicator, row: np.ndarray) -> np.ndarray:
+        memory = gcodec.Feedback("topk:k=1", rank=c.rank)
+        x = np.ones(3)
+        for _ in range(steps):
+            gradient = np.float32(2 * (row @ x) * row + x / 2)
+            frame = gcodec.encode(gradient, "topk:k=1")
+            frame = memory.compress("x", gradient) if feedback else frame
+            x = x - rate * all_gather_mean(c, [frame])[0]
+        return x
+
+    found = Simulator(3).run(worker, a)
+    assert all(np.array_equal(found[0], x) for x in found)
+    return found[0]
+
+
+def test_without_feedback_it_grows_by_the_same_factor() -> None:
+    for rate, steps in ((0.05, 100), (0.1, 10)):
+        x = three_workers(steps, rate, feedback=False)
+        assert x == pytest.approx([(1 + 11 * rate / 6) ** steps] * 3, rel=1e-5)
+    assert three_workers(100, 0.05, feedback=False)[0] == pytest.approx(6441.766, rel=1e-5)
+
+
+def test_with_feedback_it_converges() -> None:
+    x = three_workers(100, 0.05, feedback=True)
+    assert np.abs(x).max() == pytest.approx(1.0e-3, rel=0.1)
+
+
+def test_means_count_all_workers() -> None:
+    """With sums divided by those who sent an element, what few sent arrives several times."""
+    size, n, steps = 4, 40, 30
+    gradients = np.random.default_rng(0).standard_normal((steps, size, n)).astype(np.float32)
+
+    def worker(c: Communicator) -> Any:
+        feedback = gcodec.Feedback("topk:k=2")
+        total, counted = np.zeros(n), np.zeros(n)
+        for step in range(steps):
+            frame = feedback.compress("w", gradients[step, c.rank])
+            total += all_gather_mean(c, [frame])[0]
+            sent = [gcodec.decode_sparse(message)[0] for message in c.all_gather(frame)]
+            counts = np.bincount(np.concatenate(sent), minlength=n)
+            counted += all_gather_mean(c, [frame])[0] * size / np.maximum(counts, 1)
+        return total, counted, feedback.residual("w").astype(np.float64)
+
+    found = Simulator(size).run(worker)
+    mean = gradients.astype(np.float64).mean(axis=1).sum(axis=0)
+    kept = np.mean([residual for _, _, residual in found], axis=0)
+    total, counted, _ = found[0]
+    assert np.abs(total + kept - mean).max() < 1e-4
+    sent = np.linalg.norm(total)
+    assert np.linalg.norm(counted - total) > 1.5 * sent
+
+
+def _gathered(feedback: gcodec.Feedback, c: Communicator) -> Any:
+    return lambda step, g: all_gather_mean(c, [feedback.compress("w", g)])[0]
+
+
+def _tree(feedback: gcodec.Feedback, c: Communicator) -> Any:
+    def update(step: int, g: np.ndarray) -> np.ndarray:
+        [(positions, values)] = tree_mean(c, [feedback.compress("w", g)])
+        mean = np.zeros(g.size, np.float32)
+        mean[positions] = values
+        return mean.reshape(g.shape)
+
+    return update
+
+
+def _two_phases(worker: gcodec.Feedback, server: gcodec.Feedback, c: Communicator) -> Any:
+    return lambda step, g: two_phase_mean(c, {"w": g}, worker, server)["w"]
+
+
+def _dgc(method: DGC) -> Any:
+    return lambda step, g: np.float32(0.7) * method.average({"w": g}, step // 10)["w"]
+
+
+def _powersgd(method: PowerSGD) -> Any:
+    return lambda step, g: method.average({"w": g})["w"]
+
+
+METHODS: dict[str, Any] = {
+    "gathered": lambda c: _gathered(gcodec.Feedback("qsgd:s=7", seed=3, rank=c.rank), c),
+    "tree": lambda c: _tree(gcodec.Feedback("topk:ratio=0.2"), c),
+    "two phases": lambda c: _two_phases(
+        gcodec.Feedback("minmax:bits=4"), gcodec.Feedback("sign"), c
+    ),
+    "dgc": lambda c: _dgc(DGC(c, density=0.2, warmup=1, momentum=0.3)),
+    "powersgd": lambda c: _powersgd(PowerSGD(c, rank=2)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_replicas_come_to_the_optimum_of_all(name: str) -> None:
+    """Least squares, of which each worker has some of the equations, and the optimum needs all."""
+    size, shape, steps = 3, (12, 6), 60
+    random = np.random.default_rng(1)
+    truth = random.standard_normal(shape)
+    inputs = random.standard_normal((size, 8, shape[0])) / 4
+    answers = inputs @ truth
+
+    def worker(c: Communicator) -> np.ndarray:
+        update = METHODS[name](c)
+        x = np.zeros(shape, np.float32)
+        for step in range(steps):
+            error = inputs[c.rank] @ x - answers[c.rank]
+            gradient = (inputs[c.rank].T @ error).astype(np.float32)
+            x -= np.float32(1.2) * update(step, gradient)
+        return x
+
+    simulator = Simulator(size)
+    found = simulator.run(worker)
+    assert all(found[0].tobytes() == x.tobytes() for x in found)
+    error = np.linalg.norm(found[0] - truth) / np.linalg.norm(truth)
+    assert error < 0.3
+    # No worker could have come there by itself: it has fewer equations than unknowns.
+    alone = [np.linalg.lstsq(inputs[i], answers[i], rcond=None)[0] for i in range(size)]
+    assert all(np.linalg.norm(x - truth) > 0.4 * np.linalg.norm(truth) for x in alone)
+    assert simulator.run(worker)[0].tobytes() == found[0].tobytes()

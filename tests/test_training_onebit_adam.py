@@ -1,0 +1,211 @@
+"""1-bit Adam: Adam at first, then signs of momenta, and variances that stay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.training import Communicator, OneBitAdam, Simulator
+
+
+def spread(n: int, seed: int) -> np.ndarray:
+    """Gradients whose elements differ in size by a factor of 1000."""
+    random = np.random.default_rng(seed)
+    return (random.standard_normal(n) * np.logspace(0, -3, n)).astype(np.float32)
+
+
+def test_the_warm_up_is_adam() -> None:
+    rate, b1, b2, epsilon, n = 0.01, 0.9, 0.99, 1e-6, 20
+
+    def worker(c: Communicator) -> np.ndarray:
+        adam = OneBitAdam(c, warmup=10, rate=rate, betas=(b1, b2), epsilon=epsilon)
+        x = np.ones(n, np.float32)
+        for step in range(10):
+            adam.step({"x": x}, {"x": spread(n, 10 * step + c.rank)})
+        assert adam.frozen
+        return x
+
+    found = Simulator(3).run(worker)
+    assert all(np.array_equal(found[0], other) for other in found)
+    x, m, v = np.ones(n), np.zeros(n), np.zeros(n)
+    for step in range(10):
+        g = np.mean([spread(n, 10 * step + rank) for rank in range(3)], axis=0)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        root = np.sqrt(v / (1 - b2 ** (step + 1))) + epsilon
+        x -= rate * m / (1 - b1 ** (step + 1)) / root
+    assert np.allclose(found[0], x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["l1", "l2"])
+def test_variances_stay(scale: str) -> None:
+    n = 2000
+
+    def worker(c: Communicator) -> Any:
+        adam = OneBitAdam(c, warmup=5, min_size=0, scale=scale)
+        x = np.zeros(n, np.float32)
+        for step in range(25):
+            if step == 5:
+                before = adam.variance("x").copy()
+            adam.step({"x": x}, {"x": spread(n, 100 * step + c.rank)})
+        assert np.array_equal(before, adam.variance("x"))
+        return x, before, adam.momentum("x")
+
+    found = Simulator(4).run(worker)
+    for x, v, m in found[1:]:
+        for part, other in zip((x, v, m), found[0], strict=True):
+            assert np.array_equal(part, other)
+    _, v, m = found[0]
+    # Elements keep the sizes of their gradients, of which their squares differ by 10^6.
+    assert v.max() / v.min() > 1e5
+    # One size for each share, whichever codec it was.
+    assert np.unique(np.abs(m)).size == 4
+
+
+def test_one_bit_each_way() -> None:
+    n, size = 80_000, 4
+
+    def worker(c: Communicator, steps: int) -> None:
+        adam = OneBitAdam(c, warmup=1)
+        x = {"w": np.zeros((n // 100, 100), np.float32), "b": np.zeros(9, np.float32)}
+        for step in range(steps):
+            gradients = {"w": spread(n, step).reshape(-1, 100), "b": spread(9, step)}
+            adam.step(x, gradients)
+
+    warm, later = Simulator(size), Simulator(size)
+    warm.run(worker, [1] * size)
+    later.run(worker, [2] * size)
+    assert warm.sent.keys() == {"all_reduce"}
+    assert warm.total == 2 * (size - 1) * 4 * (n + 9)
+    assert later.sent["all_reduce"][0] - warm.sent["all_reduce"][0] <= 2 * 4 * 9  # of "b"
+    shares = later.sent["all_to_all"], later.sent["all_gather"]
+    for of_ranks in shares:
+        for sent in of_ranks:
+            assert 0 <= sent - (size - 1) * n / size / 8 < 60 * (size - 1)
+
+
+def test_feedback_of_workers_and_servers_loses_nothing() -> None:
+    """What momenta have brought, and what workers and servers keep, is all that there was."""
+    n, size, steps = 500, 2, 40
+
+    def worker(c: Communicator) -> Any:
+        adam = OneBitAdam(c, warmup=1, min_size=0, betas=(0.0, 0.999))
+        x, total = np.zeros(n, np.float32), np.zeros(n)
+        for step in range(1 + steps):
+            adam.step({"x": x}, {"x": spread(n, size * step + c.rank)})
+            total += adam.momentum("x")
+        state = adam.state_dict()
+        kept = [state[f"worker:residual:{share}/x"] for share in range(size)]
+        return total, np.concatenate(kept), state["server:residual:x"]
+
+    found = Simulator(size).run(worker)
+    kept = np.mean([of_worker for _, of_worker, _ in found], axis=0)
+    kept += np.concatenate([of_server for _, _, of_server in found])
+    given = sum(np.float64(spread(n, at)) for at in range(size * (1 + steps))) / size
+    assert np.abs(kept).max() > 0.1  # there is something to lose
+    assert np.abs(found[0][0] + kept - given).max() < 1e-4
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_it_trains(size: int) -> None:
+    n = 60
+    random = np.random.default_rng(4)
+    targets = random.standard_normal((size, n))
+    curvature = np.logspace(0, -1.5, n)
+
+    def worker(c: Communicator, target: np.ndarray) -> float:
+        adam = OneBitAdam(c, warmup=30, rate=0.05, min_size=0)
+        x = np.zeros(n, np.float32)
+        for step in range(300):
+            rate = 0.05 if step < 150 else 0.05 * 0.98 ** (step - 150)
+            adam.step({"x": x}, {"x": (curvature * (x - target)).astype(np.float32)}, rate)
+        return float(np.linalg.norm(x - targets.mean(axis=0)))
+
+    start = np.linalg.norm(targets.mean(axis=0))
+    assert max(Simulator(size).run(worker, targets)) < 0.2 * start
+
+
+def test_elements_without_a_gradient_stay() -> None:
+    def worker(c: Communicator) -> list[float]:
+        adam = OneBitAdam(c, warmup=2, min_size=0)
+        x = np.ones(3, np.float32)
+        for step in range(6):
+            adam.step({"x": x}, {"x": np.array([1, 0, step > 3], np.float32)})
+        return x.tolist()
+
+    moved, *others = Simulator(2).run(worker)[0]
+    assert moved < 1 and others == [1, 1]  # and not 1e8 times a scale from there
+
+
+def test_state_goes_on() -> None:
+    n = 50
+
+    def worker(c: Communicator) -> list[np.ndarray]:
+        one, other = (OneBitAdam(c, warmup=2, min_size=8) for _ in range(2))
+        xs = [{"x": np.ones(n, np.float32), "b": np.ones(3, np.float32)} for _ in range(2)]
+        for step in range(4):
+            one.step(xs[0], {"x": spread(n, step + c.rank), "b": spread(3, step)})
+        other.load_state_dict(one.state_dict())
+        for name, x in xs[0].items():
+            xs[1][name][...] = x
+        for step in range(4, 7):
+            for adam, x in zip((one, other), xs, strict=True):
+                adam.step(x, {"x": spread(n, step + c.rank), "b": spread(3, step)})
+        return [x[name] for name in ("x", "b") for x in xs]
+
+    for a, b, c, d in Simulator(2).run(worker):
+        assert np.array_equal(a, b) and np.array_equal(c, d)
+
+
+class Alone:
+    rank, size = 0, 1
+
+    def all_reduce(self, values: np.ndarray) -> None:
+        pass
+
+
+def alone(**settings: Any) -> OneBitAdam:
+    return OneBitAdam(Alone(), **{"warmup": 1, **settings})  # type: ignore[arg-type]
+
+
+def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
+    return {"x": np.ones(n, dtype)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: alone(warmup=0), "warmup=0"),
+        (lambda: alone(betas=(1.0, 0.9)), "betas[0]=1.0"),
+        (lambda: alone(betas=(0.9, -0.1)), "betas[1]=-0.1"),
+        (lambda: alone(epsilon=-1), "epsilon=-1"),
+        (lambda: alone(scale="none"), "scale='none'"),
+        (lambda: alone(rate="fast"), "rate='fast'"),
+        (lambda: alone(min_size=-1), "min_size=-1"),
+        (lambda: alone().step(ones(2), {"y": np.ones(2, np.float32)}), "gradients=['y']"),
+        (lambda: alone().step(ones(2), ones(3)), "x.shape=(2,)"),
+        (lambda: alone().step(ones(2, np.float64), ones(2)), "x.dtype='float64'"),
+        (lambda: alone().step(ones(2), {"x": np.float32([1, math.nan])}), "x holds 1 NaN or Inf"),
+        (lambda: alone().load_state_dict({}), "state: step:count"),
+        (lambda: alone().load_state_dict({"step:count": np.float32(1)}), "state: step:count"),
+        (lambda: alone().load_state_dict({"moment:x": np.ones(1)}), "state='moment:x'"),
+        (lambda: alone().momentum("x"), "name='x'"),
+    ],
+)
+def test_bad_arguments_are_named(call: Any, message: str) -> None:
+    with pytest.raises(gcodec.ParameterError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+def test_names_are_those_of_the_warm_up() -> None:
+    adam = alone()
+    adam.step(ones(2), ones(2))
+    other = {"y": np.ones(2, np.float32)}
+    with pytest.raises(gcodec.ParameterError, match="gradients='y': must be of the names of"):
+        adam.step(other, other)
+    with pytest.raises(gcodec.ParameterError, match=r"x.shape=\(3,\): must be \(2,\)"):
+        adam.step(ones(3), ones(3))
