@@ -39,6 +39,23 @@ class L1Norms(NamedTuple):
     residual: float
 
 
+class Memory(NamedTuple):
+    """What a `Feedback` keeps of one tensor; see `Feedback.memory`.
+
+    Attributes
+    ----------
+    residual : float32 array or None
+        A copy; None where no gradient was compressed yet.
+    step : int
+    prior : tuple or None
+        Last symbols, and the codec whose they are.
+    """
+
+    residual: np.ndarray | None
+    step: int
+    prior: tuple[Codec, Any] | None
+
+
 class Feedback:
     """Residual memory around a codec, per tensor name.
 
@@ -179,6 +196,28 @@ class Feedback:
         view = self._residuals[name].view()
         view.flags.writeable = False
         return view
+
+    def memory(self, name: str) -> Memory:
+        """Return a copy of what is kept of a tensor, for `restore`."""
+        residual = self._residuals.get(name)
+        kept = None if residual is None else residual.copy()
+        return Memory(kept, self._steps.get(name, 0), self._priors.get(name))
+
+    def restore(self, name: str, memory: Memory) -> None:
+        """Return to a `memory` of the tensor: what was compressed since was not sent.
+
+        So it is where a step is given up, as when the gradient of another worker held Inf.
+        """
+        if memory.residual is None:
+            self._residuals.pop(name, None)
+            self._steps.pop(name, None)
+        else:
+            self._residuals[name][...] = memory.residual
+            self._steps[name] = memory.step
+        if memory.prior is None:
+            self._priors.pop(name, None)
+        else:
+            self._priors[name] = memory.prior
 
     def l1_norms(self, name: str) -> L1Norms:
         """Return the L1 norms of a tensor's last gradient and of what is still unsent of it.

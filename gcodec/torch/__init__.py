@@ -1,0 +1,19 @@
+"""gcodec for PyTorch: tensors in and out, and a hook that compresses what DDP exchanges.
+
+    model.register_comm_hook(*gcodec.torch.ddp_hook("topk:ratio=0.01", model=model))
+
+Needs the extra ``torch``.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("gcodec.torch needs PyTorch: pip install 'gcodec[torch]'") from error
+
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.ddp import DdpState, ddp_hook
+from gcodec.torch.tensors import decode, encode
+
+__all__ = ["DdpState", "TorchCommunicator", "ddp_hook", "decode", "encode"]

@@ -1,0 +1,325 @@
+"""The hook for DistributedDataParallel: compressed gradients in place of the all-reduce.
+
+A collective must not be started in the callback of a future: callbacks of several buckets run in
+another order on each rank. So the hook hands each bucket to one thread, which has a process group
+of its own: it encodes, gathers, decodes in the order of ranks, and completes the future.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, get_type_hints
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gcodec.errors import GcodecError, ParameterError
+from gcodec.feedback import Feedback
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.messages import BucketCoder, Part
+from gcodec.torch.settings import Settings
+
+_ROOM = 64  # bytes beyond an eighth more than last time, before a second collective is needed
+_OWN = ("iteration", "rank", "size")  # keys of a state_dict that are not of `Feedback`
+_Bucket = tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[str]]  # flat, gradients, names
+
+
+def ddp_hook(
+    codec: Any,
+    *,
+    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
+    feedback: bool = True,
+    decay: float = 1.0,
+    start_iter: int = 2,
+    seed: int = 0,
+    policy: Any = None,
+    exclude: str | Sequence[str] = (),
+    min_numel: int = 1024,
+    process_group: dist.ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:
+    """Make what `DistributedDataParallel.register_comm_hook` takes.
+
+    Gradients are exchanged compressed, by an all-gather, and averaged in float32 in the order of
+    ranks, so that all ranks get the same bits. Tensors of one dimension or none, and small ones,
+    go along uncompressed. All ranks make the hook, with the same arguments, which the first step
+    checks.
+
+    Parameters
+    ----------
+    codec : str, mapping, Codec or Policy
+        See `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw`` is sent dense.
+    model : Module or iterable of (name, parameter), optional
+        Names of parameters, for `policy`, `exclude` and checkpoints; a leading ``module.`` is left
+        out. Default: numbers, in the order in which gradients first come.
+    feedback : bool
+        Whether to add what was not sent to the next step's gradient; see `gcodec.Feedback`.
+    decay : float
+        Of `gcodec.Feedback`.
+    start_iter : int
+        Steps of plain all-reduce before the first compressed one.
+    seed : int
+        Of the run; that of a message is derived from it, step, rank and name.
+    policy : Policy or its source, optional
+        Rules that are tried before `codec`.
+    exclude : str or sequence of str
+        Globs; parameters of which one matches are sent dense.
+    min_numel : int
+        Elements below which a tensor is sent dense.
+    process_group : ProcessGroup, optional
+        That of the model. Default: the one of all processes.
+    timeout : float, optional
+        Seconds after which an exchange with a rank that does not answer fails. Default: that of
+        torch.distributed.
+
+    Returns
+    -------
+    state : DdpState
+    hook : callable
+
+    Raises
+    ------
+    ParameterError
+
+    Examples
+    --------
+    >>> import gcodec.torch
+    >>> gcodec.torch.ddp_hook("topk:ratio=0.01")
+    Traceback (most recent call last):
+    ...
+    gcodec.errors.ParameterError: ddp_hook: call torch.distributed.init_process_group first
+    """
+    settings = Settings.of(
+        codec,
+        policy=policy,
+        feedback=feedback,
+        decay=decay,
+        start_iter=start_iter,
+        seed=seed,
+        exclude=exclude,
+        min_numel=min_numel,
+        named=model is not None,
+    )
+    if not dist.is_initialized():
+        raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
+    state = DdpState(settings, _Names(model), process_group, timeout)
+    return state, _hook
+
+
+class DdpState:
+    """What the hook of `ddp_hook` keeps between steps: residuals, by parameter, and counts.
+
+    Attributes
+    ----------
+    settings : Settings
+    iteration : int
+        Steps so far.
+    sent_nbytes, received_nbytes : int
+        Bytes of the messages of the compressed steps so far.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        names: _Names,
+        group: dist.ProcessGroup | None,
+        timeout: float | None,
+    ) -> None:
+        self.settings = settings
+        self.iteration = 0
+        self.sent_nbytes = self.received_nbytes = 0
+        self._names = names
+        self._group = group
+        # Its collectives must not mingle with those of the model.
+        own = dist.new_group(
+            None if group is None else dist.get_process_group_ranks(group),
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+            backend="gloo",
+            use_local_synchronization=group is not None,
+        )
+        self._wires = TorchCommunicator(own)
+        self._coder = BucketCoder(self._new_feedback(), settings.seed, self._wires.rank)
+        self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
+        self._room: dict[str, int] = {}  # by the first parameter of a bucket
+        self._agreed = False
+        self._failure: Exception | None = None
+
+    def residual(self, name: str) -> torch.Tensor:
+        """Return a copy of what is still unsent of a parameter; see `gcodec.Feedback.residual`."""
+        if self._coder.feedback is None:
+            raise ParameterError("feedback=False: nothing is kept")
+        return torch.from_numpy(self._coder.feedback.residual(name).copy())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return this rank's residuals and counts, copied; each rank saves its own.
+
+        Returns
+        -------
+        dict
+            ``"iteration"``, ``"rank"``, ``"size"``: int64 scalars; and what
+            `gcodec.Feedback.state_dict` has, as tensors.
+        """
+        numbers = {
+            "iteration": self.iteration,
+            "rank": self._wires.rank,
+            "size": self._wires.size,
+        }
+        state = {key: torch.tensor(number) for key, number in numbers.items()}
+        feedback = self._coder.feedback
+        kept = {} if feedback is None else feedback.state_dict()
+        return state | {key: torch.from_numpy(array) for key, array in kept.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same rank.
+
+        Raises
+        ------
+        ParameterError
+            If it is not such a dict, or of another rank or number of ranks.
+        """
+        own = {key: int(state[key]) for key in _OWN if key in state}
+        if len(own) < len(_OWN):
+            raise ParameterError.of(
+                "state", sorted(map(str, state))[:3], "a DdpState's state_dict"
+            )
+        for key, here in (("rank", self._wires.rank), ("size", self._wires.size)):
+            if own[key] != here:
+                raise ParameterError.of(f"state[{key!r}]", own[key], f"{here}: each has its own")
+        if self._coder.feedback is not None:
+            rest = {key: value for key, value in state.items() if key not in own}
+            self._coder.feedback.load_state_dict(rest)
+        self.iteration = own["iteration"]
+
+    def _new_feedback(self) -> Feedback | None:
+        s = self.settings
+        if not s.feedback:
+            return None
+        return Feedback(s.policy, decay=s.decay, seed=s.seed, rank=self._wires.rank)
+
+    def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        self._check_alive()
+        if not self._agreed:
+            self._agree()
+            self._agreed = True
+        iteration = self.iteration
+        if bucket.is_last():
+            self.iteration += 1
+        names = self._names.of(bucket.parameters())
+        flat = bucket.buffer()
+        if iteration < self.settings.start_iter:
+            flat.div_(self._wires.size)
+            work = dist.all_reduce(flat, group=self._group, async_op=True)
+            return work.get_future().then(lambda done: done.value()[0])
+        ready = None
+        if flat.is_cuda:
+            ready = torch.cuda.Event()
+            ready.record(torch.cuda.current_stream(flat.device))
+        devices = [flat.device] if flat.is_cuda else None
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        task = (flat, bucket.gradients(), names)
+        self._worker.submit(self._exchange, task, iteration, ready, future)
+        # DDP sees an error only if a callback raises it, as this does.
+        return future.then(operator.methodcaller("value"))
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
+
+    def _agree(self) -> None:
+        """Compare the settings of all ranks."""
+        texts = self._wires.all_gather(json.dumps(self.settings.to_dict()).encode())
+        found = [json.loads(text) for text in texts]
+        for rank, other in enumerate(found):
+            for key in found[0]:
+                if other[key] != found[0][key]:
+                    raise ParameterError(
+                        f"ddp_hook: the ranks differ: {key}={found[0][key]!r} on rank 0, "
+                        f"{other[key]!r} on rank {rank}"
+                    )
+
+    def _exchange(
+        self,
+        task: _Bucket,
+        iteration: int,
+        ready: torch.cuda.Event | None,
+        future: torch.futures.Future[torch.Tensor],
+    ) -> None:
+        """Do a bucket; in the thread."""
+        try:
+            self._check_alive()
+            flat, gradients, names = task
+            if ready is None:
+                self._average(flat, gradients, names, iteration)
+                future.set_result(flat)
+                return
+            with torch.cuda.stream(torch.cuda.Stream(flat.device)):
+                ready.wait()
+                self._average(flat, gradients, names, iteration)
+                future.set_result(flat)
+        except Exception as error:
+            self._coder.give_up()
+            self._failure = self._failure or error
+            future.set_exception(GcodecError(f"ddp_hook: step {iteration}: {error}"))
+
+    def _average(
+        self,
+        flat: torch.Tensor,
+        gradients: Sequence[torch.Tensor],
+        names: Sequence[str],
+        iteration: int,
+    ) -> None:
+        host = flat.to("cpu", torch.float32)  # itself, where it is that already
+        start = flat.storage_offset()
+        parts = []
+        for gradient, name in zip(gradients, names, strict=True):
+            at = gradient.storage_offset() - start + host.storage_offset()
+            values = host.as_strided(gradient.shape, gradient.stride(), at).numpy()
+            parts.append(Part(name, values, self.settings.codec(name, values.shape)))
+        message = self._coder.encode(parts, iteration)
+        messages = self._wires.all_gather(message, self._room.get(names[0], 0))
+        self._coder.average(parts, messages)
+        sizes = np.array([len(other) for other in messages])
+        self._room[names[0]] = int(sizes.max() * 9 // 8) + _ROOM
+        self.sent_nbytes += len(message)
+        self.received_nbytes += int(sizes.sum()) - len(message)
+        if host is not flat:
+            flat.copy_(host)
+
+
+class _Names:
+    """Names of parameters, by identity: buckets change, parameters stay."""
+
+    def __init__(self, model: Any) -> None:
+        self._given = model is not None
+        self._names: dict[int, str] = {}
+        self._kept: list[torch.Tensor] = []  # so that an identity stays that of one parameter
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
+        for name, parameter in pairs or ():
+            self._add(parameter, name.removeprefix("module."))
+
+    def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        """Return the names of parameters; those without one get the next number."""
+        for parameter in parameters:
+            if id(parameter) not in self._names:
+                if self._given:
+                    shape = tuple(parameter.shape)
+                    raise ParameterError(f"model: it lacks a parameter of shape {shape}")
+                self._add(parameter, str(len(self._kept)))
+        return [self._names[id(parameter)] for parameter in parameters]
+
+    def _add(self, parameter: torch.Tensor, name: str) -> None:
+        self._names[id(parameter)] = name
+        self._kept.append(parameter)
+
+
+def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average one bucket; what DDP calls."""
+    return state._reduce(bucket)
+
+
+_hook.__annotations__ = get_type_hints(_hook)  # DDP compares classes, not their names

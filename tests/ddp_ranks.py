@@ -1,0 +1,315 @@
+"""One rank of the tests of the DDP hook: runs scenarios, and writes what it saw as JSON.
+
+    python tests/ddp_ranks.py RANK SIZE DIRECTORY SCENARIO...
+
+All ranks run the same scenarios in one process group, since starting a process takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.torch
+from gcodec.errors import ParameterError
+
+SPEC = "topk:ratio=0.05"
+
+
+class Net(torch.nn.Module):
+    """Some tensors of two dimensions, some of one, and a layer that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = torch.nn.Linear(16, 48)
+        self.norm = torch.nn.LayerNorm(48)
+        self.second = torch.nn.Linear(48, 40)
+        self.unused = torch.nn.Linear(30, 20)
+        self.last = torch.nn.Linear(40, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.second(torch.tanh(self.norm(self.first(x))))))
+
+
+def batch(step: int, rank: int, part: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + 10 * rank + part)
+    return torch.randn(8 + 4 * rank, 16, generator=generator)
+
+
+def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return (model(x).float() ** 2).mean()
+
+
+class Training:
+    """A model under DDP with a hook, and plain copies that tell the gradients of all ranks."""
+
+    def __init__(self, spec: Any = SPEC, *, named: bool = True, **options: Any) -> None:
+        self.net = Net().to(options.pop("dtype", torch.float32))
+        self.ddp = DistributedDataParallel(
+            self.net, bucket_cap_mb=0.005, find_unused_parameters=True
+        )
+        options = {"start_iter": 1, "min_numel": 64, "seed": 5, **options}
+        names = {"model": self.ddp} if named else {}
+        self.state, hook = gcodec.torch.ddp_hook(spec, **names, **options)
+        self.ddp.register_comm_hook(self.state, hook)
+        self.buckets: list[int] = []
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
+
+    def step(self, step: int) -> None:
+        self.optimizer.zero_grad()
+        loss_of(self.ddp, batch(step, dist.get_rank())).backward()
+        self.optimizer.step()
+
+    def local_gradients(self, step: int, rank: int) -> dict[str, np.ndarray]:
+        copy = Net()
+        copy.load_state_dict(self.net.state_dict())
+        loss_of(copy, batch(step, rank)).backward()
+        return {
+            name: np.zeros(tuple(p.shape), np.float32) if p.grad is None else p.grad.numpy()
+            for name, p in copy.named_parameters()
+        }
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        pairs = self.net.named_parameters()
+        return {name: p.grad.float().numpy() for name, p in pairs if p.grad is not None}
+
+    def digest(self) -> str:
+        values = [p.detach().reshape(-1).double() for p in self.net.parameters()]
+        return hashlib.sha256(torch.cat(values).numpy().tobytes()).hexdigest()
+
+
+def exact(spec: str = SPEC) -> dict[str, Any]:
+    """Gradients are, bit for bit, the mean of what `gcodec.Feedback` makes on each rank."""
+    training = Training(spec)
+    memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(dist.get_world_size())]
+    scale = np.float32(1 / len(memories))
+    wrong = []
+    for step in range(6):
+        local = [training.local_gradients(step, rank) for rank in range(len(memories))]
+        training.step(step)
+        for name, found in training.gradients().items():
+            expected = np.zeros_like(found)
+            for memory, gradients in zip(memories, local, strict=True):
+                gradient = gradients[name]
+                if step == 0:  # a plain all-reduce
+                    expected += gradient * scale
+                elif gradient.ndim < 2 or gradient.size < 64:
+                    gcodec.decode_add(gcodec.encode(gradient, "raw"), expected, scale)
+                elif gradient.any():
+                    gcodec.decode_add(memory.compress(name, gradient), expected, scale)
+            close = np.allclose(found, expected, 1e-4) if step == 0 else None
+            if not (np.array_equal(found, expected) if close is None else close):
+                wrong.append((step, name))
+    own = memories[dist.get_rank()]
+    kept = {
+        name: np.array_equal(training.state.residual(name).numpy(), own.residual(name))
+        for name in ("first.weight", "second.weight", "last.weight")
+    }
+    state = training.state.state_dict()
+    return {
+        "wrong": wrong,
+        "kept": kept,
+        "digest": training.digest(),
+        "keys": sorted(state),
+        "sent": training.state.sent_nbytes,
+        "received": training.state.received_nbytes,
+        "values": sum(p.numel() for p in training.net.parameters()),
+    }
+
+
+def exact_at_random() -> dict[str, Any]:
+    """So it is where rounding takes seeds, one for each rank, step and name."""
+    return exact("qsgd:s=7,bucket=64")
+
+
+def no_sync() -> dict[str, Any]:
+    """Two parts accumulated, of which the first is not exchanged, are as one batch of both."""
+    seen = []
+    for parts in (1, 2):
+        training = Training("raw:dtype=float16")
+        for step in range(3):
+            x = [batch(step, dist.get_rank(), part) for part in range(2)]
+            training.optimizer.zero_grad()
+            if parts == 1:
+                (loss_of(training.ddp, torch.cat(x)) * 2).backward()
+            else:
+                with training.ddp.no_sync():
+                    loss_of(training.ddp, x[0]).backward()
+                loss_of(training.ddp, x[1]).backward()
+            training.optimizer.step()
+        seen.append(training)
+    close = [
+        torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+        for a, b in zip(seen[0].net.parameters(), seen[1].net.parameters(), strict=True)
+    ]
+    return {"close": all(close), "digest": seen[1].digest()}
+
+
+def nonfinite() -> dict[str, Any]:
+    """Inf in one tensor of one rank shows on all, and leaves all residuals of it alone."""
+    training = Training()
+    for step in range(3):
+        training.step(step)
+    before = training.state.state_dict()
+    digest = training.digest()
+    handle = None
+    if dist.get_rank() == 1:
+        handle = training.net.second.weight.register_hook(
+            lambda gradient: gradient.index_fill(0, torch.tensor([3]), float("inf"))
+        )
+    training.optimizer.zero_grad()
+    loss_of(training.ddp, batch(3, dist.get_rank())).backward()
+    found = training.gradients()
+    after = training.state.state_dict()
+    if handle is not None:
+        handle.remove()
+    training.step(4)
+    return {
+        "infinite": sorted(name for name, g in found.items() if not np.isfinite(g).all()),
+        "same": sorted(key for key in before if torch.equal(before[key], after[key])),
+        "digest": training.digest(),
+        "moved": training.digest() != digest,
+        "finite": all(torch.isfinite(p).all().item() for p in training.net.parameters()),
+    }
+
+
+def resume() -> dict[str, Any]:
+    """Training that was saved and loaded goes on with the same bits."""
+    results = {}
+    for named in (True, False):
+        whole = Training("qsgd:s=3,bucket=128", named=named)
+        for step in range(6):
+            whole.step(step)
+        half = Training("qsgd:s=3,bucket=128", named=named)
+        for step in range(3):
+            half.step(step)
+        path = Path(sys.argv[3]) / f"state{dist.get_rank()}.pt"
+        parts = {
+            "hook": half.state.state_dict(),
+            "net": half.net.state_dict(),
+            "optimizer": half.optimizer.state_dict(),
+        }
+        torch.save(parts, path)
+        loaded = torch.load(path, weights_only=True)
+        again = Training("qsgd:s=3,bucket=128", named=named)
+        again.state.load_state_dict(loaded["hook"])
+        again.net.load_state_dict(loaded["net"])
+        again.optimizer.load_state_dict(loaded["optimizer"])
+        for step in range(3, 6):
+            again.step(step)
+        results[str(named)] = [whole.digest(), again.digest(), half.digest()]
+    try:
+        again.state.load_state_dict({**loaded["hook"], "rank": torch.tensor(7)})
+    except ParameterError as error:
+        results["refused"] = str(error)
+    return results
+
+
+def policies() -> dict[str, Any]:
+    """Rules by name, dense tensors, no feedback, and a model of bfloat16."""
+    rules = {"last.*": "raw", "second.*": "sign"}
+    training = Training("topk:k=1", policy=rules, exclude="first.*")
+    plain = Training("mxnet-2bit:threshold=auto", feedback=False, start_iter=0)
+    half = Training("qsgd", dtype=torch.bfloat16)
+    for step in range(3):
+        training.step(step)
+        plain.step(step)
+        half.optimizer.zero_grad()
+        loss_of(half.ddp, batch(step, dist.get_rank()).bfloat16()).backward()
+        half.optimizer.step()
+    return {
+        "residuals": sorted(k for k in training.state.state_dict() if k.startswith("residual")),
+        "plain": sorted(plain.state.state_dict()),
+        "digests": [t.digest() for t in (training, plain, half)],
+    }
+
+
+def mismatch() -> dict[str, Any]:
+    """Ranks with other arguments fail on the first step, and say which."""
+    seed = dist.get_rank() + 3
+    return {"error": error_of(Training("sign", seed=seed), 0)}
+
+
+def communicator() -> dict[str, Any]:
+    """Every method, with messages of every length, none included."""
+    wires = gcodec.torch.TorchCommunicator()
+    own, size = wires.rank, wires.size
+    messages = [bytes([rank]) * (1000 * rank) for rank in range(size)]
+    values = np.arange(6, dtype=np.float32).reshape(2, 3) / 3 + own
+    wires.all_reduce(values)
+    to = [bytes([own, rank]) * (5 * rank + own) for rank in range(size)]
+    partner = own ^ 1
+    return {
+        "gather": [wires.all_gather(messages[own], r) == messages for r in (0, 10, 1500, 5000)],
+        "empty": wires.all_gather(b"") == [b""] * size,
+        "to": wires.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],
+        "sum": values.tolist(),
+        "exchange": wires.exchange(partner, messages[own]) == messages[partner],
+        "broadcast": [wires.broadcast(messages[own], r) == messages[r] for r in range(size)],
+    }
+
+
+def stalled() -> dict[str, Any]:
+    """A rank that does not answer ends the others with an error after the timeout."""
+    training = Training(timeout=1.5)
+    training.step(0)
+    done = Path(sys.argv[3]) / "done"
+    if dist.get_rank() == 1:
+        while not done.exists():
+            time.sleep(0.05)
+        return {}
+    start = time.monotonic()
+    error = error_of(training, 1)
+    done.touch()
+    return {"error": error, "seconds": time.monotonic() - start}
+
+
+def killed() -> dict[str, Any]:
+    """A rank that dies ends the others with an error, soon."""
+    training = Training(timeout=5)
+    for step in range(2):
+        training.step(step)
+    if dist.get_rank() == 1:
+        os._exit(0)
+    start = time.monotonic()
+    errors = [error_of(training, step) for step in (2, 3)]
+    return {"errors": errors, "seconds": time.monotonic() - start}
+
+
+def error_of(training: Training, step: int) -> str | None:
+    try:
+        training.step(step)
+    except (RuntimeError, gcodec.GcodecError) as error:
+        return str(error)
+    return None
+
+
+def main() -> None:
+    rank, size, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=size
+    )
+    results = {}
+    for name in sys.argv[4:]:
+        results[name] = globals()[name]()
+        # At once: a scenario may end this process.
+        (directory / f"rank{rank}.json").write_text(json.dumps(results))
+    if not {"stalled", "killed"} & set(results):  # which leave the group unusable
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""gcodec.jax: arrays in and out, and what runs under jit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.errors import ParameterError
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+
+import gcodec.jax  # noqa: E402
+
+SPEC = "qsgd:s=3"
+
+
+def given(dtype: str = "float32") -> Any:
+    return (jax.numpy.arange(-6, 6, dtype="float32").reshape(3, 4) / 4).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_same_bits_outside_and_under_jit(dtype: str) -> None:
+    x = given(dtype)
+    frame = gcodec.jax.encode(x, SPEC, seed=5)
+    assert frame == gcodec.encode(x, SPEC, seed=5)
+    decoded = gcodec.jax.decode(frame)
+    assert isinstance(decoded, jax.Array)
+    assert decoded.dtype == x.dtype
+    whole = jax.jit(lambda x, seed: gcodec.jax.roundtrip(x, SPEC, seed=seed))(x, 5)
+    buffer, length = jax.jit(lambda x: gcodec.jax.encode_padded(x, SPEC, seed=5))(x)
+    assert buffer.size == gcodec.parse(SPEC).max_encoded_nbytes(12)
+    assert bytes(np.asarray(buffer)[: int(length)]) == frame
+    assert not np.asarray(buffer)[int(length) :].any()
+    parts = jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, x))(buffer, length)
+    for found in (whole, parts):
+        assert found.dtype == x.dtype
+        assert np.array_equal(found, decoded)
+
+
+def test_codecs_that_look_at_the_shape_have_room() -> None:
+    for spec in ("dct8:chunk=2x2,k=2,layout=tiles", "topk:k=2", "ecsq:step=0.5", "raw"):
+        _, length = gcodec.jax.encode_padded(given(), spec)
+        assert int(length) == len(gcodec.encode(given(), spec))
+        assert gcodec.jax.roundtrip(given()[:0], spec).shape == (0, 4)
+
+
+def test_vmap_encodes_one_by_one() -> None:
+    found = jax.vmap(lambda row: gcodec.jax.roundtrip(row, "sign"))(given())
+    for row, x in zip(found, given(), strict=True):
+        assert np.array_equal(row, gcodec.decode(gcodec.encode(x, "sign")))
+
+
+def test_like_and_devices() -> None:
+    x = given()
+    frame = gcodec.jax.encode(x, "raw")
+    assert gcodec.jax.decode(frame, like=x.astype("bfloat16")).dtype == "bfloat16"
+    device = jax.devices()[0]
+    assert gcodec.jax.decode(frame, device=device).devices() == {device}
+    with pytest.raises(ParameterError, match=r"like\.shape"):
+        gcodec.jax.decode(frame, like=x.T)
+    with pytest.raises(TypeError, match="traced"):
+        jax.jit(lambda x: gcodec.jax.encode(x, "raw"))(x)
+
+
+def test_what_fails_in_a_callback_says_why() -> None:
+    buffer, length = gcodec.jax.encode_padded(given(), "raw")
+    with pytest.raises(Exception, match=r"frame=\(\(3, 4\), 'float32'\): must be \(\(12,\)"):
+        gcodec.jax.decode_padded(buffer, length, given().reshape(-1)).block_until_ready()
+    with pytest.raises(Exception, match="Truncated"):
+        gcodec.jax.decode_padded(buffer, 11, given()).block_until_ready()
+
+
+def test_frames_of_two_gigabytes_are_refused() -> None:
+    x = jax.ShapeDtypeStruct((1 << 29,), np.float32)
+    with pytest.raises(ParameterError, match=r"x\.shape=.*2 GiB"):
+        jax.eval_shape(lambda x: gcodec.jax.encode_padded(x, "raw"), x)
+
+
+def test_without_jax() -> None:
+    code = "import sys; sys.modules['jax'] = None\nimport gcodec.jax"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1].endswith("needs JAX: pip install 'gcodec[jax]'")

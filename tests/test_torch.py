@@ -1,0 +1,217 @@
+"""gcodec.torch without a process group: tensors, messages of buckets, arguments of the hook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.errors import Corrupt, ParameterError
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import gcodec.torch  # noqa: E402
+from gcodec.torch.messages import BucketCoder, Part  # noqa: E402
+from gcodec.torch.settings import Settings  # noqa: E402
+
+DEFAULTS: dict[str, Any] = {
+    "policy": None,
+    "feedback": True,
+    "decay": 1.0,
+    "start_iter": 2,
+    "seed": 0,
+    "exclude": (),
+    "min_numel": 8,
+    "named": True,
+}
+
+
+def settings(codec: Any, **options: Any) -> Settings:
+    return Settings.of(codec, **{**DEFAULTS, **options})
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_tensors(dtype: str) -> None:
+    x = torch.arange(-6, 6, dtype=torch.float32).reshape(3, 4).to(getattr(torch, dtype))
+    x.requires_grad_()
+    frame = gcodec.torch.encode(x.T, "raw", name="w")
+    assert frame == gcodec.encode(x.T, "raw", name="w")
+    decoded = gcodec.torch.decode(frame)
+    assert type(decoded) is torch.Tensor
+    assert decoded.dtype is x.dtype
+    assert torch.equal(decoded, x.T)
+    like = torch.zeros(4, 3, dtype=torch.bfloat16)
+    assert torch.equal(gcodec.torch.decode(frame, like=like), x.T.bfloat16())
+    assert gcodec.torch.decode(frame, device="meta").is_meta
+    with pytest.raises(ParameterError, match=r"like\.shape"):
+        gcodec.torch.decode(frame, like=x)
+    with pytest.raises(TypeError, match="no dense tensor"):
+        gcodec.torch.encode(x.detach().to_sparse(), "raw")
+
+
+def test_without_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None\nimport gcodec.torch"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1].endswith("needs PyTorch: pip install 'gcodec[torch]'")
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def test_codec_of_a_parameter() -> None:
+    chosen = settings("sign", policy={"a.*": "qsgd", "b.*": "raw"}, exclude=["c.*", "*.emb"])
+    assert str(chosen.codec("a.w", (4, 4))) == "qsgd"
+    assert str(chosen.codec("w", (4, 4))) == "sign"
+    for name, shape in (
+        *(("b.w", (4, 4)), ("c.w", (4, 4)), ("d.emb", (4, 4))),
+        *(("w", (16,)), ("w", (1, 7)), ("w", ()), ("w", (0, 100))),
+    ):
+        assert chosen.codec(name, shape) is None
+    assert str(settings(gcodec.Policy([{"codec": "sign"}])).codec("w", (8, 1))) == "sign"
+    assert settings("sign", min_numel=0).codec("w", (0, 3)) is None
+
+
+def test_wrong_arguments() -> None:
+    for options, message in (
+        ({"policy": {"a": "sign"}, "named": False}, "^policy: give model="),
+        ({"exclude": "a", "named": False}, "^exclude: give model="),
+        ({"decay": 2}, "^decay=2"),
+        ({"seed": -1}, "^seed=-1"),
+        ({"start_iter": -1}, "^start_iter=-1"),
+        ({"min_numel": "x"}, "^min_numel='x'"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            settings("sign", **options)
+    with pytest.raises(ParameterError, match="nosuch"):
+        settings("nosuch")
+    assert settings("sign", policy=[{"ndim": 4, "codec": "raw"}], named=False)
+    with pytest.raises(ParameterError, match="init_process_group"):
+        gcodec.torch.TorchCommunicator()
+
+
+# --- messages of a bucket -----------------------------------------------------------------------
+
+NAMES = {"dense": (5,), "a": (8, 8), "b": (3, 7), "scalar": ()}
+
+
+def parts(seed: int, spec: str = "topk:ratio=0.1") -> list[Part]:
+    random = np.random.default_rng(seed)
+    codec = gcodec.parse(spec)
+    return [
+        Part(
+            name,
+            np.asarray(random.standard_normal(shape), np.float32),
+            codec if len(shape) > 1 else None,
+        )
+        for name, shape in NAMES.items()
+    ]
+
+
+def coders(spec: str = "topk:ratio=0.1") -> list[BucketCoder]:
+    return [BucketCoder(gcodec.Feedback(spec, seed=3, rank=rank), 3, rank) for rank in range(3)]
+
+
+def kept(coder: BucketCoder) -> dict[str, Any]:
+    assert coder.feedback is not None
+    return {key: value.tolist() for key, value in coder.feedback.state_dict().items()}
+
+
+def test_all_ranks_get_the_same_mean() -> None:
+    every = coders()
+    given = [parts(rank) for rank in range(3)]
+    means = [np.zeros(shape, np.float32) for shape in NAMES.values()]
+    for mine in given:
+        for mean, part in zip(means, mine, strict=True):
+            if part.codec is None:
+                mean += part.values * np.float32(1 / 3)
+    messages = [coder.encode(mine, 0) for coder, mine in zip(every, given, strict=True)]
+    for coder, mine in zip(every, given, strict=True):
+        coder.average(mine, messages)
+    for mine in given:
+        for part, other, mean in zip(mine, given[0], means, strict=True):
+            assert np.array_equal(part.values, other.values)
+            assert part.codec is not None or np.array_equal(part.values, mean)
+    assert np.count_nonzero(given[0][1].values) in range(1, 19)
+
+
+def test_a_step_that_is_given_up_leaves_no_trace() -> None:
+    for spec in ("topk:ratio=0.1", "dct8:chunk=8,k=2"):
+        coder, other = coders(spec)[0], coders(spec)[0]
+        coder.encode(parts(9), 0)
+        coder.give_up()
+        assert kept(coder) == {}
+        assert coder.encode(parts(1), 0) == other.encode(parts(1), 0)
+        for one in (coder, other):
+            one.average(parts(1), [one.encode(parts(2), 1)])
+        before = kept(coder)
+        coder.encode(parts(3), 2)
+        assert kept(coder) != before
+        coder.give_up()
+        assert kept(coder) == before
+        assert coder.encode(parts(4), 2) == other.encode(parts(4), 2)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, np.float32(3e38)])
+@pytest.mark.parametrize("spec", ["topk:ratio=0.1", "mxnet-2bit"])
+def test_what_cannot_be_coded_goes_as_it_is(value: float, spec: str) -> None:
+    """NaN, Inf, and what passes float32 together with the residual."""
+    first, second, _ = coders(spec)
+    for step, coder in enumerate((first, second)):
+        mine = parts(step, spec)
+        mine[1].values[0] = 2e38
+        coder.average(mine, [coder.encode(mine, 0)])
+    before = kept(first), kept(second)
+    given = [parts(5, spec), parts(6, spec)]
+    given[1][1].values[0, 7] = value
+    messages = [coder.encode(mine, 1) for coder, mine in zip((first, second), given, strict=True)]
+    for coder, mine in zip((first, second), given, strict=True):
+        coder.average(mine, messages)
+    assert np.isfinite(given[0][1].values[0, 7]) == np.isfinite(value)
+    for a, b in zip(*given, strict=True):
+        assert np.array_equal(a.values, b.values, equal_nan=True)
+    for old, coder in zip(before, (first, second), strict=True):
+        new = kept(coder)
+        assert new["residual:a"] == old["residual:a"]
+        assert new["step:a"] == old["step:a"]
+        assert new["step:b"] == old["step:b"] + 1
+
+
+def test_a_gradient_of_zeros_sends_nothing_and_keeps_the_residual() -> None:
+    coder = coders()[0]
+    mine = parts(1)
+    coder.average(mine, [coder.encode(mine, 0)])
+    before = kept(coder)
+    zeros = [part._replace(values=np.zeros_like(part.values)) for part in mine]
+    message = coder.encode(zeros, 1)
+    assert len(message) < 100
+    coder.average(zeros, [message])
+    assert kept(coder) == before
+    assert not any(part.values.any() for part in zeros)
+
+
+def test_without_feedback_seeds_are_of_step_rank_and_name() -> None:
+    pair = [BucketCoder(None, 3, rank) for rank in range(2)]
+    mine = parts(1, "qsgd")
+    texts = {coder.encode(mine, step) for coder in pair for step in range(2)}
+    assert len(texts) == 4
+    pair[0].average(mine, sorted(texts))
+
+
+def test_messages_of_another_bucket() -> None:
+    coder = coders()[0]
+    mine = parts(1)
+    good = coder.encode(mine, 0)
+    other = BucketCoder(None, 0, 1).encode(mine[:2], 0)
+    renamed = BucketCoder(None, 0, 1).encode(
+        [part._replace(name=part.name * 2) for part in mine], 0
+    )
+    for bad in (b"", b"\1", b"\7\7" + good[2:], good[:-1], good + good[2:], other, renamed):
+        with pytest.raises(Corrupt, match=r"^the message of rank 1 is not of this bucket: "):
+            coder.average(parts(1), [good, bad])

@@ -1,0 +1,153 @@
+"""The DDP hook among real processes, which talk gloo over the loopback."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+ROOT = Path(__file__).parent.parent
+SCENARIOS = (
+    *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
+    *("mismatch", "communicator", "stalled"),
+)
+COMPRESSED = ["first.weight", "last.weight", "second.weight"]
+
+
+def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
+    """Return what each rank wrote; None of one that wrote nothing."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "GCODEC_NUM_THREADS": "1",
+    }
+    words = [sys.executable, "-W", "error", str(ROOT / "tests" / "ddp_ranks.py")]
+    ranks = [
+        subprocess.Popen(
+            [*words, str(rank), str(size), str(directory), *scenarios],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    for rank, text in zip(ranks, printed, strict=True):
+        assert rank.returncode == 0, text
+    return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """What each of two ranks saw of a scenario."""
+    found = run_ranks(2, tmp_path_factory.mktemp("pair"), *SCENARIOS)
+    return lambda scenario: [rank[scenario] for rank in found if scenario in rank]
+
+
+def check_exact(seen: list[Any]) -> None:
+    for rank in seen:
+        assert rank["wrong"] == []
+        assert rank["kept"] == dict.fromkeys(rank["kept"], True)
+        assert rank["sent"] < 5 * 4 * rank["values"]
+        names = [f"{kind}:{name}" for kind in ("residual", "step") for name in COMPRESSED]
+        assert rank["keys"] == sorted([*names, "iteration", "rank", "size"])
+        assert rank["digest"] == seen[0]["digest"]
+        assert rank["received"] == sum(other["sent"] for other in seen) - rank["sent"]
+
+
+@pytest.mark.parametrize("scenario", ["exact", "exact_at_random"])
+def test_gradients_are_those_of_feedback_on_each_rank(
+    pair: Callable[[str], list[Any]], scenario: str
+) -> None:
+    check_exact(pair(scenario))
+
+
+def test_four_ranks_of_which_one_dies(tmp_path: Path) -> None:
+    seen = run_ranks(4, tmp_path, "exact_at_random", "communicator", "killed")
+    check_exact([rank["exact_at_random"] for rank in seen])
+    for rank in seen:
+        check_communicator(rank["communicator"], 4)
+    left = [rank["killed"] for rank in seen if "killed" in rank]
+    assert len(left) == 3
+    for rank in left:
+        first, second = rank["errors"]
+        assert "ddp_hook: step 2: " in first
+        assert second.startswith("the exchange failed before: ")
+        assert rank["seconds"] < 25
+
+
+def test_steps_without_an_exchange(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("no_sync")
+    assert first == second
+    assert first["close"]
+
+
+def test_infinity_is_seen_and_leaves_residuals_alone(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("nonfinite")
+    assert first == second
+    assert first["infinite"] == ["second.weight"]
+    assert first["same"] == ["rank", "residual:second.weight", "size", "step:second.weight"]
+    assert first["moved"]
+    assert first["finite"]
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("resume")
+    for named in ("True", "False"):
+        whole, again, half = first[named]
+        assert whole == again != half
+        assert first[named] == second[named]
+    assert first["refused"] == "state['rank']=7: must be 0: each has its own"
+
+
+def test_rules_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("policies")
+    assert first == second
+    assert first["residuals"] == ["residual:second.weight"]
+    assert first["plain"] == ["iteration", "rank", "size"]
+
+
+def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("mismatch"):
+        assert rank["error"] == "ddp_hook: the ranks differ: seed=3 on rank 0, 4 on rank 1"
+
+
+def test_a_rank_that_does_not_answer(pair: Callable[[str], list[Any]]) -> None:
+    waiting, _ = pair("stalled")
+    assert "ddp_hook: step 1: " in waiting["error"]
+    assert waiting["seconds"] < 15
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_communicator(pair: Callable[[str], list[Any]], rank: int) -> None:
+    check_communicator(pair("communicator")[rank], 2)
+
+
+def check_communicator(seen: Any, size: int) -> None:
+    third = 1 / 3
+    expected = [[size * (i + 3 * j) * third + sum(range(size)) for i in range(3)] for j in (0, 1)]
+    assert seen.pop("sum") == [pytest.approx(row) for row in expected]
+    assert seen == {
+        "gather": [True] * 4,
+        "empty": True,
+        "to": True,
+        "exchange": True,
+        "broadcast": [True] * size,
+    }
