@@ -7,18 +7,10 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from gcodec import codebooks
-from gcodec.minifloats import MiniFloat
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
 from reference import (
     dct8,
     ecsq,
@@ -37,6 +29,9 @@ from reference import (
     universal,
 )
 from reference import frame as frames
+
+from gcodec import codebooks
+from gcodec.minifloats import MiniFloat
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
 MIDDLE = (128, 128, 128)

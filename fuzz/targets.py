@@ -283,17 +283,19 @@ def differential(data: bytes) -> None:
     )
     if math.prod(read.shape) > MOST_COMPARED:
         return
-    payload = read.payload
-    message = oracle.Message(
-        read.codec, payload.scalars, payload.tobytes(), payload.nbits, read.shape
-    )
-    compare(message, lambda: read.without_seek().codec.decode(payload, read.shape))
+    compare(read)
 
 
-def compare(message: oracle.Message, decode: Callable[[], np.ndarray]) -> bool | None:
-    """Hold what decoding gives against the oracle; tell if there are values, or no oracle."""
+def compare(frame: gcodec.Frame) -> bool | None:
+    """Hold a frame's values against the oracle; tell if there are values, or no oracle.
+
+    A seek table is no part of what an oracle reads, and left out.
+    """
+    payload = frame.without_seek().payload
+    told = payload.scalars, payload.tobytes(), payload.nbits
+    message = oracle.Message(frame.codec, *told, frame.shape)
     try:
-        found = decode().reshape(-1)
+        found = frame.codec.decode(payload, frame.shape).reshape(-1)
     except gcodec.FormatError:
         found = None
     try:
