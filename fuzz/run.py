@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import random
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fuzz.goldens import CORPUS, of_codecs
 from fuzz.targets import TARGETS, run
 
-CORPUS = Path(__file__).parent / "corpus"
+OF_FRAMES = ("frame", "repaired", "stream", "differential", "gcf")
+GOLDENS = 4  # golden vectors of each codec that are seeds
 LONGEST = 8192  # bytes of a mutant
 SLOWEST = 5.0  # seconds that one input may take
 INTERESTING = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 128, 192, 254, 255)
@@ -21,8 +25,10 @@ TOKENS = (b"GCF\x01", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", b"\x00\x00\x0
 
 def corpus(target: str) -> list[bytes]:
     """Return the seeds of a target, the empty input among them."""
-    files = sorted((CORPUS / target).glob("*"))
-    return [b"", *(file.read_bytes() for file in files)]
+    seeds = [b"", *(file.read_bytes() for file in sorted((CORPUS / target).glob("*")))]
+    if target in OF_FRAMES:
+        seeds += [golden.data for golden in of_codecs(GOLDENS) if golden.key is None]
+    return seeds
 
 
 def mutants(seeds: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
@@ -110,20 +116,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--target", choices=[*TARGETS, "all"], default="all")
     amount = parser.add_mutually_exclusive_group()
-    amount.add_argument("--runs", type=int, help="inputs per target")
+    amount.add_argument("--runs", type=int, help="inputs per target, or mutants per codec")
     amount.add_argument("--seconds", type=float, help="time per target (default 10)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
+    how.add_argument("--minimise", metavar="FILE", help="make an input of --target smaller")
+    how.add_argument("--jit", action="store_true", help="mutate and decode in compiled loops")
+    how.add_argument("--guard", action="store_true", help="run inputs between guard pages")
     options = parser.parse_args(arguments)
+    if options.jit:
+        return _in_loops(options.runs or 10**7, options.seed)
+    one = options.replay is not None or options.minimise is not None
+    if one and options.target == "all":
+        parser.error("--replay and --minimise need --target")
     if options.replay is not None:
-        if options.target == "all":
-            parser.error("--replay needs --target")
         run(options.target, bytes.fromhex(options.replay))
         print(f"{options.target}: the input passes")
         return 0
+    if options.minimise is not None:
+        return _minimise(options.target, Path(options.minimise))
+    chosen = list(TARGETS) if options.target == "all" else [options.target]
+    if options.guard:
+        return _between_pages(chosen, options.runs or 1000, options.seed)
     seconds = 10.0 if options.runs is None and options.seconds is None else options.seconds
     failures = 0
-    for name in TARGETS if options.target == "all" else [options.target]:
+    for name in chosen:
         began = time.perf_counter()
         count, failed = fuzz(name, seed=options.seed, runs=options.runs, seconds=seconds)
         spent = time.perf_counter() - began
@@ -132,5 +150,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if failed is not None:
             failures += 1
-            print(f"replay: python -m fuzz --target {name} --replay '{failed.hex()}'")
+            _tell(name, failed)
     return 1 if failures else 0
+
+
+def _tell(target: str, failed: bytes) -> None:
+    print(f"replay: python -m fuzz --target {target} --replay '{failed.hex()}'")
+
+
+def _in_loops(mutants_each: int, seed: int) -> int:
+    """Fuzz the kernels of each codec in compiled loops."""
+    from fuzz.calls import by_codec
+    from fuzz.jitfuzz import fuzz as in_loops
+
+    failures = 0
+    for codec, found in by_codec().items():
+        began = time.perf_counter()
+        count, findings = in_loops(found, mutants_each, seed)
+        rate = count / (time.perf_counter() - began) / 1e6
+        print(f"{codec}: {count} mutants, {len(found)} kernels, {rate:.2f} million a second")
+        for finding in findings:
+            print(f"  {finding.kernel}: {finding.what}: {finding.payload.hex()}")
+        failures += len(findings)
+    return 1 if failures else 0
+
+
+def _between_pages(chosen: Sequence[str], runs: int, seed: int) -> int:
+    """Run the corpus and mutants of it between guard pages."""
+    from fuzz import guard
+
+    failures = 0
+    for name in chosen:
+        rng = random.Random(f"{name} {seed}")
+        seeds = corpus(name)
+        inputs = [*seeds, *itertools.islice(mutants(seeds, rng), runs)]
+        calls = 0
+        for at_end in (True, False):
+            more, findings = guard.replay(functools.partial(run, name), inputs, at_end)
+            calls += more
+            for finding in findings:
+                print(finding.what)
+                _tell(name, inputs[finding.number])
+            failures += len(findings)
+        print(f"{name}: {2 * len(inputs)} inputs, {calls} calls of kernels between guard pages")
+    return 1 if failures else 0
+
+
+def _minimise(target: str, path: Path) -> int:
+    """Write a smaller input that fails alike beside the one in a file."""
+    from fuzz.minimise import minimise
+
+    way, smallest = minimise(target, path.read_bytes())
+    if way is None:
+        print(f"{target}: the input passes")
+        return 1
+    made = path.with_name(path.name + ".min")
+    made.write_bytes(smallest)
+    print(f"{way}\n{made}: {len(smallest)} bytes")
+    _tell(target, smallest)
+    return 0

@@ -7,33 +7,25 @@ broken promise.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import random
-import shutil
-import tempfile
+import math
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import ml_dtypes
 import numpy as np
 
 import gcodec
+from fuzz import files, oracle
+from fuzz.promises import LIMITS, promise, same_bits
+from fuzz.repair import crc, repair
+from fuzz.settings import codec_of, settings
 from gcodec import entropy
 from gcodec.codec import Codec
-from gcodec.codecs import by_id
-from gcodec.gradients.dumps import open_dump
-from gcodec.params import Param
-from gcodec.seek import Section
-from gcodec.wire import Reader
 
-LIMITS = gcodec.Limits(max_elements=1 << 16, max_bytes=1 << 19)
 DTYPES = [np.dtype(kind) for kind in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
-NUMBERS = (0.5, 1e-3, 7.25, 0, 1, 2, 3, 5, 32)
 CODES = tuple(
     entropy.parse(spec)
     for spec in (
@@ -42,56 +34,8 @@ CODES = tuple(
         *(f"golomb:b={3 * 2**61}", f"golomb:b={2**64 - 1}"),
     )
 )
-MOST_SETTINGS = 200  # combinations of parameters, of a codec
 MOST_BITS = 1 << 16  # of the words that a target writes
-
-
-class BrokenPromiseError(AssertionError):
-    """Something that holds for all inputs did not hold for these bytes."""
-
-
-def _promise(holds: bool, what: str) -> None:
-    if not holds:
-        raise BrokenPromiseError(what)
-
-
-@functools.cache
-def settings(cls: type[Codec]) -> tuple[Codec, ...]:
-    """Codecs of a class with each word, and a few numbers, in each parameter, and combinations."""
-    values = [(d, (d.default, *_allowed(d))) for d in cls.declared()]
-    rows = [{d.name: value} for d, found in values for value in found]
-    rng = random.Random(cls.name)
-    rows += [{d.name: rng.choice(found) for d, found in values} for _ in range(MOST_SETTINGS)]
-    made: dict[str, Codec] = {}
-    for row in rows:
-        with contextlib.suppress(gcodec.ParameterError):
-            codec = cls.from_mapping(row)
-            made.setdefault(str(codec), codec)
-    return tuple(made.values())
-
-
-def _allowed(declared: Param) -> list[Any]:
-    """Return the words of a parameter, and those numbers that it takes."""
-    found = []
-    for value in (*getattr(declared.kind, "words", ()), *NUMBERS):
-        with contextlib.suppress(gcodec.ParameterError):
-            declared.kind.check(declared.name, value)
-            found.append(value)
-    return found
-
-
-def _codec(number: int, setting: int) -> Codec:
-    """Choose a codec by two bytes: its id, or any other number, and a setting."""
-    classes = list(gcodec.codecs().values())
-    own = [cls for cls in classes if cls.id == number]
-    found = settings(own[0] if own else classes[number % len(classes)])
-    return found[setting % len(found)]
-
-
-def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    with np.errstate(invalid="ignore"):
-        nan = np.isnan(a) & np.isnan(b)
-        return a.dtype == b.dtype and a.shape == b.shape and bool(np.all((a == b) | nan))
+MOST_COMPARED = 3000  # elements that a slow oracle is asked about
 
 
 def frame(data: bytes) -> None:
@@ -102,10 +46,10 @@ def frame(data: bytes) -> None:
     except gcodec.FormatError:
         return
     again = gcodec.Frame.from_bytes(read.to_bytes(), limits=LIMITS)
-    _promise(_same_bits(again.decode(), decoded), "a frame that is written again decodes alike")
+    promise(same_bits(again.decode(), decoded), "a frame that is written again decodes alike")
     packed = read.codec.pack(read.codec.unpack(read.payload, read.shape))
-    _promise(
-        _same_bits(
+    promise(
+        same_bits(
             packed.codec.decode(packed, read.shape), read.codec.decode(read.payload, read.shape)
         ),
         "symbols are all that a message says",
@@ -113,14 +57,14 @@ def frame(data: bytes) -> None:
     free = read.codec.seek_blocks is not None  # words, whose code a writer may choose
     if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
-        _promise(same, "one message has one payload")
+        promise(same, "one message has one payload")
     acc = np.zeros(decoded.shape, np.float32)
     gcodec.decode_add(data, acc)
     with np.errstate(all="ignore"):
-        _promise(_same_bits(acc, np.float32(0) + decoded.astype(np.float32)), "decode_add adds")
+        promise(same_bits(acc, np.float32(0) + decoded.astype(np.float32)), "decode_add adds")
     out = np.empty_like(decoded)
     gcodec.decode(data, out=out)
-    _promise(_same_bits(out, decoded), "decode writes to out what it returns")
+    promise(same_bits(out, decoded), "decode writes to out what it returns")
 
 
 def repaired(data: bytes) -> None:
@@ -135,7 +79,7 @@ def stream(data: bytes) -> None:
         for one in gcodec.iter_frames(data, limits=LIMITS):
             end += one.nbytes
             one.decode()
-            _promise(end <= len(data), "frames lie within the bytes")
+            promise(end <= len(data), "frames lie within the bytes")
     except gcodec.FormatError:
         return
 
@@ -155,7 +99,7 @@ def payload(data: bytes) -> None:
     """
     if len(data) < 5:
         return
-    codec, n, raw = _codec(data[0], data[1]), data[2], data[5:]
+    codec, n, raw = codec_of(data[0], data[1]), data[2], data[5:]
     scalars = {}
     for field in codec.message_fields():
         for value in (data[3] / 16, data[3]):
@@ -168,16 +112,16 @@ def payload(data: bytes) -> None:
     except gcodec.ParameterError:
         unsent = set(codec.unresolved()) - {field.name for field in codec.message_fields()}
         told = not unsent and len(scalars) == len(codec.message_fields())
-        _promise(not told or not _fits(codec, scalars), "all was told")
+        promise(not told or not _fits(codec, scalars), "all was told")
         return
-    _promise(decoded.shape == (n,) and decoded.dtype == np.float32, "decode returns the shape")
+    promise(decoded.shape == (n,) and decoded.dtype == np.float32, "decode returns the shape")
 
 
 def roundtrip(data: bytes) -> None:
     """Encode and decode: four bytes choose codec, dtype and shape, the others are the values."""
     if len(data) < 4:
         return
-    codec, dtype = _codec(data[0], data[1]), DTYPES[data[2] % len(DTYPES)]
+    codec, dtype = codec_of(data[0], data[1]), DTYPES[data[2] % len(DTYPES)]
     seed, rows, raw = data[3], data[3] % 5 + 1, np.frombuffer(data, np.uint8)[4:]
     n = raw.size // (rows * dtype.itemsize)
     x = raw[: n * rows * dtype.itemsize].view(dtype).reshape(rows, n)
@@ -187,25 +131,25 @@ def roundtrip(data: bytes) -> None:
         with np.errstate(all="ignore"):
             finite = bool(np.isfinite(x.astype(np.float32)).all())
         sure = "auto" not in str(codec) and codec.takes_all_finite
-        _promise(not finite or not sure, "finite values can be encoded")
+        promise(not finite or not sure, "finite values can be encoded")
         return
-    _promise(len(encoded) <= codec.max_encoded_nbytes(x.size), "max_encoded_nbytes bounds")
+    promise(len(encoded) <= codec.max_encoded_nbytes(x.size), "max_encoded_nbytes bounds")
     read = gcodec.Frame.from_bytes(encoded)
-    _promise(read.to_bytes() == encoded, "a frame that is read is written alike")
+    promise(read.to_bytes() == encoded, "a frame that is read is written alike")
     decoded = gcodec.decode(encoded)
-    _promise(decoded.shape == x.shape and decoded.dtype == x.dtype, "shape and dtype come back")
+    promise(decoded.shape == x.shape and decoded.dtype == x.dtype, "shape and dtype come back")
     symbols = read.codec.unpack(read.payload, x.shape)
     packed = read.codec.pack(symbols)
-    _promise(packed.tobytes() == read.payload.tobytes(), "pack inverts unpack")
+    promise(packed.tobytes() == read.payload.tobytes(), "pack inverts unpack")
     residual = np.zeros(x.shape, np.float32)
     try:
         codec.quantize_residual(x, residual, seed=seed)
     except gcodec.ParameterError:
-        _promise(not residual.any(), "a refused step leaves the residual alone")
+        promise(not residual.any(), "a refused step leaves the residual alone")
         return
     with np.errstate(all="ignore"):
         lacking = x.astype(np.float32) - decoded.astype(np.float32)
-    _promise(_same_bits(residual, lacking), "the residual is what the receiver lacks")
+    promise(same_bits(residual, lacking), "the residual is what the receiver lacks")
 
 
 def words(data: bytes) -> None:
@@ -222,19 +166,19 @@ def words(data: bytes) -> None:
     start = min(data[2] // 8, len(text))
     with contextlib.suppress(gcodec.FormatError):
         values, end = code.decode(text, count, start=start)
-        _promise(values.size == count and start <= end <= len(text), "words lie within the bits")
-        _promise(code.encode(values).to01() == text[start:end], "values have one word each")
+        promise(values.size == count and start <= end <= len(text), "words lie within the bits")
+        promise(code.encode(values).to01() == text[start:end], "values have one word each")
     values = np.frombuffer(raw, np.uint64, len(raw) // 8) >> np.uint64(data[1] % 64)
     try:
         lengths = code.lengths(values)
     except gcodec.ParameterError:
-        _promise(bool((values < code.first).any()), "values from the first one on have words")
+        promise(bool((values < code.first).any()), "values from the first one on have words")
         return
     values = values[np.cumsum(np.minimum(lengths, MOST_BITS)) < MOST_BITS]
     bits = code.encode(values)
-    _promise(bits.nbits == lengths[: values.size].sum(), "lengths are those of the words")
+    promise(bits.nbits == lengths[: values.size].sum(), "lengths are those of the words")
     found, end = code.decode(bits, values.size)
-    _promise(end == bits.nbits and bool((found == values).all()), "values come back")
+    promise(end == bits.nbits and bool((found == values).all()), "values come back")
 
 
 @functools.cache
@@ -291,17 +235,17 @@ def seek(data: bytes) -> None:
     header[4] |= 2
     header += section
     body = honest.without_seek().to_bytes()[len(honest.without_seek().header()) :]
-    changed = bytes(header + _crc(header)) + body
+    changed = bytes(header + crc(header)) + body
     try:
         decoded = gcodec.decode(changed, limits=LIMITS)
         read = gcodec.Frame.from_bytes(changed, limits=LIMITS)
     except gcodec.FormatError:
         return
-    _promise(_same_bits(decoded, honest.without_seek().decode()), "a table changes nothing")
-    _promise(read.to_bytes() == changed, "a frame that is read is written alike")
+    promise(same_bits(decoded, honest.without_seek().decode()), "a table changes nothing")
+    promise(read.to_bytes() == changed, "a frame that is read is written alike")
     if read.seek is not None and read.seek.offsets[-1]:
         again = read.without_seek().with_seek(read.seek.log2_block)
-        _promise(again.to_bytes() == changed, "one payload has one table of a block")
+        promise(again.to_bytes() == changed, "one payload has one table of a block")
 
 
 def spec(data: bytes) -> None:
@@ -310,117 +254,73 @@ def spec(data: bytes) -> None:
         codec = gcodec.parse(data.decode("latin-1"))
     except gcodec.ParameterError:
         return
-    _promise(gcodec.parse(str(codec)) == codec, "specs round-trip")
+    promise(gcodec.parse(str(codec)) == codec, "specs round-trip")
     if not codec.unresolved():
         codec.write_parameters()
 
 
-def _dump(suffix: str, data: bytes) -> None:
-    path = _scratch() / f"fuzzed{suffix}"
-    path.write_bytes(data)
+def differential(data: bytes) -> None:
+    """Read a frame, its checksums made right, as the oracles do: the same values, or an error."""
+    whole = repair(data)
     try:
-        with open_dump(path, limits=LIMITS) as dump:
-            for entry in dump.entries:
-                with contextlib.suppress(gcodec.FormatError):
-                    dump.load(entry)
+        outline: Any = oracle.frames.parse(whole)
+        outline = outline if outline["end"] == len(whole) else None
+    except oracle.ERRORS:
+        outline = None
+    try:
+        read = gcodec.Frame.from_bytes(whole, limits=LIMITS)
     except gcodec.FormatError:
         return
+    if outline is None:  # fill is looked at when a payload is decoded
+        with contextlib.suppress(gcodec.FormatError):
+            read.decode()
+            promise(False, "what the specification refuses is refused")
+        return
+    found = (outline["shape"], outline["payload"], outline["nbits"], outline["name"])
+    promise(
+        found == (read.shape, read.payload.tobytes(), read.payload.nbits, read.name),
+        "fields are what they are by the specification",
+    )
+    if math.prod(read.shape) > MOST_COMPARED:
+        return
+    compare(read)
 
 
-@functools.cache
-def _scratch() -> Path:
-    path = tempfile.mkdtemp(prefix="gcodec-fuzz-")
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return Path(path)
+def compare(frame: gcodec.Frame) -> bool | None:
+    """Hold a frame's values against the oracle; tell if there are values, or no oracle.
 
-
-def npy(data: bytes) -> None:
-    """Read a .npy file."""
-    _dump(".npy", data)
-
-
-def npz(data: bytes) -> None:
-    """Read a .npz file."""
-    _dump(".npz", data)
-
-
-def safetensors(data: bytes) -> None:
-    """Read a .safetensors file."""
-    _dump(".safetensors", data)
-
-
-def pt(data: bytes) -> None:
-    """Read a .pt file."""
-    _dump(".pt", data)
+    A seek table is no part of what an oracle reads, and left out.
+    """
+    payload = frame.without_seek().payload
+    told = payload.scalars, payload.tobytes(), payload.nbits
+    message = oracle.Message(frame.codec, *told, frame.shape)
+    try:
+        found = frame.codec.decode(payload, frame.shape).reshape(-1)
+    except gcodec.FormatError:
+        found = None
+    try:
+        with np.errstate(all="ignore"):
+            expected = oracle.decode(message)
+    except oracle.NoOracleError:
+        return None
+    except oracle.ERRORS:
+        expected = None
+    promise((found is None) == (expected is None), f"the oracle says otherwise: {expected}")
+    if found is not None and expected is not None:
+        bits = found.view(np.uint32) == expected.view(np.uint32)
+        nan = np.isnan(found) & np.isnan(expected)
+        promise(bool(np.all(bits | nan)), "values are those of the oracle")
+    return found is not None
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
         *(frame, repaired, stream, payload, roundtrip, words, seek, spec),
-        *(npy, npz, safetensors, pt),
+        *(differential, files.gcf, files.command),
+        *(files.npy, files.npz, files.safetensors, files.pt),
     )
 }
-
-
-def repair(data: bytes) -> bytes:
-    """Return a frame with its magic, and its checksums where its fields say that they are."""
-    out = bytearray(b"GCF\x01" + data[4:])
-    if len(out) < 8:
-        return bytes(out)
-    at = 8
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while at < len(out) and shift < 70:
-            byte = out[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        return value
-
-    for _ in range(out[7]):
-        number()
-    if out[4] & 1:
-        name_nbytes = number()  # which moves `at`
-        at += name_nbytes
-    parameters = at
-    for _ in range(2):
-        at += 1 + (out[at] if at < len(out) else 0)
-    nbits = number()
-    if out[4] & 2 and at < len(out):
-        at += _table_nbytes(bytes(out), parameters, at)
-    body = at + 4
-    end = body + -(-nbits // 8)
-    if end + 4 > len(out):
-        # Too short for its payload: let it end where the bytes do.
-        end = len(out) - 4
-    if body > end:
-        return bytes(out)
-    out[at:body] = _crc(out[:at])
-    out[end : end + 4] = _crc(out[body:end])
-    return bytes(out[: end + 4]) if not out[4] & 4 else bytes(out)
-
-
-def _table_nbytes(data: bytes, parameters: int, at: int) -> int:
-    """Bytes of a frame's seek table, which depend on its parameters."""
-    blocks = "elements"
-    with contextlib.suppress(gcodec.GcodecError):
-        cls = by_id(data[5])
-        fields = data[parameters + 1 : parameters + 1 + data[parameters]]
-        codec = cls.from_mapping(cls.read_parameters(memoryview(fields)))
-        blocks = codec.seek_blocks or blocks
-    reader = Reader(data, at)
-    with contextlib.suppress(gcodec.FormatError):
-        Section.take(reader, blocks)
-    return reader.at - at
-
-
-def _crc(data: bytearray) -> bytes:
-    return int(google_crc32c.value(bytes(data))).to_bytes(4, "little")
 
 
 def run(name: str, data: bytes) -> None:

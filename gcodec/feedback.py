@@ -135,6 +135,9 @@ class Feedback:
         ------
         ParameterError, TypeError
             The residual and the step count are then as they were.
+        MemoryError
+            Where a step is broken off, by this or by an interrupt, no one knows how much of it the
+            residual holds: it is dropped, and begins at zero again.
         """
         encode_name(name)  # refuses what a frame cannot bear before anything changes
         tensor = intake(grad, "grad")
@@ -155,17 +158,22 @@ class Feedback:
             prior = None
         try:
             symbols = codec._quantize_residual(tensor, flat, decay, seed, prior)
+            payload = codec.pack(symbols)
+            frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
         except ParameterError:
             self._finite(tensor, flat, decay)  # says it better, if that is the reason
             raise
-        payload = codec.pack(symbols)
+        except BaseException:
+            self._residuals.pop(name, None)
+            self._gradients.pop(name, None)
+            raise
         if self.track:
             self._gradients[name] = _l1_norm(tensor.values)
         self._residuals[name] = residual
         self._steps[name] = step + 1
         if codec.uses_prior:
             self._priors[name] = codec, symbols
-        return Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
+        return frame
 
     def _codec_for(self, name: str, tensor: Tensor) -> Codec:
         if isinstance(self.codec, Policy):

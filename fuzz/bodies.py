@@ -1,0 +1,321 @@
+"""The parts of valid frames that codecs write, with all choices drawn at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from reference import ans as rans
+from reference import (
+    canonical,
+    contexts,
+    dct8,
+    ecsq,
+    fields,
+    leb128,
+    minifloat,
+    minmax,
+    mxnet_sparse,
+    positions,
+    qsgd,
+    randomk,
+    seek,
+    sparse_values,
+    tabled,
+    ternary,
+    topk,
+    universal,
+)
+
+LOG2_BLOCKS = (0, 1, 3, 6, 20, 62)
+
+
+class Body(NamedTuple):
+    """The part of a frame that a codec writes.
+
+    Attributes
+    ----------
+    id : int
+    params, scalars, payload : bytes
+    nbits : int
+    table : seek.Table or None
+        One that fits the payload.
+    """
+
+    id: int
+    params: bytes
+    scalars: bytes
+    payload: bytes
+    nbits: int
+    table: seek.Table | None = None
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _any_floats(rng: random.Random, n: int) -> np.ndarray:
+    """Finite values of all sizes, zeros and subnormals among them."""
+    found = np.frombuffer(rng.randbytes(4 * n), np.uint32).copy()
+    found[[rng.random() < 0.2 for _ in range(n)]] &= np.uint32(0x80000000)
+    x = found.view(np.float32)
+    return np.where(np.isfinite(x), x, np.float32(1)).astype(np.float32)
+
+
+def _scale(rng: random.Random) -> float:
+    return float(np.float32(rng.choice((0.0, -0.0, 1.0, 0.3, 1e-44, 1e-20, 7e5))))
+
+
+def _blocked(rng: random.Random, make: Callable[[int], Any], least: int = 0) -> seek.Table | None:
+    """Return a seek table of some blocks, or none."""
+    if rng.random() < 0.4:
+        return None
+    made: seek.Table = make(rng.choice([log2 for log2 in LOG2_BLOCKS if log2 >= least]))
+    return made
+
+
+def _states(rng: random.Random, make: Callable[[int], Any]) -> seek.Table | None:
+    made: seek.Table | None = None if rng.random() < 0.4 else make(rng.randint(5, 18))
+    return made
+
+
+def _model(rng: random.Random, kind: str, sent: Sequence[int], size: int) -> list[int]:
+    """Return lengths or frequencies that suit symbols, but are not the best for them."""
+    counts = [rng.choice((0, 0, 1, 2, 50)) for _ in range(size)]
+    for place in sent:
+        counts[place] += 1
+    if kind == "huffman":
+        return canonical.lengths_of(counts)
+    return rans.frequencies_of(counts, rng.randint(12, 15)) if sum(map(bool, counts)) > 1 else []
+
+
+def _raw(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    kind = rng.randrange(3)
+    data = rng.randbytes(_size(shape) * (2 if kind else 4))  # NaN and infinities too
+    return Body(1, bytes([kind]) if kind else b"", b"", data, 8 * len(data))
+
+
+def _qsgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n = _size(shape)
+    form, code = rng.choice([(f, c) for c, f in (*qsgd.ALL, *qsgd.TABLED)])
+    s = rng.choice((1, 2, 3, 15, 127) if code in ("huffman", "rans") else (1, 5, 300, 2**24))
+    setting = qsgd.Setting(s, form, rng.choice((0, 1, 7, 4096)), rng.choice(qsgd.NORMS), code)
+    size = qsgd.bucket_of(n, setting.bucket)
+    norms = [np.float32(abs(_scale(rng))) for _ in range(-(-n // size))]
+    quiet = qsgd.silent(norms, n, setting.bucket)
+    largest = min(s, 40) if code == "rice" else s
+    levels = [0 if q or rng.random() < 0.3 else rng.randint(-largest, largest) for q in quiet]
+    rices: tuple[int, ...] | None = None
+    if code == "rice":
+        rices = tuple(rng.randrange(12) for _ in range(2 if form == "sparse" else 1))
+    sent = qsgd.sounding(levels, quiet)
+    model = None
+    if code in ("huffman", "rans") and sent:
+        model = _model(rng, code, sent, 2 * s + 1) or None
+    made = qsgd.write(setting, norms, levels, rices, model)
+    table = None
+    if code == "rans":
+        table = _states(rng, lambda log2: qsgd.seek_table(made, log2)) if sent else None
+    elif code != "packed" and (sent if form == "dense" else any(levels)):
+        table = _blocked(rng, lambda log2: qsgd.seek_table(made, log2))
+    return Body(2, qsgd.parameters(setting), qsgd.scalars(made), made.data, made.nbits, table)
+
+
+def _two_bit(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, threshold = _size(shape), np.float32(rng.choice((0.5, 0.1, np.inf, 1e-30)))
+    scalars = threshold.tobytes()
+    if rng.random() < 0.5:
+        codes = [rng.choice((0, 2, 3)) for _ in range(n)]
+        data = fields.pack(codes, 2, align=4)
+        return Body(3, b"", scalars, data, 8 * len(data))
+    sent = [(i, rng.random() < 0.5) for i in range(n) if rng.random() < 0.3]
+    index = rng.randrange(len(positions.CODES))
+    places = [place for place, _ in sent]
+    choice, table = _index(rng, positions.CODES[index], places, n)
+    text = mxnet_sparse.write(sent, n, positions.CODES[index], choice)
+    params = bytes([0, 1, index]) if index else b"\0\1"
+    scalars += leb128.encode(len(sent))
+    return Body(3, params, scalars, universal.to_bytes(text), len(text), table)
+
+
+def _index(
+    rng: random.Random, code: str, places: Sequence[int], n: int
+) -> tuple[list[int] | None, seek.Table | None]:
+    """Return a choice of parameters for positions, and a seek table, if any."""
+    choice = positions.choice_of(code, places, n)
+    if not places or code == "bitmap":
+        return choice, None
+    if code == "rice":
+        choice = [max(r - 1, 0) if rng.random() < 0.5 else r for r in choice]
+    if code in ("huffman", "rans"):
+        own = positions.classes(places)
+        choice = _model(rng, code, own, positions.class_count(n)) or choice
+    make = lambda log2: positions.seek_table(code, places, n, choice, log2)  # noqa: E731
+    least = positions.LEAST_LOG2_RICE if code == "rice" else 0
+    return choice, _states(rng, make) if code == "rans" else _blocked(rng, make, least)
+
+
+def _one_bit(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n = _size(shape)
+    data = fields.pack([rng.randrange(2) for _ in range(n)], 1, align=4)
+    return Body(4, b"", b"", data, 8 * len(data))
+
+
+def _terngrad(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    how, n = rng.randrange(4), _size(shape)
+    codes = [rng.choice((0, 1, -1)) for _ in range(n)]
+    clip = np.float32(rng.choice((2.5, 0.0, 1e30))).tobytes()
+    params = clip + bytes([how])
+    scalars = np.float32(_scale(rng)).tobytes()
+    packs = ("chapter", "terngrad", "base3", "rans")
+    if packs[how] == "rans":
+        sent = list(ternary.pack(codes, "base3"))
+        if not sent:
+            return Body(5, params, scalars, b"", 0)
+        model = _model(rng, "rans", sent, ternary.BYTES)
+        model = model or tabled.model_of("rans", sent, ternary.BYTES)
+        text = tabled.write("rans", sent, model)
+        table = _states(rng, lambda log2: tabled.seek_table("rans", sent, model, log2))
+        return Body(5, params, scalars, universal.to_bytes(text), len(text), table)
+    data = ternary.pack(codes, packs[how])
+    return Body(5, params, scalars, data, 8 * len(data))
+
+
+def _minmax(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, bits, bucket = _size(shape), rng.randint(1, 8), rng.choice((0, 1, 9, 1000))
+    head = b""
+    for _ in range(-(-n // minmax.bucket_of(n, bucket))):
+        pair = sorted(float(v) for v in np.abs(_any_floats(rng, 2)) / 4)
+        low, high = (pair[0], pair[1]) if rng.random() < 0.7 else (-pair[1] or 0.0, pair[0])
+        low, high = rng.choice(((low, high), (high, high)))
+        head += np.array([low + 0.0, high + 0.0], ">f4").tobytes()
+    codes = [rng.randrange(1 << bits) for _ in range(n)]
+    params = bytes([bits]) + leb128.encode(bucket)
+    return Body(6, params, b"", head + fields.pack(codes, bits), 8 * len(head) + bits * n)
+
+
+def _sign(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, how = _size(shape), rng.randrange(3)
+    scalars = b"" if how == 2 else np.float32(_scale(rng)).tobytes()
+    data = fields.pack([rng.randrange(2) for _ in range(n)], 1)
+    return Body(7, bytes([how]), scalars, data, n)
+
+
+def _minifloat(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n = _size(shape)
+    format, style = rng.choice(minifloat.FORMATS), rng.choice(minifloat.STYLES)
+    code = rng.choice(("none", "huffman", "pair", "planes", "rans"))
+    setting = minifloat.Setting(format, style, code, rng.choice((0, 0, 5, 32)))
+    if setting.width > 4 and code == "pair":
+        setting = setting._replace(code="huffman")
+    alphabet = minifloat.alphabet(setting)
+    few = rng.sample(alphabet, min(len(alphabet), rng.randint(1, 9)))
+    codes = [rng.choice(few) for _ in range(n)]
+    scale = abs(float(np.float32(rng.choice((0.0, 1.0, 0.3, 1e-44, 1e20)))))
+    factors = [rng.randrange(256) for _ in range(minifloat.blocks_of(setting, n))]
+    model = None
+    if setting.code != "none" and n:
+        places = minifloat.places_of(setting, codes)
+        model = _model(rng, setting.kind, places, len(minifloat.symbol_alphabet(setting))) or None
+    made = minifloat.write(setting, scale, codes, model=model, factors=factors)
+    table = None
+    if setting.code != "none" and n:
+        make = lambda log2: minifloat.seek_table(made, log2)  # noqa: E731
+        table = _states(rng, make) if setting.kind == "rans" else _blocked(rng, make)
+    params = minifloat.parameters(setting)
+    return Body(8, params, minifloat.scalars(made), made.data, made.nbits, table)
+
+
+def _topk(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n = _size(shape)
+    places = [i for i in range(n) if rng.random() < rng.choice((0.02, 0.3))]
+    k = len(places) if len(places) < n or rng.random() < 0.5 else n + rng.randrange(2**40)
+    value, index = rng.choice(sparse_values.VALUES), rng.choice(positions.CODES)
+    setting = topk.Setting(value, index, k)
+    x = np.clip(_any_floats(rng, n), -1e38, 1e38)
+    choice, table = _index(rng, index, places, n)
+    made = topk.write(x, places, setting, choice)
+    return Body(9, topk.parameters(setting), b"", made.data, made.nbits, table)
+
+
+def _randomk(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, seed = _size(shape), rng.randrange(2**64)
+    setting = randomk.Setting(
+        rng.choice(sparse_values.VALUES), rng.random() < 0.5, rng.choice((None, 0, 3, 2**62))
+    )
+    x = np.clip(_any_floats(rng, n), -1e30, 1e30)
+    data, nbits = randomk.encode(x, setting, seed)
+    return Body(10, randomk.parameters(setting), randomk.scalars(seed), data, nbits)
+
+
+def _dct8(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    chunk = rng.choice(((1,), (8,), (4, 4), (2, 3, 5)))
+    setting = dct8.Setting(
+        chunk,
+        rng.choice((1, 3, 8, 100)),
+        rng.choice(dct8.LAYOUTS),
+        rng.choice(dct8.VALUES),
+        rng.choice(dct8.INDEXES),
+    )
+    if len(chunk) == 3:
+        setting = setting._replace(layout="flat")
+    grid = dct8.grid_of(setting, shape)
+    count, chunks = min(setting.k, grid.size), []
+    for _ in range(grid.count):
+        places = sorted(rng.sample(range(grid.size), count))
+        top = int(np.float32(rng.choice((0.0, 1.0, 1e-30, 300.0))).view(np.uint32)) >> 15 << 15
+        if setting.values == "sign7":
+            magnitudes = [rng.randint(0, 127) for _ in places]
+            if len(magnitudes) == 1:
+                magnitudes = [127]
+            levels = [(rng.randrange(2) if m else 0, m) for m in magnitudes]
+            scales: tuple[int, ...] = (top,)
+        else:
+            scales = (top, int(np.float32(rng.choice((0.0, -5.0))).view(np.uint32)))
+            levels = [(0, rng.choice((0, 255))) for _ in places]
+            if len(levels) == 1:
+                levels = [(0, 0)]
+        silent = not any(scales)
+        chunks.append(dct8.Chunk(scales, [] if silent else places, [] if silent else levels))
+    text = dct8.text_of(setting, chunks, grid.size)
+    return Body(11, dct8.parameters(setting), b"", universal.to_bytes(text), len(text))
+
+
+def _ecsq(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n = _size(shape)
+    step = np.float32(rng.choice((0.0, 1.0, 1e-30)))
+    if not n or not step:
+        message = ecsq.Message("nearest", step, (0, 255, 7), None)
+        return Body(13, b"", ecsq.scalars(message), b"", 0)
+    width = rng.randint(min(n, 8), n)
+    group = rng.randint(1, width) if n >= 8 * width and rng.random() < 0.8 else 0
+    few = [0, *range(1 + rng.randrange(9), 128, rng.choice((1, 2, 8)))]
+    rows = [rng.choice(few) for _ in range(-(-n // width))]
+    columns = [rng.choice(few) for _ in range(-(-width // group))] if group else []
+    symbols = [rng.choice((0, 0, 0, 2, 3, 4, 9, 252, 253, 255, 7654321)) for _ in range(n)]
+    number = rng.randrange(len(contexts.static_tables()))
+    lists = rng.choice((contexts.RICE, contexts.HUFFMAN, contexts.RANS)), contexts.RICE
+    string = contexts.made(
+        symbols, width, group, (rows, columns), number, rng.choice(contexts.LANES), lists
+    )
+    message = ecsq.Message(rng.choice(ecsq.ROUNDINGS), step, (rng.randrange(256), 0, 255), string)
+    params = ecsq.parameters(message.rounding)
+    return Body(13, params, ecsq.scalars(message), message.data, 8 * len(message.data))
+
+
+WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
+    "raw": _raw,
+    "qsgd": _qsgd,
+    "mxnet-2bit": _two_bit,
+    "mxnet-1bit": _one_bit,
+    "terngrad": _terngrad,
+    "minmax": _minmax,
+    "sign": _sign,
+    "minifloat": _minifloat,
+    "topk": _topk,
+    "randomk": _randomk,
+    "dct8": _dct8,
+    "ecsq": _ecsq,
+}

@@ -1,0 +1,92 @@
+"""What decoders hand to kernels: calls can be recorded, or go another way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gcodec
+from fuzz.goldens import Golden, goldens
+from gcodec.kernels.jit import Kernel
+
+
+class Call(NamedTuple):
+    """A call of a kernel while a frame was decoded.
+
+    Attributes
+    ----------
+    codec : str
+    kernel : Kernel
+    args : tuple
+        As they were before the call; arrays are copies.
+    hostile : int
+        Which of them is the payload, or a part of it.
+    """
+
+    codec: str
+    kernel: Kernel
+    args: tuple[Any, ...]
+    hostile: int
+
+
+@contextlib.contextmanager
+def through(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
+    """Let all kernels be called by ``call(kernel, args)``, meanwhile."""
+    own = Kernel.__call__
+    Kernel.__call__ = lambda self, *args: call(self, args)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Kernel.__call__ = own  # type: ignore[method-assign]
+
+
+def words_of(kernel: Kernel) -> list[str]:
+    """Return the types of a kernel's arguments, such as ``out float32[]``."""
+    return kernel.signature.split(", ")
+
+
+def recorded(golden: Golden) -> list[Call]:
+    """Decode a frame; return those calls of kernels that got bytes of its payload."""
+    data = np.frombuffer(golden.data, np.uint8)
+    first = data.ctypes.data
+    found: list[Call] = []
+
+    def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+        for i, value in enumerate(args):
+            if isinstance(value, np.ndarray) and value.size:
+                inside = first <= value.ctypes.data < first + data.size
+                if inside and words_of(kernel)[i].startswith("in "):
+                    copies = (a.copy() if isinstance(a, np.ndarray) else a for a in args)
+                    found.append(Call(golden.codec, kernel, tuple(copies), i))
+        return kernel.built(*args)
+
+    with through(call):
+        gcodec.decode(data.data, key=golden.key)
+    return found
+
+
+def nbytes_of(call: Call) -> int:
+    """Return the bytes of a call's payload."""
+    return int(call.args[call.hostile].nbytes)
+
+
+def hostile_calls() -> list[Call]:
+    """Return a call for each pair of a codec and a kernel that it gives its payload to."""
+    found: dict[tuple[str, str], Call] = {}
+    for golden in goldens():
+        for call in recorded(golden):
+            pair = golden.codec, call.kernel.name
+            if pair not in found or nbytes_of(call) > nbytes_of(found[pair]):
+                found[pair] = call
+    return list(found.values())
+
+
+def by_codec() -> dict[str, list[Call]]:
+    """Return the calls of `hostile_calls` by their codecs."""
+    found: dict[str, list[Call]] = {}
+    for call in hostile_calls():
+        found.setdefault(call.codec, []).append(call)
+    return found

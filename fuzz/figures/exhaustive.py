@@ -1,0 +1,149 @@
+"""F2: all short payloads, and all values of each byte of golden ones, read as the oracles do."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gcodec
+from fuzz.figures.figure import Figure
+from fuzz.goldens import of_codecs
+from fuzz.promises import BrokenPromiseError
+from fuzz.targets import MOST_COMPARED, compare
+from gcodec.payload import Payload
+
+ONE = struct.pack(">f", 1)
+STRIDE = 1009  # of the two-byte payloads, in the short form
+
+
+class Case(NamedTuple):
+    """A codec, what is in front of the bytes that are tried, numbers of elements, and scalars."""
+
+    spec: str
+    head: bytes
+    sizes: tuple[int, ...]
+    scalars: dict[str, float]
+
+
+CASES = (
+    Case("raw", b"\0\0", (0, 1, 2), {}),
+    Case("raw:dtype=float16", b"", (0, 1, 2), {}),
+    Case("raw:dtype=bfloat16", b"", (0, 1, 2), {}),
+    Case("qsgd:s=3,form=dense", ONE, (1, 2, 4), {}),
+    Case("qsgd:s=3,form=sparse", ONE, (1, 2, 9), {}),
+    Case("qsgd:s=300,form=dense,code=rice", ONE, (1, 2, 3), {"rice": 2}),
+    Case("qsgd:s=3,form=sparse,code=rice", ONE, (1, 2, 9), {"rice": 0, "rice_gap": 1}),
+    Case("qsgd:s=5,form=dense,code=packed", ONE, (1, 2, 4), {}),
+    Case("qsgd:s=1,form=dense,code=huffman", ONE, (1, 2, 3), {}),
+    Case("mxnet-2bit", b"\xbe\x2c", (1, 9, 14, 16), {"threshold": 0.5}),
+    Case("mxnet-1bit", b"\xbe\x2c", (1, 25, 32), {}),
+    Case("mxnet-2bit:form=sparse", b"", (3, 9, 40), {"threshold": 0.5, "count": 2}),
+    Case("mxnet-2bit:form=sparse,index=eliasfano", b"", (9, 40), {"threshold": 0.5, "count": 3}),
+    Case("mxnet-2bit:form=sparse,index=bitmap", b"", (9, 14), {"threshold": 0.5, "count": 2}),
+    Case("mxnet-2bit:form=sparse,index=huffman", b"", (2, 3), {"threshold": 0.5, "count": 2}),
+    Case("terngrad", b"", (0, 1, 5, 8), {"scale": 1.5}),
+    Case("terngrad:pack=terngrad", b"", (0, 1, 4, 7), {"scale": 1.5}),
+    Case("terngrad:pack=base3", b"", (0, 1, 6, 10), {"scale": 1.5}),
+    Case("minmax:bits=1", ONE[:2] + bytes(2) + ONE, (1, 8, 11), {}),
+    Case("minmax:bits=3", bytes(4) + ONE, (1, 4, 5), {}),
+    Case("minmax", struct.pack(">f", -1) + ONE[:2], (1, 2), {}),
+    Case("sign", b"", (0, 1, 9, 16), {"scale": 2.0}),
+    Case("minifloat:style=ieee,code=none", b"", (1, 3, 4), {"scale": 0.5, "table": "empirical"}),
+    Case("minifloat:code=huffman,table=2", b"", (1, 2, 5), {"scale": 0.5, "table": 2}),
+    Case("minifloat:code=pair,table=2", b"", (1, 2, 5), {"scale": 0.5, "table": 2}),
+    Case("minifloat:format=e4m3,code=planes,table=2", b"", (1, 2), {"scale": 0.5, "table": 2}),
+    Case("minifloat:format=e1m1,code=huffman", b"", (1, 2), {"scale": 0.5, "table": "empirical"}),
+    Case("minifloat:code=none,block=2", b"", (1, 2, 3), {"scale": 0.5, "table": "empirical"}),
+    Case("topk:k=1,index=rice", ONE, (1, 9, 500), {}),
+    Case("topk:k=2,index=eliasfano", ONE + ONE, (2, 9, 50), {}),
+    Case("topk:k=2,index=bitmap", ONE + ONE, (2, 9, 16), {}),
+    Case("topk:k=3,index=rice,value=sign", ONE, (4, 9), {}),
+    Case("topk:k=1,index=eliasfano,value=float16", b"", (1, 2, 20), {}),
+    Case("randomk:k=9,value=sign", ONE, (9, 12), {"seed": 3}),
+    Case("randomk:k=1,value=float16", b"", (1, 8), {"seed": 3}),
+    Case("dct8:chunk=2,k=2,index=fixed", struct.pack(">H", 0x7F00), (1, 2), {}),
+    Case("dct8:chunk=8,k=1,index=rice", struct.pack(">H", 0x7F00), (3, 8), {}),
+)
+
+
+def exhaustive(short: bool) -> Figure:
+    """Compare all payloads of up to two bytes behind a head, and all values of golden bytes."""
+    count = values = 0
+    failures: list[str] = []
+    for case, n, payload in _payloads(short):
+        frame = _frame(case, n, payload)
+        count += 1
+        try:
+            values += bool(compare(frame))
+        except BrokenPromiseError as error:
+            failures.append(f"{case.spec} n={n} {payload.hex()}: {error}")
+    few = count
+    for golden in of_codecs(1 if short else 4):
+        if golden.key is not None:
+            continue
+        frame = gcodec.Frame.from_bytes(golden.data).without_seek()
+        if frame.size > MOST_COMPARED:
+            continue
+        for changed in _changed(frame.payload, 97 if short else 1):
+            count += 1
+            try:
+                values += bool(compare(gcodec.Frame(frame.codec, "float32", frame.shape, changed)))
+            except BrokenPromiseError as error:
+                failures.append(f"{golden.name} {changed.tobytes().hex()}: {error}")
+    detail = (
+        f"{few} payloads of up to two bytes behind a head, in {len(CASES)} settings; "
+        f"{count - few} of golden ones with one other byte; {values} have values"
+    )
+    promise = "payloads read as the oracles read them, value or error"
+    return Figure("F2", promise, count, "payloads", failures, detail)
+
+
+def _payloads(short: bool) -> Iterator[tuple[Case, int, bytes]]:
+    for case in CASES:
+        for number in range(257 + (1 << 16)):
+            if short and number % (7 if number <= 256 else STRIDE):
+                continue
+            body = (number - 257).to_bytes(2, "big") if number > 256 else b""
+            if 1 <= number <= 256:
+                body = bytes([number - 1])
+            for n in case.sizes:
+                yield case, n, case.head + body
+
+
+@functools.cache
+def _codec(spec: str) -> Any:
+    return gcodec.parse(spec)
+
+
+def _frame(case: Case, n: int, payload: bytes) -> gcodec.Frame:
+    codec = _codec(case.spec).of_message(case.scalars)
+    data = np.frombuffer(payload, np.uint8)
+    return gcodec.Frame(
+        codec, "float32", (n,), Payload(codec, dict(case.scalars), data, _nbits(case, n, payload))
+    )
+
+
+def _nbits(case: Case, n: int, payload: bytes) -> int:
+    """Return the bits that a payload of a fixed width has, else all."""
+    codec = _codec(case.spec)
+    widths = {"sign": 1, "minmax": getattr(codec, "bits", 0) or 0}
+    if codec.name == "minifloat" and "none" in case.spec and "block" not in case.spec:
+        widths["minifloat"] = 4
+    if codec.name == "qsgd" and "packed" in case.spec:
+        widths["qsgd"] = 4
+    if codec.name not in widths:
+        return 8 * len(payload)
+    wanted = 8 * len(case.head) + n * int(widths[codec.name])
+    return wanted if -(-wanted // 8) == len(payload) else 8 * len(payload)
+
+
+def _changed(payload: Payload, step: int) -> Iterator[Payload]:
+    """Yield the payload with one byte changed, all values of all bytes, or some."""
+    for at in range(0, 256 * payload.data.size, step):
+        data = payload.data.copy()
+        data[at // 256] = at % 256
+        yield payload._replace(data=data)

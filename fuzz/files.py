@@ -1,0 +1,100 @@
+"""Targets that read files, and the command that does."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import math
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+from click.testing import CliRunner
+
+import gcodec
+from fuzz.promises import LIMITS, promise
+from gcodec.cli.main import cli
+from gcodec.gradients.dumps import open_dump
+from gcodec.gradients.frame_file import mapped, outlines
+
+SUFFIXES = (".gcf", ".safetensors", ".npz", ".npy", ".pt")
+VERBS = ("inspect", "verify", "dissect", "decode", "compare", "encode")
+EXITS = (0, 1, 2, 3, 4, 5)  # fine; damaged, wrong usage, not readable, over a limit, unsafe
+
+
+def _dump(suffix: str, data: bytes) -> None:
+    path = _scratch() / f"fuzzed{suffix}"
+    path.write_bytes(data)
+    try:
+        with open_dump(path, limits=LIMITS) as dump:
+            for entry in dump.entries:
+                with contextlib.suppress(gcodec.FormatError):
+                    dump.load(entry)
+    except gcodec.FormatError:
+        return
+
+
+@functools.cache
+def _scratch() -> Path:
+    path = tempfile.mkdtemp(prefix="gcodec-fuzz-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
+
+
+def npy(data: bytes) -> None:
+    """Read a .npy file."""
+    _dump(".npy", data)
+
+
+def npz(data: bytes) -> None:
+    """Read a .npz file."""
+    _dump(".npz", data)
+
+
+def safetensors(data: bytes) -> None:
+    """Read a .safetensors file."""
+    _dump(".safetensors", data)
+
+
+def pt(data: bytes) -> None:
+    """Read a .pt file."""
+    _dump(".pt", data)
+
+
+def gcf(data: bytes) -> None:
+    """List a file of frames by their headers alone."""
+    path = _scratch() / "fuzzed.gcf"
+    path.write_bytes(data)
+    end = 0
+    with contextlib.suppress(gcodec.FormatError):
+        for found in outlines(mapped(path)):
+            promise(found.start == end < found.end <= len(data), "frames lie end to end")
+            end = found.end
+    with contextlib.suppress(gcodec.FormatError):
+        for frame in gcodec.iter_frames(data, limits=LIMITS):
+            end -= frame.nbytes
+            promise(math.prod(frame.shape) <= LIMITS.max_elements, "limits hold")
+        promise(end == 0, "headers and frames tell the same ends")
+
+
+def command(data: bytes) -> None:
+    """Let the command read a file: two bytes choose verb and suffix, the others are the file."""
+    if len(data) < 2:
+        return
+    verb, suffix = VERBS[data[0] % len(VERBS)], SUFFIXES[data[1] % len(SUFFIXES)]
+    path, made = _scratch() / f"given{suffix}", _scratch() / "made.npz"
+    path.write_bytes(data[2:])
+    made.unlink(missing_ok=True)
+    arguments = [verb, *[str(path)] * (1 + (verb == "compare"))]
+    if verb in ("decode", "encode"):
+        arguments += ["-o", str(made)]
+    handlers = signal.getsignal(signal.SIGTERM)
+    result = CliRunner().invoke(cli, arguments)
+    signal.signal(signal.SIGTERM, handlers)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    promise(result.exit_code in EXITS, f"{verb} ends with a code that is documented")
+    left = [one.name for one in _scratch().iterdir() if one.name.startswith("made.npz")]
+    promise(left == (["made.npz"] if made.exists() else []), "no part of a file is left")

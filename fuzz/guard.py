@@ -1,0 +1,208 @@
+"""Guard pages: production kernels between pages that nobody may touch.
+
+While it is on, each array that a kernel gets lies at the end of its memory, or at the start of it:
+one byte read or written beyond it ends the process by a SIGSEGV. So inputs are run in forked
+children, and a child that dies tells which input killed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fuzz.calls import through, words_of
+from gcodec.kernels.jit import Kernel
+
+_PAGE = mmap.PAGESIZE
+_NOBODY = 0  # PROT_NONE
+_LINE = 64  # bytes; what is stored past the cache keeps its place in a line
+
+
+class Region:
+    """Memory between two pages that nobody may touch.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes between, a multiple of a page.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._map = mmap.mmap(-1, nbytes + 2 * _PAGE)
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        address = self._bytes.ctypes.data
+        libc = ctypes.CDLL(None, use_errno=True)
+        for page in (address, address + _PAGE + nbytes):
+            if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE), _NOBODY):
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    def hold(self, array: np.ndarray, at_end: bool, aligned: bool) -> np.ndarray:
+        """Return a copy of a 1-d array that touches the guard page at one end.
+
+        With `aligned`, it keeps the place in its cache line, and there may be a gap.
+        """
+        first, last = _PAGE, _PAGE + self.nbytes - array.nbytes
+        start = last if at_end else first
+        if aligned:
+            off = (array.ctypes.data - self._bytes.ctypes.data - start) % _LINE
+            start += off - _LINE if at_end and off else off
+        held = self._bytes[start : start + array.nbytes].view(array.dtype)
+        held[:] = array
+        return held
+
+
+class Guard:
+    """Calls kernels with their arrays in regions.
+
+    Parameters
+    ----------
+    at_end : bool
+        Whether arrays touch the page behind them, else the one before them.
+    """
+
+    def __init__(self, at_end: bool) -> None:
+        self.calls = 0
+        self._at_end = at_end
+        self._free: dict[int, list[Region]] = {}
+
+    def __call__(self, kernel: Kernel, args: tuple[Any, ...]) -> Any:
+        """Call a kernel."""
+        self.calls += 1
+        held: dict[tuple[int, int], np.ndarray] = {}
+        taken: list[Region] = []
+        given, back = [], []
+        aligned = "stream" in kernel.variant
+        for value, word in zip(args, words_of(kernel), strict=True):
+            if isinstance(value, np.ndarray) and not _overlaps(value, args):
+                place = value.ctypes.data, value.nbytes
+                if place not in held or not value.nbytes:
+                    region = self._take(value.nbytes)
+                    taken.append(region)
+                    held[place] = region.hold(value, self._at_end, aligned)
+                copy = held[place].view(value.dtype)
+                if word.startswith("out "):
+                    back.append((value, copy))
+                value = copy
+            given.append(value)
+        result = kernel.built(*given)
+        for value, copy in back:
+            value[:] = copy
+        for region in taken:
+            self._free[region.nbytes].append(region)
+        return result
+
+    def _take(self, nbytes: int) -> Region:
+        nbytes = max(_PAGE, 1 << (nbytes + _LINE - 1).bit_length())
+        free = self._free.setdefault(nbytes, [])
+        return free.pop() if free else Region(nbytes)
+
+
+def _overlaps(array: np.ndarray, args: tuple[Any, ...]) -> bool:
+    """Tell whether an array shares some, but not all, of its memory with another argument."""
+    start, stop = array.ctypes.data, array.ctypes.data + array.nbytes
+    for other in args:
+        if isinstance(other, np.ndarray) and other is not array:
+            low, high = other.ctypes.data, other.ctypes.data + other.nbytes
+            if low < stop and start < high and (low, high) != (start, stop):
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def guarded(at_end: bool) -> Iterator[Guard]:
+    """Let kernels run between guard pages, on one thread."""
+    before = os.environ.get("GCODEC_NUM_THREADS")
+    os.environ["GCODEC_NUM_THREADS"] = "1"
+    try:
+        guard = Guard(at_end)
+        with through(guard):
+            yield guard
+    finally:
+        del os.environ["GCODEC_NUM_THREADS"]
+        if before is not None:
+            os.environ["GCODEC_NUM_THREADS"] = before
+
+
+class Finding(NamedTuple):
+    """An input that ended a child.
+
+    Attributes
+    ----------
+    number : int
+        Which input.
+    what : str
+        The signal, or the traceback.
+    """
+
+    number: int
+    what: str
+
+
+def replay(
+    target: Callable[[Any], None], inputs: Sequence[Any], at_end: bool
+) -> tuple[int, list[Finding]]:
+    """Run a target on inputs between guard pages, in forked children.
+
+    Returns
+    -------
+    int
+        Calls of kernels.
+    list of Finding
+    """
+    calls, found, start = 0, [], 0
+    while start < len(inputs):
+        number, more, what = _child(target, inputs, start, at_end)
+        calls += more
+        if what is None:
+            break
+        found.append(Finding(number, what))
+        start = number + 1
+    return calls, found
+
+
+def _child(
+    target: Callable[[Any], None], inputs: Sequence[Any], start: int, at_end: bool
+) -> tuple[int, int, str | None]:
+    """Run inputs from `start` on in a child; return the last, the calls, and what ended it."""
+    shared = mmap.mmap(-1, 16)  # the input, and the calls so far
+    with tempfile.TemporaryFile() as told, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of the pool, at rest
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            faulthandler.disable()
+            try:
+                with guarded(at_end) as guard:
+                    for number in range(start, len(inputs)):
+                        shared[:] = struct.pack("qq", number, guard.calls)
+                        target(inputs[number])
+                    shared[:] = struct.pack("qq", len(inputs), guard.calls)
+                code = 0
+            except BaseException:
+                told.write(traceback.format_exc().encode())
+                told.flush()
+            finally:
+                os._exit(code)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        number, calls = struct.unpack("qq", shared[:])
+        if status == 0:
+            return number, calls, None
+        told.seek(0)
+        if status < 0:
+            return number, calls, signal.Signals(-status).name
+        return number, calls, told.read().decode()

@@ -1,0 +1,50 @@
+"""Fuzzing by coverage, where atheris is installed: ``python -m fuzz.guided TARGET``.
+
+gcodec's own Python code is instrumented, but not its kernels, which Numba could not compile then.
+What it finds that is new to it lies in a folder, by default one that is thrown away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fuzz one target until the time is over, or something fails; ends the process."""
+    try:
+        import atheris
+    except ImportError as error:
+        raise ImportError("fuzzing by coverage needs atheris: pip install atheris") from error
+    parser = argparse.ArgumentParser(prog="python -m fuzz.guided", description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", help="keep what is new to it here")
+    options = parser.parse_args(arguments)
+    with atheris.instrument_imports(include=["gcodec"], exclude=["gcodec.kernels"]):
+        from fuzz import run, targets
+    if options.target not in targets.TARGETS:
+        parser.error(f"TARGET is one of {', '.join(targets.TARGETS)}")
+    folder = Path(options.folder or tempfile.mkdtemp(prefix="gcodec-guided-"))
+    folder.mkdir(exist_ok=True)
+    for number, data in enumerate(run.corpus(options.target)):
+        (folder / f"seed{number}").write_bytes(data)
+    limits = [f"-max_total_time={options.seconds}", f"-max_len={run.LONGEST}", "-timeout=20"]
+    try:
+        atheris.Setup(
+            [sys.argv[0], str(folder), f"-seed={options.seed}", *limits],
+            lambda data: targets.run(options.target, data),
+        )
+        atheris.Fuzz()
+    finally:
+        if options.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

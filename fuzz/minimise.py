@@ -1,0 +1,46 @@
+"""Make an input that fails smaller, as long as it fails in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuzz import guard
+from fuzz.targets import run
+
+LARGEST = 4096  # bytes of a file of the corpus
+
+
+def minimised(fails: Callable[[bytes], bool], data: bytes) -> bytes:
+    """Remove pieces, then set bytes to 0, while `fails` says that the input still fails."""
+    size = max(len(data) // 2, 1)
+    while size:
+        at = 0
+        while at < len(data):
+            shorter = data[:at] + data[at + size :]
+            if fails(shorter):
+                data = shorter
+            else:
+                at += size
+        size //= 2
+    for at in range(len(data)):
+        plainer = data[:at] + b"\0" + data[at + 1 :]
+        if data[at] and fails(plainer):
+            data = plainer
+    return data
+
+
+def way_of(target: str, data: bytes) -> str | None:
+    """Tell how a target fails on an input: the error's type and place, a signal, or None."""
+    for at_end in (True, False):
+        _, found = guard.replay(lambda one: run(target, one), [data], at_end)
+        if found:
+            lines = found[0].what.strip().splitlines()
+            place = [line.strip() for line in lines if line.strip().startswith("File ")][-1:]
+            return " ".join([*place, lines[-1].partition(":")[0]])
+    return None
+
+
+def minimise(target: str, data: bytes) -> tuple[str | None, bytes]:
+    """Return how a target fails on an input, and the smallest input found on which it does."""
+    way = way_of(target, data)
+    return way, data if way is None else minimised(lambda one: way_of(target, one) == way, data)

@@ -1,0 +1,231 @@
+"""What the slow oracles of ``tests/reference`` say of a payload: its values, or that it is wrong.
+
+They are written from the specification, and share no line with gcodec.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from reference import (
+    dct8,
+    ecsq,
+    fields,
+    halves,
+    leb128,
+    minifloat,
+    minmax,
+    mxnet,
+    mxnet_sparse,
+    qsgd,
+    randomk,
+    sign,
+    ternary,
+    topk,
+    universal,
+)
+from reference import frame as frames
+
+from gcodec import codebooks
+from gcodec.minifloats import MiniFloat
+
+DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+MIDDLE = (128, 128, 128)
+"""The centroids of a stochastic message of ecsq."""
+
+
+class NoOracleError(Exception):
+    """No oracle reads such messages."""
+
+
+class Message:
+    """A payload, and what belongs to it.
+
+    Parameters
+    ----------
+    codec : Codec
+        With every ``auto`` resolved; only its parameters are looked at.
+    scalars : mapping of str to number
+    data : bytes
+    nbits : int
+    shape : tuple of int
+    """
+
+    def __init__(
+        self,
+        codec: Any,
+        scalars: Mapping[str, Any],
+        data: bytes,
+        nbits: int,
+        shape: tuple[int, ...],
+    ) -> None:
+        self.codec, self.scalars, self.data, self.nbits = codec, scalars, data, nbits
+        self.shape, self.n = shape, math.prod(shape)
+
+    def text(self, expected: int | None = None) -> str:
+        """Return the bits; raise ValueError for wrong fill, or another number than `expected`."""
+        if len(self.data) < -(-self.nbits // 8):
+            raise universal.Truncated("fewer bytes than bits")
+        text = universal.to_text(self.data)
+        if "1" in text[self.nbits :] or len(self.data) != -(-self.nbits // 8):
+            raise universal.Corrupt("fill that is not zero")
+        if expected is not None and self.nbits != expected:
+            raise universal.Corrupt("another number of bits")
+        return text[: self.nbits]
+
+
+def decode(message: Message) -> np.ndarray:
+    """Return the values as float32.
+
+    Raises
+    ------
+    ValueError
+        If the payload is wrong.
+    NoOracleError
+    """
+    found = [getattr(message.codec, name, "") for name in ("code", "form", "packing")]
+    if "context" in found or getattr(message.codec, "trellis", "no") == "yes":
+        raise NoOracleError(str(message.codec))
+    return np.asarray(DECODERS[message.codec.name](message), np.float32)
+
+
+def _finite(value: float) -> np.float32:
+    scale = np.float32(value)
+    if not np.isfinite(scale) or scale < 0:
+        raise universal.Corrupt(f"the scale {scale}")
+    return scale
+
+
+def _packed(m: Message, width: int, align: int = 1) -> list[int]:
+    wanted = align * -(-m.n * width // (8 * align))
+    m.text(8 * wanted if align > 1 else m.n * width)
+    return fields.unpack(m.data, m.n, width, align=align)
+
+
+def _raw(m: Message) -> Any:
+    kind = m.codec.dtype
+    m.text(m.n * (32 if kind == "float32" else 16))
+    if kind == "float32":
+        return np.frombuffer(m.data, "<f4")
+    return halves.widen(np.frombuffer(m.data, "<u2"), kind)
+
+
+def _qsgd(m: Message) -> Any:
+    c = m.codec
+    setting = qsgd.Setting(c.s, c.form, c.bucket, c.norm, c.code)
+    if len(m.data) != -(-m.nbits // 8):
+        raise universal.Truncated("fewer bytes than bits")
+    rices = tuple(int(m.scalars[name]) for name in ("rice", "rice_gap") if name in m.scalars)
+    return qsgd.decode(setting, m.data, m.nbits, m.n, rices)
+
+
+def _two_bit(m: Message) -> Any:
+    threshold = m.codec.threshold
+    if m.codec.server == "yes":
+        threshold = mxnet.server_threshold(float(threshold))
+    with np.errstate(all="ignore"):
+        t = np.float32(threshold)
+    if m.codec.form == "sparse":
+        sent = mxnet_sparse.read(m.text(), m.scalars["count"], m.n, m.codec.index)
+        out = np.zeros(m.n, np.float32)
+        for place, negative in sent:
+            out[place] = -t if negative else t
+        return out
+    if 1 in _packed(m, 2, 4):
+        raise universal.Corrupt("the code 01")
+    return mxnet.decode_two_bit(m.data, m.n, t)
+
+
+def _one_bit(m: Message) -> Any:
+    _packed(m, 1, 4)
+    return mxnet.decode_one_bit(m.data, m.n)
+
+
+def _terngrad(m: Message) -> Any:
+    scale, how = _finite(m.scalars["scale"]), m.codec.packing
+    wanted = {
+        "chapter": 8 * -(-m.n // 4),
+        "terngrad": 8 * (m.n // 4 + 1),
+        "base3": 8 * -(-m.n // 5),
+    }
+    m.text(wanted.get(how))
+    codes = ternary.unpack(m.data, m.n, how, m.nbits)
+    return [scale * np.float32(code) if code else 0 for code in codes]
+
+
+def _minmax(m: Message) -> Any:
+    c = m.codec
+    size = minmax.bucket_of(m.n, c.bucket)
+    m.text(64 * -(-m.n // size) + c.bits * m.n)
+    return minmax.decode(m.data, m.n, c.bits, c.bucket)
+
+
+def _sign(m: Message) -> Any:
+    scale = np.float32(1) if m.codec.scale == "none" else _finite(m.scalars["scale"])
+    _packed(m, 1)
+    return sign.decode(m.data, m.n, float(scale))
+
+
+def _minifloat(m: Message) -> Any:
+    c = m.codec
+    setting = minifloat.Setting(c.format, c.style, c.code, c.block)
+    scale = np.float32(m.scalars["scale"])
+    told, form = m.scalars["table"], MiniFloat(c.format, c.style)
+    table, book = (told + 1 if isinstance(told, int) else 0), None
+    if 0 < table <= codebooks.number_of(form):
+        book = codebooks.counts(form, table - 1).tolist()
+    if len(m.data) != -(-m.nbits // 8):
+        raise universal.Truncated("fewer bytes than bits")
+    return minifloat.decode(setting, m.data, m.nbits, m.n, scale, table, book)
+
+
+def _topk(m: Message) -> Any:
+    setting = topk.Setting(m.codec.value, m.codec.index, *_share(m))
+    return topk.decode(m.data, m.nbits, m.n, setting)
+
+
+def _randomk(m: Message) -> Any:
+    k, ratio = _share(m)
+    setting = randomk.Setting(m.codec.value, "unbiased=yes" in str(m.codec), k, ratio)
+    return randomk.decode(m.data, m.nbits, m.n, setting, int(m.scalars["seed"]))
+
+
+def _share(m: Message) -> tuple[int | None, float]:
+    k = m.codec.k
+    return (None, float(m.codec.ratio)) if k == "ratio" else (int(k), topk.DEFAULT_RATIO)
+
+
+def _dct8(m: Message) -> Any:
+    c = m.codec
+    setting = dct8.Setting(tuple(c.chunk), c.k, c.layout, c.values, c.index)
+    return dct8.decode(m.text(), setting, m.shape)
+
+
+def _ecsq(m: Message) -> Any:
+    step = _finite(m.scalars["step"])
+    centroids = [v for name, v in m.scalars.items() if name != "step"] or MIDDLE
+    return ecsq.read(m.data, m.nbits, m.n, step, centroids)[1]
+
+
+DECODERS: dict[str, Callable[[Message], Any]] = {
+    "raw": _raw,
+    "qsgd": _qsgd,
+    "mxnet-2bit": _two_bit,
+    "mxnet-1bit": _one_bit,
+    "terngrad": _terngrad,
+    "minmax": _minmax,
+    "sign": _sign,
+    "minifloat": _minifloat,
+    "topk": _topk,
+    "randomk": _randomk,
+    "dct8": _dct8,
+    "ecsq": _ecsq,
+}
+ERRORS = (ValueError, struct.error)
+"""What oracles raise for payloads that are wrong."""
+
+__all__ = ["DTYPES", "ERRORS", "Message", "NoOracleError", "decode", "fields", "frames", "leb128"]

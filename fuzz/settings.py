@@ -1,0 +1,48 @@
+"""Codecs in many settings, chosen by two bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from typing import Any
+
+import gcodec
+from gcodec.codec import Codec
+from gcodec.params import Param
+
+NUMBERS = (0.5, 1e-3, 7.25, 0, 1, 2, 3, 5, 32)
+MOST_SETTINGS = 200  # combinations of parameters, of a codec
+
+
+@functools.cache
+def settings(cls: type[Codec]) -> tuple[Codec, ...]:
+    """Codecs of a class with each word, and a few numbers, in each parameter, and combinations."""
+    values = [(d, (d.default, *_allowed(d))) for d in cls.declared()]
+    rows = [{d.name: value} for d, found in values for value in found]
+    rng = random.Random(cls.name)
+    rows += [{d.name: rng.choice(found) for d, found in values} for _ in range(MOST_SETTINGS)]
+    made: dict[str, Codec] = {}
+    for row in rows:
+        with contextlib.suppress(gcodec.ParameterError):
+            codec = cls.from_mapping(row)
+            made.setdefault(str(codec), codec)
+    return tuple(made.values())
+
+
+def _allowed(declared: Param) -> list[Any]:
+    """Return the words of a parameter, and those numbers that it takes."""
+    found = []
+    for value in (*getattr(declared.kind, "words", ()), *NUMBERS):
+        with contextlib.suppress(gcodec.ParameterError):
+            declared.kind.check(declared.name, value)
+            found.append(value)
+    return found
+
+
+def codec_of(number: int, setting: int) -> Codec:
+    """Choose a codec by two bytes: its id, or any other number, and a setting."""
+    classes = list(gcodec.codecs().values())
+    own = [cls for cls in classes if cls.id == number]
+    found = settings(own[0] if own else classes[number % len(classes)])
+    return found[setting % len(found)]

@@ -1,0 +1,62 @@
+"""Valid frames that gcodec's encoder never writes, and what they decode to.
+
+The specification leaves much to a writer: tables of lengths and frequencies, Rice parameters,
+which elements are sent, scales, any bit pattern of a float, blocks of seek tables; and a reader
+must take defaults that are written out. Messages are written by the oracles of ``tests/reference``
+with such choices drawn at random; the same seed gives the same frames.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from reference import frame as frames
+from reference import seek
+
+from fuzz.bodies import WRITERS
+from gcodec.codecs import by_id
+
+SHAPES = ((), (0,), (1,), (2,), (37,), (5, 7), (64,), (3, 1, 50), (300,), (1,) * 32)
+
+
+class Valid(NamedTuple):
+    """A frame, and the name of its codec."""
+
+    codec: str
+    data: bytes
+
+
+def frame(rng: random.Random, codec: str) -> Valid:
+    """Write a frame of a codec."""
+    shape: tuple[int, ...] = rng.choice(SHAPES)
+    body = WRITERS[codec](rng, shape)
+    params = body.params
+    if rng.random() < 0.5:
+        params = _written_out(body.id, params)
+    name = rng.choice((None, None, "", "layer.0/größe", "\0\x1b[31m", "w" * 200))
+    table = None if body.table is None else seek.section(body.table)
+    numbers = body.payload, body.nbits, name
+    dtype = rng.choice((1, 1, 1, 2, 3, 4))
+    data = frames.build(body.id, dtype, shape, params, body.scalars, *numbers, seek=table)
+    return Valid(codec, data)
+
+
+def valid_frames(seed: int, count: int, codecs: Iterable[str] = tuple(WRITERS)) -> Iterator[Valid]:
+    """Yield so many frames of each codec."""
+    for codec in codecs:
+        rng = random.Random(f"{codec} {seed}")
+        for _ in range(count):
+            yield frame(rng, codec)
+
+
+def _written_out(number: int, params: bytes) -> bytes:
+    """Write out the defaults behind the last parameter."""
+    cls = by_id(number)
+    told = len(list(cls.parameters_in(memoryview(params))))
+    for declared in [d for d in cls.declared() if not d.in_message][told:]:
+        if declared.default in declared.kind.unsent:
+            break
+        params += declared.kind.write(declared.default)
+    return params

@@ -1,0 +1,122 @@
+"""The fuzzer finds what it is there to find: writes out of bounds, smaller inputs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuzz import calls, guard, jitfuzz, minimise, run, targets
+from fuzz.goldens import of_codecs
+from gcodec.kernels import jit
+from gcodec.kernels.jit import kernel
+
+posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and mprotect")
+
+
+@kernel("in uint8[], int64, out uint8[]")
+def trusting(data, last, out):
+    """Count bytes, of which none should pass the end of `out` but may, and those before it."""
+    for i in range(data.size):
+        if data[i] <= last:
+            out[np.int64(data[i]) - 40] += np.uint8(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_cached() -> None:
+    """Caches know a kernel by gcodec's sources, which this one is none of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jit, "cache_directory", lambda: None)
+        assert trusting.built
+
+
+def call_of(last: int) -> calls.Call:
+    data, out = np.full(5, 41, np.uint8), np.zeros(16, np.uint8)
+    return calls.Call("none", trusting, (data, last, out), 0)
+
+
+def test_canaries_tell_of_writes_beyond_an_array() -> None:
+    count, found = jitfuzz.fuzz([call_of(99)], 10_000)
+    assert count == 10_000
+    (finding,) = found
+    assert any(byte >= 56 or byte < 24 for byte in finding.payload)
+    fuzzed = jitfuzz.Fuzzed(call_of(99))
+    number = int(finding.what.rpartition(" ")[2])
+    assert fuzzed.mutant(0, number) == finding.payload
+    assert fuzzed.run(0, number, 1) == finding
+    assert fuzzed.run(0, 0, number) is None
+
+
+@pytest.mark.parametrize("codec", ["topk", "mxnet-2bit"])
+def test_mutants_in_loops(codec: str) -> None:
+    found = [
+        one for golden in of_codecs(6) if golden.codec == codec for one in calls.recorded(golden)
+    ]
+    assert found
+    assert all(one.args[one.hostile].tobytes() for one in found)
+    count, findings = jitfuzz.fuzz(found[:3], 30_000, seed=2)
+    assert count >= 30_000 and not findings
+
+
+@posix
+@pytest.mark.parametrize("at_end", [True, False])
+def test_guard_pages(at_end: bool) -> None:
+    def target(byte: int) -> None:
+        data, out = np.full(1, byte, np.uint8), np.zeros(16, np.uint8)
+        trusting(data, 255, out)
+        if byte == 50:
+            raise KeyError(byte)
+
+    count, found = guard.replay(target, [40, 55, 56 if at_end else 20, 41, 50], at_end)
+    assert [finding.number for finding in found] == [2, 4]
+    assert found[0].what == "SIGSEGV"
+    assert "KeyError: 50" in found[1].what
+    assert count >= 3
+    assert "GCODEC_NUM_THREADS" not in os.environ or os.environ["GCODEC_NUM_THREADS"]
+
+
+@posix
+@pytest.mark.parametrize("at_end", [True, False])
+def test_frames_between_guard_pages(at_end: bool) -> None:
+    inputs = [golden.data for golden in of_codecs(3) if golden.key is None]
+    count, found = guard.replay(lambda data: targets.run("frame", data), inputs, at_end)
+    assert not found
+    assert count > 3 * len(inputs)
+
+
+@posix
+def test_the_command_of_guard_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--target", "stream", "--guard", "--runs", "50"]) == 0
+    assert "calls of kernels between guard pages" in capsys.readouterr().out
+
+
+@posix
+def test_minimise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fragile(data: bytes) -> None:
+        if b"x" in data and len(data) >= 3:
+            raise KeyError(len(data))
+
+    monkeypatch.setitem(targets.TARGETS, "spec", fragile)
+    way, smallest = minimise.minimise("spec", b"abcdefxghijk")
+    assert way is not None and way.endswith("KeyError")
+    assert sorted(smallest) == sorted(b"\0\0x")
+    path = tmp_path / "input"
+    path.write_bytes(b"12x4")
+    assert run.main(["--target", "spec", "--minimise", str(path)]) == 0
+    assert len((tmp_path / "input.min").read_bytes()) == 3
+    path.write_bytes(b"1")
+    assert run.main(["--target", "spec", "--minimise", str(path)]) == 1
+
+
+def test_guided_fuzzing_tells_what_it_needs() -> None:
+    """It is run where atheris is, and says so where it is not."""
+    program = (
+        "import sys; sys.modules['atheris'] = None; from fuzz import guided; guided.main(['spec'])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=run.CORPUS.parents[1], capture_output=True, text=True)
+    assert "pip install atheris" in done.stderr
