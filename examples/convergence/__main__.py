@@ -1,0 +1,109 @@
+"""Train all models with all methods, and tell what they come to.
+
+    python -m examples.convergence
+
+Runs that are in the file of results are not repeated, so a run of all may be stopped and gone on
+with. Needs torch, scikit-learn and matplotlib.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+from rich.table import Table
+
+from examples.convergence import report
+from examples.convergence.methods import methods
+from examples.convergence.runs import Outcome, run
+from examples.convergence.tasks import TASKS, Task
+from examples.convergence.tasks import chosen as tasks_of
+
+
+def known(path: Path) -> list[Outcome]:
+    """Return the outcomes that a file has."""
+    if not path.exists():
+        return []
+    return [Outcome(*json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+
+
+def show(tasks: dict[str, Task], outcomes: list[Outcome], console: Console) -> None:
+    """Print a table for each task."""
+    for key, task in tasks.items():
+        head, _, *rows = report.table(key, task, outcomes)
+        shown = Table(title=task.title, title_justify="left", box=None)
+        for place, name in enumerate(head.strip("| ").split(" | ")):
+            shown.add_column(name, justify="left" if place < 3 else "right")
+        for row in rows:
+            shown.add_row(*(cell.strip("*`") for cell in row.strip("| ").split(" | ")))
+        console.print(shown)
+
+
+@click.command()
+@click.option(
+    "--task", "names", multiple=True, type=click.Choice(list(TASKS)), help="Default: all."
+)
+@click.option("--method", "chosen", multiple=True, help="By name. Default: all.")
+@click.option("--seeds", default=3, show_default=True, help="Runs of each method.")
+@click.option("--steps", type=int, help="Of each run, in place of the task's own.")
+@click.option("--jobs", default=2, show_default=True, help="Runs at once, in processes.")
+@click.option("--results", type=click.Path(path_type=Path), default=Path("convergence.jsonl"))
+@click.option("--page", type=click.Path(path_type=Path), help="Write the tables there.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write the plot there, as SVG.")
+@click.option("--cifar", "folder", type=click.Path(exists=True, path_type=Path), help="CIFAR-10.")
+def main(
+    names: tuple[str, ...],
+    chosen: tuple[str, ...],
+    seeds: int,
+    steps: int | None,
+    jobs: int,
+    results: Path,
+    page: Path | None,
+    plot: Path | None,
+    folder: Path | None,
+) -> None:
+    """Train small models with compressed gradients, and compare them with dense ones."""
+    tasks, console = tasks_of(names, folder, steps), Console()
+    outcomes = known(results)
+    done = {outcome[:3] for outcome in outcomes}
+    wanted = [
+        (key, task, name, seed)
+        for seed in range(seeds)
+        for key, task in tasks.items()
+        for name in methods(task.optimiser)
+        if not chosen or name in chosen
+    ]
+    wanted = [one for one in wanted if (one[0], one[2], one[3]) not in done]
+    context = multiprocessing.get_context("spawn")
+    with (
+        Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as bar,
+        ProcessPoolExecutor(jobs, context) as pool,
+        results.open("a", encoding="utf-8") as file,
+    ):
+        line = bar.add_task("runs", total=len(wanted))
+        # Tasks have functions that no process can be sent; names are enough.
+        again = folder, steps
+        waiting = [pool.submit(run, key, name, seed, *again) for key, _, name, seed in wanted]
+        for future in as_completed(waiting):
+            outcome = future.result()
+            outcomes.append(outcome)
+            file.write(json.dumps(outcome) + "\n")
+            file.flush()
+            bar.advance(line)
+    show(tasks, outcomes, console)
+    if plot is not None:
+        report.draw(tasks, outcomes, plot)
+    if page is not None:
+        where = "convergence.svg" if plot is None else plot.resolve()
+        if plot is not None and plot.resolve().is_relative_to(page.resolve().parent):
+            where = plot.resolve().relative_to(page.resolve().parent)
+        page.write_text(report.page(tasks, outcomes, str(where)), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

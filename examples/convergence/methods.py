@@ -1,0 +1,122 @@
+"""How workers agree on a mean gradient: all methods that are compared, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+import gcodec
+from gcodec.training import DGC, Communicator, PowerSGD, all_gather_mean
+from gcodec.training.collectives import dense_mean
+
+SMALL = 1024
+"""Values of a tensor below which it is sent as it is, with all other such ones in one message."""
+
+Gradients = Mapping[str, np.ndarray]
+Average = Callable[[int, Gradients], Gradients]
+
+
+class Method(NamedTuple):
+    """A method.
+
+    Attributes
+    ----------
+    start : callable or None
+        Gets a communicator; returns a function of a step and gradients to their mean. None for
+        1-bit Adam, which is an optimiser.
+    spec : str
+        Of its frames, or in words.
+    feedback : {"yes", "no", ""}
+        Whether what is left out of a step is sent later; empty where nothing is, or always.
+    momentum_inside : bool
+        Whether the optimiser must not have momentum.
+    """
+
+    start: Callable[[Communicator], Average] | None
+    spec: str
+    feedback: str = ""
+    momentum_inside: bool = False
+
+
+def dense(communicator: Communicator) -> Average:
+    """Average gradients as they are."""
+
+    def average(step: int, gradients: Gradients) -> Gradients:
+        means = dense_mean(communicator, list(gradients.values()))
+        return dict(zip(gradients, means, strict=True))
+
+    return average
+
+
+def framed(spec: str, decay: float) -> Callable[[Communicator], Average]:
+    """Average frames of a codec; with a decay of 0 there is no feedback."""
+
+    def start(communicator: Communicator) -> Average:
+        feedback = gcodec.Feedback(spec, decay=decay, rank=communicator.rank)
+
+        def average(step: int, gradients: Gradients) -> Gradients:
+            large, small = _split(gradients)
+            frames = [feedback.compress(name, x) for name, x in large.items()]
+            rest = np.concatenate([x.reshape(-1) for x in small.values()])
+            frames.append(gcodec.encode(rest, "raw"))
+            *means, joined = all_gather_mean(communicator, frames)
+            found = dict(zip(large, means, strict=True)) | _parted(small, joined)
+            return {name: found[name] for name in gradients}
+
+        return average
+
+    return start
+
+
+def dgc(communicator: Communicator, momentum: float) -> Average:
+    """Average by deep gradient compression: 1 % of the values, after four short epochs."""
+    method = DGC(communicator, density=0.01, momentum=momentum, clip=4.0, min_size=SMALL)
+    return lambda step, gradients: method.average(gradients, epoch=step // 10)
+
+
+def power_sgd(communicator: Communicator) -> Average:
+    """Average factors of rank 4."""
+    method = PowerSGD(communicator, rank=4)
+    return lambda step, gradients: method.average(gradients)
+
+
+def _split(gradients: Gradients) -> tuple[Gradients, Gradients]:
+    large = {name: x for name, x in gradients.items() if x.size >= SMALL}
+    return large, {name: x for name, x in gradients.items() if x.size < SMALL}
+
+
+def _parted(small: Gradients, joined: np.ndarray) -> dict[str, np.ndarray]:
+    found, at = {}, 0
+    for name, x in small.items():
+        found[name] = joined[at : at + x.size].reshape(x.shape)
+        at += x.size
+    return found
+
+
+FRAMED = {
+    "QSGD": ("qsgd:s=15,bucket=512", 1.0),
+    "TernGrad": ("terngrad", 1.0),
+    "2-bit": ("mxnet-2bit:threshold=auto", 1.0),
+    "CO3 fp4": ("minifloat:style=ieee", 0.9),
+    "DCT": ("dct8:chunk=16x16,k=16", 1.0),
+    "top-1 %": ("topk:ratio=0.01", 1.0),
+    "ecsq": ("ecsq:bits=1", 1.0),
+    "1-bit": ("sign", 1.0),
+}
+
+
+def methods(optimiser: str) -> dict[str, Method]:
+    """Return all methods, for a task whose optimiser is "sgd" or "adam"."""
+    momentum = 0.9 if optimiser == "sgd" else 0.0
+    found = {"dense": Method(dense, "all-reduce")}
+    for name, (spec, decay) in FRAMED.items():
+        found[name] = Method(framed(spec, decay), spec, "yes")
+        found[f"{name}, none"] = Method(framed(spec, 0.0), spec, "no")
+    found["DGC"] = Method(lambda c: dgc(c, momentum), "topk:ratio=0.01", "yes", True)
+    found["PowerSGD"] = Method(power_sgd, "rank 4", "yes")
+    if optimiser == "sgd":
+        found["dense Adam"] = Method(dense, "all-reduce")
+    found["1-bit Adam"] = Method(None, "sign, two phases", "yes")
+    return found

@@ -1,0 +1,153 @@
+"""What all runs come to: a page with a table for each task, and a plot."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from examples.convergence.methods import methods
+from examples.convergence.runs import WORKERS, Outcome
+from examples.convergence.tasks import Task
+
+POINT, SHARE = 1.0, 0.02
+"""How far from dense is near: percentage points of accuracy, share of a loss."""
+
+TEXT = """\
+# Do models still learn?
+
+Small real models, trained by {workers} workers with data of their own, which are threads of one
+process; every message is encoded, sent, counted and decoded. Made by
+`python -m examples.convergence`; numbers depend on the version of PyTorch, and the text on that of
+Python.
+
+Scores are means of {seeds} seeds, ± their standard deviation. *From dense* is **bold** where it is
+more than {point:g} point of accuracy, or {share:g} % of the loss, worse. *Bits sent* are those a
+worker sends in a step, for each value of the model: a dense ring of four sends 48. Frames go to
+three others, so a frame of b bits for each value counts 3·b. Tensors of fewer than 1024 values are
+sent as they are by all. 1-bit Adam has dense gradients in 15 % of its steps.
+"""
+
+Outcomes = dict[str, list[Outcome]]
+
+
+def by_method(outcomes: Iterable[Outcome], key: str) -> Outcomes:
+    """Return the outcomes of a task, in the order of methods."""
+    found: Outcomes = {}
+    for outcome in outcomes:
+        if outcome.task == key:
+            found.setdefault(outcome.method, []).append(outcome)
+    return found
+
+
+def worse(task: Task, score: float, dense: float) -> float:
+    """Return by how much a score is worse than that of dense gradients, near being 1."""
+    if task.metric == "accuracy":
+        return (dense - score) / POINT
+    return (score / dense - 1) / SHARE
+
+
+def baseline(name: str, found: Outcomes) -> str:
+    """Return the dense method to which another one is compared."""
+    return "dense Adam" if name == "1-bit Adam" and "dense Adam" in found else "dense"
+
+
+def mean(some: list[Outcome]) -> float:
+    """Return the mean score."""
+    return statistics.fmean(outcome.score for outcome in some)
+
+
+def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the lines of a task's table."""
+    found = by_method(outcomes, key)
+    unit = "accuracy, %" if task.metric == "accuracy" else "loss, nats per byte"
+    lines = [
+        f"| method | frames | feedback | {unit} | from dense | bits sent | ratio |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    dense_bits = found["dense"][0].bits
+    for name, method in methods(task.optimiser).items():
+        if name not in found:
+            continue
+        some = found[name]
+        failed = [outcome for outcome in some if math.isnan(outcome.score)]
+        bits = statistics.fmean(outcome.bits for outcome in some)
+        shown = name.removesuffix(", none")
+        if failed:
+            cells = [f"{len(failed)} of {len(some)} runs failed", "–", "–", "–"]
+        else:
+            scores = [outcome.score for outcome in some]
+            spread = statistics.pstdev(scores)
+            digits = 1 if task.metric == "accuracy" else 3
+            off = mean(some) - mean(found[baseline(name, found)])
+            far = worse(task, mean(some), mean(found[baseline(name, found)])) > 1
+            mark = "**" if far else ""
+            cells = [
+                f"{mean(some):.{digits}f} ± {spread:.{digits}f}",
+                f"{mark}{off:+.{digits}f}{mark}",
+                f"{bits:.2f}",
+                f"{dense_bits / bits:.1f}",
+            ]
+        head = f"| {shown} | `{method.spec}` | {method.feedback or '–'} | "
+        lines.append(head + " | ".join(cells) + " |")
+    return lines
+
+
+def page(tasks: dict[str, Task], outcomes: list[Outcome], plot: str) -> str:
+    """Return the page."""
+    seeds = sorted({outcome.seed for outcome in outcomes})
+    told = TEXT.format(workers=WORKERS, seeds=len(seeds), point=POINT, share=100 * SHARE)
+    lines = told.splitlines()
+    for key, task in tasks.items():
+        how = "SGD with momentum" if task.optimiser == "sgd" else "Adam"
+        lines += [
+            "",
+            f"## {task.title}",
+            "",
+            f"{task.steps} steps of {WORKERS} times {task.batch}, {how}.",
+            "",
+            *table(key, task, outcomes),
+        ]
+    lines += ["", f"![Scores by bits that are sent]({plot})", ""]
+    return "\n".join(lines)
+
+
+def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:
+    """Draw scores by bits: filled with feedback, hollow without."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(tasks), figsize=(5.2 * len(tasks), 4.2), squeeze=False)
+    for axis, (key, task) in zip(axes[0], tasks.items(), strict=True):
+        found = by_method(outcomes, key)
+        line = mean(found["dense"])
+        axis.axhline(line, color="#888888", linewidth=1)
+        for name, some in found.items():
+            score, bits = mean(some), statistics.fmean(outcome.bits for outcome in some)
+            if math.isnan(score):
+                continue
+            plain = name.endswith(", none")
+            axis.plot(
+                bits,
+                score,
+                "o",
+                color="#b0413e" if plain else "#2b5c8a",
+                markerfacecolor="white" if plain else "#2b5c8a",
+                markersize=6,
+            )
+            if not plain:
+                axis.annotate(name, (bits, score), (4, 4), textcoords="offset points", fontsize=7)
+        axis.set_xscale("log")
+        axis.set_xlabel("bits that a worker sends, for each value of each step")
+        axis.set_ylabel("accuracy, %" if task.metric == "accuracy" else "loss, nats per byte")
+        axis.set_title(task.title)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    figure.suptitle("filled: with feedback; hollow: without", fontsize=9)
+    figure.tight_layout()
+    with matplotlib.rc_context({"svg.hashsalt": "gcodec"}):
+        figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)

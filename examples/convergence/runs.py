@@ -1,0 +1,118 @@
+"""One run: workers that train replicas of a model, and what it comes to."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from examples.convergence.methods import Method, methods
+from examples.convergence.tasks import Task, chosen, error, rate_at
+from gcodec.training import Communicator, OneBitAdam, Simulator
+
+WORKERS = 4
+_ADAM_RATE = 3e-3
+_WARM = 0.15  # of the steps of 1-bit Adam
+
+
+class Outcome(NamedTuple):
+    """What a run comes to.
+
+    Attributes
+    ----------
+    task, method : str
+    seed : int
+    score : float
+        See `Task.metric`; nan where the run failed.
+    bits : float
+        That a worker sends in a step, for each value: a dense ring of four sends 48.
+    seconds : float
+    failure : str
+    """
+
+    task: str
+    method: str
+    seed: int
+    score: float
+    bits: float
+    seconds: float
+    failure: str = ""
+
+
+def run(key: str, name: str, seed: int, folder: Path | None, steps: int | None) -> Outcome:
+    """Train one task with one method; see `tasks.chosen`."""
+    task = chosen(() if folder is not None else (key,), folder, steps)[key]
+    torch.set_num_threads(1)
+    method, simulator, start = methods(task.optimiser)[name], Simulator(WORKERS), time.monotonic()
+
+    torch.manual_seed(seed)
+    state = task.model().state_dict()
+
+    def replica(communicator: Communicator) -> nn.Module:
+        model = task.model()
+        model.load_state_dict(state)
+        train = train_adam if method.start is None else train_means
+        train(task, name, method, model, communicator, seed)
+        return model
+
+    try:
+        found = simulator.run(replica)
+    except (ValueError, FloatingPointError) as failure:
+        return Outcome(key, name, seed, float("nan"), 0.0, time.monotonic() - start, str(failure))
+    for other in found[1:]:
+        for one, another in zip(found[0].parameters(), other.parameters(), strict=True):
+            assert torch.equal(one, another), "replicas differ"
+    values = sum(p.numel() for p in found[0].parameters())
+    bits = 8 * simulator.total / (WORKERS * values * task.steps)
+    return Outcome(key, name, seed, task.score(found[0]), bits, time.monotonic() - start)
+
+
+def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarray]:
+    """Return the gradients of a batch, as arrays."""
+    loss = error(model, *batch)
+    if not torch.isfinite(loss):
+        raise FloatingPointError("the loss is not finite")
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    names = [name for name, _ in model.named_parameters()]
+    return {name: x.contiguous().numpy() for name, x in zip(names, found, strict=True)}
+
+
+def train_means(
+    task: Task, name: str, method: Method, model: nn.Module, communicator: Communicator, seed: int
+) -> None:
+    """Train with means of gradients."""
+    assert method.start is not None
+    average = method.start(communicator)
+    adam = task.optimiser == "adam" or name == "dense Adam"
+    momentum = 0.0 if method.momentum_inside else 0.9
+    optimiser: torch.optim.Optimizer
+    if adam:
+        optimiser = torch.optim.Adam(model.parameters())
+    else:
+        optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
+    scale = _ADAM_RATE / task.rate if name == "dense Adam" else 1.0
+    batches = task.batches(seed, communicator.rank, WORKERS)
+    for step in range(task.steps):
+        means = average(step, gradients_of(model, task, next(batches)))
+        for parameter, mean in zip(model.parameters(), means.values(), strict=True):
+            parameter.grad = torch.from_numpy(np.ascontiguousarray(mean))
+        for group in optimiser.param_groups:
+            group["lr"] = scale * rate_at(task, step)
+        optimiser.step()
+
+
+def train_adam(
+    task: Task, name: str, method: Method, model: nn.Module, communicator: Communicator, seed: int
+) -> None:
+    """Train with 1-bit Adam."""
+    adam = OneBitAdam(communicator, warmup=round(_WARM * task.steps))
+    own = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    scale = 1.0 if task.optimiser == "adam" else _ADAM_RATE / task.rate
+    batches = task.batches(seed, communicator.rank, WORKERS)
+    for step in range(task.steps):
+        gradients = gradients_of(model, task, next(batches))
+        adam.step(own, gradients, rate=scale * rate_at(task, step))

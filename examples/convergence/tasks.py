@@ -1,0 +1,314 @@
+"""What is learnt: digits by a residual network, bytes of Python's source by a GPT and an LSTM."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+_TEXT_BYTES = 2_000_000
+_SPLIT = 7  # seeds what is kept for validation: the same for all runs
+
+
+class Task(NamedTuple):
+    """A model, its data, and how it is trained.
+
+    Attributes
+    ----------
+    title : str
+    metric : {"accuracy", "loss"}
+        In percent; in nats for each byte.
+    steps, batch : int
+        Of a run; of one worker.
+    optimiser : {"sgd", "adam"}
+    rate : float
+        The largest; it falls to 0 along a cosine.
+    model : callable
+        Makes a new one.
+    batches : callable
+        Gets a seed, a rank and the number of workers; yields pairs of inputs and targets for ever.
+    score : callable
+        Gets a model; returns the metric on what no worker has seen.
+    """
+
+    title: str
+    metric: str
+    steps: int
+    batch: int
+    optimiser: str
+    rate: float
+    model: Callable[[], nn.Module]
+    batches: Callable[[int, int, int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+    score: Callable[[nn.Module], float]
+
+
+# --- digits -------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Two convolutions and what goes past them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.past: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.past = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        y = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(y)) + self.past(x))
+
+
+def resnet(channels: int, widths: tuple[int, ...], depth: int, classes: int) -> nn.Module:
+    """Return a residual network whose first layer keeps the size of the image."""
+    blocks: list[nn.Module] = []
+    before = widths[0]
+    for stage, width in enumerate(widths):
+        for place in range(depth):
+            blocks.append(Block(before, width, 2 if stage and not place else 1))
+            before = width
+    return nn.Sequential(
+        nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False),
+        nn.BatchNorm2d(widths[0]),
+        nn.ReLU(),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(before, classes),
+    )
+
+
+@functools.cache
+def _digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(_SPLIT).permutation(len(labels))
+    x = torch.from_numpy(images[order].reshape(-1, 1, 8, 8) / 8 - 1).float()
+    y = torch.from_numpy(labels[order])
+    return x[:1297], y[:1297], x[1297:], y[1297:]
+
+
+def _digit_batches(
+    seed: int, rank: int, workers: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    x, y, _, _ = _digits()
+    x, y = x[rank::workers], y[rank::workers]
+    yield from shuffled(x, y, DIGITS.batch, np.random.default_rng([seed, rank]))
+
+
+def shuffled(
+    x: torch.Tensor, y: torch.Tensor, batch: int, rng: np.random.Generator
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches, in a new order in each epoch."""
+    while True:
+        order = torch.from_numpy(rng.permutation(len(y)))
+        for start in range(0, len(y) - batch + 1, batch):
+            chosen = order[start : start + batch]
+            yield x[chosen], y[chosen]
+
+
+def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the share of right answers, in percent."""
+    model.eval()
+    with torch.no_grad():
+        right = sum(
+            int((model(x[at : at + 500]).argmax(1) == y[at : at + 500]).sum())
+            for at in range(0, len(y), 500)
+        )
+    return 100 * right / len(y)
+
+
+DIGITS = Task(
+    "ResNet on digits",
+    "accuracy",
+    steps=150,
+    batch=32,
+    optimiser="sgd",
+    rate=0.05,
+    model=lambda: resnet(1, (16, 32, 64), 1, 10),
+    batches=_digit_batches,
+    score=lambda model: accuracy(model, *_digits()[2:]),
+)
+
+
+# --- bytes of source text -----------------------------------------------------------------------
+
+
+class GPT(nn.Module):
+    """A small transformer of bytes."""
+
+    def __init__(self, width: int = 64, layers: int = 2, context: int = 64) -> None:
+        super().__init__()
+        self.token = nn.Embedding(256, width)
+        self.place = nn.Parameter(0.02 * torch.randn(context, width))
+        layer = functools.partial(
+            nn.TransformerEncoderLayer, width, 4, 4 * width, 0.0, "gelu", batch_first=True
+        )
+        self.layers = nn.ModuleList([layer(norm_first=True) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 256, bias=False)
+        mask = nn.Transformer.generate_square_subsequent_mask(context)
+        self.register_buffer("mask", mask)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return what is expected of each next byte."""
+        x = self.token(tokens) + self.place
+        for layer in self.layers:
+            x = layer(x, src_mask=self.mask, is_causal=True)
+        return self.out(self.norm(x))
+
+
+class LSTM(nn.Module):
+    """A recurrent network of bytes."""
+
+    def __init__(self, width: int = 64, hidden: int = 128) -> None:
+        super().__init__()
+        self.token = nn.Embedding(256, width)
+        self.lstm = nn.LSTM(width, hidden, batch_first=True)
+        self.out = nn.Linear(hidden, 256)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return what is expected of each next byte."""
+        return self.out(self.lstm(self.token(tokens))[0])
+
+
+@functools.cache
+def _text() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return bytes of the standard library: those to learn from, and others."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    data = b"".join(path.read_bytes() for path in files)[:_TEXT_BYTES]
+    every = torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.int64))
+    cut = len(every) * 9 // 10
+    return every[:cut], every[cut:]
+
+
+def _windows(
+    text: torch.Tensor, starts: np.ndarray, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.stack([text[start : start + length + 1] for start in starts.tolist()])
+    return rows[:, :-1], rows[:, 1:]
+
+
+def _text_batches(length: int, batch: int) -> Callable[..., Iterator[tuple[torch.Tensor, ...]]]:
+    def batches(seed: int, rank: int, workers: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        rng, (text, _) = np.random.default_rng([seed, rank]), _text()
+        part = len(text) // workers
+        own = text[rank * part : (rank + 1) * part]
+        while True:
+            yield _windows(own, rng.integers(0, part - length - 1, batch), length)
+
+    return batches
+
+
+def _loss(length: int) -> Callable[[nn.Module], float]:
+    def loss(model: nn.Module) -> float:
+        model.eval()
+        _, text = _text()
+        starts = np.random.default_rng(_SPLIT).integers(0, len(text) - length - 1, 512)
+        total = 0.0
+        with torch.no_grad():
+            for at in range(0, len(starts), 64):
+                x, y = _windows(text, starts[at : at + 64], length)
+                total += float(error(model, x, y)) * len(x)
+        return total / len(starts)
+
+    return loss
+
+
+GPT_BYTES = Task(
+    "GPT on bytes",
+    "loss",
+    steps=300,
+    batch=8,
+    optimiser="adam",
+    rate=3e-3,
+    model=GPT,
+    batches=_text_batches(64, 8),
+    score=_loss(64),
+)
+LSTM_BYTES = Task(
+    "LSTM on bytes",
+    "loss",
+    steps=300,
+    batch=8,
+    optimiser="adam",
+    rate=5e-3,
+    model=LSTM,
+    batches=_text_batches(48, 8),
+    score=_loss(48),
+)
+
+
+def error(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the cross entropy of a model's answers, in nats."""
+    answers = model(x)
+    return functional.cross_entropy(answers.reshape(-1, answers.shape[-1]), y.reshape(-1))
+
+
+def rate_at(task: Task, step: int) -> float:
+    """Return the rate of learning: a short rise, then a cosine down to 0."""
+    rise = min(1.0, (step + 1) / 20)
+    return task.rate * rise * 0.5 * (1 + math.cos(math.pi * step / task.steps))
+
+
+# --- CIFAR-10, for those who have it ------------------------------------------------------------
+
+
+def cifar(folder: Path, steps: int) -> Task:
+    """Return ResNet-18 on CIFAR-10, of the ``cifar-10-batches-py`` files in a folder.
+
+    They are pickles: only take them from those who made the data set.
+    """
+    import pickle
+
+    def load(names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        found = [pickle.loads((folder / name).read_bytes(), encoding="bytes") for name in names]
+        x = np.concatenate([part[b"data"] for part in found]).reshape(-1, 3, 32, 32)
+        y = np.concatenate([part[b"labels"] for part in found])
+        return torch.from_numpy(x).float() / 64 - 2, torch.from_numpy(y)
+
+    x, y = load([f"data_batch_{number}" for number in range(1, 6)])
+    held = load(["test_batch"])
+
+    def batches(seed: int, rank: int, workers: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        rng = np.random.default_rng([seed, rank])
+        for images, labels in shuffled(x[rank::workers], y[rank::workers], 32, rng):
+            flipped = torch.flip(images, [3]) if rng.random() < 0.5 else images
+            yield flipped, labels
+
+    return Task(
+        "ResNet-18 on CIFAR-10",
+        "accuracy",
+        steps=steps,
+        batch=32,
+        optimiser="sgd",
+        rate=0.1,
+        model=lambda: resnet(3, (64, 128, 256, 512), 2, 10),
+        batches=batches,
+        score=lambda model: accuracy(model, *held),
+    )
+
+
+TASKS = {"digits": DIGITS, "gpt": GPT_BYTES, "lstm": LSTM_BYTES}
+
+
+def chosen(names: tuple[str, ...], folder: Path | None, steps: int | None) -> dict[str, Task]:
+    """Return the tasks of some names, or all; or CIFAR-10, where its folder is given."""
+    if folder is not None:
+        return {"cifar": cifar(folder, steps or 2000)}
+    found = {name: TASKS[name] for name in names or TASKS}
+    return {key: task._replace(steps=steps or task.steps) for key, task in found.items()}
