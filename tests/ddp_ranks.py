@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.torch
 from gcodec.errors import ParameterError
+from gcodec.training.communicator import Communicator
 
 SPEC = "topk:ratio=0.05"
 
@@ -252,6 +253,7 @@ def communicator() -> dict[str, Any]:
     to = [bytes([own, rank]) * (5 * rank + own) for rank in range(size)]
     partner = own ^ 1
     return {
+        "protocol": isinstance(wires, Communicator),
         "gather": [wires.all_gather(messages[own], r) == messages for r in (0, 10, 1500, 5000)],
         "empty": wires.all_gather(b"") == [b""] * size,
         "to": wires.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],

@@ -145,6 +145,7 @@ def check_communicator(seen: Any, size: int) -> None:
     expected = [[size * (i + 3 * j) * third + sum(range(size)) for i in range(3)] for j in (0, 1)]
     assert seen.pop("sum") == [pytest.approx(row) for row in expected]
     assert seen == {
+        "protocol": True,
         "gather": [True] * 4,
         "empty": True,
         "to": True,

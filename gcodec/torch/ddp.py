@@ -231,8 +231,9 @@ class DdpState:
             raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
 
     def _agree(self) -> None:
-        """Compare the settings of all ranks."""
-        texts = self._wires.all_gather(json.dumps(self.settings.to_dict()).encode())
+        """Compare the settings of all ranks, and where they are."""
+        own = self.settings.to_dict() | {"iteration": self.iteration}
+        texts = self._wires.all_gather(json.dumps(own).encode())
         found = [json.loads(text) for text in texts]
         for rank, other in enumerate(found):
             for key in found[0]:
