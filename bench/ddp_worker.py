@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +44,33 @@ def trained(hook: str) -> DistributedDataParallel:
     return model
 
 
-def step_of(model: Any, seed: int) -> Callable[[], None]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(BATCH, 784, generator=generator)
-    y = torch.randint(10, (BATCH,), generator=generator)
+class Timed:
+    """A network whose steps are timed."""
 
-    def step() -> None:
-        model.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
+    def __init__(self, model: Any, seed: int, *, alone: bool = False) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(BATCH, 784, generator=generator)
+        self.y = torch.randint(10, (BATCH,), generator=generator)
+        self.model, self.alone = model, alone
+        self.seconds: list[float] = []
+        self.nbytes: list[int] = []
 
-    return step
-
-
-def times(step: Callable[[], None], count: int) -> list[float]:
-    """Return the seconds of each step, of the slower rank."""
-    found = []
-    for _ in range(count):
+    def step(self, sent: Path) -> None:
+        before = int(sent.read_text())
         dist.barrier()
         start = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - start)
-    slower = torch.tensor(found)
-    dist.all_reduce(slower, dist.ReduceOp.MAX)
-    return slower.tolist()
+        self.model.zero_grad()
+        with self.model.no_sync() if self.alone else nullcontext():
+            torch.nn.functional.cross_entropy(self.model(self.x), self.y).backward()
+        self.seconds.append(time.perf_counter() - start)
+        dist.barrier()
+        self.nbytes.append(int(sent.read_text()) - before)
+
+    def found(self) -> dict[str, float]:
+        """Return the time of the fastest step, of the slower rank, and the bytes of one."""
+        slower = torch.tensor(self.seconds[WARM:])
+        dist.all_reduce(slower, dist.ReduceOp.MAX)
+        return {"seconds": slower.min().item(), "bytes": int(np.median(self.nbytes[WARM:]))}
 
 
 def coding(spec: str, model: Any) -> dict[str, float]:
@@ -97,21 +101,19 @@ def main() -> None:
     init = f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2)
     sent = Path("/sys/class/net", device, "statistics/tx_bytes")
-    results: dict[str, Any] = {}
-    for hook in sys.argv[5:]:
-        model = trained(hook)
-        step = step_of(model, rank)
-        times(step, WARM)
-        before = int(sent.read_text())
-        seconds = times(step, count)
-        nbytes = (int(sent.read_text()) - before) / count
-        results[hook] = {"seconds": seconds, "bytes": nbytes / (2 if device == "lo" else 1)}
-        if hook == "none":
-            with model.no_sync():
-                results["compute"] = times(step, count)
-            results["values"] = sum(p.numel() for p in model.parameters())
-        elif hook not in ("fp16", "PowerSGD"):
-            results[hook] |= coding(hook, model)
+    every = {hook: Timed(trained(hook), rank) for hook in sys.argv[5:]}
+    every["alone"] = Timed(every["none"].model, rank, alone=True)
+    for _ in range(WARM + count):  # in turns, so that a host whose speed drifts does so for all
+        for timed in every.values():
+            timed.step(sent)
+    results: dict[str, Any] = {hook: timed.found() for hook, timed in every.items()}
+    if device == "lo":  # which counts what both ranks send
+        for found in results.values():
+            found["bytes"] //= 2
+    for hook, timed in every.items():
+        if hook not in ("none", "alone", "fp16", "PowerSGD"):
+            results[hook] |= coding(hook, timed.model)
+    results["values"] = sum(p.numel() for p in every["none"].model.parameters())
     dist.barrier()
     if rank == 0:
         (folder / "result.json").write_text(json.dumps(results))

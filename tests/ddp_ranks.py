@@ -265,7 +265,7 @@ def communicator() -> dict[str, Any]:
 
 def stalled() -> dict[str, Any]:
     """A rank that does not answer ends the others with an error after the timeout."""
-    training = Training(timeout=1.5)
+    training = Training(timeout=4)
     training.step(0)
     done = Path(sys.argv[3]) / "done"
     if dist.get_rank() == 1:
@@ -280,7 +280,7 @@ def stalled() -> dict[str, Any]:
 
 def killed() -> dict[str, Any]:
     """A rank that dies ends the others with an error, soon."""
-    training = Training(timeout=5)
+    training = Training(timeout=60)
     for step in range(2):
         training.step(step)
     if dist.get_rank() == 1:

@@ -90,7 +90,7 @@ def test_four_ranks_of_which_one_dies(tmp_path: Path) -> None:
         first, second = rank["errors"]
         assert "ddp_hook: step 2: " in first
         assert second.startswith("the exchange failed before: ")
-        assert rank["seconds"] < 25
+        assert rank["seconds"] < 45  # not by the timeout, of 60
 
 
 def test_steps_without_an_exchange(pair: Callable[[str], list[Any]]) -> None:
@@ -132,7 +132,7 @@ def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
 def test_a_rank_that_does_not_answer(pair: Callable[[str], list[Any]]) -> None:
     waiting, _ = pair("stalled")
     assert "ddp_hook: step 1: " in waiting["error"]
-    assert waiting["seconds"] < 15
+    assert 3 < waiting["seconds"] < 30
 
 
 @pytest.mark.parametrize("rank", [0, 1])
