@@ -19,7 +19,7 @@ if importlib.util.find_spec("torch") is None:
 ROOT = Path(__file__).parent.parent
 SCENARIOS = (
     *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
-    *("mismatch", "communicator", "stalled"),
+    *("layouts", "mismatch", "communicator", "stalled"),
 )
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
@@ -44,7 +44,7 @@ def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
         for rank in range(size)
     ]
     try:
-        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+        printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -122,6 +122,11 @@ def test_rules_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> N
     assert first == second
     assert first["residuals"] == ["residual:second.weight"]
     assert first["plain"] == ["iteration", "rank", "size"]
+
+
+def test_gradients_of_other_layouts(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("layouts"):
+        assert rank == {"strided": True, "close": [True] * 4}
 
 
 def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
