@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
+from gcodec.kinds import check_between
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Part
 from gcodec.torch.settings import Settings
@@ -107,6 +108,8 @@ def ddp_hook(
     )
     if not dist.is_initialized():
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
+    if timeout is not None:
+        check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     state = DdpState(settings, _Names(model), process_group, timeout)
     return state, _hook
 
