@@ -7,6 +7,7 @@ All ranks run the same scenarios in one process group, since starting a process 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.torch
 from gcodec.errors import ParameterError
+from gcodec.training.communicator import Communicator
 
 SPEC = "topk:ratio=0.05"
 
@@ -58,7 +60,10 @@ class Training:
     def __init__(self, spec: Any = SPEC, *, named: bool = True, **options: Any) -> None:
         self.net = Net().to(options.pop("dtype", torch.float32))
         self.ddp = DistributedDataParallel(
-            self.net, bucket_cap_mb=0.005, find_unused_parameters=True
+            self.net,
+            bucket_cap_mb=0.005,
+            find_unused_parameters=True,
+            process_group=options.get("process_group"),
         )
         options = {"start_iter": 1, "min_numel": 64, "seed": 5, **options}
         names = {"model": self.ddp} if named else {}
@@ -73,12 +78,12 @@ class Training:
         self.optimizer.step()
 
     def local_gradients(self, step: int, rank: int) -> dict[str, np.ndarray]:
-        copy = Net()
-        copy.load_state_dict(self.net.state_dict())
-        loss_of(copy, batch(step, rank)).backward()
+        own = Net()
+        own.load_state_dict(self.net.state_dict())
+        loss_of(own, batch(step, rank)).backward()
         return {
             name: np.zeros(tuple(p.shape), np.float32) if p.grad is None else p.grad.numpy()
-            for name, p in copy.named_parameters()
+            for name, p in own.named_parameters()
         }
 
     def gradients(self) -> dict[str, np.ndarray]:
@@ -221,7 +226,9 @@ def policies() -> dict[str, Any]:
     """Rules by name, dense tensors, no feedback, and a model of bfloat16."""
     rules = {"last.*": "raw", "second.*": "sign"}
     training = Training("topk:k=1", policy=rules, exclude="first.*")
-    plain = Training("mxnet-2bit:threshold=auto", feedback=False, start_iter=0)
+    group = dist.new_group(range(dist.get_world_size()))
+    options = {"feedback": False, "start_iter": 0, "process_group": group}
+    plain = Training("mxnet-2bit:threshold=auto", **options)
     half = Training("qsgd", dtype=torch.bfloat16)
     for step in range(3):
         training.step(step)
@@ -233,6 +240,30 @@ def policies() -> dict[str, Any]:
         "residuals": sorted(k for k in training.state.state_dict() if k.startswith("residual")),
         "plain": sorted(plain.state.state_dict()),
         "digests": [t.digest() for t in (training, plain, half)],
+    }
+
+
+def layouts() -> dict[str, Any]:
+    """Gradients that lie in another order, and that are the bucket themselves."""
+    torch.manual_seed(2)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 4, 3))
+    x = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(dist.get_rank()))
+    seen = []
+    for spec in (None, "topk:ratio=1"):  # of which the second loses nothing
+        model = DistributedDataParallel(
+            copy.deepcopy(net).to(memory_format=torch.channels_last),
+            gradient_as_bucket_view=True,
+        )
+        if spec is not None:
+            hook = gcodec.torch.ddp_hook(spec, model=model, min_numel=0, start_iter=0)
+            model.register_comm_hook(*hook)
+        for _ in range(3):
+            model.zero_grad()
+            model(x.to(memory_format=torch.channels_last)).square().sum().backward()
+        seen.append([parameter.grad for parameter in model.parameters()])
+    return {
+        "strided": not seen[1][0].is_contiguous(),
+        "close": [torch.allclose(a, b, rtol=1e-4) for a, b in zip(*seen, strict=True)],
     }
 
 
@@ -252,6 +283,7 @@ def communicator() -> dict[str, Any]:
     to = [bytes([own, rank]) * (5 * rank + own) for rank in range(size)]
     partner = own ^ 1
     return {
+        "protocol": isinstance(wires, Communicator),
         "gather": [wires.all_gather(messages[own], r) == messages for r in (0, 10, 1500, 5000)],
         "empty": wires.all_gather(b"") == [b""] * size,
         "to": wires.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],
@@ -263,7 +295,7 @@ def communicator() -> dict[str, Any]:
 
 def stalled() -> dict[str, Any]:
     """A rank that does not answer ends the others with an error after the timeout."""
-    training = Training(timeout=1.5)
+    training = Training(timeout=6)
     training.step(0)
     done = Path(sys.argv[3]) / "done"
     if dist.get_rank() == 1:
@@ -278,7 +310,7 @@ def stalled() -> dict[str, Any]:
 
 def killed() -> dict[str, Any]:
     """A rank that dies ends the others with an error, soon."""
-    training = Training(timeout=5)
+    training = Training(timeout=60)
     for step in range(2):
         training.step(step)
     if dist.get_rank() == 1:

@@ -431,3 +431,20 @@ def test_l1_norms() -> None:
     silent.compress("w", grad)
     with pytest.raises(ParameterError, match="track"):
         silent.l1_norms("w")
+
+
+@pytest.mark.parametrize("spec", ["mxnet-2bit", "qsgd:s=3", "dct8:chunk=4"])
+def test_a_step_that_is_undone_leaves_no_trace(spec: str) -> None:
+    random = np.random.default_rng(5)
+    undone, plain = (gcodec.Feedback(spec, seed=3) for _ in range(2))
+    for _ in range(3):
+        memory = undone.memory("w")
+        undone.compress("w", random.standard_normal((6, 4)).astype(np.float32))
+        undone.restore("w", memory)
+        gradient = random.standard_normal((6, 4)).astype(np.float32)
+        assert undone.compress("w", gradient) == plain.compress("w", gradient)
+    for key, value in plain.state_dict().items():
+        assert np.array_equal(undone.state_dict()[key], value)
+    memory = gcodec.Feedback(spec).memory("w")
+    undone.restore("w", memory)
+    assert undone.state_dict() == {}

@@ -204,6 +204,17 @@ def test_without_feedback_seeds_are_of_step_rank_and_name() -> None:
     pair[0].average(mine, sorted(texts))
 
 
+def test_a_residual_of_another_shape() -> None:
+    coder = coders()[0]
+    assert coder.feedback is not None
+    coder.feedback.compress("a", np.ones(3, np.float32))
+    before = kept(coder)
+    with pytest.raises(ParameterError, match=r"^grad\.shape=\(8, 8\): must be \(3,\) for 'a'"):
+        coder.encode(parts(1), 0)
+    coder.give_up()
+    assert kept(coder) == before
+
+
 def test_messages_of_another_bucket() -> None:
     coder = coders()[0]
     mine = parts(1)

@@ -19,7 +19,7 @@ if importlib.util.find_spec("torch") is None:
 ROOT = Path(__file__).parent.parent
 SCENARIOS = (
     *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
-    *("mismatch", "communicator", "stalled"),
+    *("layouts", "mismatch", "communicator", "stalled"),
 )
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
@@ -44,7 +44,7 @@ def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
         for rank in range(size)
     ]
     try:
-        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+        printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -90,7 +90,7 @@ def test_four_ranks_of_which_one_dies(tmp_path: Path) -> None:
         first, second = rank["errors"]
         assert "ddp_hook: step 2: " in first
         assert second.startswith("the exchange failed before: ")
-        assert rank["seconds"] < 25
+        assert rank["seconds"] < 45  # not by the timeout, of 60
 
 
 def test_steps_without_an_exchange(pair: Callable[[str], list[Any]]) -> None:
@@ -124,6 +124,11 @@ def test_rules_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> N
     assert first["plain"] == ["iteration", "rank", "size"]
 
 
+def test_gradients_of_other_layouts(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("layouts"):
+        assert rank == {"strided": True, "close": [True] * 4}
+
+
 def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("mismatch"):
         assert rank["error"] == "ddp_hook: the ranks differ: seed=3 on rank 0, 4 on rank 1"
@@ -132,7 +137,7 @@ def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
 def test_a_rank_that_does_not_answer(pair: Callable[[str], list[Any]]) -> None:
     waiting, _ = pair("stalled")
     assert "ddp_hook: step 1: " in waiting["error"]
-    assert waiting["seconds"] < 15
+    assert 3 < waiting["seconds"] < 30
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -145,6 +150,7 @@ def check_communicator(seen: Any, size: int) -> None:
     expected = [[size * (i + 3 * j) * third + sum(range(size)) for i in range(3)] for j in (0, 1)]
     assert seen.pop("sum") == [pytest.approx(row) for row in expected]
     assert seen == {
+        "protocol": True,
         "gather": [True] * 4,
         "empty": True,
         "to": True,

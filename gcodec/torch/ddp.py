@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
+from gcodec.kinds import check_between
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Part
 from gcodec.torch.settings import Settings
@@ -107,6 +108,8 @@ def ddp_hook(
     )
     if not dist.is_initialized():
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
+    if timeout is not None:
+        check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     state = DdpState(settings, _Names(model), process_group, timeout)
     return state, _hook
 
@@ -231,8 +234,9 @@ class DdpState:
             raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
 
     def _agree(self) -> None:
-        """Compare the settings of all ranks."""
-        texts = self._wires.all_gather(json.dumps(self.settings.to_dict()).encode())
+        """Compare the settings of all ranks, and where they are."""
+        own = self.settings.to_dict() | {"iteration": self.iteration}
+        texts = self._wires.all_gather(json.dumps(own).encode())
         found = [json.loads(text) for text in texts]
         for rank, other in enumerate(found):
             for key in found[0]:

@@ -21,7 +21,7 @@ from gcodec.coding import encode
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Memory
 from gcodec.frame import Frame
-from gcodec.kernels.reduce import all_finite_corrected
+from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
@@ -152,13 +152,15 @@ class BucketCoder:
         return self.feedback.compress(name, values)
 
     def _is_finite(self, name: str, values: np.ndarray) -> bool:
-        """Whether the gradient is finite, and its sum with the residual."""
+        """Whether the gradient is finite, and its sum with the residual, if they can be added."""
         flat = intake(values).values
         known = self._before.get(name)
-        residual = None if known is None else known.residual
-        kept = np.zeros_like(flat) if residual is None else residual.reshape(-1)
-        decay = 0.0 if self.feedback is None else self.feedback.decay
-        return all_finite_corrected(flat, kept, np.float32(decay))
+        if self.feedback is None or known is None:
+            return all_finite(flat)
+        if known.residual is None or known.residual.shape != values.shape:
+            return all_finite(flat)
+        residual = known.residual.reshape(-1)
+        return all_finite_corrected(flat, residual, np.float32(self.feedback.decay))
 
     def _restore(self, names: set[str] | dict[str, Memory]) -> None:
         for name in names:

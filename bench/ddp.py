@@ -1,0 +1,158 @@
+"""Print how long a step of DDP takes with each hook, on links of several speeds.
+
+Two ranks on this machine, each with one thread for computing and one for coding, talk gloo over
+a pair of virtual network devices, whose queues let a given number of bits through a second. That
+takes root on Linux, and the commands ``ip`` and ``tc``; without them only the loopback is
+measured, which no queue slows down.
+
+The table is that of docs/frameworks.md. Of all steps the fastest counts, for a machine that others
+use as well. Break-even is the speed of the link at which a step with the hook takes as long as one
+with plain all-reduce: as measured, from bytes and times without a queue; and as `gcodec.advisor`
+expects from the measured speed of coding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gcodec import advisor
+
+HOOKS = (
+    *("none", "fp16", "PowerSGD"),
+    *("topk:ratio=0.01", "qsgd:bucket=512", "mxnet-2bit:threshold=auto", "sign", "ecsq:bits=1"),
+)
+_TITLES = {"none": "plain all-reduce", "fp16": "torch's fp16", "PowerSGD": "torch's PowerSGD"}
+LINKS = {"no queue": None, "1 Gbit/s": 10**9, "100 Mbit/s": 10**8}
+_DEVICE = "gcwire"
+_SPACES = ("gcodec-bench-0", "gcodec-bench-1")
+
+
+@contextlib.contextmanager
+def wires() -> Iterator[bool]:
+    """Two network namespaces with a device each; tells whether there are any."""
+    if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
+        yield False
+        return
+    try:
+        for space in _SPACES:
+            _call(f"ip netns add {space}")
+        first, second = _SPACES
+        _call(f"ip -n {first} link add {_DEVICE} type veth peer name {_DEVICE} netns {second}")
+        for number, space in enumerate(_SPACES, 1):
+            _call(f"ip -n {space} addr add 10.201.77.{number}/30 dev {_DEVICE}")
+            for device in ("lo", _DEVICE):
+                _call(f"ip -n {space} link set {device} up")
+        yield True
+    finally:
+        for space in _SPACES:
+            subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
+
+
+def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -> dict[str, Any]:
+    """Run both ranks on a link of so many bits a second."""
+    if speed is not None:
+        for space in _SPACES:
+            # A queue of half a second, and a bucket of a millisecond.
+            rule = f"tbf rate {speed} burst {max(speed // 8000, 65536)} latency 500ms"
+            _call(f"ip netns exec {space} tc qdisc replace dev {_DEVICE} root {rule}")
+    device = _DEVICE if queued else "lo"
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "GCODEC_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
+        for rank, space in enumerate(_SPACES):
+            inside = ["ip", "netns", "exec", space] if queued else []
+            words = [sys.executable, "-m", "bench.ddp_worker", str(rank), folder, device]
+            ranks.append(subprocess.Popen([*inside, *words, str(count), *hooks], env=environment))
+        if any([rank.wait() for rank in ranks]):
+            raise SystemExit("a rank failed")
+        found: dict[str, Any] = json.loads(Path(folder, "result.json").read_text("utf-8"))
+    return found
+
+
+def expected_break_even(found: dict[str, Any], hook: str) -> float:
+    """Return the bits a second at which `gcodec.advisor` has both steps take as long."""
+    own = found[hook]
+    compute = found["alone"]["seconds"]
+    work = advisor.Work(
+        found["values"], compute, encode=own["encode"], decode=own["decode"], overlap=0
+    )
+    scheme = advisor.Scheme(hook, own["bits"])
+
+    def gain(bandwidth: float) -> float:
+        cluster = advisor.Cluster(nodes=2, between=advisor.Link(bandwidth))
+        ring, gathered, _ = advisor.ways(cluster, work, "between", [scheme])
+        return advisor.plan(work, [ring]).hidden - advisor.plan(work, [gathered]).hidden
+
+    return 8 * _root(gain, 1e3, 1e13)
+
+
+def _root(gain: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling function passes 0."""
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if gain(middle) > 0 else (low, middle)
+    return low
+
+
+def measured_break_even(found: dict[str, Any], hook: str) -> float:
+    """Return the bits a second at which the bytes saved take as long as the time added."""
+    plain, own = found["none"], found[hook]
+    added = own["seconds"] - plain["seconds"]
+    return float("inf") if added <= 0 else 8 * (plain["bytes"] - own["bytes"]) / added
+
+
+def rows(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Return the table."""
+    names = list(found)
+    links = [f"step, {name}" for name in names]
+    columns = ["hook", "MB a step", *links, "break-even, measured", "by `gcodec.advisor`"]
+    yield f"| {' | '.join(columns)} |"
+    yield f"|---{'|---:' * (len(columns) - 1)}|"
+    first = found[names[0]]
+    for hook in HOOKS:
+        if hook not in first:
+            continue
+        cells = [_TITLES.get(hook, f"`{hook}`")]
+        cells += [f"{first[hook]['bytes'] / 1e6:.3g}"]
+        cells += [f"{found[name][hook]['seconds'] * 1e3:,.0f} ms" for name in names]
+        cells += ["–" if hook == "none" else _speed(measured_break_even(first, hook))]
+        cells += [_speed(expected_break_even(first, hook)) if "encode" in first[hook] else "–"]
+        yield f"| {' | '.join(cells)} |"
+    yield f"\ncomputation alone: {first['alone']['seconds'] * 1e3:,.0f} ms"
+
+
+def _speed(bits: float) -> str:
+    return "any" if bits == float("inf") else f"{bits / 1e9:.2g} Gbit/s"
+
+
+def _call(command: str) -> None:
+    subprocess.run(command.split(), check=True)
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.ddp", description=__doc__)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of each row")
+    parser.add_argument("--hook", action="append", choices=HOOKS, help="default: all")
+    options = parser.parse_args()
+    hooks = ["none", *(h for h in options.hook or HOOKS if h != "none")]
+    with wires() as queued:
+        links = LINKS if queued else {"loopback": None}
+        found = {
+            name: measure(speed, options.steps, hooks, queued) for name, speed in links.items()
+        }
+    print("\n".join(rows(found)))
+
+
+if __name__ == "__main__":
+    main()
