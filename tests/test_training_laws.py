@@ -12,6 +12,7 @@ from gcodec import advisor
 from gcodec.training import (
     DGC,
     Communicator,
+    OneBitAdam,
     PowerSGD,
     Simulator,
     all_gather_mean,
@@ -163,3 +164,30 @@ def test_all_replicas_come_to_the_optimum_of_all(name: str) -> None:
     alone = [np.linalg.lstsq(inputs[i], answers[i], rcond=None)[0] for i in range(size)]
     assert all(np.linalg.norm(x - truth) > 0.4 * np.linalg.norm(truth) for x in alone)
     assert simulator.run(worker)[0].tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("method", [DGC, PowerSGD, OneBitAdam])
+def test_all_ranks_leave_out_a_step_that_one_must(method: Any, wrong: float) -> None:
+    def worker(c: Communicator) -> None:
+        settings = {"warmup": 1, "min_size": 0} if method is OneBitAdam else {}
+        one = method(c, **settings)
+        x = {"v": np.zeros(5, np.float32), "w": np.zeros((5, 6), np.float32)}
+        given = {name: np.ones_like(values) for name, values in x.items()}
+        bad = {name: values.copy() for name, values in given.items()}
+        bad["w"][2, 3] = wrong
+        take = {
+            DGC: lambda g: one.average(g, 0),
+            PowerSGD: lambda g: one.step(x, g, 0.1),
+            OneBitAdam: lambda g: one.step(x, g),
+        }[method]
+        for _ in range(3):
+            before = {**one.state_dict(), **{name: part.copy() for name, part in x.items()}}
+            with pytest.raises(gcodec.ParameterError, match="'w' of rank 1 holds NaN or Inf"):
+                take(bad if c.rank == 1 else given)
+            after = {**one.state_dict(), **x}
+            assert before.keys() == after.keys()
+            assert all(np.array_equal(before[key], after[key]) for key in before)
+            take(given)
+
+    Simulator(3).run(worker)
