@@ -118,8 +118,8 @@ def test_it_trains(size: int) -> None:
     def worker(c: Communicator, target: np.ndarray) -> float:
         adam = OneBitAdam(c, warmup=30, rate=0.05, min_size=0)
         x = np.zeros(n, np.float32)
-        for step in range(300):
-            rate = 0.05 if step < 150 else 0.05 * 0.98 ** (step - 150)
+        for step in range(200):
+            rate = 0.05 if step < 100 else 0.05 * 0.97 ** (step - 100)
             adam.step({"x": x}, {"x": (curvature * (x - target)).astype(np.float32)}, rate)
         return float(np.linalg.norm(x - targets.mean(axis=0)))
 
