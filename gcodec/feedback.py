@@ -10,18 +10,20 @@ import numpy as np
 from gcodec.arrays import NonFinite, Tensor, check_nonfinite, intake, with_policy
 from gcodec.codec import Codec
 from gcodec.codecs import parse
-from gcodec.errors import ParameterError
+from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels import signs
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
+from gcodec.limits import Limits
 from gcodec.policy import Policy
 from gcodec.seeds import derive_seed
 from gcodec.wire import encode_name
 
-_RESIDUAL, _STEP = "residual:", "step:"  # prefixes in a state_dict
+_RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes in a state_dict
+_NO_LIMITS = Limits(1 << 62, 1 << 62)
 
 
 class L1Norms(NamedTuple):
@@ -250,15 +252,20 @@ class Feedback:
         -------
         dict
             ``"residual:NAME"``: float32 array in the tensor's shape; ``"step:NAME"``: int64 scalar
-            array.
+            array; and where the codec goes on from its last message, ``"prior:NAME"``: uint8
+            array, a frame of that.
         """
         state = {_RESIDUAL + name: array.copy() for name, array in self._residuals.items()}
         for name, step in self._steps.items():
             state[_STEP + name] = np.array(step, np.int64)
+        for name, (codec, symbols) in self._priors.items():
+            payload = codec.pack(symbols)
+            frame = Frame(payload.codec, "float32", self._residuals[name].shape, payload, name)
+            state[_PRIOR + name] = np.frombuffer(frame.to_bytes(), np.uint8).copy()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace residuals and step counts by those of `state_dict`.
+        """Replace residuals, step counts and priors by those of `state_dict`.
 
         Raises
         ------
@@ -267,6 +274,7 @@ class Feedback:
         """
         residuals: dict[str, np.ndarray] = {}
         steps: dict[str, int] = {}
+        priors: dict[str, tuple[Frame, Any]] = {}
         for key, value in state.items():
             array = np.asarray(value)
             if key.startswith(_RESIDUAL) and array.dtype == np.float32:
@@ -275,12 +283,27 @@ class Feedback:
                 residuals[key.removeprefix(_RESIDUAL)] = kept
             elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
                 steps[key.removeprefix(_STEP)] = int(array)
+            elif key.startswith(_PRIOR) and array.ndim == 1 and array.dtype == np.uint8:
+                priors[key.removeprefix(_PRIOR)] = _prior_of(key, array)
             else:
-                raise ParameterError.of("state", key, "residual:NAME or step:NAME of a state_dict")
+                allowed = "residual:NAME, step:NAME or prior:NAME of a state_dict"
+                raise ParameterError.of("state", key, allowed)
         if residuals.keys() != steps.keys() or any(step < 0 for step in steps.values()):
             raise ParameterError("state: each name must have a residual and a step count")
-        self._residuals, self._steps, self._priors = residuals, steps, {}
-        self._gradients = {}
+        for name, (frame, _) in priors.items():
+            if name not in residuals or frame.shape != residuals[name].shape:
+                raise ParameterError.of("state", _PRIOR + name, "of a residual of its shape")
+        self._residuals, self._steps, self._gradients = residuals, steps, {}
+        self._priors = {name: (frame.codec, symbols) for name, (frame, symbols) in priors.items()}
+
+
+def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Any]:
+    """Return a frame of a state_dict, and its symbols."""
+    try:
+        frame = Frame.from_bytes(array.tobytes(), limits=_NO_LIMITS)
+        return frame, frame.codec.unpack(frame.payload, frame.shape)
+    except FormatError as error:
+        raise ParameterError(f"state: {key} is no frame: {error}") from error
 
 
 def _l1_norm(values: np.ndarray) -> float:

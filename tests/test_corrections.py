@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,17 @@ from gcodec import advisor, codebooks
 from gcodec.codecs.dct8 import from_panthalia, to_panthalia
 from gcodec.gradients.dumps import open_dump
 from gcodec.minifloats import MiniFloat
+from gcodec.training import (
+    DGC,
+    Communicator,
+    OneBitAdam,
+    PowerSGD,
+    Simulator,
+    all_gather_mean,
+    powersgd,
+    tree_mean,
+    two_phase_mean,
+)
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "corrections.md"
@@ -1404,3 +1416,301 @@ def test_unbiased_takes_more_steps() -> None:
         longer = advisor.unbiased_bound(law.omega, workers, problem, 10**6 * times, rate / times)
         assert longer == pytest.approx(plain)
         assert advisor.unbiased_bound(law.omega, workers, problem, 10**6, rate) > 1.4 * plain
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def same_on_all(found: list[Any]) -> Any:
+    """Return what all workers have."""
+    assert all(np.array_equal(found[0], other) for other in found)
+    return found[0]
+
+
+def test_feedback_goes_around_every_codec() -> None:
+    class ChapterRandomK:
+        def sparsify(self, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return chapter_random_k(gradient, 0.1, np.random.default_rng(0))
+
+    def chapter_compress(compressor: Any, gradient: np.ndarray) -> np.ndarray:
+        compressed = compressor.sparsify(gradient)
+        return gradient - compressor.densify(*compressed, gradient.shape)
+
+    x = normal(8, 8)
+    with pytest.raises(AttributeError, match="densify"):
+        chapter_compress(ChapterRandomK(), x)
+    for spec in gcodec.codecs():
+        feedback = gcodec.Feedback(spec)
+        total = sum(gcodec.decode(feedback.compress("w", x)).astype(np.float64) for _ in range(3))
+        assert np.abs(total + feedback.residual("w") - 3.0 * x).max() < 1e-4
+
+
+def test_a_rate_that_changes_belongs_before_feedback() -> None:
+    rates = [1.0] * 10 + [0.01] * 10
+    gradient = normal(100)
+    late, early = gcodec.Feedback("topk:k=5"), gcodec.Feedback("topk:k=5")
+    moved, meant, other = np.zeros(100), np.zeros(100), np.zeros(100)
+    for rate in rates:
+        meant += rate * gradient
+        moved += rate * gcodec.decode(late.compress("w", gradient))
+        other += gcodec.decode(early.compress("w", np.float32(rate) * gradient))
+    assert np.abs(other + early.residual("w") - meant).max() < 1e-4
+    # What was kept at the old rate arrives at the new one, and so hardly at all.
+    lost = meant - moved - rates[-1] * late.residual("w")
+    assert np.linalg.norm(lost) > 0.4 * np.linalg.norm(meant)
+
+
+def test_schedule_of_deep_gradient_compression() -> None:
+    current, chapter = 0.75, []
+    for _ in range(4):
+        chapter.append(current)
+        current = 1 - (1 - current) * (1 - 0.999) / (1 - current)
+    assert chapter == pytest.approx([0.75, 0.999, 0.999, 0.999])
+
+    def worker(c: Communicator) -> list[float]:
+        method = DGC(c, density=0.001, warmup=4)
+        return [1 - method.density_at(epoch) for epoch in range(5)]
+
+    (ours,) = Simulator(1).run(worker)
+    assert ours == pytest.approx([0.75, 0.9375, 0.984, 0.996, 0.999], abs=2e-3)
+
+
+def chapter_dgc(x: np.ndarray, sparsity: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the chapter's class sends of what it has added up, and what it keeps."""
+    corrected = np.clip(x, -2.5 * x.std(), 2.5 * x.std())
+    k = max(1, int(x.size * (1 - sparsity)))
+    magnitudes = np.abs(corrected)
+    mask = magnitudes >= np.partition(magnitudes, -k)[-k]
+    return corrected * mask, corrected * ~mask
+
+
+def test_clipping_what_was_added_up_loses_it() -> None:
+    x = np.random.default_rng(0).standard_t(3, 100_000).astype(np.float32)
+    sent, kept = chapter_dgc(x, 0.999)
+    assert np.unique(np.abs(sent[sent != 0])).size == 1  # they are signs, and all of one size
+    lost = np.linalg.norm(x - sent - kept) / np.linalg.norm(x)
+    assert 0.3 < lost < 0.5
+
+    def worker(c: Communicator) -> None:
+        method = DGC(c, density=0.001, warmup=0, clip=np.linalg.norm(x) * 2)
+        decoded = gcodec.decode(method.compress({"w": x}, 0)[0])
+        assert np.unique(np.abs(decoded)).size == 101
+        assert np.array_equal(decoded + method.residual("w"), x)
+
+    Simulator(1).run(worker)
+
+
+def test_deep_gradient_compression_sends_exactly_k() -> None:
+    x = normal(100_000)
+    sent, _ = chapter_dgc(x, 0.999)
+    assert np.count_nonzero(sent) > 12 * 100
+    for values in (x, np.ones_like(x)):
+
+        def worker(c: Communicator, values: np.ndarray = values) -> int:
+            (frame,) = DGC(c, density=0.001, warmup=0).compress({"w": values}, 0)
+            return gcodec.decode_sparse(frame)[0].size
+
+        assert Simulator(1).run(worker) == [100]
+
+
+def test_one_per_mille_is_not_a_hundredth() -> None:
+    x = normal(1 << 18)
+    k = round(x.size / 1000)
+    assert 32 * x.size / (64 * k) == pytest.approx(500, rel=0.01)  # uint32 and float32
+    for value, ratio in (("float32", 735), ("bfloat16", 1160)):
+        frame = gcodec.encode(x, f"topk:ratio=0.001,value={value}")
+        assert 0.95 * ratio < x.nbytes / len(frame) < 1.05 * ratio
+
+
+def chapter_factors(x: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    p = np.linalg.qr(x @ np.linalg.qr(start)[0])[0]
+    return p, x.T @ p
+
+
+def test_factors_of_different_workers_do_not_add_up() -> None:
+    random = np.random.default_rng(0)
+    common = random.standard_normal((64, 4)) @ random.standard_normal((4, 48))
+    gradients = [common + 0.1 * random.standard_normal((64, 48)) for _ in range(8)]
+    mean = np.mean(gradients, axis=0)
+    factors = [chapter_factors(x, random.standard_normal((48, 4))) for x in gradients]
+    p, q = (np.mean(parts, axis=0) for parts in zip(*factors, strict=True))
+    assert np.linalg.norm(p @ q.T - mean) > 0.7 * np.linalg.norm(mean)
+
+    def worker(c: Communicator, x: np.ndarray) -> np.ndarray:
+        return PowerSGD(c, rank=4).average({"w": x})["w"]
+
+    ours = same_on_all(Simulator(8).run(worker, gradients))
+    assert np.linalg.norm(ours - mean) < 0.2 * np.linalg.norm(mean)
+
+
+def test_vectors_have_no_factors() -> None:
+    x = normal(256)  # the least that the chapter factors: its "dim" is a number of elements
+    p, q = chapter_factors(x.reshape(1, -1), np.random.default_rng(0).standard_normal((256, 4)))
+    assert p.size + q.size == 257 and 4 * (1 + 256) / 256 > 4  # what it sends; its formula
+    assert gcodec.parse("powersgd").encode(x).tobytes() == x.tobytes()
+    assert powersgd.nbytes([(256,)], rank=4) == x.nbytes
+
+
+def test_matrices_begin_with_the_first_dimension() -> None:
+    shapes = [(64, 64, 3, 3), (128, 64, 3, 3), (256, 256, 3, 3), (512, 512, 3, 3)]
+    total, chapter = 0, 0
+    for shape in shapes:
+        m, n = int(np.prod(shape[:-1])), shape[-1]
+        total += m * n
+        chapter += min(4, n) * (m + n)  # of a matrix of 3 columns there are 3 to send
+    assert total / chapter == pytest.approx(1, abs=0.001)
+    assert 4 * total / powersgd.nbytes(shapes, rank=4) > 80
+
+
+def test_an_optimiser_takes_a_step() -> None:
+    class Chapter:
+        def __init__(self, parameters: list[np.ndarray], lr: float) -> None:
+            self.lr = lr
+
+        def step(self, gradients: list[np.ndarray]) -> list[np.ndarray]:
+            return gradients  # compressed or not; no parameter is in reach
+
+    x = [normal(8, 8)]
+    before = x[0].copy()
+    Chapter(x, 0.1).step([normal(8, 8)])
+    assert np.array_equal(x[0], before)
+
+    def worker(c: Communicator) -> np.ndarray:
+        method, x = PowerSGD(c, momentum=0.5), {"w": np.zeros(2, np.float32)}
+        for _ in range(2):
+            method.step(x, {"w": f32(1, c.rank)}, rate=1.0)
+        return x["w"]
+
+    # Twice D + m, with D = (1, 1/2), and m = D, then 3/2·D.
+    assert same_on_all(Simulator(2).run(worker)).tolist() == [-4.5, -2.25]
+
+
+def test_variances_of_signs_are_all_alike() -> None:
+    n, warmup, steps = 200, 20, 4000
+    sizes = np.logspace(0, -3, n)
+    random = np.random.default_rng(0)
+    v, error = np.zeros(n), np.zeros(n)
+    for step in range(steps):
+        g = sizes * random.standard_normal(n)
+        if step >= warmup:
+            compensated = g + error
+            scale = np.mean(np.abs(compensated)) + 1e-8
+            g = scale * np.sign(compensated)
+            error = compensated - g
+        v = 0.999 * v + 0.001 * g * g
+    assert v.max() / v.min() < 1.2  # and the squares of the gradients differ by 10^6
+
+    def worker(c: Communicator) -> float:
+        random = np.random.default_rng(c.rank)
+        adam, x = OneBitAdam(c, warmup=warmup, min_size=0), np.zeros(n, np.float32)
+        for _ in range(60):
+            adam.step({"x": x}, {"x": sizes * random.standard_normal(n)})
+        return float(adam.variance("x").max() / adam.variance("x").min())
+
+    assert same_on_all(Simulator(2).run(worker)) > 1e5
+
+
+def test_a_mean_of_signs_is_no_sign() -> None:
+    size, n = 4, 4000
+    signs = np.sign(np.random.default_rng(0).standard_normal((size, n)))
+    assert np.unique(signs.mean(axis=0)).size == size + 1  # which no bit holds
+
+    def worker(c: Communicator) -> np.ndarray:
+        feedbacks = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+        return two_phase_mean(c, {"m": np.float32(signs[c.rank])}, *feedbacks)["m"]
+
+    simulator = Simulator(size)
+    mean = same_on_all(simulator.run(worker))
+    assert np.unique(np.abs(mean)).size == size  # one size for each share
+    assert simulator.total / size < 2 * n / 8 + 8 * 50  # two bits for each, and headers
+
+
+def test_contributors_are_not_workers() -> None:
+    size, n = 4, 1000
+    gradients = np.random.default_rng(0).standard_normal((size, n)).astype(np.float32)
+
+    def worker(c: Communicator) -> np.ndarray:
+        return all_gather_mean(c, [gcodec.encode(gradients[c.rank], "topk:k=10")])[0]
+
+    mean = same_on_all(Simulator(size).run(worker))
+    frames = [gcodec.encode(x, "topk:k=10") for x in gradients]
+    decoded = np.array([gcodec.decode(frame) for frame in frames])
+    assert np.allclose(mean, decoded.sum(axis=0) / size)
+    sent = np.count_nonzero(decoded, axis=0)
+    chapter = decoded.sum(axis=0) / np.maximum(sent, 1)
+    assert np.allclose(chapter[sent == 1], size * mean[sent == 1])  # as if all had sent it
+    assert np.count_nonzero(sent == 1) > 0.8 * np.count_nonzero(sent)
+
+
+def test_quantized_all_reduce_saves_nothing() -> None:
+    size, n = 4, 20_000
+    gradients = np.random.default_rng(0).standard_normal((size, n)).astype(np.float32)
+
+    def chapter(c: Communicator) -> np.ndarray:
+        decoded = gcodec.decode(gcodec.encode(gradients[c.rank], "minmax"))
+        c.all_reduce(decoded)
+        return decoded / size
+
+    def ours(c: Communicator) -> np.ndarray:
+        feedbacks = gcodec.Feedback("minmax"), gcodec.Feedback("minmax")
+        return two_phase_mean(c, {"w": gradients[c.rank]}, *feedbacks)["w"]
+
+    dense = 2 * (size - 1) * 4 * n
+    simulators = Simulator(size), Simulator(size)
+    first, second = (s.run(w) for s, w in zip(simulators, (chapter, ours), strict=True))
+    assert simulators[0].total == dense
+    assert dense / 4 < simulators[1].total < 1.03 * dense / 4
+    assert np.abs(same_on_all(first) - same_on_all(second)).max() < 0.03
+
+
+def test_concatenated_factors_grow() -> None:
+    size, rank = 8, 2
+    random = np.random.default_rng(0)
+    gradients = random.standard_normal((size, 32, 24)).astype(np.float32)
+    factors = [chapter_factors(x, random.standard_normal((24, rank))) for x in gradients]
+    p, q = (np.hstack(parts) for parts in zip(*factors, strict=True))
+    assert p.shape == (32, size * rank) and q.shape == (24, size * rank)
+    own = np.mean([a @ b.T for a, b in factors], axis=0)
+    assert np.allclose(p @ q.T, size * own)  # a sum, and no mean
+
+    def worker(c: Communicator) -> np.ndarray:
+        return PowerSGD(c, rank=rank).average({"w": gradients[c.rank]})["w"]
+
+    simulator = Simulator(size)
+    mean = same_on_all(simulator.run(worker))
+    assert np.linalg.matrix_rank(mean) == rank
+    assert simulator.total / size < 2 * 4 * rank * (32 + 24)  # whatever the size is
+
+
+def test_sums_of_a_tree_grow() -> None:
+    size, n, k = 8, 100_000, 50
+    frames = [
+        gcodec.encode(normal(n) * (seed + 1), f"randomk:k={k}", seed=seed) for seed in range(size)
+    ]
+    simulator = Simulator(size)
+    found = simulator.run(lambda c: tree_mean(c, [frames[c.rank]])[0][0])
+    union = same_on_all(found)
+    assert union.size > 0.97 * size * k  # at the root, as nearly all are of one worker only
+    # Rank 4 sends what four ranks have had, and odd ranks send their own.
+    sent = simulator.sent["exchange"]
+    assert sent[0] == 0 and sent[4] > 3 * max(sent[1], sent[3], sent[5], sent[7])
+
+
+def test_a_tree_ends_with_all_ranks() -> None:
+    size, n = 4, 100
+    gradients = np.random.default_rng(0).standard_normal((size, n)).astype(np.float32)
+    chapter = [{i: float(x[i]) for i in np.argsort(-np.abs(x))[:5]} for x in gradients]
+    for step in (1, 2):
+        for rank in range(0, size, 2 * step):
+            for i, value in chapter[rank + step].items():
+                chapter[rank][i] = chapter[rank].get(i, 0.0) + value
+    assert len({tuple(sorted(part.items())) for part in chapter}) > 1  # each has another result
+
+    def worker(c: Communicator) -> np.ndarray:
+        [(positions, values)] = tree_mean(c, [gcodec.encode(gradients[c.rank], "topk:k=5")])
+        return np.array([positions, values])
+
+    positions, values = same_on_all(Simulator(size).run(worker))
+    assert positions.tolist() == sorted(chapter[0])
+    expected = [chapter[0][i] / size for i in sorted(chapter[0])]  # the root has the sum
+    assert np.allclose(values, expected)

@@ -221,6 +221,22 @@ def test_state_is_a_copy() -> None:
     assert Feedback("raw").state_dict() == {}
 
 
+STATE = {"residual:w": np.zeros(3, np.float32), "step:w": np.array(1)}
+
+
+def test_what_a_codec_goes_on_from_is_state() -> None:
+    feedback = Feedback("powersgd:rank=1")
+    feedback.compress("w", G)
+    prior = feedback.state_dict()["prior:w"]
+    assert prior.dtype == np.uint8
+    # A frame of what was sent, but for the name of the dtype: the next step begins with its Q.
+    sent = gcodec.Frame.from_bytes(gcodec.Feedback("powersgd:rank=1").compress("w", G))
+    assert gcodec.Frame.from_bytes(prior.tobytes()).payload.tobytes() == sent.payload.tobytes()
+    cold = Feedback("powersgd:rank=1")
+    cold.load_state_dict({k: v for k, v in feedback.state_dict().items() if k != "prior:w"})
+    assert cold.compress("w", G) != feedback.compress("w", G)
+
+
 def test_names_with_colons() -> None:
     feedback, other = Feedback("mxnet-2bit"), Feedback("mxnet-2bit")
     for name in ("a:b", "residual:x", "step:", ""):
@@ -243,6 +259,10 @@ def test_names_with_colons() -> None:
         {"residual:w": "text", "step:w": np.array(1)},
         {"other:w": np.array(1)},
         {"w": np.zeros(3, np.float32)},
+        {**STATE, "prior:w": np.zeros(3, np.uint8)},
+        {**STATE, "prior:w": np.zeros((1, 3), np.uint8)},
+        {**STATE, "prior:w": np.frombuffer(gcodec.encode(G, "raw"), np.uint8)},
+        {**STATE, "prior:v": np.frombuffer(gcodec.encode(np.ones(3), "raw"), np.uint8)},
     ],
 )
 def test_states_that_are_refused_replace_nothing(state: dict[str, Any]) -> None:

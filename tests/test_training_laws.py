@@ -12,6 +12,7 @@ from gcodec import advisor
 from gcodec.training import (
     DGC,
     Communicator,
+    OneBitAdam,
     PowerSGD,
     Simulator,
     all_gather_mean,
@@ -22,7 +23,7 @@ from gcodec.training import (
 
 @pytest.mark.parametrize(
     ("spec", "delta"),
-    [("topk:k=8", 1 / 8), ("topk:k=1", 1 / 64), ("sign", 1 / 64), ("randomk:k=8", 1 / 8)],
+    [("topk:k=8", 1 / 8), ("sign", 1 / 64), ("randomk:k=8", 1 / 8)],
 )
 def test_residuals_of_1000_steps_keep_their_bound(spec: str, delta: float) -> None:
     """E‖e‖² ≤ 4(1 − δ)/δ²·G²; as a mean for what is contracted in the mean only."""
@@ -63,7 +64,7 @@ def three_workers(steps: int, rate: float, feedback: bool) -> np.ndarray:
 
 
 def test_without_feedback_it_grows_by_the_same_factor() -> None:
-    for rate, steps in ((0.05, 100), (0.1, 10)):
+    for rate, steps in ((0.2, 10), (0.1, 10)):
         x = three_workers(steps, rate, feedback=False)
         assert x == pytest.approx([(1 + 11 * rate / 6) ** steps] * 3, rel=1e-5)
     assert three_workers(100, 0.05, feedback=False)[0] == pytest.approx(6441.766, rel=1e-5)
@@ -154,12 +155,37 @@ def test_all_replicas_come_to_the_optimum_of_all(name: str) -> None:
             x -= np.float32(1.2) * update(step, gradient)
         return x
 
-    simulator = Simulator(size)
-    found = simulator.run(worker)
+    found = Simulator(size).run(worker)
     assert all(found[0].tobytes() == x.tobytes() for x in found)
     error = np.linalg.norm(found[0] - truth) / np.linalg.norm(truth)
     assert error < 0.3
     # No worker could have come there by itself: it has fewer equations than unknowns.
     alone = [np.linalg.lstsq(inputs[i], answers[i], rcond=None)[0] for i in range(size)]
     assert all(np.linalg.norm(x - truth) > 0.4 * np.linalg.norm(truth) for x in alone)
-    assert simulator.run(worker)[0].tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("method", [DGC, PowerSGD, OneBitAdam])
+def test_all_ranks_leave_out_a_step_that_one_must(method: Any, wrong: float) -> None:
+    def worker(c: Communicator) -> None:
+        settings = {"warmup": 1, "min_size": 0} if method is OneBitAdam else {}
+        one = method(c, **settings)
+        x = {"v": np.zeros(5, np.float32), "w": np.zeros((5, 6), np.float32)}
+        given = {name: np.ones_like(values) for name, values in x.items()}
+        bad = {name: values.copy() for name, values in given.items()}
+        bad["w"][2, 3] = wrong
+        take = {
+            DGC: lambda g: one.average(g, 0),
+            PowerSGD: lambda g: one.step(x, g, 0.1),
+            OneBitAdam: lambda g: one.step(x, g),
+        }[method]
+        for _ in range(3):
+            before = {**one.state_dict(), **{name: part.copy() for name, part in x.items()}}
+            with pytest.raises(gcodec.ParameterError, match="'w' of rank 1 holds NaN or Inf"):
+                take(bad if c.rank == 1 else given)
+            after = {**one.state_dict(), **x}
+            assert before.keys() == after.keys()
+            assert all(np.array_equal(before[key], after[key]) for key in before)
+            take(given)
+
+    Simulator(3).run(worker)

@@ -78,7 +78,6 @@ def test_one_bit_each_way() -> None:
     warm, later = Simulator(size), Simulator(size)
     warm.run(worker, [1] * size)
     later.run(worker, [2] * size)
-    assert warm.sent.keys() == {"all_reduce"}
     assert warm.total == 2 * (size - 1) * 4 * (n + 9)
     assert later.sent["all_reduce"][0] - warm.sent["all_reduce"][0] <= 2 * 4 * 9  # of "b"
     shares = later.sent["all_to_all"], later.sent["all_gather"]
@@ -119,8 +118,8 @@ def test_it_trains(size: int) -> None:
     def worker(c: Communicator, target: np.ndarray) -> float:
         adam = OneBitAdam(c, warmup=30, rate=0.05, min_size=0)
         x = np.zeros(n, np.float32)
-        for step in range(300):
-            rate = 0.05 if step < 150 else 0.05 * 0.98 ** (step - 150)
+        for step in range(200):
+            rate = 0.05 if step < 100 else 0.05 * 0.97 ** (step - 100)
             adam.step({"x": x}, {"x": (curvature * (x - target)).astype(np.float32)}, rate)
         return float(np.linalg.norm(x - targets.mean(axis=0)))
 
@@ -163,6 +162,9 @@ def test_state_goes_on() -> None:
 class Alone:
     rank, size = 0, 1
 
+    def all_gather(self, message: bytes) -> list[bytes]:
+        return [message]
+
     def all_reduce(self, values: np.ndarray) -> None:
         pass
 
@@ -188,7 +190,10 @@ def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
         (lambda: alone().step(ones(2), {"y": np.ones(2, np.float32)}), "gradients=['y']"),
         (lambda: alone().step(ones(2), ones(3)), "x.shape=(2,)"),
         (lambda: alone().step(ones(2, np.float64), ones(2)), "x.dtype='float64'"),
-        (lambda: alone().step(ones(2), {"x": np.float32([1, math.nan])}), "x holds 1 NaN or Inf"),
+        (
+            lambda: alone().step(ones(2), {"x": np.float32([1, math.nan])}),
+            "gradients: 'x' of rank 0",
+        ),
         (lambda: alone().load_state_dict({}), "state: step:count"),
         (lambda: alone().load_state_dict({"step:count": np.float32(1)}), "state: step:count"),
         (lambda: alone().load_state_dict({"moment:x": np.ones(1)}), "state='moment:x'"),

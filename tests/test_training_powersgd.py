@@ -117,7 +117,7 @@ def test_what_is_sent() -> None:
     simulator = Simulator(size)
     found = simulator.run(worker)
     assert nbytes(shapes.values(), rank) == 4 * (rank * (64 + 147) + 64 + 12 + 1)
-    assert simulator.sent.keys() == {"all_reduce"}
+    assert sum(simulator.sent["all_reduce"]) == simulator.total
     assert simulator.total == 2 * (size - 1) * nbytes(shapes.values(), rank)
     for name, shape in shapes.items():
         assert all(np.array_equal(one[name], found[0][name]) for one in found)
@@ -196,7 +196,10 @@ def test_state_goes_on() -> None:
         (lambda c: PowerSGD(c, 0), "rank=0"),
         (lambda c: PowerSGD(c, momentum=1.5), "momentum=1.5"),
         (lambda c: PowerSGD(c, seed=-1), "seed=-1"),
-        (lambda c: PowerSGD(c).average({"w": np.float32([1, math.nan])}), "x holds 1 NaN or Inf"),
+        (
+            lambda c: PowerSGD(c).average({"w": np.float32([1, math.nan])}),
+            "gradients: 'w' of rank 0",
+        ),
         (lambda c: PowerSGD(c).average({"w": np.full((9, 9), 3e38)}), "matrices: factors must"),
         (lambda c: PowerSGD(c).step({"w": np.ones(1)}, {}, 1), "gradients=[]"),
         (lambda c: PowerSGD(c).step({"w": np.ones(1)}, {"w": np.ones(1)}, 1), "w.dtype='float64'"),

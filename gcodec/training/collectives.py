@@ -18,6 +18,7 @@ from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.frame import Frame
+from gcodec.kernels.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator
 
@@ -80,7 +81,8 @@ def two_phase_mean(
     gradients : mapping of str to array
         With the same names, shapes and order on every rank.
     worker : Feedback
-        Of this rank's gradients; share i of NAME has the name ``"i/NAME"`` there.
+        Of this rank's gradients; share i of NAME has the name ``"i/NAME"`` there, also for a
+        policy.
     server : Feedback
         Of the means that this rank makes, under their NAME.
 
@@ -188,6 +190,21 @@ def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list
     ends = np.cumsum([array.size for array in arrays])
     parts = np.split(flat, ends[:-1])
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=False)]
+
+
+def check_finite(communicator: Communicator, gradients: Mapping[str, np.ndarray]) -> None:
+    """Raise `ParameterError` on all ranks, if a gradient of one holds NaN or Inf.
+
+    It takes an all-gather of empty messages. Without it, only that rank would raise, and the
+    others would wait for it; and a step that all must leave out, such as one of a loss that was
+    scaled too far, would have changed what they keep.
+    """
+    wrong = [name for name, x in gradients.items() if not all_finite(x.reshape(-1))]
+    told = communicator.all_gather(b"!" + wrong[0].encode() if wrong else b"")
+    for rank, message in enumerate(told):
+        if message:
+            name = message[1:].decode()
+            raise ParameterError(f"gradients: {name!r} of rank {rank} holds NaN or Inf")
 
 
 class LowRank(NamedTuple):

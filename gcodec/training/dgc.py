@@ -18,7 +18,7 @@ from gcodec.kernels import arithmetic
 from gcodec.kernels.reduce import moments
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.training import state
-from gcodec.training.collectives import all_gather_mean
+from gcodec.training.collectives import all_gather_mean, check_finite
 from gcodec.training.communicator import Communicator
 from gcodec.wire import encode_name
 
@@ -116,8 +116,10 @@ class DGC:
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed, unless accumulators have passed float32.
+            Nothing has then changed, unless accumulators have passed float32. All ranks raise if
+            one has NaN or Inf.
         """
+        check_finite(self.communicator, state.taken(gradients, self._velocity))
         means = all_gather_mean(self.communicator, self.compress(gradients, epoch))
         return dict(zip(gradients, means, strict=True))
 

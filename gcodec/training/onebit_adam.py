@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import nonfinite_error, writable
+from gcodec.arrays import writable
 from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
-from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.training import state
-from gcodec.training.collectives import dense_mean, two_phase_mean
+from gcodec.training.collectives import check_finite, dense_mean, two_phase_mean
 from gcodec.training.communicator import Communicator
 
 _MOST = 2**62
@@ -128,7 +127,7 @@ class OneBitAdam:
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed.
+            Nothing has then changed. All ranks raise if one has NaN or Inf.
         """
         rate = self.rate if rate is None else check_number("rate", rate)
         own = state.taken(gradients, self._momentum)
@@ -139,9 +138,7 @@ class OneBitAdam:
         moved = {
             name: writable(parameters[name], name, "float32", x.shape) for name, x in own.items()
         }
-        for x in own.values():
-            if not all_finite(x.reshape(-1)):
-                raise nonfinite_error(x.reshape(-1))
+        check_finite(self.communicator, own)
         inverse = self._inverses(own) if self.frozen else self._warm(own)
         if self.frozen:
             self._compressed(own)

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from gcodec import low_rank
-from gcodec.arrays import nonfinite_error, size_of, writable
+from gcodec.arrays import size_of, writable
 from gcodec.errors import ParameterError
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.seeds import derive_seed
 from gcodec.training import state
-from gcodec.training.collectives import LowRank, low_rank_mean
+from gcodec.training.collectives import LowRank, check_finite, low_rank_mean
 from gcodec.training.communicator import Communicator
 
 _MOST_RANK = 1 << 16
@@ -96,12 +95,10 @@ class PowerSGD:
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed.
+            Nothing has then changed. All ranks raise if one has NaN or Inf.
         """
         own = state.taken(gradients, self._residual)
-        for x in own.values():
-            if not all_finite(x.reshape(-1)):
-                raise nonfinite_error(x.reshape(-1))
+        check_finite(self.communicator, own)
         sizes = {name: low_rank.matrix_shape(x.shape, self.rank) for name, x in own.items()}
         factored = {name: size for name, size in sizes.items() if size is not None}
         matrices = {
