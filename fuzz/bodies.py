@@ -29,7 +29,7 @@ from reference import (
     universal,
 )
 
-LOG2_BLOCKS = (0, 1, 3, 6, 20, 62)
+LOG2_BLOCKS = (0, 1, 3, 6, 8, 20, 62)
 
 
 class Body(NamedTuple):

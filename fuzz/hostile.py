@@ -1,0 +1,87 @@
+"""Inputs of all kinds for decoders, few enough to be run slowly."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import NamedTuple
+
+import numpy as np
+
+import gcodec
+from fuzz import run
+from fuzz.figures.exhaustive import CASES, _frame
+from fuzz.goldens import ROOT, goldens
+from fuzz.promises import LIMITS
+from fuzz.repair import repair
+from fuzz.valid import valid_frames
+
+LARGEST = 20_000  # elements of a frame that is decoded slowly
+
+
+class Input(NamedTuple):
+    """A frame that is read.
+
+    Attributes
+    ----------
+    kind : str
+        ``golden``, ``error``, ``valid``, ``short`` or ``mutant``.
+    data : bytes
+    key : bytes or None
+    """
+
+    kind: str
+    data: bytes
+    key: bytes | None = None
+
+
+def inputs(seed: int, mutants: int, each: int = 20) -> list[Input]:
+    """Return golden frames and errors, valid frames, short payloads, and so many mutants."""
+    rng = random.Random(seed)
+    found = [Input("golden", golden.data, golden.key) for golden in goldens()]
+    errors = sorted((ROOT / "fuzz" / "golden-errors").glob("*.gcf"))
+    found += [Input("error", path.read_bytes()) for path in errors]
+    found += [Input("valid", one.data) for one in valid_frames(seed, each)]
+    for case in 6 * CASES:
+        for n in case.sizes:
+            frame = _frame(case, n, case.head + rng.randbytes(rng.randrange(3)))
+            found.append(Input("short", repair(frame.to_bytes())))
+    seeds = [golden.data for golden in goldens() if golden.key is None]
+    seeds += [one.data for one in found if one.kind == "valid"]
+    made = (_payload_mutant(rng.choice(seeds), rng) for _ in range(mutants // 2))
+    found += [Input("mutant", data) for data in made]
+    repaired = map(repair, run.mutants(seeds, rng))
+    found += [Input("mutant", data) for data in itertools.islice(repaired, mutants // 2)]
+    return [one for one in found if _small(one)]
+
+
+def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
+    """Flip bits of a frame's payload, or cut it, and leave its header alone but for the size."""
+    frame = gcodec.Frame.from_bytes(data)
+    payload, nbits = bytearray(frame.payload.tobytes()), frame.payload.nbits
+    if not payload:
+        return data
+    if rng.random() < 0.3:
+        nbits = rng.randrange(nbits + 1)
+        del payload[-(-nbits // 8) :]
+    for _ in range(rng.choice((0, 1, 1, 2, 5))):
+        if payload:
+            payload[rng.randrange(len(payload))] ^= 1 << rng.randrange(8)
+    if payload and nbits % 8:
+        payload[-1] &= 0xFF << 8 - nbits % 8 & 0xFF
+
+    changed = frame.payload._replace(data=np.frombuffer(bytes(payload), np.uint8), nbits=nbits)
+    if nbits != frame.payload.nbits or rng.random() < 0.5:
+        changed = changed._replace(seek=None)
+    made: bytes = gcodec.Frame(
+        frame.codec, frame.dtype, frame.shape, changed, frame.name
+    ).to_bytes()
+    return made
+
+
+def _small(one: Input) -> bool:
+    """Tell whether decoding is quick, or refused before it begins."""
+    try:
+        return gcodec.Frame.from_bytes(one.data, limits=LIMITS, key=one.key).size <= LARGEST
+    except gcodec.FormatError:
+        return one.kind == "error"
