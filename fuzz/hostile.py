@@ -10,7 +10,7 @@ import numpy as np
 
 import gcodec
 from fuzz import run
-from fuzz.figures.exhaustive import CASES, _frame
+from fuzz.figures.exhaustive import CASES, frame_of
 from fuzz.goldens import ROOT, goldens
 from fuzz.promises import LIMITS
 from fuzz.repair import repair
@@ -25,7 +25,7 @@ class Input(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``golden``, ``error``, ``valid``, ``short`` or ``mutant``.
+        ``golden``, ``error``, ``valid``, ``short``, ``table`` or ``mutant``.
     data : bytes
     key : bytes or None
     """
@@ -35,17 +35,22 @@ class Input(NamedTuple):
     key: bytes | None = None
 
 
-def inputs(seed: int, mutants: int, each: int = 20) -> list[Input]:
-    """Return golden frames and errors, valid frames, short payloads, and so many mutants."""
+def inputs(seed: int, mutants: int, each: int = 20, short: int = 40) -> list[Input]:
+    """Return golden frames and errors, valid frames, short payloads, and so many mutants.
+
+    `each` are valid frames of a codec, `short` the short payloads of a setting and size.
+    """
     rng = random.Random(seed)
     found = [Input("golden", golden.data, golden.key) for golden in goldens()]
     errors = sorted((ROOT / "fuzz" / "golden-errors").glob("*.gcf"))
     found += [Input("error", path.read_bytes()) for path in errors]
     found += [Input("valid", one.data) for one in valid_frames(seed, each)]
-    for case in 6 * CASES:
+    for case in short * CASES:
         for n in case.sizes:
-            frame = _frame(case, n, case.head + rng.randbytes(rng.randrange(3)))
-            found.append(Input("short", repair(frame.to_bytes())))
+            string = rng.randrange(1 << rng.randrange(18), 1 << 18)
+            found.append(Input("short", frame_of(case, n, string).to_bytes()))
+    tabled = [one.data for one in found if one.kind == "valid" and one.data[4] & 2]
+    found += [Input("table", _table_mutant(data, rng)) for data in 4 * tabled]
     seeds = [golden.data for golden in goldens() if golden.key is None]
     seeds += [one.data for one in found if one.kind == "valid"]
     made = (_payload_mutant(rng.choice(seeds), rng) for _ in range(mutants // 2))
@@ -77,6 +82,20 @@ def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
         frame.codec, frame.dtype, frame.shape, changed, frame.name
     ).to_bytes()
     return made
+
+
+def _table_mutant(data: bytes, rng: random.Random) -> bytes:
+    """Move bits from one block of a frame's seek table to another, or change a byte of it."""
+    frame = gcodec.Frame.from_bytes(data)
+    assert frame.seek is not None
+    header = bytearray(frame.header()[:-4])
+    end = len(header)
+    start = end - len(frame.seek.to_bytes())
+    one, other = rng.randrange(start + 2, end), rng.randrange(start + 2, end)
+    header[one] = (header[one] + 1) % 256
+    if rng.random() < 0.8:
+        header[other] = (header[other] - 1) % 256
+    return repair(bytes(header) + bytes(4) + data[end + 4 :])
 
 
 def _small(one: Input) -> bool:
