@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,17 @@ from fuzz.repair import repair
 from fuzz.valid import valid_frames
 
 LARGEST = 20_000  # elements of a frame that is decoded slowly
+BLOCKS = (  # codecs with blocks, of which several are read at once, and log2 of these
+    *(("qsgd:form=dense", 6), ("qsgd:form=dense,s=300", 6), ("qsgd:form=sparse", 5)),
+    *(("qsgd:form=sparse,code=rice,s=100", 5), ("qsgd:form=dense,code=rice", 6)),
+    *(("qsgd:form=sparse,bucket=100", 4), ("qsgd:code=huffman,bucket=90", 6)),
+    *(("qsgd:code=rans,s=2", 7), ("minifloat:code=huffman", 6), ("minifloat:code=pair", 5)),
+    *(("minifloat:code=planes,format=e4m3", 6), ("minifloat:code=rans,format=e4m3", 8)),
+    *(("terngrad:pack=rans", 6), ("topk:ratio=0.5,index=eliasfano", 5)),
+    *(("topk:ratio=0.5,index=huffman", 5), ("topk:ratio=0.5,index=rans", 6)),
+    *(("mxnet-2bit:form=sparse,index=eliasfano", 4), ("mxnet-2bit:form=sparse", 12)),
+    *(("topk:ratio=1,index=rice", 12), ("ecsq:step=0.5", 8)),
+)
 
 
 class Input(NamedTuple):
@@ -25,7 +37,7 @@ class Input(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``golden``, ``error``, ``valid``, ``short``, ``table`` or ``mutant``.
+        ``golden``, ``error``, ``valid``, ``short``, ``table``, ``blocks`` or ``mutant``.
     data : bytes
     key : bytes or None
     """
@@ -51,6 +63,7 @@ def inputs(seed: int, mutants: int, each: int = 20, short: int = 40) -> list[Inp
             found.append(Input("short", frame_of(case, n, string).to_bytes()))
     tabled = [one.data for one in found if one.kind == "valid" and one.data[4] & 2]
     found += [Input("table", _table_mutant(data, rng)) for data in 4 * tabled]
+    found += list(_with_blocks(rng, 6))
     seeds = [golden.data for golden in goldens() if golden.key is None]
     seeds += [one.data for one in found if one.kind == "valid"]
     made = (_payload_mutant(rng.choice(seeds), rng) for _ in range(mutants // 2))
@@ -82,6 +95,27 @@ def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
         frame.codec, frame.dtype, frame.shape, changed, frame.name
     ).to_bytes()
     return made
+
+
+def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
+    """Yield frames with many blocks, and mutants of their tables and payloads."""
+    for spec, log2_block in BLOCKS:
+        n = 5 << log2_block if log2_block > 10 else 1200
+        x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
+        x[7:90] = 0
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec)).with_seek(log2_block)
+        data = frame.to_bytes()
+        yield Input("blocks", data)
+        few = each if log2_block < 10 else each // 3
+        for _ in range(few if frame.seek else 0):
+            yield Input("blocks", _table_mutant(data, rng))
+            yield Input("blocks", _payload_mutant(data, rng))
+        # A word that is wrong, between others that are right.
+        body = len(data) - frame.payload.data.size - 4
+        for _ in range(2 * few):
+            at = body + rng.randrange(frame.payload.data.size - 12)
+            part = rng.choice((b"\xff" * 12, bytes(12), rng.randbytes(4)))
+            yield Input("blocks", repair(data[:at] + part + data[at + len(part) :]))
 
 
 def _table_mutant(data: bytes, rng: random.Random) -> bytes:

@@ -31,8 +31,9 @@ from fuzz import hostile, plain
 from fuzz.calls import through
 from gcodec.kernels.jit import Kernel
 
-LONGEST = 60  # seconds for all inputs of a guard
-MOST = 400  # inputs of a guard
+LONGEST = 60  # seconds for the inputs of a child
+MOST = 600  # inputs of a child
+STATUSES = {"TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN"}
 
 
 class Guard(NamedTuple):
@@ -47,8 +48,15 @@ class Guard(NamedTuple):
 def refuses(node: ast.If) -> bool:
     """Tell whether an `if` does nothing but to set a status and return."""
     *before, last = node.body
-    stores = all(isinstance(one, (ast.Assign, ast.AugAssign)) for one in before)
-    return stores and isinstance(last, ast.Return) and not node.orelse
+    if node.orelse or not isinstance(last, ast.Return):
+        return False
+    if not all(isinstance(one, (ast.Assign, ast.AugAssign)) for one in before):
+        return False
+    if last.value is None:
+        return bool(before)
+    names = {one.id for one in ast.walk(last.value) if isinstance(one, ast.Name)}
+    passed_on = ast.unparse(node.test).endswith("< 0")
+    return bool(names & STATUSES) or passed_on or ast.unparse(last.value) in ("False", "-1")
 
 
 def guards(codes: set[types.CodeType]) -> Iterator[Guard]:
@@ -153,15 +161,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = noticed = 0
     for guard in guards(codes):
         # Those that are made to be wrong come first.
-        order = {"error": 0, "short": 1, "table": 2, "mutant": 3, "valid": 4, "golden": 5}
+        order = dict.fromkeys(("error", "short", "blocks", "table", "mutant"), 0)
         own = [
             (one, right)
             for one, (right, reached) in zip(found, told, strict=True)
             if guard.own in reached
         ]
-        own.sort(key=lambda pair: order[pair[0].kind])
-        step = max(len(own) // MOST, 1)
-        killed = notices(guard, own[::step] + own[: MOST // 4])
+        own.sort(key=lambda pair: order.get(pair[0].kind, 1))
+        killed = any(notices(guard, own[at : at + MOST]) for at in range(0, len(own), MOST))
         count += 1
         noticed += killed
         print(
