@@ -29,7 +29,7 @@ from reference import (
     universal,
 )
 
-LOG2_BLOCKS = (0, 1, 3, 6, 20, 62)
+LOG2_BLOCKS = (0, 1, 3, 6, 8, 20, 62)
 
 
 class Body(NamedTuple):
@@ -109,7 +109,7 @@ def _qsgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     levels = [0 if q or rng.random() < 0.3 else rng.randint(-largest, largest) for q in quiet]
     rices: tuple[int, ...] | None = None
     if code == "rice":
-        rices = tuple(rng.randrange(12) for _ in range(2 if form == "sparse" else 1))
+        rices = tuple(rng.choice((0, 1, 4, 9, 47)) for _ in range(2 if form == "sparse" else 1))
     sent = qsgd.sounding(levels, quiet)
     model = None
     if code in ("huffman", "rans") and sent:

@@ -58,7 +58,8 @@ def _call_at() -> Any:
             convention, kinds = context.call_conv, tuple(args)
             kind = convention.get_function_type(types.none, kinds)
             function = builder.inttoptr(values[0], kind.as_pointer())
-            returned = cgutils.alloca_once(builder, convention.get_return_type(types.none).pointee)
+            room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), 8))  # for any result
+            returned = builder.bitcast(room, kind.args[0])
             error = cgutils.alloca_once(builder, ir.PointerType(excinfo_t))
             given = cgutils.unpack_tuple(builder, values[1])
             flat = list(convention._get_arg_packer(kinds).as_arguments(builder, given))

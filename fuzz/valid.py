@@ -18,7 +18,7 @@ from reference import seek
 from fuzz.bodies import WRITERS
 from gcodec.codecs import by_id
 
-SHAPES = ((), (0,), (1,), (2,), (37,), (5, 7), (64,), (3, 1, 50), (300,), (1,) * 32)
+SHAPES = ((), (0,), (1,), (2,), (37,), (5, 7), (64,), (3, 1, 50), (300,), (40, 37), (1,) * 32)
 
 
 class Valid(NamedTuple):

@@ -1,8 +1,7 @@
-"""Kernels against their oracles, the rules that they are written by, and their cache on disk."""
+"""Kernels against their oracles, and their cache on disk."""
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import stat
@@ -23,7 +22,6 @@ from gcodec.kernels import philox as words_of
 from gcodec.kernels.memory import aligned_empty
 
 PACKAGE = Path(gcodec.__file__).parent
-SOURCES = sorted((PACKAGE / "kernels").glob("*.py"))
 
 
 # --- reductions ---------------------------------------------------------------------------------
@@ -163,77 +161,6 @@ def test_aligned_memory(size: int) -> None:
         assert (x.size, x.dtype, x.ndim) == (size, dtype, 1)
         assert x.ctypes.data % 64 == 0 or size == 0
         assert x.flags.writeable and x.flags.c_contiguous
-
-
-# --- the rules that kernels are written by ------------------------------------------------------
-
-
-def decorator_name(node: ast.expr) -> str:
-    node = node.func if isinstance(node, ast.Call) else node
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def compiled_functions(source: Path) -> list[ast.FunctionDef]:
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        and {"kernel", "inline", "subroutine"}
-        & {decorator_name(one) for one in node.decorator_list}
-    ]
-
-
-def test_there_are_kernels() -> None:
-    found = [node.name for source in SOURCES for node in compiled_functions(source)]
-    assert len(found) == len(set(found)) >= 15, sorted(found)
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_compiled_functions_neither_raise_nor_allocate(source: Path) -> None:
-    forbidden = (ast.Raise, ast.Assert, ast.Try, ast.With, ast.Yield, ast.Lambda, ast.ListComp)
-    allocating = {"empty", "zeros", "ones", "full", "array", "arange", "copy", "astype", "append"}
-    for function in compiled_functions(source):
-        for node in ast.walk(function):
-            where = f"{source.name}:{getattr(node, 'lineno', '?')}"
-            assert not isinstance(node, forbidden), where
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                assert node.func.attr not in allocating, where
-            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.UnaryOp):
-                raise AssertionError(f"{where}: a negative index")
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_no_option_that_changes_bits(source: Path) -> None:
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.keyword):
-            assert node.arg not in ("fastmath", "parallel"), source.name
-        if isinstance(node, (ast.Attribute, ast.Name)):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id
-            assert name not in ("prange", "guvectorize", "vectorize", "stencil"), source.name
-            if source.name != "jit.py":
-                assert name not in ("njit", "jit", "cfunc", "generated_jit"), source.name
-
-
-@pytest.mark.parametrize(
-    "source", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
-)
-def test_numba_is_imported_late_and_only_by_kernels(source: Path) -> None:
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    inside = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        if any(name.split(".")[0] in ("numba", "llvmlite") for name in names):
-            assert id(node) in inside, f"{source}: line {node.lineno}"
 
 
 # --- the cache on disk --------------------------------------------------------------------------

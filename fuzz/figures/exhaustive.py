@@ -17,7 +17,8 @@ from fuzz.targets import MOST_COMPARED, compare
 from gcodec.payload import Payload
 
 ONE = struct.pack(">f", 1)
-STRIDE = 1009  # of the two-byte payloads, in the short form
+BITS = 16  # of the longest strings behind a head
+STRIDE = 2003  # of strings of more than 8 bits, in the short form
 
 
 class Case(NamedTuple):
@@ -71,16 +72,16 @@ CASES = (
 
 
 def exhaustive(short: bool) -> Figure:
-    """Compare all payloads of up to two bytes behind a head, and all values of golden bytes."""
+    """Compare all strings of up to 16 bits behind a head, and all values of golden bytes."""
     count = values = 0
     failures: list[str] = []
-    for case, n, payload in _payloads(short):
-        frame = _frame(case, n, payload)
+    for case, n, string in _payloads(short):
+        frame = frame_of(case, n, string)
         count += 1
         try:
             values += bool(compare(frame))
         except BrokenPromiseError as error:
-            failures.append(f"{case.spec} n={n} {payload.hex()}: {error}")
+            failures.append(f"{case.spec} n={n} {string:b}: {error}")
     few = count
     for golden in of_codecs(1 if short else 4):
         if golden.key is not None:
@@ -95,23 +96,20 @@ def exhaustive(short: bool) -> Figure:
             except BrokenPromiseError as error:
                 failures.append(f"{golden.name} {changed.tobytes().hex()}: {error}")
     detail = (
-        f"{few} payloads of up to two bytes behind a head, in {len(CASES)} settings; "
+        f"{few} payloads of up to 16 bits behind a head, in {len(CASES)} settings; "
         f"{count - few} of golden ones with one other byte; {values} have values"
     )
     promise = "payloads read as the oracles read them, value or error"
     return Figure("F2", promise, count, "payloads", failures, detail)
 
 
-def _payloads(short: bool) -> Iterator[tuple[Case, int, bytes]]:
+def _payloads(short: bool) -> Iterator[tuple[Case, int, int]]:
+    """Yield each setting, number of elements, and bits behind the head, with a one before them."""
     for case in CASES:
-        for number in range(257 + (1 << 16)):
-            if short and number % (7 if number <= 256 else STRIDE):
-                continue
-            body = (number - 257).to_bytes(2, "big") if number > 256 else b""
-            if 1 <= number <= 256:
-                body = bytes([number - 1])
-            for n in case.sizes:
-                yield case, n, case.head + body
+        for string in range(1, 2 << BITS):
+            if not short or string % (7 if string < 256 else STRIDE) == 1:
+                for n in case.sizes:
+                    yield case, n, string
 
 
 @functools.cache
@@ -119,26 +117,14 @@ def _codec(spec: str) -> Any:
     return gcodec.parse(spec)
 
 
-def _frame(case: Case, n: int, payload: bytes) -> gcodec.Frame:
+def frame_of(case: Case, n: int, string: int) -> gcodec.Frame:
+    """Return a frame of a setting's head and the bits of a number behind its highest one."""
     codec = _codec(case.spec).of_message(case.scalars)
-    data = np.frombuffer(payload, np.uint8)
-    return gcodec.Frame(
-        codec, "float32", (n,), Payload(codec, dict(case.scalars), data, _nbits(case, n, payload))
-    )
-
-
-def _nbits(case: Case, n: int, payload: bytes) -> int:
-    """Return the bits that a payload of a fixed width has, else all."""
-    codec = _codec(case.spec)
-    widths = {"sign": 1, "minmax": getattr(codec, "bits", 0) or 0}
-    if codec.name == "minifloat" and "none" in case.spec and "block" not in case.spec:
-        widths["minifloat"] = 4
-    if codec.name == "qsgd" and "packed" in case.spec:
-        widths["qsgd"] = 4
-    if codec.name not in widths:
-        return 8 * len(payload)
-    wanted = 8 * len(case.head) + n * int(widths[codec.name])
-    return wanted if -(-wanted // 8) == len(payload) else 8 * len(payload)
+    nbits = string.bit_length() - 1
+    body = (string - (1 << nbits) << -nbits % 8).to_bytes(-(-nbits // 8), "big")
+    data = np.frombuffer(case.head + body, np.uint8)
+    payload = Payload(codec, dict(case.scalars), data, 8 * len(case.head) + nbits)
+    return gcodec.Frame(codec, "float32", (n,), payload)
 
 
 def _changed(payload: Payload, step: int) -> Iterator[Payload]:

@@ -52,6 +52,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         # Mode "x" lets the umask set the permissions, which tempfile's 0600 would override.
         with open(temporary, "xb") as file:
             yield file
+            # Or the new name could be on the disk before the bytes are, when the power fails.
+            file.flush()
+            os.fsync(file.fileno())
         if mode is not None:
             temporary.chmod(stat.S_IMODE(mode))
         os.replace(temporary, target)

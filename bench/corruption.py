@@ -1,0 +1,111 @@
+"""How codecs answer damaged bytes: ``python -m bench.corruption [--mutants N]``.
+
+Of what each encoder makes of the same gradient, a third of the mutants is truncated, a third has
+one flipped bit in its first 64 bytes, a third one anywhere. A decoder raises an error, or returns
+other values without a word, or the right ones. Those of numcodecs are measured where it is
+installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+import gcodec
+
+MUTANTS = 3000
+ELEMENTS = 10_000
+FRONT = 64  # bytes that the second third of flips is in
+SPECS = (
+    *("raw", "qsgd", "qsgd:code=auto", "mxnet-2bit", "mxnet-1bit", "terngrad", "minmax", "sign"),
+    *("minifloat", "topk", "randomk", "dct8", "ecsq"),
+)
+
+
+class Coder(NamedTuple):
+    """Bytes that an encoder made, and the decoder."""
+
+    name: str
+    data: bytes
+    decode: Callable[[bytes], bytes]
+
+
+class Row(NamedTuple):
+    """How many mutants a decoder refused, decoded to other values, and to the right ones."""
+
+    name: str
+    refused: int
+    wrong: int
+    right: int
+
+
+def coders() -> list[Coder]:
+    """Return gcodec's codecs, and those of numcodecs."""
+    x = np.random.default_rng(0).standard_normal(ELEMENTS).astype(np.float32)
+    found = [
+        Coder(f"gcodec {spec}", gcodec.encode(x, spec), lambda data: gcodec.decode(data).tobytes())
+        for spec in SPECS
+    ]
+    try:
+        import numcodecs
+    except ImportError:
+        return found
+    # Small integers in float32, so that there is something to compress.
+    y = np.round(x * 4).astype(np.float32)
+    theirs = {
+        "blosc-lz4": numcodecs.Blosc("lz4"),
+        "blosc-zstd": numcodecs.Blosc("zstd"),
+        "lz4": numcodecs.LZ4(),
+        "zstd": numcodecs.Zstd(),
+        "zstd + checksum": numcodecs.Zstd(checksum=True),
+        "zlib": numcodecs.Zlib(),
+        "crc32c": numcodecs.CRC32C(),
+    }
+    for name, codec in theirs.items():
+        data = bytes(codec.encode(y))
+        found.append(Coder(f"numcodecs {name}", data, lambda d, c=codec: bytes(c.decode(d))))
+    return found
+
+
+def mutant(data: bytes, number: int, rng: random.Random) -> bytes:
+    """Damage bytes in one of three ways."""
+    if number % 3 == 0:
+        return data[: rng.randrange(len(data))]
+    place = rng.randrange(8 * (min(FRONT, len(data)) if number % 3 == 1 else len(data)))
+    out = bytearray(data)
+    out[place // 8] ^= 1 << place % 8
+    return bytes(out)
+
+
+def row(coder: Coder, mutants: int, seed: int = 0) -> Row:
+    """Decode mutants."""
+    rng, right = random.Random(seed), coder.decode(coder.data)
+    found = Counter(_answer(coder, mutant(coder.data, i, rng), right) for i in range(mutants))
+    return Row(coder.name, found["refused"], found["wrong"], found["right"])
+
+
+def _answer(coder: Coder, data: bytes, right: bytes) -> str:
+    try:
+        return "right" if coder.decode(data) == right else "wrong"
+    except Exception:  # others raise RuntimeError, ValueError, zlib.error …
+        return "refused"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.corruption", description=__doc__)
+    parser.add_argument("--mutants", type=int, default=MUTANTS)
+    options = parser.parse_args(arguments)
+    print("| codec | error | other values, silently | right values |\n|---|---|---|---|")
+    for coder in coders():
+        found = row(coder, options.mutants)
+        print(f"| {found.name} | {found.refused} | {found.wrong} | {found.right} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Coverage of decode kernels, which run as plain Python: ``python -m fuzz.branches``.
+
+Needs coverage.py. Counted are the branches of all kernels and their helpers that hostile inputs
+reach and that can run as plain Python; see `plain`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gcodec
+from fuzz import hostile, plain
+from fuzz.calls import through
+from gcodec.kernels import jit
+from gcodec.kernels.jit import Kernel
+
+KERNELS = Path(jit.__file__).parent
+
+
+def reached(found: Sequence[hostile.Input]) -> set[types.CodeType]:
+    """Decode inputs with kernels as plain Python; return the code of all that could run."""
+    codes: set[types.CodeType] = set()
+
+    def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+        if plain.supported(kernel):
+            codes.update(plain.codes_of(kernel))
+        return plain.call(kernel, args)
+
+    with through(call):
+        for one in found:
+            with contextlib.suppress(gcodec.FormatError):
+                gcodec.decode(one.data, key=one.key)
+    return codes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the share of branches that were taken, and those that were not."""
+    try:
+        import coverage
+    except ImportError as error:
+        raise ImportError("coverage of kernels needs coverage: pip install coverage") from error
+    parser = argparse.ArgumentParser(prog="python -m fuzz.branches", description=__doc__)
+    parser.add_argument("--mutants", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    found = hostile.inputs(options.seed, options.mutants)
+    measured = coverage.Coverage(data_file=None, branch=True, include=[str(KERNELS / "*.py")])
+    measured.start()
+    try:
+        codes = reached(found)
+    finally:
+        measured.stop()
+    total = taken = 0
+    missing = []
+    for name in sorted({code.co_filename for code in codes}):
+        lines = _lines(name, codes)
+        analysis = measured._analyze(name)
+        stats = analysis.branch_stats()
+        total += sum(count for line, (count, _) in stats.items() if line in lines)
+        taken += sum(count for line, (_, count) in stats.items() if line in lines)
+        for line, targets in sorted(analysis.missing_branch_arcs().items()):
+            if line in lines:
+                missing += [
+                    f"{Path(name).name}:{line} to {max(to, 0) or 'the end'}" for to in targets
+                ]
+    print(
+        f"{taken} of {total} branches ({100 * taken / max(total, 1):.1f} %) of {len(codes)} "
+        f"functions, by {len(found)} inputs"
+    )
+    print("\n".join(missing))
+    return 0
+
+
+def _lines(name: str, codes: set[types.CodeType]) -> set[int]:
+    """Return the lines of the bodies of functions."""
+    begins = {code.co_firstlineno for code in codes if code.co_filename == name}
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(Path(name).read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first in begins and node.end_lineno is not None:
+                found |= set(range(node.body[0].lineno, node.end_lineno + 1))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

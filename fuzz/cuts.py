@@ -1,0 +1,129 @@
+"""Kill the command at random moments: ``python -m fuzz.cuts [--kills N]``.
+
+`gcodec encode` and `gcodec decode` run in forked children, with and without an older file under
+the name that they write to. Each is killed after a random time. Then there must be the older file,
+the whole new one, or none; and if the signal could be caught, nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gcodec.cli.main import main as command
+from gcodec.gradients.dumps import write_dump
+
+KILLS = 300
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+OLD = b"what was here before"
+
+
+def cuts(kills: int, seed: int = 0, folder: Path | None = None) -> tuple[Counter[str], list[str]]:
+    """Kill so many children.
+
+    Returns
+    -------
+    Counter
+        How often what was found: ``old``, ``new`` or ``nothing``, and ``left`` for the part of a
+        file that a killed process could not remove.
+    list of str
+        What was found that must not be.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory() as made:
+            return cuts(kills, seed, Path(made))
+    rng, count, wrong = random.Random(seed), Counter[str](), []
+    given, calls = _calls(folder)
+    whole, longest = {}, {}
+    for name, (arguments, target) in calls.items():
+        began = time.perf_counter()
+        _child(arguments, None, signal.SIGKILL)
+        longest[name] = 1.2 * (time.perf_counter() - began)
+        whole[name] = target.read_bytes()
+    for number in range(kills):
+        name = rng.choice(sorted(calls))
+        arguments, target = calls[name]
+        older, sent = rng.random() < 0.5, rng.choice(SIGNALS)
+        target.unlink(missing_ok=True)
+        if older:
+            target.write_bytes(OLD)
+        _child(arguments, rng.uniform(0, longest[name]), sent)
+        found = target.read_bytes() if target.exists() else None
+        allowed = {OLD: "old"} if older else {None: "nothing"}
+        allowed[whole[name]] = "new"
+        if found not in allowed:
+            wrong.append(f"{name}, kill {number} by {sent.name}: another file")
+        count[allowed.get(found, "another")] += 1
+        for one in folder.iterdir():
+            if one not in given:
+                count["left"] += 1
+                if sent != signal.SIGKILL:
+                    wrong.append(f"{name}, kill {number} by {sent.name}: {one.name} is left")
+                one.unlink()
+    return count, wrong
+
+
+def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
+    """Write what is encoded and decoded; return all files, and the calls with their targets."""
+    rng = np.random.default_rng(0)
+    tensors = {f"w{i}": rng.standard_normal(20_000).astype(np.float32) for i in range(3)}
+    dump, frames, made = folder / "given.npz", folder / "given.gcf", folder / "made.gcf"
+    back = folder / "made.npz"
+    write_dump(dump, tensors.items())
+    coded = ["encode", str(dump), "-c", "mxnet-2bit", "-q", "-f", "-o"]
+    calls = {
+        "encode": ([*coded, str(made)], made),
+        "decode": (["decode", str(frames), "-q", "-f", "-o", str(back)], back),
+    }
+    _child([*coded, str(frames)], None, signal.SIGKILL)
+    return {dump, frames, made, back}, calls
+
+
+def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
+    """Run the command in a child; kill it after some time, if it is told."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads, at rest
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            code = int(bool(command(arguments, standalone_mode=False)))
+        finally:
+            os._exit(code)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, sent)
+    os.waitpid(child, 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what was found; return 1 if something was that must not be."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.cuts", description=__doc__)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    count, wrong = cuts(options.kills, options.seed)
+    print(
+        f"{options.kills} kills: " + ", ".join(f"{n} {what}" for what, n in sorted(count.items()))
+    )
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Fuzz for hours: ``GCODEC_CHECKED=1 nice -n 19 python -m fuzz.long --hours 8``.
+
+In rounds, each with a new seed: mutants of each codec's payloads in compiled loops, then every
+target for some seconds, then mutants between guard pages. After each round the totals are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+from fuzz import guard, run, targets
+from fuzz.calls import by_codec
+from fuzz.jitfuzz import Fuzzed
+from gcodec.kernels import jit
+
+MUTANTS = 2_000_000  # of a codec, in a round
+SECONDS = 2.0  # of a target
+GUARDED = 200  # mutants of a target
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fuzz, and print what was done; return 1 if something failed."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.long", description=__doc__)
+    parser.add_argument("--hours", type=float, default=8.0)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    began, cpu = time.perf_counter(), time.process_time()
+    ready = {codec: [Fuzzed(call) for call in calls] for codec, calls in by_codec().items()}
+    mutants = inputs = calls = failures = 0
+    for seed in itertools.count(options.seed):
+        for loops in ready.values():
+            share = MUTANTS // len(loops)
+            for one in loops:
+                found = one.run(seed * 2**40, 0, share)
+                mutants += share
+                if found is not None:
+                    failures += 1
+                    print(f"{found.kernel}: {found.what}: {found.payload.hex()}", flush=True)
+        for name in targets.TARGETS:
+            count, failed = run.fuzz(name, seed=seed, seconds=SECONDS)
+            inputs += count
+            if failed is not None:
+                failures += 1
+                print(f"python -m fuzz --target {name} --replay '{failed.hex()}'", flush=True)
+            rng = random.Random(f"{name} {seed} guard")
+            some = list(itertools.islice(run.mutants(run.corpus(name), rng), GUARDED))
+            more, findings = guard.replay(functools.partial(targets.run, name), some, seed % 2 > 0)
+            calls += more
+            for finding in findings:
+                failures += 1
+                print(f"guard pages, {name}: {some[finding.number].hex()}\n{finding.what}")
+        hours = (time.perf_counter() - began) / 3600
+        build = "checked" if jit.checked() else "production"
+        print(
+            f"{hours:.2f} h, {(time.process_time() - cpu) / 3600:.2f} h of a processor, "
+            f"{build} build: {mutants:.3e} mutants in loops, "
+            f"{inputs} inputs of targets, {calls} calls between guard pages, {failures} failures",
+            flush=True,
+        )
+        if hours >= options.hours:
+            break
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

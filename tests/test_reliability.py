@@ -1,0 +1,91 @@
+"""Damage against the codecs of others, files when the command is killed, and keys."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcodec
+from bench import corruption
+from fuzz import cuts
+from gcodec import tags
+
+
+def test_damage_is_never_silent() -> None:
+    own = [coder for coder in corruption.coders() if coder.name.startswith("gcodec ")]
+    assert len(own) == len(corruption.SPECS)
+    for coder in own:
+        assert corruption.row(coder, 60) == (coder.name, 60, 0, 0)
+
+
+def test_what_is_silent_is_told() -> None:
+    """The identity notices nothing."""
+    coder = corruption.Coder("none", bytes(99), lambda data: data)
+    found = corruption.row(coder, 30)
+    assert found.wrong == 30 and found.refused == found.right == 0
+    lazy = corruption.Coder("constant", bytes(99), lambda data: b"")
+    assert corruption.row(lazy, 30).right == 30
+    rng = random.Random(1)
+    mutants = [corruption.mutant(bytes(99), i, rng) for i in range(30)]
+    assert all(len(one) < 99 for one in mutants[::3])
+    assert all(sum(map(int.bit_count, one)) == 1 for one in mutants[1::3] + mutants[2::3])
+    assert all(any(one[: corruption.FRONT]) for one in mutants[1::3])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_killed_command_leaves_whole_files(tmp_path: Path) -> None:
+    count, wrong = cuts.cuts(10, seed=3, folder=tmp_path)
+    assert not wrong
+    assert count["old"] + count["new"] + count["nothing"] == 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_half_a_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(arguments: list[str], **options: object) -> int:
+        for part in (b"half", b"whole"):
+            Path(arguments[-1]).write_bytes(part)
+            time.sleep(0.01)
+        return 0
+
+    monkeypatch.setattr(cuts, "command", hasty)
+    _, wrong = cuts.cuts(12, folder=tmp_path)
+    assert wrong
+
+
+def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        seen.append((a, b))
+        return a == b
+
+    frame = gcodec.encode(np.ones(5, np.float32), "sign", key=b"secret")
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    gcodec.decode(frame, key=b"secret")
+    with pytest.raises(gcodec.Corrupt, match="tag"):
+        gcodec.decode(frame, key=b"other")
+    assert len(seen) == 2 and seen[0][0] == seen[0][1] == frame[-tags.TAG_NBYTES :]
+
+
+@pytest.mark.parametrize("call", [gcodec.decode, gcodec.Frame.from_bytes, gcodec.decode_sparse])
+def test_a_key_asks_for_a_tag(call: object) -> None:
+    plain = gcodec.encode(np.ones(50, np.float32), "topk:k=3")
+    signed = gcodec.encode(np.ones(50, np.float32), "topk:k=3", key=b"k")
+    with pytest.raises(gcodec.Corrupt, match="does not bear the tag"):
+        call(plain, key=b"k")  # type: ignore[operator]
+    with pytest.raises(gcodec.Unsupported, match="authenticated"):
+        call(signed)  # type: ignore[operator]
+    call(signed, key=b"k")  # type: ignore[operator]
+    with pytest.raises(gcodec.Corrupt):
+        list(gcodec.iter_frames(signed + plain, key=b"k"))
+    # Who knows no key cannot make a tag, though all checksums are right.
+    forged = bytearray(signed)
+    forged[-1] ^= 1
+    with pytest.raises(gcodec.Corrupt):
+        call(bytes(forged), key=b"k")  # type: ignore[operator]

@@ -1,0 +1,184 @@
+"""Remove each guard of the decode kernels in turn, and see whether hostile inputs notice.
+
+    python tools/guard_mutation.py [--mutants N] [--only prefix_read]
+
+A guard is an `if` that refuses: its body sets a status and returns. Each operand of an `or` in its
+condition is a guard of its own. Kernels run as plain Python, where every index is checked
+(`fuzz.plain`), in a forked child for each guard that is removed. It is noticed when an input gives
+an index out of bounds or any other error that is no `FormatError`, other values, an error instead
+of values or values instead of an error, an error of another kind, or runs for too long. All of
+these fail a test or a run of the fuzzer: tests hold values and errors against the oracles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import gcodec
+from fuzz import hostile, plain
+from fuzz.calls import through
+from gcodec.kernels.jit import Kernel
+
+LONGEST = 60  # seconds for the inputs of a child
+MOST = 600  # inputs of a child
+STATUSES = {"TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN"}
+
+
+class Guard(NamedTuple):
+    """A guard, and the code without it."""
+
+    place: str
+    condition: str
+    own: types.CodeType
+    without: types.CodeType
+
+
+def refuses(node: ast.If) -> bool:
+    """Tell whether an `if` does nothing but to set a status and return."""
+    *before, last = node.body
+    if node.orelse or not isinstance(last, ast.Return):
+        return False
+    if not all(isinstance(one, (ast.Assign, ast.AugAssign)) for one in before):
+        return False
+    if last.value is None:
+        return bool(before)
+    names = {one.id for one in ast.walk(last.value) if isinstance(one, ast.Name)}
+    passed_on = ast.unparse(node.test).endswith("< 0")
+    return bool(names & STATUSES) or passed_on or ast.unparse(last.value) in ("False", "-1")
+
+
+def guards(codes: set[types.CodeType]) -> Iterator[Guard]:
+    """Yield the guards of functions."""
+    for name in sorted({code.co_filename for code in codes}):
+        text = Path(name).read_text("utf-8")
+        own = {(code.co_name, code.co_firstlineno): code for code in codes}
+        places = [
+            (node.lineno, part)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.If) and refuses(node)
+            for part in range(len(_operands(node)))
+        ]
+        for line, part in sorted(places):
+            tree = ast.parse(text)
+            (node,) = (
+                one
+                for one in ast.walk(tree)
+                if isinstance(one, ast.If) and one.lineno == line and refuses(one)
+            )
+            operands = _operands(node)
+            condition = ast.unparse(operands[part])
+            rest = operands[:part] + operands[part + 1 :]
+            node.test = ast.BoolOp(ast.Or(), rest) if len(rest) > 1 else (rest or [_FALSE])[0]
+            module = compile(ast.fix_missing_locations(tree), name, "exec")
+            for code in _all_code(module):
+                key = code.co_name, code.co_firstlineno
+                if key in own and own[key].co_filename == name and _has(own[key], line):
+                    yield Guard(f"{Path(name).name}:{line}", condition, own[key], code)
+
+
+_FALSE = ast.Constant(False)
+
+
+def _operands(node: ast.If) -> list[ast.expr]:
+    test = node.test
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+
+
+def _all_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _all_code(constant)
+
+
+def _has(code: types.CodeType, line: int) -> bool:
+    return any(at == line for _, _, at in code.co_lines())
+
+
+def outcome(one: hostile.Input) -> Any:
+    """Decode an input: the bytes of its values, or the kind of its error."""
+    try:
+        return gcodec.decode(one.data, key=one.key).tobytes()
+    except gcodec.FormatError as error:
+        return type(error).__name__
+
+
+def baseline(found: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeType]]]:
+    """Decode inputs as plain Python; return what comes of each, and the code that it reaches."""
+    told = []
+    for one in found:
+        codes: set[types.CodeType] = set()
+
+        def call(kernel: Kernel, args: tuple[Any, ...], codes: Any = codes) -> Any:
+            if plain.supported(kernel):
+                codes |= plain.codes_of(kernel)
+            return plain.call(kernel, args)
+
+        with through(call):
+            told.append((outcome(one), codes))
+    return told
+
+
+def notices(guard: Guard, found: Sequence[tuple[hostile.Input, Any]]) -> bool:
+    """Run inputs in a child without the guard; tell whether one of them is another."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status) != 0
+    code = 1
+    with contextlib.suppress(BaseException):
+        signal.alarm(LONGEST)  # which ends the child
+        plain.REPLACED[guard.own] = guard.without
+        plain.plain.cache_clear()
+        with through(plain.call):
+            code = int(any(outcome(one) != right for one, right in found))
+    os._exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the guards that nothing noticed the absence of, and the share of the others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutants", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="of modules whose name begins with this")
+    options = parser.parse_args(arguments)
+    found = hostile.inputs(options.seed, options.mutants)
+    told = baseline(found)
+    codes = set(itertools.chain.from_iterable(reached for _, reached in told))
+    codes = {code for code in codes if Path(code.co_filename).name.startswith(options.only)}
+    count = noticed = 0
+    for guard in guards(codes):
+        # Those that are made to be wrong come first.
+        order = dict.fromkeys(("error", "short", "blocks", "table", "mutant"), 0)
+        own = [
+            (one, right)
+            for one, (right, reached) in zip(found, told, strict=True)
+            if guard.own in reached
+        ]
+        own.sort(key=lambda pair: order.get(pair[0].kind, 1))
+        killed = any(notices(guard, own[at : at + MOST]) for at in range(0, len(own), MOST))
+        count += 1
+        noticed += killed
+        print(
+            f"{'noticed' if killed else 'UNNOTICED'} {guard.place} {guard.condition}", flush=True
+        )
+    print(
+        f"{noticed} of {count} guards ({100 * noticed / max(count, 1):.1f} %), {len(found)} inputs"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
