@@ -109,7 +109,7 @@ def train_adam(
     task: Task, name: str, method: Method, model: nn.Module, communicator: Communicator, seed: int
 ) -> None:
     """Train with 1-bit Adam."""
-    adam = OneBitAdam(communicator, warmup=round(_WARM * task.steps))
+    adam = OneBitAdam(communicator, warmup=max(1, round(_WARM * task.steps)))
     own = {name: p.detach().numpy() for name, p in model.named_parameters()}
     scale = 1.0 if task.optimiser == "adam" else _ADAM_RATE / task.rate
     batches = task.batches(seed, communicator.rank, WORKERS)
