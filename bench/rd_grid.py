@@ -100,6 +100,7 @@ GRID: dict[str, tuple[Dial, ...]] = {
     "dct8": (
         Dial("dct8:k={}", (8, 32, 128, 256, 512, 1024, 1536, 2048, 3072, 4096), between=True),
     ),
+    "powersgd": (Dial("powersgd:rank={}", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), between=True),),
     "ecsq": (Dial("ecsq:nmse={}", _TARGETS, between=True),),
 }
 
