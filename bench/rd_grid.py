@@ -100,7 +100,7 @@ GRID: dict[str, tuple[Dial, ...]] = {
     "dct8": (
         Dial("dct8:k={}", (8, 32, 128, 256, 512, 1024, 1536, 2048, 3072, 4096), between=True),
     ),
-    "powersgd": (Dial("powersgd:rank={}", (1, 2, 4, 8, 16, 32, 64, 128)),),
+    "powersgd": (Dial("powersgd:rank={}", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), between=True),),
     "ecsq": (
         Dial("ecsq:nmse={}", _TARGETS, between=True),
         Dial("ecsq:trellis=yes,nmse={}", (0.25, 0.1, 0.05, 0.02, 0.01), between=True),

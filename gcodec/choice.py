@@ -12,6 +12,9 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
 - Values near the end of the dtype, which a level might pass: ``raw`` as well.
 - A few hundred values: lists, tables and fields of ``ecsq`` take 20 to 40 bytes more than a range
   does. How many bits of ``minmax`` reach the error is found by rounding, quick for so few.
+
+``powersgd`` is never told: of a matrix of low rank, such as the gradient of a layer for few
+examples, it takes fewer bits, but only its own steps find that out.
 """
 
 from __future__ import annotations

@@ -1562,6 +1562,31 @@ def test_matrices_begin_with_the_first_dimension() -> None:
     assert 4 * total / powersgd.nbytes(shapes, rank=4) > 80
 
 
+def test_one_start_for_all_layers() -> None:
+    starts: dict[str, np.ndarray] = {}
+
+    def chapter_compress(grad: np.ndarray, name: str = "default") -> np.ndarray:
+        rows = grad.reshape(len(grad), -1)
+        if name not in starts:
+            starts[name] = np.linalg.qr(normal(rows.shape[1], 4))[0]
+        p, q = chapter_factors(rows, starts[name])
+        starts[name] = np.linalg.qr(q)[0]
+        return (p @ q.T).reshape(grad.shape)
+
+    layers = {"conv1": normal(64, 3, 3, 3), "conv2": normal(64, 64, 3, 3)}
+    with pytest.raises(ValueError, match="mismatch"):
+        for grad in layers.values():  # as it is called: without the name
+            chapter_compress(grad)
+
+    def worker(c: Communicator) -> dict[str, np.ndarray]:
+        return PowerSGD(c).average(layers)
+
+    (means,) = Simulator(1).run(worker)
+    assert {name: mean.shape for name, mean in means.items()} == {
+        name: grad.shape for name, grad in layers.items()
+    }
+
+
 def test_an_optimiser_takes_a_step() -> None:
     class Chapter:
         def __init__(self, parameters: list[np.ndarray], lr: float) -> None:

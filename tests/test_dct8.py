@@ -459,3 +459,10 @@ def test_a_frame_of_another_shape_is_refused() -> None:
             continue
         with pytest.raises(FormatError):
             gcodec.decode(other)
+
+
+@pytest.mark.parametrize("spec", ["dct8:chunk=1,k=1,values=affine8", "dct8:chunk=1,k=1"])
+def test_minus_zero_by_itself_is_silent(spec: str) -> None:
+    """Its coefficient is −0, whose range must not become a scale of −0, which readers refuse."""
+    x = np.array([-0.0, 1, -0.0], np.float32)
+    assert gcodec.decode(gcodec.encode(x, spec)).tolist() == [0, 1, 0]

@@ -209,6 +209,7 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
         "minmax:bucket=1,rounding=stochastic",
         "minmax:bits=1,bucket=4294967295,rounding=stochastic",
         "sign:scale=l2",
+        "powersgd:rank=65536",
     ],
 )
 def test_overhead(spec: str) -> None:

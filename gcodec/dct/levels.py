@@ -141,7 +141,7 @@ def _sign7(coefficients: np.ndarray) -> Levels:
 
 def _affine8(coefficients: np.ndarray) -> Levels:
     least = coefficients.min(axis=1, keepdims=True) + np.float32(0)  # −0 becomes +0
-    scale = (coefficients.max(axis=1, keepdims=True) - least) / np.float32(255)
+    scale = (coefficients.max(axis=1, keepdims=True) - least) / np.float32(255) + np.float32(0)
     scales = np.hstack([scale, least])
     here = live(scales)
     above, scale = coefficients[here] - least[here], scale[here]

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import low_rank, sparse_values
-from gcodec.arrays import intake
 from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback
@@ -21,6 +20,7 @@ from gcodec.frame import Frame
 from gcodec.kernels.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator
+from gcodec.training.state import taken
 
 _NO_LIMITS = Limits(1 << 62, 1 << 62)  # shapes are compared before there is memory for them
 
@@ -98,11 +98,9 @@ def two_phase_mean(
     FormatError
         If what a rank sent is wrong.
     """
-    tensors = {name: intake(gradient, name) for name, gradient in gradients.items()}
-    arrays = {name: tensor.values.reshape(tensor.shape) for name, tensor in tensors.items()}
-    ranks = range(communicator.size)
+    arrays = taken(gradients, {})
     messages = []
-    for share in ranks:
+    for share in range(communicator.size):
         parts = {name: _share(array, share, communicator.size) for name, array in arrays.items()}
         frames = [worker.compress(f"{share}/{name}", part) for name, part in parts.items()]
         messages.append(b"".join(frames))
@@ -129,8 +127,7 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
 
     A sum has the elements that either part has: of P ranks with k elements each it may have P·k
     of them at the root, which sends the mean to all. Where ranks send different elements, that is
-    no less than what `all_gather_mean` sends, and takes 2·log2(P) steps; where they send the same
-    ones, it is far less.
+    more than what `all_gather_mean` sends; where they send the same ones, it is less.
 
     Parameters
     ----------

@@ -151,15 +151,13 @@ class OneBitAdam:
         """Update both moments by the mean gradients; return what to multiply momenta by."""
         means = dense_mean(self.communicator, list(own.values()))
         for name, mean in zip(own, means, strict=True):
-            self._momentum[name] = self._with(self._momentum, name, mean, self.betas[0])
-            self._variance[name] = self._with(self._variance, name, mean * mean, self.betas[1])
+            self._momentum[name] = _mean(self._momentum, name, mean, self.betas[0])
+            self._variance[name] = _mean(self._variance, name, mean * mean, self.betas[1])
         return {name: self._root_inverse(name, self._steps + 1) for name in own}
 
     def _compressed(self, own: Mapping[str, np.ndarray]) -> None:
         """Replace momenta by the mean of those to which each worker adds its gradient."""
-        mine = {
-            name: self._with(self._momentum, name, x, self.betas[0]) for name, x in own.items()
-        }
+        mine = {name: _mean(self._momentum, name, x, self.betas[0]) for name, x in own.items()}
         large = {name: x for name, x in mine.items() if x.size >= self.min_size}
         small = {name: x for name, x in mine.items() if x.size < self.min_size}
         if small:
@@ -176,14 +174,6 @@ class OneBitAdam:
             if name not in self._inverse:
                 self._inverse[name] = self._root_inverse(name, self.warmup)
         return self._inverse
-
-    def _with(
-        self, moments: Mapping[str, np.ndarray], name: str, x: np.ndarray, beta: float
-    ) -> np.ndarray:
-        new = x * np.float32(1 - beta)
-        if name in moments:
-            new += moments[name] * np.float32(beta)
-        return new
 
     def _root_inverse(self, name: str, steps: int) -> np.ndarray:
         root = np.sqrt(self._variance[name] / np.float32(1 - self.betas[1] ** steps))
@@ -232,3 +222,11 @@ class OneBitAdam:
         self._server.load_state_dict(server)
         self._steps, self._momentum, self._variance = int(steps), momentum, variance
         self._inverse = {}
+
+
+def _mean(means: Mapping[str, np.ndarray], name: str, x: np.ndarray, beta: float) -> np.ndarray:
+    """Return the running mean of a name, with x: beta of what was, and the rest of x."""
+    new = x * np.float32(1 - beta)
+    if name in means:
+        new += means[name] * np.float32(beta)
+    return new
