@@ -1,7 +1,7 @@
 """Fuzz for hours: ``GCODEC_CHECKED=1 nice -n 19 python -m fuzz.long --hours 8``.
 
-In rounds, each with a new seed: mutants of each codec's payloads in compiled loops; in one of three
-also every target for some seconds, and mutants between guard pages. The totals are printed.
+In rounds, each with a new seed: mutants of each codec's payloads in compiled loops; in one of
+three also every target for some seconds, and mutants between guard pages. The totals are printed.
 """
 
 from __future__ import annotations
