@@ -47,7 +47,7 @@ class Input(NamedTuple):
     key: bytes | None = None
 
 
-def inputs(seed: int, mutants: int, each: int = 20, short: int = 40) -> list[Input]:
+def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Input]:
     """Return golden frames and errors, valid frames, short payloads, and so many mutants.
 
     `each` are valid frames of a codec, `short` the short payloads of a setting and size.
