@@ -19,7 +19,7 @@ from fuzz.calls import by_codec
 from fuzz.jitfuzz import Fuzzed
 from gcodec.kernels import jit
 
-MUTANTS = 2_000_000  # of a codec, in a round
+MUTANTS = 500_000  # of a codec, in a round
 SECONDS = 2.0  # of a target
 GUARDED = 200  # mutants of a target
 EVERY = 3  # rounds of loops to one of targets
