@@ -8,6 +8,7 @@ the whole new one, or none; and if the signal could be caught, nothing else.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -86,25 +87,33 @@ def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
         "encode": ([*coded, str(made)], made),
         "decode": (["decode", str(frames), "-q", "-f", "-o", str(back)], back),
     }
-    _child([*coded, str(frames)], None, signal.SIGKILL)
+    # Once here: what is imported and compiled then, no child needs to.
+    caught = signal.getsignal(signal.SIGTERM)
+    with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
+        command([*coded, str(frames)], standalone_mode=False)
+        command(calls["decode"][0], standalone_mode=False)
+    signal.signal(signal.SIGTERM, caught)
     return {dump, frames, made, back}, calls
 
 
 def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
     """Run the command in a child; kill it after some time, if it is told."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child is a process
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads, at rest
         child = os.fork()
     if child == 0:
         code = 1
-        try:
+        # As in a process that ends by itself, nothing is held by an error then.
+        with contextlib.suppress(BaseException):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = int(bool(command(arguments, standalone_mode=False)))
-        finally:
-            os._exit(code)
+        os._exit(code)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
     if seconds is not None:
         time.sleep(seconds)
         os.kill(child, sent)

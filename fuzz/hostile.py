@@ -17,7 +17,7 @@ from fuzz.promises import LIMITS
 from fuzz.repair import repair
 from fuzz.valid import valid_frames
 
-LARGEST = 20_000  # elements of a frame that is decoded slowly
+LARGEST = 30_000  # elements of a frame that is decoded slowly
 BLOCKS = (  # codecs with blocks, of which several are read at once, and log2 of these
     *(("qsgd:form=dense", 6), ("qsgd:form=dense,s=300", 6), ("qsgd:form=sparse", 5)),
     *(("qsgd:form=sparse,code=rice,s=100", 5), ("qsgd:form=dense,code=rice", 6)),
@@ -47,7 +47,7 @@ class Input(NamedTuple):
     key: bytes | None = None
 
 
-def inputs(seed: int, mutants: int, each: int = 20, short: int = 40) -> list[Input]:
+def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Input]:
     """Return golden frames and errors, valid frames, short payloads, and so many mutants.
 
     `each` are valid frames of a codec, `short` the short payloads of a setting and size.
@@ -100,7 +100,7 @@ def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
 def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
     """Yield frames with many blocks, and mutants of their tables and payloads."""
     for spec, log2_block in BLOCKS:
-        n = 5 << log2_block if log2_block > 10 else 1200
+        n = 7 << log2_block if log2_block > 10 else 1200
         x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
         x[7:90] = 0
         frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec)).with_seek(log2_block)

@@ -185,7 +185,7 @@ class Sandbox:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PACKAGE, root / "gcodec", ignore=ignored)
 
-    def probe(self, **variables: str) -> list[str]:
+    def probe(self, program: str = PROBE, **variables: str) -> list[str]:
         """Pack eight codes in a new process; return codes, hits and misses, and the cache."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GCODEC_")}
         environment |= {
@@ -195,7 +195,7 @@ class Sandbox:
             **variables,
         }
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", PROBE],
+            [sys.executable, "-W", "error", "-c", program],
             env=environment,
             capture_output=True,
             text=True,
@@ -239,6 +239,31 @@ def test_cache_is_used_and_never_stale(sandbox: Sandbox) -> None:
     assert len(sandbox.builds()) == 2
     sandbox.edit("arithmetic.py", "    return x\n", "    return np.uint8(x ^ np.uint8(255))\n")
     assert sandbox.probe() == ["[170]", "0 1", "True False"]
+
+
+BEYOND = """
+import numpy as np
+from gcodec.kernels.arithmetic import _beyond
+x = np.arange(9, dtype=np.float32)
+try:
+    _beyond(x[:4], 6, x[8:])
+except IndexError:
+    print("refused")
+else:
+    print(x[8])
+"""
+
+
+def test_bounds_are_checked_where_that_is_asked_for(sandbox: Sandbox) -> None:
+    """Whichever of the builds was cached before."""
+    with (sandbox.root / "gcodec" / "kernels" / "arithmetic.py").open("a") as file:
+        file.write(
+            '\n\n@kernel("in float32[], int64, out float32[]")\n'
+            "def _beyond(x, i, out):\n    out[0] = x[i]\n"
+        )
+    for checked, said in (("0", "6.0"), ("1", "refused"), ("0", "6.0"), ("1", "refused")):
+        assert sandbox.probe(BEYOND, GCODEC_CHECKED=checked) == [said]
+    assert len(sandbox.builds()) == 2
 
 
 def test_a_damaged_cache_means_compiling(sandbox: Sandbox) -> None:
