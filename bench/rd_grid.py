@@ -103,7 +103,11 @@ GRID: dict[str, tuple[Dial, ...]] = {
     "powersgd": (Dial("powersgd:rank={}", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), between=True),),
     "ecsq": (
         Dial("ecsq:nmse={}", _TARGETS, between=True),
-        Dial("ecsq:trellis=yes,nmse={}", (0.25, 0.1, 0.05, 0.02, 0.01), between=True),
+        Dial(
+            "ecsq:trellis=yes,nmse={}",
+            (0.5, 0.25, 0.1, 0.07, 0.035, 0.02, 0.01, 0.005),
+            between=True,
+        ),
     ),
 }
 
