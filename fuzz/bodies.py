@@ -19,6 +19,7 @@ from reference import (
     minmax,
     mxnet_sparse,
     positions,
+    powersgd,
     qsgd,
     randomk,
     seek,
@@ -283,6 +284,16 @@ def _dct8(rng: random.Random, shape: tuple[int, ...]) -> Body:
     return Body(11, dct8.parameters(setting), b"", universal.to_bytes(text), len(text))
 
 
+def _powersgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    rank = rng.choice((1, 2, 4, 300))
+    found = powersgd.sizes(shape, rank)
+    count = _size(shape) if found is None else rank * sum(found)
+    # Products of two of these do not pass float32.
+    data = (_any_floats(rng, count) % np.float32(1e15)).tobytes()
+    params = b"" if rank == 4 else leb128.encode(rank)
+    return Body(12, params, b"", data, 8 * len(data))
+
+
 def _ecsq(rng: random.Random, shape: tuple[int, ...]) -> Body:
     n = _size(shape)
     step = np.float32(rng.choice((0.0, 1.0, 1e-30)))
@@ -317,5 +328,6 @@ WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "topk": _topk,
     "randomk": _randomk,
     "dct8": _dct8,
+    "powersgd": _powersgd,
     "ecsq": _ecsq,
 }

@@ -21,6 +21,7 @@ from reference import (
     minmax,
     mxnet,
     mxnet_sparse,
+    powersgd,
     qsgd,
     randomk,
     sign,
@@ -88,7 +89,7 @@ def decode(message: Message) -> np.ndarray:
     NoOracleError
     """
     found = [getattr(message.codec, name, "") for name in ("code", "form", "packing")]
-    if "context" in found or getattr(message.codec, "trellis", "no") == "yes":
+    if "context" in found:
         raise NoOracleError(str(message.codec))
     return np.asarray(DECODERS[message.codec.name](message), np.float32)
 
@@ -205,10 +206,15 @@ def _dct8(m: Message) -> Any:
     return dct8.decode(m.text(), setting, m.shape)
 
 
+def _powersgd(m: Message) -> Any:
+    m.text(8 * len(m.data))
+    return powersgd.decode(m.data, m.shape, m.codec.rank).reshape(-1)
+
+
 def _ecsq(m: Message) -> Any:
     step = _finite(m.scalars["step"])
     centroids = [v for name, v in m.scalars.items() if name != "step"] or MIDDLE
-    return ecsq.read(m.data, m.nbits, m.n, step, centroids)[1]
+    return ecsq.read(m.data, m.nbits, m.n, step, centroids, m.codec.trellis == "yes")[1]
 
 
 DECODERS: dict[str, Callable[[Message], Any]] = {
@@ -223,6 +229,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "topk": _topk,
     "randomk": _randomk,
     "dct8": _dct8,
+    "powersgd": _powersgd,
     "ecsq": _ecsq,
 }
 ERRORS = (ValueError, struct.error)

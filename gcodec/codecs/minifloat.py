@@ -329,14 +329,18 @@ class MiniFloatCodec(Codec):
         found = yield from minifloats.factors(
             walk, count, scale, lambda: self._factors(payload, n)
         )
+        self._check_table(payload)
         book = self.table if isinstance(self.table, int) else None
         how = self._format, self.code, book, Scales.of(scale, self.block, found)
         yield from minifloats.codes(walk, n, *how)
 
     def _check_whole(self, payload: Payload) -> None:
+        self._check_table(payload)
+        check_padding(payload.data, payload.nbits)
+
+    def _check_table(self, payload: Payload) -> None:
         if payload.scalars["table"] != self.table:
             raise Corrupt(f"table {payload.scalars['table']}, but code={self.code} has none")
-        check_padding(payload.data, payload.nbits)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)

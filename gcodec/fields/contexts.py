@@ -15,6 +15,7 @@ from gcodec.contexts.scales import Matrix
 from gcodec.contexts.strings import ContextString
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy.rice import Rice
+from gcodec.errors import Corrupt
 from gcodec.fields.packed import TellCode
 from gcodec.fields.rans import states
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk
@@ -23,7 +24,13 @@ from gcodec.wire import Reader
 
 
 def context_string(
-    walk: Walk, kind: Kind, name: str, n: int, tell: Tell, with_trellis: bool = False
+    walk: Walk,
+    kind: Kind,
+    name: str,
+    n: int,
+    tell: Tell,
+    with_trellis: bool = False,
+    largest: int | None = None,
 ) -> Iterator[Piece]:
     """Tell a string of n symbols, up to the payload's end; nothing of none.
 
@@ -37,6 +44,8 @@ def context_string(
         Gets the symbols, exceptions too, as an int64 array.
     with_trellis : bool
         See `ContextString`.
+    largest : int, optional
+        Of all symbols that there may be.
     """
     if not n:
         return
@@ -59,10 +68,14 @@ def context_string(
     def whole(at: int, symbols: np.ndarray) -> Iterator[Told]:
         coded = np.arange(at, at + symbols.size)
         places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
-        wide, found = symbols.astype(np.int64), np.searchsorted(exceptions.places, places)
-        escaped = symbols >= least_escape(with_trellis)
-        wide[escaped] = exceptions.symbols[found[escaped]]
-        for place, symbol, beside in zip(places.tolist(), wide, escaped.tolist(), strict=True):
+        wide, known = symbols.astype(np.int64), np.isin(places, exceptions.places)
+        wide[known] = exceptions.symbols[np.searchsorted(exceptions.places, places[known])]
+        wrong = known != (symbols >= least_escape(with_trellis))
+        for place, symbol, beside, bad in zip(places.tolist(), wide, known, wrong, strict=True):
+            if largest is not None and symbol > largest:
+                raise Corrupt(f"a symbol is above {largest}")
+            if bad:
+                raise Corrupt("an escape is no exception, or an exception no escape")
             (told,) = tell(place, symbol[None])
             note = f"{told.meaning}, an exception" if beside else told.meaning
             yield told._replace(meaning=note)

@@ -55,7 +55,7 @@ def dense(
         yield from tabled.string(walk, found, "level", "level", live.words, tell)
     elif code == "context":
         coded_too = live.n if live.words else 0
-        yield from context_string(walk, "level", "level", coded_too, tell)
+        yield from context_string(walk, "level", "level", coded_too, tell, largest=2 * s + 1)
     else:
         word = level_codes.word_code(code, s, scalars)
         yield from words(walk, "level", "level", word, live.words, tell)

@@ -54,7 +54,7 @@ def codes(
         walk.finish()
         return
     if code == "context":
-        yield from context_string(walk, "level", "code", n, values.folded)
+        yield from context_string(walk, "level", "code", n, values.folded, largest=2 * fmt.top + 1)
         walk.finish()
         return
     planes, tell = walk.at, cast(Tell, values.singles)

@@ -27,9 +27,10 @@ def lookup(texts: str, size: float) -> TellCode:
     width = (len(texts) - 1).bit_length()
 
     def tell(code: int, element: int) -> Told:
-        if texts[code] not in values:
+        text = texts[code : code + 1]  # none, of an exception that is too large
+        if text not in values:
             raise Corrupt(f"the code {code:0{width}b} stands for nothing")
-        return Told(texts[code], element=element, decoded=(values[texts[code]],))
+        return Told(text, element=element, decoded=(values[text],))
 
     return tell
 
