@@ -100,7 +100,7 @@ def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) ->
     """Run the command in a child; kill it after some time, if it is told."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child is a process
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads, at rest
+        warnings.simplefilter("ignore")  # threads, at rest
         child = os.fork()
     if child == 0:
         code = 1

@@ -180,7 +180,7 @@ def _child(
     """Run inputs from `start` on in a child; return the last, the calls, and what ended it."""
     shared = mmap.mmap(-1, 16)  # the input, and the calls so far
     with tempfile.TemporaryFile() as told, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of the pool, at rest
+        warnings.simplefilter("ignore")  # threads of the pool, at rest
         sys.stdout.flush()
         child = os.fork()
         if child == 0:

@@ -339,8 +339,9 @@ def main() -> None:
         results[name] = globals()[name]()
         # At once: a scenario may end this process.
         (directory / f"rank{rank}.json").write_text(json.dumps(results))
-    if not {"stalled", "killed"} & set(results):  # which leave the group unusable
-        dist.destroy_process_group()
+    if {"stalled", "killed"} & set(results):  # which leave the group unusable
+        os._exit(0)  # threads of gloo may still wait for others
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

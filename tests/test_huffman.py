@@ -587,7 +587,7 @@ def read_all(read, n, runs, singles, incomplete, state, statuses, ends, symbols)
             symbols[string] = out
 
 
-@pytest.mark.parametrize("lengths", thinned(EXHAUSTED, 2), ids=str)
+@pytest.mark.parametrize("lengths", thinned(EXHAUSTED, 4), ids=str)
 def test_all_short_strings(lengths: list[int]) -> None:
     code = code_of(lengths)
     status, symbol, rest = first_words(code)

@@ -331,7 +331,7 @@ def first_difference(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.n
     return text_of(at), *((int(status[at]), symbols[at].tolist()) for status, symbols in (a, b))
 
 
-@pytest.mark.parametrize(("setting", "rices"), CASES)
+@pytest.mark.parametrize(("setting", "rices"), thinned(CASES, 3))
 def test_every_string(setting: Setting, rices: tuple[int, ...]) -> None:
     dense = setting.form == "dense"
     first = elements_of(setting, rices)

@@ -135,7 +135,7 @@ def oracle(name: str, log2_total: int, n: int) -> tuple[np.ndarray, np.ndarray, 
 @each_path
 @each_case
 def test_strings(name: str, log2_total: int, path: bool) -> None:
-    for n in SIZES:
+    for n in thinned(SIZES, 2):
         found, symbols, expected = oracle(name, log2_total, n)
         data, runs = write(symbols, found, log2_total)
         assert data.tobytes() == expected
@@ -195,7 +195,9 @@ def test_runs(log2_run: int, n: int, path: bool) -> None:
 @pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize(
     ("name", "log2_total", "log2_run"),
-    [("three", 12, 18), ("one", 12, 7), ("bell", 13, 17), ("two", 14, 5), ("even", 15, 12)],
+    thinned(
+        [("three", 12, 18), ("one", 12, 7), ("bell", 13, 17), ("two", 14, 5), ("even", 15, 12)], 2
+    ),
 )
 def test_both_paths_and_threads(
     name: str, log2_total: int, log2_run: int, threads: str, monkeypatch: pytest.MonkeyPatch

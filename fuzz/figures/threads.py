@@ -80,7 +80,7 @@ def _work(number: int) -> bytes:
 
 def _forked(expected: list[bytes]) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of the pool, at rest
+        warnings.simplefilter("ignore")  # threads of the pool, at rest
         child = os.fork()
     if child == 0:
         code = 1

@@ -18,8 +18,7 @@ before the table, and a word for each exponent; ``rans``, rANS of the codes, of 
 code j, and 2j for others. Δ is finite and not negative, and so is its product with the largest
 magnitude. A byte B for each block comes first: its Δ is f32(Δ·(8 + B%8)·2^(B//8 − 31)).
 
-Example: x = (1, −0.6, 0.1, 6), Δ = 0.5: codes 2, −1, 0, 7 in ``e2m1`` are ``29 07`` and decode
-to (1, −0.5, 0, 6).
+Example: Δ = 0.5 in ``e2m1``: (1, −0.6, 0.1, 6) is 2, −1, 0, 7, or ``29 07``: (1, −0.5, 0, 6).
 
 Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0; Chen et al.,
 "Convert, compress, correct", arXiv 2203.09044, for ``e2m1`` with ``ieee`` and ``scale=co3``.
@@ -281,7 +280,8 @@ class MiniFloatCodec(Codec):
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
         if self.code == "none":
-            self._check_whole(payload)
+            self._check_table(payload)
+            check_padding(payload.data, payload.nbits)
             check_length(payload.nbits, 8 * blocks(n, self.block) + n * fmt.width)
             codes = minifloat.unpacked(payload.data[blocks(n, self.block) :], n, fmt)
             minifloat.check(codes, n, fmt)
@@ -318,7 +318,8 @@ class MiniFloatCodec(Codec):
 
     def _string(self, payload: Payload, n: int) -> minifloat_strings.CodedPayload:
         """Return the payload of an entropy code, its table read and its length looked at."""
-        self._check_whole(payload)
+        self._check_table(payload)
+        check_padding(payload.data, payload.nbits)
         book = self.table if isinstance(self.table, int) else None
         first = self._factors(payload, n).size
         where = payload.data[first:], payload.nbits - 8 * first
@@ -333,10 +334,6 @@ class MiniFloatCodec(Codec):
         book = self.table if isinstance(self.table, int) else None
         how = self._format, self.code, book, Scales.of(scale, self.block, found)
         yield from minifloats.codes(walk, n, *how)
-
-    def _check_whole(self, payload: Payload) -> None:
-        self._check_table(payload)
-        check_padding(payload.data, payload.nbits)
 
     def _check_table(self, payload: Payload) -> None:
         if payload.scalars["table"] != self.table:
