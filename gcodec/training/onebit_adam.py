@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import writable
 from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
@@ -131,13 +130,7 @@ class OneBitAdam:
         """
         rate = self.rate if rate is None else check_number("rate", rate)
         own = state.taken(gradients, self._momentum)
-        if list(own) != list(parameters):
-            raise ParameterError.of(
-                "gradients", list(own), f"of {list(parameters)}, in this order"
-            )
-        moved = {
-            name: writable(parameters[name], name, "float32", x.shape) for name, x in own.items()
-        }
+        moved = state.movable(parameters, own)
         check_finite(self.communicator, own)
         inverse = self._inverses(own) if self.frozen else self._warm(own)
         if self.frozen:

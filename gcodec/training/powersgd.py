@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcodec import low_rank
-from gcodec.arrays import size_of, writable
+from gcodec.arrays import size_of
 from gcodec.errors import ParameterError
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
@@ -159,13 +159,7 @@ class PowerSGD:
             Nothing has then changed.
         """
         rate = check_number("rate", rate)
-        if list(parameters) != list(gradients):
-            allowed = f"of {list(parameters)}, in this order"
-            raise ParameterError.of("gradients", list(gradients), allowed)
-        moved = {
-            name: writable(parameters[name], name, "float32", np.shape(gradient))
-            for name, gradient in gradients.items()
-        }
+        moved = state.movable(parameters, gradients)
         for name, mean in self.average(gradients).items():
             m = self._momentum.setdefault(name, np.zeros(mean.shape, np.float32))
             m *= np.float32(self.momentum)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import intake
+from gcodec.arrays import intake, writable
 from gcodec.errors import ParameterError
 
 
@@ -30,6 +30,24 @@ def taken(gradients: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict
             raise ParameterError.of(f"{name}.shape", tensor.shape, f"{known[name].shape}")
         found[name] = tensor.values.reshape(tensor.shape)
     return found
+
+
+def movable(
+    parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the parameters, checked: writable float32 of the gradients' names and shapes.
+
+    Raises
+    ------
+    ParameterError, TypeError
+    """
+    if list(gradients) != list(parameters):
+        allowed = f"of {list(parameters)}, in this order"
+        raise ParameterError.of("gradients", list(gradients), allowed)
+    return {
+        name: writable(parameters[name], name, "float32", np.shape(gradient))
+        for name, gradient in gradients.items()
+    }
 
 
 def written(**kinds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
