@@ -15,13 +15,13 @@ import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fuzz.fork import fork
 from gcodec.cli.main import main as command
 from gcodec.gradients.dumps import write_dump
 
@@ -99,9 +99,7 @@ def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
 def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
     """Run the command in a child; kill it after some time, if it is told."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child is a process
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # threads, at rest
-        child = os.fork()
+    child = fork()
     if child == 0:
         code = 1
         # As in a process that ends by itself, nothing is held by an error then.

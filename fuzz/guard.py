@@ -17,13 +17,13 @@ import struct
 import sys
 import tempfile
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fuzz.calls import through, words_of
+from fuzz.fork import fork
 from gcodec.kernels.jit import Kernel
 
 _PAGE = mmap.PAGESIZE
@@ -179,10 +179,9 @@ def _child(
 ) -> tuple[int, int, str | None]:
     """Run inputs from `start` on in a child; return the last, the calls, and what ended it."""
     shared = mmap.mmap(-1, 16)  # the input, and the calls so far
-    with tempfile.TemporaryFile() as told, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # threads of the pool, at rest
+    with tempfile.TemporaryFile() as told:
         sys.stdout.flush()
-        child = os.fork()
+        child = fork()
         if child == 0:
             code = 1
             faulthandler.disable()

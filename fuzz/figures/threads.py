@@ -6,13 +6,13 @@ import multiprocessing
 import os
 import random
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 import gcodec
 from fuzz.figures.figure import Figure
+from fuzz.fork import fork
 from fuzz.goldens import of_codecs
 
 THREADS = 8
@@ -79,9 +79,7 @@ def _work(number: int) -> bytes:
 
 
 def _forked(expected: list[bytes]) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # threads of the pool, at rest
-        child = os.fork()
+    child = fork()
     if child == 0:
         code = 1
         try:
