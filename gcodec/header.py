@@ -8,6 +8,7 @@ Its checksum comes behind. Source: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,13 +34,13 @@ class Entry(NamedTuple):
     write : callable
         Returns the bytes of a value.
     times : callable
-        Tells how often the field comes, given what comes before it.
+        Tells how often the field comes, given what comes before it. None: once.
     """
 
     name: str
     read: Callable[[Reader, Values], Any]
     write: Callable[[Any], bytes]
-    times: Callable[[Values], int] = lambda known: 1
+    times: Callable[[Values], int] | None = None
 
 
 class Placed(NamedTuple):
@@ -81,7 +82,7 @@ def fields_of(reader: Reader, known: Values) -> Iterator[Placed]:
     """Read a header field by field, as `read` does, and put into `known` what is found."""
     for entry in FIELDS:
         found = known[entry.name] = []
-        for _ in range(entry.times(known)):
+        for _ in range(1 if entry.times is None else entry.times(known)):
             start = reader.at
             found.append(entry.read(reader, known))
             yield Placed(entry.name, start, reader.at, found[-1])
@@ -96,7 +97,7 @@ def codec_of(known: Values) -> tuple[Codec, dict[str, Any]]:
     """
     cls = by_id(known["codec"][0])
     try:
-        codec = with_parameters(cls, known["parameters"][0])
+        codec = with_parameters(cls, bytes(known["parameters"][0]))
         values = codec.read_scalars(known["scalars"][0])
         codec = codec.of_message(values)
     except ParameterError as error:
@@ -106,9 +107,10 @@ def codec_of(known: Values) -> tuple[Codec, dict[str, Any]]:
     return codec, values
 
 
-def with_parameters(cls: type[Codec], data: memoryview) -> Codec:
+@functools.lru_cache(maxsize=256)  # most frames are of few codecs
+def with_parameters(cls: type[Codec], data: bytes) -> Codec:
     """Return the codec of these parameters; raise `FormatError`, or `ParameterError`."""
-    codec: Codec = cls.from_mapping(cls.read_parameters(data))
+    codec: Codec = cls.from_mapping(cls.read_parameters(memoryview(data)))
     return codec
 
 

@@ -215,7 +215,8 @@ class Parameters:
     def of_message(self: _P, scalars: Mapping[str, Any]) -> _P:
         """Return a copy whose parameters are those of a message with these scalars."""
         own = [declared for declared in self.declared() if declared.in_message]
-        return self.replaced(**{d.attribute: scalars[d.name] for d in own if d.name in scalars})
+        told = {d.attribute: scalars[d.name] for d in own if d.name in scalars}
+        return self.replaced(**told) if told else self
 
     def write_scalars(self, scalars: Mapping[str, Any]) -> bytes:
         """Return the header bytes of what a message carries."""

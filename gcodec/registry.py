@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             if (other.id == id or other.name == name) and not same:
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
+        with_id.cache_clear()
         _registry[name] = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         return cls
 
@@ -47,3 +49,9 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
 def registered() -> dict[str, type[Codec]]:
     """Return the codecs known so far, by name, in the order of their ids."""
     return dict(sorted(_registry.items(), key=lambda item: item[1].id))
+
+
+@functools.cache
+def with_id(id: int) -> type[Codec] | None:
+    """Return the codec that frames call `id`, if it is known so far."""
+    return next((cls for cls in _registry.values() if cls.id == id), None)

@@ -73,17 +73,18 @@ class Reader:
     def __init__(self, data: bytes | bytearray | memoryview, start: int = 0) -> None:
         self.data = memoryview(data).cast("B")
         self.at = start
+        self._size = len(self.data)
 
     def take(self, nbytes: int) -> memoryview:
         """Return the next `nbytes` bytes."""
-        if nbytes > len(self.data) - self.at:
+        start, end = self.at, self.at + nbytes
+        if end > self._size:
             raise Truncated(
-                f"the bytes end too early: {nbytes} wanted, {len(self.data) - self.at} left",
-                offset=self.at,
+                f"the bytes end too early: {nbytes} wanted, {self._size - start} left",
+                offset=start,
             )
-        part = self.data[self.at : self.at + nbytes]
-        self.at += nbytes
-        return part
+        self.at = end
+        return self.data[start:end]
 
     def uint(self, nbytes: int) -> int:
         """Return the next `nbytes` bytes as an unsigned integer."""
@@ -94,7 +95,7 @@ class Reader:
         start = self.at
         value = 0
         for position in range(_LEB128_NBYTES):
-            byte = self.uint(1)
+            byte = self.take(1)[0]
             value |= (byte & 0x7F) << 7 * position
             if byte < 0x80:
                 if (byte == 0 and position) or value >= 1 << 64:

@@ -16,7 +16,7 @@ from typing import Any
 from gcodec.codec import Codec
 from gcodec.errors import Unsupported
 from gcodec.params import parse_spec
-from gcodec.registry import registered
+from gcodec.registry import registered, with_id
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -53,10 +53,10 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
 
 def by_id(number: int) -> type[Codec]:
     """Return the codec class that frames call `number`, or raise `Unsupported`."""
-    for cls in registered().values():
-        if cls.id == number:
-            return cls
-    raise Unsupported(f"codec id {number} is not known to this release")
+    cls = with_id(number)
+    if cls is None:
+        raise Unsupported(f"codec id {number} is not known to this release")
+    return cls
 
 
 class _Callable(types.ModuleType):

@@ -21,7 +21,8 @@ class Simulator:
     """Workers that are threads of this process, and a network that counts.
 
     Each collective ends when all have come to it, and what it returns depends on ranks alone: so
-    a run has the same results, and sends the same bytes, however the threads take turns.
+    a run has the same results, and sends the same bytes, however the threads take turns. One runs
+    at a time, until it waits for others: threads that fight for the interpreter take longer.
 
     Parameters
     ----------
@@ -91,7 +92,8 @@ class Simulator:
         def live(rank: int) -> None:
             try:
                 given = (items[rank] for items in arguments)
-                results[rank] = worker(_Loopback(rank, meeting), *given)
+                with meeting.turn:
+                    results[rank] = worker(_Loopback(rank, meeting), *given)
                 meeting.leave(rank)
             except _Ended:
                 pass
@@ -130,12 +132,13 @@ class _Meeting:
     def __init__(self, size: int, sent: dict[str, list[int]]) -> None:
         self.size, self.sent = size, sent
         self.errors: dict[int, BaseException] = {}  # by rank
+        self.turn = threading.Lock()  # of the worker that runs
         self._changed = threading.Condition()
         self._waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # for what, and until when
         self._left: set[int] = set()
         self._given: dict[int, tuple[str, Any]] = {}  # of the collective that is going on
         self._met: list[Any] = []  # of the last one
-        self._turn = 0
+        self._round = 0
         self._mail: dict[tuple[int, int], deque[bytes]] = {}  # by sender and receiver
 
     def count(self, collective: str, rank: int, nbytes: int) -> None:
@@ -145,7 +148,7 @@ class _Meeting:
     def gather(self, collective: str, rank: int, item: _T) -> list[_T]:
         """Return the items of all, in the order of ranks."""
         with self._changed:
-            turn = self._turn
+            round_ = self._round
             self._given[rank] = collective, item
             if len(self._given) == self.size:
                 names = {name for name, _ in self._given.values()}
@@ -154,9 +157,9 @@ class _Meeting:
                 else:
                     self._met = [self._given[rank][1] for rank in range(self.size)]
                     self._given = {}
-                    self._turn += 1
+                    self._round += 1
                     self._changed.notify_all()
-            self._wait(collective, rank, lambda: self._turn > turn)
+            self._wait(collective, rank, lambda: self._round > round_)
             # No other can be complete before this rank has come to it.
             return self._met
 
@@ -179,9 +182,18 @@ class _Meeting:
             self._changed.notify_all()
 
     def _wait(self, what: str, rank: int, until: Callable[[], bool]) -> None:
+        if until():
+            return
         self._waits[rank] = what, until
         self._check_progress()
-        self._changed.wait_for(lambda: bool(self.errors) or until())
+        self.turn.release()
+        try:
+            self._changed.wait_for(lambda: bool(self.errors) or until())
+        finally:
+            # Who has the turn may be waiting for what this one holds.
+            self._changed.release()
+            self.turn.acquire()
+            self._changed.acquire()
         del self._waits[rank]
         if self.errors and not until():  # who has what it came for goes on, so all runs are alike
             raise _Ended
