@@ -156,7 +156,7 @@ class Feedback:
         step = self._steps.get(name, 0)
         seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
         before, prior = self._priors.get(name, (codec, None))
-        if before is not codec and before != codec:
+        if type(before) is not type(codec):  # a codec knows what its own parameters change
             prior = None
         try:
             symbols = codec._quantize_residual(tensor, flat, decay, seed, prior)

@@ -8,7 +8,6 @@ Its checksum comes behind. Source: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -97,7 +96,7 @@ def codec_of(known: Values) -> tuple[Codec, dict[str, Any]]:
     """
     cls = by_id(known["codec"][0])
     try:
-        codec = with_parameters(cls, bytes(known["parameters"][0]))
+        codec = cls.from_header(bytes(known["parameters"][0]))
         values = codec.read_scalars(known["scalars"][0])
         codec = codec.of_message(values)
     except ParameterError as error:
@@ -105,13 +104,6 @@ def codec_of(known: Values) -> tuple[Codec, dict[str, Any]]:
     if unresolved := codec.unresolved():
         raise Corrupt(f"{unresolved[0]}: the frame does not tell it")
     return codec, values
-
-
-@functools.lru_cache(maxsize=256)  # most frames are of few codecs
-def with_parameters(cls: type[Codec], data: bytes) -> Codec:
-    """Return the codec of these parameters; raise `FormatError`, or `ParameterError`."""
-    codec: Codec = cls.from_mapping(cls.read_parameters(memoryview(data)))
-    return codec
 
 
 def _read_magic(reader: Reader, known: Values) -> bytes:

@@ -122,6 +122,7 @@ KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in _TABLED}
 KINDS["rans"] = "rans"
 
 
+@functools.cache
 def static(fmt: MiniFloat, code: str, book: int) -> Table:
     """Return the table of a codebook."""
     counts = codebooks.counts(fmt, book)

@@ -126,6 +126,12 @@ class Parameters:
         return cls(**{attributes[key]: value for key, value in values.items()})
 
     @classmethod
+    @functools.lru_cache(maxsize=256)  # most frames are of few codecs
+    def from_header(cls, data: bytes) -> Any:
+        """Build from the header bytes of the parameters; see `write_parameters`."""
+        return cls.from_mapping(cls.read_parameters(memoryview(data)))
+
+    @classmethod
     def from_text(cls, text: str) -> Any:
         """Build from ``key=value,key=value``, in any order; see `__str__`."""
         values: dict[str, str] = {}

@@ -39,6 +39,7 @@ def search(
     first_slope: float,
     tolerance: float,
     bounds: tuple[float, float],
+    near: float = _NEAR,
 ) -> Met | None:
     """Find a u that is low enough, by no more than the tolerance if there is one.
 
@@ -53,6 +54,8 @@ def search(
         Good enough is from -tolerance to 0.
     bounds : (float, float)
         The least u, and the largest.
+    near : float
+        Between numbers that are as good as one.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def search(
             if at == bounds[0]:
                 return None
         if low and high:
-            if high.at - low.at < _NEAR:
+            if high.at - low.at < near:
                 break
             # Aimed at the middle of what is good enough, but off the ends.
             share = (-tolerance / 2 - low.off) / (high.off - low.off)

@@ -12,7 +12,7 @@ import numpy as np
 from gcodec import scalar_levels
 from gcodec.contexts import strings, trellis_tables
 from gcodec.contexts.models import ByClass
-from gcodec.contexts.scales import Matrix, Scales
+from gcodec.contexts.scales import Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
 from gcodec.kernels import scalar_quantize, trellis_search
@@ -30,22 +30,22 @@ class Best(Kept):
 
     halves = 2
 
-    def find(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
+    def find(self, x: np.ndarray, step: float, scales: Scales) -> tuple[Levels, Errors]:
         """Find levels, and what they leave over, in halves of a step."""
-        return best(x, step, matrix)
+        return best(x, step, scales)
 
 
 def best(
-    x: np.ndarray, step: float, matrix: Matrix, start: TrellisTable | None = None, passes: int = 1
+    x: np.ndarray, step: float, scales: Scales, start: TrellisTable | None = None, passes: int = 1
 ) -> tuple[Levels, Errors]:
-    """Quantise (n,) float32 values, n > 0, in rows of a matrix.
+    """Quantise (n,) float32 values, n > 0, by scales of plain levels.
 
     Parameters
     ----------
     x : (n,) float32 array
     step : float
         Above 0: the distance of the points of one quantiser.
-    matrix : Matrix
+    scales : Scales
     start : TrellisTable, optional
         By which the path is first searched.
     passes : int
@@ -59,7 +59,6 @@ def best(
     """
     size, symbols = np.float32(step), aligned_empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, size, symbols)
-    scales = Scales.of(symbols, matrix)
     lanes = strings.lanes_of(strings.plan(symbols, scales).nbits)
     table = start or trellis_tables.static_for(ByClass(symbols, scales).counts(_SAMPLE))
     factor, moved = scalar_quantize.inverse(np.float32(size / 2)), np.zeros(3, np.float32)

@@ -282,3 +282,53 @@ def test_feedback_sends_what_was_left() -> None:
             sent += gcodec.decode(frame)
         error[name] = float(((total - sent) ** 2).sum() / (total**2).sum())
     assert error["with"] < 0.3 * error["without"]
+
+
+def exact_error(x: np.ndarray, codec: str) -> float:
+    decoded = gcodec.decode(gcodec.encode(x, codec)).astype(np.float64)
+    return float(((x - decoded) ** 2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("target", [0.1, 0.3])
+def test_an_error_of_parts_below_a_1024th_of_a_step_counts(rounding: str, target: float) -> None:
+    """Few large values make the step so large that most of the error is of values near 0."""
+    rng = np.random.default_rng(5)
+    x = (1e-3 * rng.standard_normal(1 << 18)).astype(np.float32)
+    x[::4096] = rng.standard_normal(64).astype(np.float32) * 0.12
+    error = exact_error(x, f"ecsq:nmse={target},rounding={rounding}")
+    assert 0.96 * target < error <= (1.02 if rounding == "stochastic" else 1) * target
+
+
+@pytest.mark.parametrize("target", ["bits=1", "nmse=0.05", "bits=1,trellis=yes"])
+def test_a_search_begins_where_the_last_one_ended(target: str) -> None:
+    """The target is met as without a prior, whatever the prior was of."""
+    codec = gcodec.parse(f"ecsq:{target}")
+    rng = np.random.default_rng(6)
+    x = rng.laplace(size=(96, 128)).astype(np.float32)
+    near = codec.quantize(x + 0.1 * rng.laplace(size=x.shape).astype(np.float32))
+    for prior in (near, codec.quantize(1e6 * x), codec.quantize(0 * x), codec.quantize(x[1:])):
+        payload = codec.encode(x, prior=prior)
+        if target.startswith("bits"):
+            assert 0.98 < payload.nbits / x.size <= 1.01
+        else:
+            off = x - payload.codec.decode(payload, x.shape)
+            assert 0.98 < float((off**2).sum() / (x**2).sum()) / 0.05 <= 1
+    assert codec.encode(x, prior=near).tobytes() == codec.encode(x, prior=near).tobytes()
+
+
+@pytest.mark.parametrize("target", [0.0105, 0.03, 0.0389, 0.05, 0.1196, 0.33])
+def test_an_error_is_met_where_one_scale_is_that_of_all(target: float) -> None:
+    """Of like values all have one class, at another step another one: the error jumps there."""
+    for n, seed in ((4096, 7), (1 << 16, 8)):
+        x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
+        assert 0.98 * target < exact_error(x, f"ecsq:nmse={target}") <= target
+
+
+@pytest.mark.parametrize("target", [0.3, 0.83, 1.15, 1.5, 2.2, 5.9])
+def test_bits_are_met_where_one_scale_is_that_of_all(target: float) -> None:
+    """Of short strings too, of which numbers and states are a tenth."""
+    for n, seed in ((4096, 7), (1 << 16, 8)):
+        x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
+        nbits = gcodec.parse(f"ecsq:bits={target}").encode(x).nbits
+        assert 0.98 < nbits / (target * n) <= 1.02

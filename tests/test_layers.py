@@ -25,7 +25,7 @@ LAYERS = [
         *("scalar_levels", "level_strings", "minifloat_strings", "minifloat_scales"),
         *("index_strings", "sparse_values", "ternary_symbols"),
     },
-    {"index_plans", "fields", "trellis_levels"},
+    {"index_plans", "fields", "trellis_levels", "random_levels", "step_targets"},
     {"dct"},
     {"hooks"},
     {"codec"},

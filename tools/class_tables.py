@@ -26,6 +26,7 @@ from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import class_map
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
+from gcodec.step_targets import Target
 
 TABLES = 12
 ERRORS = (0.0005, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -66,7 +67,8 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     if not flat.any():
         return
     for error in ERRORS:
-        step, matrix = scalar_levels.step_for_error(flat, error, x.shape, scalar_levels.Nearest())
+        target = Target(flat, x.shape, scalar_levels.Nearest())
+        step, matrix = target.step_for_error(error)
         found = scalar_levels.Nearest().quantize(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)

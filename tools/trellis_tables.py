@@ -24,6 +24,7 @@ from gcodec.contexts.trellis_tables import LEVELS, TrellisTable
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.trellis import QUANTISERS
+from gcodec.step_targets import Target
 
 TABLES = 12
 TURNS = 20  # of levels, and tables of them, for each tensor
@@ -35,10 +36,12 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     x = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
     flat = x.reshape(-1)
     for error in ERRORS if flat.any() else ():
-        step, matrix = scalar_levels.step_for_error(flat, error, x.shape, scalar_levels.Nearest())
+        target = Target(flat, x.shape, scalar_levels.Nearest())
+        step, matrix = target.step_for_error(error)
+        scales = scalar_levels.scales_at(flat, step, matrix)
         made = table(np.stack([prior()] * QUANTISERS) * SCALE)
         for _ in range(TURNS):
-            found, _ = trellis_levels.best(flat, step, matrix, made, passes=0)
+            found, _ = trellis_levels.best(flat, step, scales, made, passes=0)
             assert found.scales is not None
             counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
             levels = np.stack(trellis_tables.level_counts(counts))

@@ -99,7 +99,7 @@ FRAMED = {
     "QSGD": ("qsgd:s=15,bucket=512", 1.0),
     "TernGrad": ("terngrad", 1.0),
     "2-bit": ("mxnet-2bit:threshold=auto", 1.0),
-    "CO3 fp4": ("minifloat:style=ieee", 0.9),
+    "CO3 fp4": ("minifloat:style=ieee,code=huffman", 0.9),
     "DCT": ("dct8:chunk=16x16,k=16", 1.0),
     "top-1 %": ("topk:ratio=0.01", 1.0),
     "ecsq": ("ecsq:bits=1", 1.0),

@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import scalar_levels, trellis_levels
+from gcodec import scalar_levels, step_targets, trellis_levels
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.contexts import models, strings
@@ -46,19 +46,21 @@ from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walk import Piece, Told, Walk
-from gcodec.kernels import pool, scalar_quantize
+from gcodec.kernels import scalar_quantize
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_padding
-from gcodec.kinds import Choice, Float32, Integer, binary32
+from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
+from gcodec.random_levels import AtRandom
 from gcodec.registry import register
 from gcodec.scalar_levels import CENTRE, Levels
 from gcodec.seek import Blocks, SeekTable
+from gcodec.step_targets import Start, Target
 
 _NMSE = 0.02
-_TINY, _LIFT, _LEAST_STEP = 2.0**-60, 2.0**64, 2.0**-149
+_TINY, _LIFT = 2.0**-60, 2.0**64
 _MOST_NBITS, _FIXED_NBITS = 64, 1 << 16  # of a payload: for each element, and besides
 _CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
@@ -88,6 +90,7 @@ class ECSQ(Codec):
     refuses_nonfinite = True
     takes_all_finite = False  # a point may pass float32
     uses_shape = True
+    uses_prior = True
 
     rounding: str = param(
         Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
@@ -152,46 +155,43 @@ class ECSQ(Codec):
             return scalar_levels.nothing(values.size)
         # Where inverses of steps would pass float32, all is moved by a power of two.
         lift = _LIFT if largest < _TINY else 1.0
-        found = self._of_values(values * np.float32(lift) if lift > 1 else values, lift, seed)
+        lifted = values * np.float32(lift) if lift > 1 else values
+        found = self._of_values(lifted, lift, seed, prior)
         told = np.append(found.beyond, found.symbols.max())
         unit = self._unit(found.step)
         if not np.isfinite(scalar_levels.point(told, unit, found.centroids)).all():
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
 
-    def _of_values(self, values: np.ndarray, lift: float, seed: int) -> Levels:
+    def _of_values(
+        self, values: np.ndarray, lift: float, seed: int, prior: Levels | None
+    ) -> Levels:
         """Quantise what is finite, and not all 0, but for the factor."""
         shape, way = self._shape_of(values.size), self._way(seed)
         if isinstance(self.step, float):
             step = self.step
-            scalar_levels.check_step(values, step * lift)
-            matrix = scalar_levels.matrix_for(values, step * lift, shape)
+            step_targets.check_step(values, step * lift)
+            matrix = step_targets.matrix_for(values, step * lift, shape)
         else:
-            find, target = scalar_levels.step_for_error, self.nmse
+            start = None
+            if prior is not None and prior.scales and prior.symbols.size == values.size:
+                start = Start(prior.step * lift, prior.scales.told)
+            target = Target(values, shape, way, lift)
             if self.bits:
-                find, target = scalar_levels.step_for_bits, self.bits
-            lifted, matrix = find(values, target, shape, way)
-            step = max(binary32(lifted / lift), _LEAST_STEP)
+                step, matrix = target.step_for_bits(self.bits, start)
+            else:
+                step, matrix = target.step_for_error(self.nmse, start)
         size = float(np.float32(step)) * lift
         return way.quantize(values, size, matrix)._replace(step=step)
 
     def _way(self, seed: int) -> scalar_levels.Way:
         if self.rounding == "stochastic":
-            return scalar_levels.AtRandom(seed)
+            return AtRandom(seed)
         return trellis_levels.Best() if self._has_trellis else scalar_levels.Nearest()
 
     def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
         self._require(symbols.symbols.size == out.size, out.size)
-        unit = self._unit(symbols.step)
-        points = scalar_levels.points(unit, symbols.centroids)
-
-        def task(start: int, stop: int) -> None:
-            scalar_quantize.put_points(symbols.symbols[start:stop], points, out[start:stop])
-
-        pool.run(task, out.size)
-        if symbols.beyond.size:
-            places = np.flatnonzero(symbols.symbols >= models.least_escape(self._has_trellis))
-            out[places] = scalar_levels.point(symbols.beyond, unit, symbols.centroids)
+        scalar_levels.put(symbols, self._unit(symbols.step), out)
 
     # --- pack
 

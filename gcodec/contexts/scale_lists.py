@@ -11,9 +11,11 @@ zigzag(v) is 2v for v ≥ 0, else −2v − 1. Scales are from 0 to 127.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from gcodec.entropy import rans
+from gcodec.entropy import huffman, rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.rans import RANS
@@ -32,36 +34,63 @@ _MANY = 1 << 11  # scales from which on states of rANS may pay
 
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales at the end of a string."""
-    wide = scales.astype(np.int64)
-    live = wide[wide > 0]
-    least = int(live.min(initial=MOST))
-    apart = int(np.bitwise_or.reduce(live - least)) | 1 << _MOST_SHIFT
-    shift = (apart & -apart).bit_length() - 1
-    moved = np.where(wide > 0, (wide - least >> shift) + 1, 0)
-    centre = int(np.median(moved))
-    k, numbers = _best_rice(moved, centre)
-    made = [Rice(k).encode(numbers), Huffman().encode(moved)]
-    if scales.size >= _MANY:
-        made.append(RANS().encode(moved))
-    sizes = [bits.nbits + (0 if code else _SCALE + _RICE) for code, bits in enumerate(made)]
+    told = _Told.of(scales)
+    sizes = told.sizes()
+    made = RANS().encode(told.moved) if scales.size >= _MANY else None
+    if made is not None:
+        sizes.append(made.nbits)
     code = sizes.index(min(sizes))
-    _put(string, (code << _SHIFT | shift) << _SCALE | least, _CODE + _SHIFT + _SCALE)
+    head = (code << _SHIFT | told.shift) << _SCALE | told.least
+    _put(string, head, _CODE + _SHIFT + _SCALE)
     if code == 0:
-        _put(string, centre << _RICE | k, _SCALE + _RICE)
-    string.extend(made[code].data, made[code].nbits)
+        _put(string, told.centre << _RICE | told.k, _SCALE + _RICE)
+        made = Rice(told.k).encode(told.numbers)
+    elif code == 1:
+        made = Huffman().encode(told.moved)
+    assert made is not None
+    string.extend(made.data, made.nbits)
 
 
 def nbits(scales: np.ndarray) -> int:
     """Return the bits of (k,) uint8 scales, k > 0; of many, about: their entropy, and a table."""
     if scales.size < _ESTIMATED:
-        string = BitString()
-        write(scales, string)
-        return string.nbits
+        return _CODE + _SHIFT + _SCALE + min(_Told.of(scales).sizes())
     counts, logs = np.bincount(scales), rans.log2_table()
     each = counts[counts > 0]
     shift = max(scales.size.bit_length() - MOST_LOG2, 0)
     costs = logs[scales.size >> shift] - logs[np.maximum(each >> shift, 1)]
     return (int(each @ costs) >> rans.POINT) + _TOLD * each.size
+
+
+class _Told(NamedTuple):
+    """Scales as they are told: u of each, and its number as a Rice word."""
+
+    least: int
+    shift: int
+    moved: np.ndarray
+    centre: int
+    k: int
+    numbers: np.ndarray
+    rice_nbits: int
+
+    @classmethod
+    def of(cls, scales: np.ndarray) -> _Told:
+        wide = scales.astype(np.int64)
+        live = wide[wide > 0]
+        least = int(live.min(initial=MOST))
+        apart = int(np.bitwise_or.reduce(live - least)) | 1 << _MOST_SHIFT
+        shift = (apart & -apart).bit_length() - 1
+        moved = np.where(wide > 0, (wide - least >> shift) + 1, 0)
+        centre = int(np.median(moved))
+        away = moved - centre
+        numbers = np.where(away < 0, -1 - 2 * away, 2 * away)
+        sizes = [int((numbers >> k).sum()) + (k + 1) * moved.size for k in range(_MOST_RICE + 1)]
+        k = sizes.index(min(sizes))
+        return cls(least, shift, moved, centre, k, numbers, sizes[k])
+
+    def sizes(self) -> list[int]:
+        """Return the bits of Rice words, what they need besides included, and of Huffman words."""
+        return [_SCALE + _RICE + self.rice_nbits, huffman.string_nbits(np.bincount(self.moved))]
 
 
 def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, int]:
@@ -104,14 +133,6 @@ def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, i
         raise Corrupt(f"a scale is not from 0 to {MOST}")
     scales = np.where(moved > 0, (moved - 1 << shift) + least, 0)
     return scales.astype(np.uint8), after
-
-
-def _best_rice(scales: np.ndarray, centre: int) -> tuple[int, np.ndarray]:
-    """Return the parameter with which words are shortest, and what they are words of."""
-    away = scales.astype(np.int64) - centre
-    numbers = np.where(away < 0, -1 - 2 * away, 2 * away)
-    sizes = [int((numbers >> k).sum()) + k * numbers.size for k in range(_MOST_RICE + 1)]
-    return sizes.index(min(sizes)), numbers
 
 
 def _put(string: BitString, value: int, nbits: int) -> None:

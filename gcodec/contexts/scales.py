@@ -29,6 +29,7 @@ ONE = 40  # the class where a magnitude of 1 is expected
 LEAST_ROWS = 8  # of a matrix with scales of columns
 LEAST_WIDTH = 8  # of rows, if there are several
 _PER_OCTAVE = 4
+_COARSEST = 8  # quantum
 _SPARSE = 4  # from which share of the rows on a sample is smaller
 _SMALL = 1 << 16  # elements below which finer scales may cost more than they save
 _BLOCK = 128  # elements of a row, where nothing better is known
@@ -94,6 +95,12 @@ class Scales(NamedTuple):
         sums = np.add.reduceat(columns, starts) * (n / max(total, 1))
         each = _log(sums, np.add.reduceat(heights, starts), CENTRE, quantum)
         return cls(matrix, found, np.repeat(each, group)[:width])
+
+    @property
+    def told(self) -> Matrix:
+        """The matrix as a reader sees it: he knows the quantum by the scales alone."""
+        bits = int(np.bitwise_or.reduce(np.append(self.rows, self.columns), initial=0)) | _COARSEST
+        return self.matrix._replace(quantum=bits & -bits)
 
     def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Return the classes of a range of elements, in a uint8 array of as many."""

@@ -38,6 +38,7 @@ from gcodec.kernels.rans_vector import LANES
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
+_NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 SAMPLE = 1 << 18  # symbols by which plans are compared
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
@@ -53,7 +54,7 @@ class Plan(NamedTuple):
     scales : Scales
     table : ClassTable or TrellisTable
     nbits : int
-        Of the whole string, estimated.
+        Of scales, table and symbols, estimated.
     turns : ByTrellis, optional
         The symbols, where there is a trellis.
     """
@@ -62,6 +63,12 @@ class Plan(NamedTuple):
     table: Table
     nbits: int
     turns: ByTrellis | None = None
+
+    @property
+    def all_nbits(self) -> int:
+        """About how many bits the string takes with its numbers, and with the states of rANS."""
+        lanes = self.turns.lanes if self.turns else lanes_of(self.nbits)
+        return self.nbits + _NUMBERS_NBITS + lanes * _STATE_NBITS
 
 
 def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:

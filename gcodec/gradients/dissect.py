@@ -158,7 +158,7 @@ class Dissection:
         elif placed.name == "scalars":
             if self._cls is not None:
                 with _at(8 * self.start), _fitting():
-                    codec = header.with_parameters(self._cls, bytes(known["parameters"][0]))
+                    codec = self._cls.from_header(bytes(known["parameters"][0]))
                 yield from self._declared(first, codec.scalars_in(value))
             elif end > first:
                 yield gap("header", "scalars", first, end - first)

@@ -52,6 +52,7 @@ class Choice(NamedTuple):
     table: int | contexts.Table = 0
     lanes: int = 32
     lists: tuple[int, int] = (contexts.RICE, contexts.RICE)
+    scales: tuple[list[int], list[int]] | None = None  # None: those of plain levels
 
 
 # --- levels -------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ def encode(
     matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, step)
     if rounding == "nearest":
         plain = [plain_level(y) for y in ys]
-        scales = contexts.scales_of(plain, *matrix)
+        scales = choice.scales or contexts.scales_of(plain, *matrix)
         classes = contexts.classes_of(n, choice.width, choice.group, *scales)
         magnitudes = [rated_level(y, c) for y, c in zip(ys, classes, strict=True)]
         centroids = centroids_of(ys, magnitudes)

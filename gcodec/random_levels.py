@@ -1,0 +1,89 @@
+"""Levels at random: floor(y), or one more as often as the rest says, so that x is expected."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.contexts import strings
+from gcodec.contexts.scales import Matrix, Scales
+from gcodec.errors import ParameterError
+from gcodec.kernels import levels, pool, scalar_quantize
+from gcodec.kernels.levels import Scale
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE
+from gcodec.kinds import binary32
+from gcodec.scalar_levels import Levels, largest, middle
+
+_CHUNK = 1 << 18
+_COARSE = (
+    2.0**-4
+)  # squares of a step for an element, below which 1024ths tell too little of errors
+
+
+class AtRandom(NamedTuple):
+    """Levels at random, unbiased; see `scalar_levels.Way`."""
+
+    seed: int
+
+    def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
+        """Do nothing: what is at random has errors that no scale changes."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+        """Quantise."""
+        return _levels(x, step, matrix, self.seed)
+
+    def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
+        """Return what is left over, as expected."""
+        return _squares(x, step)
+
+    def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
+        """Return about how many bits the string takes."""
+        found = _levels(x, step, matrix, 0)
+        assert found.scales is not None
+        return strings.plan(found.symbols, found.scales, 0).all_nbits
+
+
+def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
+    """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
+    size = np.float32(step)
+    # Not below the largest level: a power of two, so that the norm is exact.
+    s = 1 << int(largest(x) / float(size) + 1).bit_length()
+    with np.errstate(over="ignore"):
+        norm = np.float32(s) * size
+    if not np.isfinite(norm):
+        raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
+    scale, symbols = Scale(np.array([norm]), x.size, s), aligned_empty(x.size, np.uint8)
+
+    def task(start: int, stop: int) -> np.ndarray:
+        told = [np.empty(0, np.int64)]
+        for at in range(start, stop, _CHUNK):
+            part = x[at : min(at + _CHUNK, stop)]
+            wide = np.empty(part.size, levels.symbol_dtype(s))
+            levels.quantize(part, scale, seed, at, wide)
+            symbols[at : at + part.size] = np.minimum(wide, ESCAPE)
+            told.append(wide[wide >= ESCAPE].astype(np.int64))
+        return np.concatenate(told)
+
+    beyond = np.concatenate(pool.run(task, x.size, _CHUNK))
+    return Levels(step, middle(), symbols, beyond, Scales.of(symbols, matrix))
+
+
+def _squares(x: np.ndarray, step: float) -> float:
+    """Return what is expected of ‖x − x̂‖² in squares of the step."""
+    squares = scalar_quantize.random_squares(x, np.float32(step)) / FINE**2
+    if squares >= _COARSE * x.size:
+        return squares
+
+    def exactly(start: int, stop: int) -> float:
+        total = 0.0
+        for at in range(start, stop, _CHUNK):
+            rest = np.abs(x[at : min(at + _CHUNK, stop)], dtype=np.float64) / step % 1
+            total += float((rest * (1 - rest)).sum())
+        return total
+
+    return sum(pool.run(exactly, x.size, _CHUNK))

@@ -1,0 +1,194 @@
+"""The step with which an error or a number of bits is met, and the matrix with the fewest bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.contexts import strings
+from gcodec.contexts.scales import Matrix, matrices, some_rows
+from gcodec.errors import ParameterError
+from gcodec.kernels import scalar_quantize
+from gcodec.kernels.reduce import sum_squares
+from gcodec.kinds import binary32
+from gcodec.scalar_levels import Way, largest
+from gcodec.step_search import Met, search
+
+_LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
+_LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
+_SAMPLE = 1 << 15  # elements on which a step is guessed
+_TOLERANCE = 0.015  # octaves of a target: 1 %
+_ROUGHLY = 0.04  # octaves of it, on a sample
+_ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
+_SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
+_NONE = 1e-300  # in place of an error of 0, which has no logarithm
+_CLOSE = 0.25  # octaves within which scales are held
+_APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
+_LEAST = 2.0**-149  # of float32
+
+
+class Start(NamedTuple):
+    """What met the target before.
+
+    Attributes
+    ----------
+    step : float
+    matrix : Matrix
+    """
+
+    step: float
+    matrix: Matrix
+
+
+def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
+    """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
+    every = matrices(shape)
+    some = some_rows(x, every[0].width, strings.SAMPLE)
+    symbols = np.empty(some.size, np.uint8)
+    scalar_quantize.plain_levels(some, np.float32(step), symbols)
+    return strings.best(symbols, every, x.size // some.size).matrix
+
+
+def check_step(x: np.ndarray, step: float) -> None:
+    """Refuse a step of which there would be too many levels."""
+    least = 2.0 ** _octaves(x)[0]
+    if step < least:
+        raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
+
+
+class Target:
+    """What is looked for in a tensor.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Finite, not all zero.
+    shape : tuple of int
+    way : Way
+        It holds the scales by which the step that is found meets the target.
+    lift : float
+        Steps are those of float32, times this.
+    """
+
+    def __init__(self, x: np.ndarray, shape: tuple[int, ...], way: Way, lift: float = 1.0) -> None:
+        self.x, self.shape, self.way, self.lift = x, shape, way, lift
+        self._power = sum_squares(x) / x.size
+
+    def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
+        """Find the step of which the relative error is the target, or less where it has jumps.
+
+        Parameters
+        ----------
+        target : float
+            ‖x − x̂‖²/‖x‖².
+        start : Start, optional
+            Of a tensor like this one: the search begins there, and keeps the matrix if it ends
+            near.
+
+        Returns
+        -------
+        step : float
+            As float32.
+        matrix : Matrix
+            What to cut the tensor into.
+
+        Raises
+        ------
+        ParameterError
+            Where no step reaches it.
+        """
+
+        def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+            # Of some rows too: most of the energy may be in few others, but not of what is left.
+            norm = self._power * values.size
+
+            def off(octave: float) -> float:
+                size = self._size(octave)
+                squares = self.way.squares(values, size, matrix)
+                return math.log2(max(squares * size**2 / norm, _NONE) / (_SURE * target))
+
+            return off
+
+        first = math.log2(math.sqrt(12 * target * self._power))
+        bounds = _octaves(self.x)
+        met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, 1, start)
+        if met is None:
+            reached = target * 2 ** trial(self.x, matrix)(bounds[0])
+            raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
+        return self._size(met.at) / self.lift, matrix
+
+    def step_for_bits(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
+        """Find the step with which a value takes so many bits on the average, or fewer.
+
+        See `step_for_error`.
+        """
+
+        def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+            def off(finer: float) -> float:
+                nbits = self.way.nbits(values, self._size(-finer), matrix)
+                return math.log2(nbits / (target * values.size))
+
+            return off
+
+        first = -math.log2(4 * math.sqrt(self._power)) + target
+        least, most = _octaves(self.x)
+        met, matrix = self._search(trial, first, 1 / target, (-most, -least), -1, start)
+        if met is None or (met.at == -least and met.off < -_TOLERANCE):
+            end, off = (-most, "at least") if met is None else (-least, "at most")
+            reached = target * 2 ** trial(self.x, matrix)(end)
+            raise ParameterError.of("bits", target, f"{off} {reached:.3g} for this tensor")
+        return self._size(-met.at) / self.lift, matrix
+
+    def _size(self, octave: float) -> float:
+        """Return the step of an octave."""
+        return max(binary32(2.0**octave / self.lift), _LEAST) * self.lift
+
+    def _search(
+        self,
+        trial: Callable[[np.ndarray, Matrix], Callable[[float], float]],
+        first: float,
+        slope: float,
+        bounds: tuple[float, float],
+        sign: int,
+        start: Start | None,
+    ) -> tuple[Met | None, Matrix]:
+        """Search on some rows, and from there on all; the sign is that of the step's octave."""
+        x, way = self.x, self.way
+
+        def roughly(values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
+            way.release()
+            return search(trial(values, matrix), first, slope, _ROUGHLY, bounds, _APART)
+
+        def closely(matrix: Matrix, first: float, slope: float) -> Met | None:
+            way.hold(x, self._size(sign * first), matrix)
+            met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
+            return met if met is not None and abs(met.at - first) <= _CLOSE else None
+
+        if start is not None:
+            before = sign * math.log2(start.step)
+            if met := closely(start.matrix, before, slope):
+                return met, start.matrix
+        matrix = matrices(self.shape)[0]
+        some = some_rows(x, matrix.width, _SAMPLE)
+        guess = roughly(some, matrix, first) if some.any() else None
+        if guess is not None:
+            first = guess.at
+        matrix = matrix_for(x, self._size(sign * first), self.shape)
+        if met := closely(matrix, first, slope):
+            return met, matrix
+        found = roughly(x, matrix, first)
+        if found is not None and (met := closely(matrix, found.at, found.slope)):
+            return met, matrix
+        way.release()
+        if found is None:
+            return None, matrix
+        return search(trial(x, matrix), found.at, found.slope, _TOLERANCE, bounds), matrix
+
+
+def _octaves(x: np.ndarray) -> tuple[float, float]:
+    """Return the octaves of the least step that levels allow, and of one where all are 0."""
+    top = math.log2(largest(x))
+    return max(top - _LOG2_LEVELS, -_LOWEST), min(top + 2, _HIGHEST)
