@@ -15,6 +15,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.memory import aligned_empty
 
@@ -183,6 +184,7 @@ def check_length(nbits: int, expected: int) -> None:
         raise Corrupt(f"the payload has {nbits} bits where its elements take {expected}")
 
 
+@twinned("pack")
 def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
     """Raise `Corrupt` unless all bits of `data` behind the first `nbits` are zero."""
     at, used = divmod(nbits, 8)
