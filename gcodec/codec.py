@@ -196,9 +196,8 @@ class Codec(Hooks):
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
         self._check_device(payload.data)
-        data = payload.data
-        if device_of(data) is None:
-            data = np.ascontiguousarray(data)
+        device = device_of(payload.data)
+        data = device.flat(payload.data) if device else np.ascontiguousarray(payload.data)
         if data.dtype != np.uint8:
             raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
         if data.size != -(-payload.nbits // 8):

@@ -23,6 +23,8 @@ _INFINITY = np.uint32(0x7F800000)
 @twinned("convert")
 def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
+    # Bytes from a frame lie anywhere; kernels want them aligned.
+    bits = np.require(bits, requirements="A")
     out = aligned_empty(bits.size, np.float32)
     convert = {"float16": _from_float16, "bfloat16": _from_bfloat16}[dtype]
     return _segments(convert, bits, out)
