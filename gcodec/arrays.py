@@ -12,7 +12,7 @@ from gcodec.errors import ParameterError
 from gcodec.frameworks import Library, library_of
 from gcodec.kernels import convert
 from gcodec.kernels.device import Device, device_of, host
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.views import as_numpy, check_no_device, dtype_error, memory_of, on_device
 from gcodec.wire import DTYPE_CODES, MAX_NDIM
@@ -285,11 +285,7 @@ def empty_like_shape(shape: Any, beside: Any = None) -> np.ndarray:
 
     It lies on the device of the array `beside`, if that is on one.
     """
-    device = device_of(beside)
-    if device is not None:
-        made: np.ndarray = device.empty(size_of(shape), np.float32)
-        return made
-    return aligned_empty(size_of(shape), np.float32)
+    return empty_beside(size_of(shape), np.float32, beside)
 
 
 def _check_like(like: Any) -> None:

@@ -22,9 +22,12 @@ def blocks(n: int, per_thread: int = 1, threads: int = THREADS) -> int:
     return -(-n // (per_thread * threads))
 
 
-def striding_blocks(n: int, threads: int = THREADS) -> int:
-    """Return how many blocks do n elements, where a thread goes on as long as there are any."""
-    return min(-(-n // threads), _MOST)
+def striding_blocks(n: int, per_thread: int = 4, threads: int = THREADS) -> int:
+    """Return how many blocks do n elements, where a thread goes on as long as there are any.
+
+    Each thread gets so many, or fewer, or where there are very many elements more.
+    """
+    return min(blocks(n, per_thread, threads), _MOST)
 
 
 def positions(device: Device, words: Any) -> list[int | None]:

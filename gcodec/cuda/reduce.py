@@ -56,7 +56,7 @@ def max_abs_bits(x: Any) -> int:
     """Bit pattern of the largest magnitude."""
     device, n = device_with(x), x.size
     largest = device.zeros(1, np.uint32)
-    grid = striding_blocks(n)
+    grid = striding_blocks(n, per_thread=16)
     device.launch("reduce", "max_abs_bits", grid, THREADS, x.view(np.uint32), np.int64(n), largest)
     return int(device.to_host(largest)[0])
 
@@ -70,7 +70,7 @@ def all_finite_corrected(x: Any, residual: Any, decay: np.float32) -> bool:
     """Whether x + decay·residual holds neither NaN nor infinity."""
     device, n = device_with(x), x.size
     largest, arrays = device.zeros(1, np.uint32), (x.view(np.uint32), residual.view(np.uint32))
-    grid = striding_blocks(n)
+    grid = striding_blocks(n, per_thread=16)
     name = "max_abs_bits_corrected"
     device.launch("reduce", name, grid, THREADS, *arrays, decay, np.int64(n), largest)
     return int(device.to_host(largest)[0]) < INFINITY_BITS

@@ -20,6 +20,15 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     return block[start : start + nbytes].view(dtype)
 
 
+def empty_beside(size: int, dtype: Any, array: Any) -> np.ndarray:
+    """Return an uninitialised (size,) array; on the device of `array`, if that is on one."""
+    device = device_of(array)
+    if device is None:
+        return aligned_empty(size, dtype)
+    made: np.ndarray = device.empty(size, dtype)
+    return made
+
+
 def aligned_copy(array: np.ndarray) -> np.ndarray:
     """Copy an (n,) array; on the device of one that lies there."""
     if device_of(array) is not None:

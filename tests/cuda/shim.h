@@ -100,7 +100,8 @@ static void resume(Fiber* fiber) {
     fiber->made = true;
     getcontext(&fiber->context);
     fiber->context.uc_stack.ss_sp = fiber->stack;
-    fiber->context.uc_stack.ss_size = STACK;
+    // Tops of stacks apart, so that they do not take the same lines of the cache.
+    fiber->context.uc_stack.ss_size = STACK - 320 * (fiber - fibers) % 8192;
     fiber->context.uc_link = nullptr;
     makecontext(&fiber->context, run_fiber, 0);
     setcontext(&fiber->context);
