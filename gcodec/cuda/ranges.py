@@ -20,8 +20,8 @@ def ranges(x: Any, bucket: int) -> Any:
     count = -(-n // bucket)
     bits, keys = x.view(np.int32), device.empty(2 * count, np.int32)
     if bucket < _LARGE:
-        arguments = bits, np.int64(n), np.int64(bucket), np.int64(count), keys
-        device.launch("ranges", "ranges_small", blocks(32 * count), THREADS, *arguments)
+        sizes = map(np.int64, (n, bucket, count))
+        device.launch("ranges", "ranges_small", blocks(32 * count), THREADS, bits, *sizes, keys)
     else:
         parts, grid = -(-bucket // _PART), striding_blocks(count)
         device.launch("ranges", "no_ranges", grid, THREADS, np.int64(count), keys)
@@ -59,7 +59,8 @@ def check_ranges(data: Any, size: int, nbits: int) -> None:
     if padding is not None:
         raise padding_error(padding, nbits)
     if at is not None:
-        raise range_error(*device.to_host(found[at]), at)
+        low, high = device.to_host(found[at])
+        raise range_error(low, high, at)
 
 
 def _swap(source: Any, target: Any) -> None:
