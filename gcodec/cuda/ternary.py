@@ -10,7 +10,7 @@ from gcodec.cuda.dequantize import dequantize
 from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.kernels.dequantize import LEVELS_LOW_FIRST, LEVELS_STRIDED
-from gcodec.kernels.pack import check_length
+from gcodec.kernels.pack import check_length, pad_error
 from gcodec.kernels.ternary import (
     TRITS,
     Pack,
@@ -18,7 +18,6 @@ from gcodec.kernels.ternary import (
     digits_error,
     packed_nbytes,
     pad_digits_error,
-    pad_error,
 )
 
 _U32 = np.uint32

@@ -11,11 +11,12 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -162,7 +163,8 @@ class CupyDevice(Device):
 
     def _module(self, source: str) -> Any:
         if source not in self._modules:
-            text = (SOURCES / f"{source}.cu").read_text()
+            # CuPy keeps what it compiled, by the text of the source but not of what that includes.
+            text = f"// {_headers()}\n" + (SOURCES / f"{source}.cu").read_text()
             module = self.cupy.RawModule(code=text, options=OPTIONS, backend="nvrtc")
             try:
                 module.compile()
@@ -173,6 +175,15 @@ class CupyDevice(Device):
                 ) from error
             self._modules[source] = module
         return self._modules[source]
+
+
+@functools.cache
+def _headers() -> str:
+    """Return the hash of all headers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for header in sorted(SOURCES.glob("*.cuh")):
+        digest.update(header.name.encode() + b"\0" + header.read_bytes())
+    return digest.hexdigest()
 
 
 def device_of(*arrays: Any) -> Device | None:
@@ -239,17 +250,31 @@ def adopted(x: Any) -> Any:
         See `CupyDevice`.
     """
     cupy = _cupy()
-    if hasattr(type(x), "__dlpack__"):
-        return cupy.from_dlpack(x)
-    return cupy.asarray(x)
+    try:
+        return cupy.from_dlpack(x) if hasattr(type(x), "__dlpack__") else cupy.asarray(x)
+    except RuntimeError as error:
+        raise RuntimeError(f"an array on a CUDA device cannot be used there: {error}") from error
 
 
 @contextlib.contextmanager
 def on_stream(number: int, stream: int) -> Iterator[None]:
     """Launch on a stream of another library, told by its pointer."""
-    cupy = _cupy()
-    with cupy.cuda.Device(number), cupy.cuda.ExternalStream(stream, number):
+    cuda = _cupy().cuda
+    if hasattr(cuda.Stream, "from_external"):
+        there = cuda.Stream.from_external(_Stream(stream))
+    else:  # before CuPy 14
+        there = cuda.ExternalStream(stream, number)
+    with cuda.Device(number), there:
         yield
+
+
+class _Stream(NamedTuple):
+    """A stream as the CUDA stream protocol tells of it."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
 
 
 def twinned(source: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

@@ -25,7 +25,7 @@ from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.pack import FieldLayout, check_length, check_padding
+from gcodec.kernels.pack import FieldLayout, check_length, check_padding, pad_error
 from gcodec.kernels.philox import COUNTER_SPAN
 from gcodec.kernels.ternary_block import four_per_byte, one_per_byte, ternary_block
 from gcodec.kernels.words import load_word, store_word
@@ -139,11 +139,6 @@ def _check_strided(data: np.ndarray, n: int) -> None:
 def code_error(at: int | None = None) -> Corrupt:
     """Say that a code is none."""
     return Corrupt("the code 11 stands for nothing", at)
-
-
-def pad_error(at: int) -> Corrupt:
-    """Say that a pad code of ``terngrad`` is wrong."""
-    return Corrupt("a pad code differs from what the format fills in", at)
 
 
 def digits_error() -> Corrupt:
