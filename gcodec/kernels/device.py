@@ -298,6 +298,7 @@ def twinned(source: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             found: _R = twin(*args, **kwargs)
             return found
 
+        shell.twin = source  # type: ignore[attr-defined]
         return shell
 
     return declare
