@@ -9,17 +9,12 @@ import ml_dtypes
 import numpy as np
 
 from gcodec.errors import ParameterError
-from gcodec.frameworks import (
-    Library,
-    as_numpy,
-    check_no_device,
-    dtype_error,
-    library_of,
-    memory_of,
-)
+from gcodec.frameworks import Library, library_of
 from gcodec.kernels import convert
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.device import Device, device_of, host
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import all_finite, all_finite_corrected
+from gcodec.views import as_numpy, check_no_device, dtype_error, memory_of, on_device
 from gcodec.wire import DTYPE_CODES, MAX_NDIM
 
 NUMPY_DTYPES = {
@@ -39,7 +34,8 @@ class Tensor(NamedTuple):
     Attributes
     ----------
     values : (n,) float32 array
-        C-contiguous and aligned; the caller's own memory where that already was so.
+        C-contiguous and aligned; the caller's own memory where that already was so. On the device
+        of an array that came from one.
     dtype : str
         The dtype that came in, which is the dtype that goes out.
     shape : tuple of int
@@ -57,7 +53,8 @@ def intake(x: Any, name: str = "x") -> Tensor:
     ----------
     x : array
         On the host: NumPy array or scalar (any order, stride, byte order), torch, JAX, TensorFlow
-        or MLX array, DLPack exporter, buffer, or an object with ``__array__``; float32, float16,
+        or MLX array, DLPack exporter, buffer, or an object with ``__array__``. On a CUDA device:
+        CuPy array, torch tensor, or an object with ``__cuda_array_interface__``. float32, float16,
         bfloat16 or float64.
     name : str
         What messages call it.
@@ -65,8 +62,12 @@ def intake(x: Any, name: str = "x") -> Tensor:
     Raises
     ------
     TypeError
-        For other dtypes, masked arrays, device arrays and things that are no arrays.
+        For other dtypes, masked arrays, arrays on other devices and things that are no arrays.
+    ImportError, RuntimeError
+        The device cannot be used; see `gcodec.kernels.device.CupyDevice`.
     """
+    if (found := on_device(x, name)) is not None:
+        return _device_tensor(*found, name)
     array = as_numpy(x, name)
     dtype = _NAMES.get(array.dtype.newbyteorder("="))
     if dtype is None:
@@ -78,9 +79,21 @@ def intake(x: Any, name: str = "x") -> Tensor:
     if dtype == "float32":
         return Tensor(native, dtype, shape)
     if dtype == "float64":
-        with np.errstate(all="ignore"):
-            return Tensor(native.astype(np.float32), dtype, shape)
+        return Tensor(convert.from_float64(native), dtype, shape)
     return Tensor(convert.from_16_bits(native.view(np.uint16), dtype), dtype, shape)
+
+
+def _device_tensor(array: Any, dtype: str, name: str) -> Tensor:
+    device = device_of(array)
+    assert device is not None
+    if array.ndim > MAX_NDIM:
+        raise ParameterError.of(f"{name}.ndim", array.ndim, f"at most {MAX_NDIM}")
+    flat = device.flat(array)
+    if dtype == "float64":
+        flat = convert.from_float64(flat)
+    elif dtype != "float32":
+        flat = convert.from_16_bits(flat.view(np.uint16), dtype)
+    return Tensor(flat, dtype, tuple(array.shape))
 
 
 def check_nonfinite(nonfinite: object) -> None:
@@ -95,8 +108,7 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
         return tensor
     if nonfinite == "raise":
         raise nonfinite_error(tensor.values)
-    wrong = ~np.isfinite(tensor.values)
-    return tensor._replace(values=np.where(wrong, np.float32(0), tensor.values))
+    return tensor._replace(values=convert.finite_or_zero(tensor.values))
 
 
 def check_corrected(values: np.ndarray, residual: np.ndarray, decay: np.float32) -> None:
@@ -110,7 +122,7 @@ def check_corrected(values: np.ndarray, residual: np.ndarray, decay: np.float32)
 
 def nonfinite_error(values: np.ndarray) -> ParameterError:
     """Say how many of the values are NaN or Inf, and where the first is."""
-    wrong = ~np.isfinite(values)
+    wrong = ~np.isfinite(host(values))
     return ParameterError(
         f"x holds {np.count_nonzero(wrong)} NaN or Inf, the first at flat index "
         f"{np.argmax(wrong)}: must be finite"
@@ -118,13 +130,16 @@ def nonfinite_error(values: np.ndarray) -> ParameterError:
 
 
 def outlet(values: np.ndarray, dtype: str) -> np.ndarray:
-    """(n,) float32 values as an array of `dtype`; the very array for float32."""
+    """(n,) float32 values as an array of `dtype`; the very array for float32.
+
+    On a device floats of 16 bits stay bits: not every release of CuPy has bfloat16.
+    """
     if dtype == "float32":
         return values
     if dtype == "float64":
-        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-            return values.astype(np.float64)
-    return convert.to_16_bits(values, dtype).view(NUMPY_DTYPES[dtype])
+        return convert.to_float64(values)
+    bits = convert.to_16_bits(values, dtype)
+    return bits if device_of(bits) is not None else bits.view(NUMPY_DTYPES[dtype])
 
 
 def dtype_like(like: Any, shape: tuple[int, ...]) -> str:
@@ -132,7 +147,7 @@ def dtype_like(like: Any, shape: tuple[int, ...]) -> str:
     library = library_of(like)
     if library is not None:
         library.check(like, "like")
-    else:
+    elif on_device(like, "like") is None:
         _check_like(like)
     if tuple(like.shape) != shape:
         raise ParameterError.of("like.shape", tuple(like.shape), str(shape))
@@ -142,12 +157,24 @@ def dtype_like(like: Any, shape: tuple[int, ...]) -> str:
     return text
 
 
-def as_library_of(array: np.ndarray, like: Any) -> Any:
-    """Hand a host array over as an array of the library of `like`, on its device.
+def device_like(like: Any) -> Device | None:
+    """Return the device of an array of any library that kernels can work on; None else."""
+    found = None if like is None else on_device(like, "like")
+    return None if found is None else device_of(found[0])
 
-    What is of no library known here gets a NumPy array.
+
+def as_library_of(array: np.ndarray, like: Any) -> Any:
+    """Hand an array over as an array of the library of `like`, on its device.
+
+    What is of no library known here gets a NumPy array, or from a device CuPy's.
     """
     library = library_of(like)
+    if device_of(array) is not None:
+        dtype = str(like.dtype.name) if library is None else library.dtype_of(like)
+        if library is not None:
+            return library.of_device(array, dtype)
+        view: Any = array.view(NUMPY_DTYPES[dtype])
+        return view
     if library is not None:
         return library.make(array, like)
     if isinstance(like, np.generic):
@@ -170,6 +197,11 @@ def writable(array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nd
     library = _writing_library(array, name)
     if library is not None and library.dtype_of(array) != dtype:
         raise ParameterError.of(f"{name}.dtype", library.dtype_of(array), dtype)
+    if (found := on_device(array, name)) is not None:
+        if library is not None:
+            library.note_write(array)
+        there: np.ndarray = _writable_on_device(*found, name, dtype, shape)
+        return there
     view = memory_of(array, name)
     if view is None:
         raise TypeError(f"{name} is a {type(array).__name__}: must be an array to write to")
@@ -185,6 +217,18 @@ def writable(array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nd
     if library is not None:
         library.note_write(array)
     return view
+
+
+def _writable_on_device(
+    array: Any, found: str, name: str, dtype: str, shape: tuple[int, ...]
+) -> Any:
+    if found != dtype:
+        raise ParameterError.of(f"{name}.dtype", found, dtype)
+    if tuple(array.shape) != shape:
+        raise ParameterError.of(f"{name}.shape", tuple(array.shape), str(shape))
+    if not array.flags.c_contiguous:
+        raise ParameterError(f"{name} is strided: on a device it must be C-contiguous")
+    return array.view(np.uint16) if array.dtype.itemsize == 2 else array
 
 
 def byte_buffer(data: Any, name: str) -> Any:
@@ -223,6 +267,8 @@ def writable_bytes(out: Any, name: str) -> memoryview:
 
 def is_flat(array: np.ndarray) -> bool:
     """Whether kernels can work on the array where it lies."""
+    if type(array) is not np.ndarray and device_of(array) is not None:
+        return True  # `writable` takes no others
     return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
@@ -234,9 +280,12 @@ def size_of(shape: Any) -> int:
     return math.prod(int(d) for d in dims)
 
 
-def empty_like_shape(shape: Any) -> np.ndarray:
-    """Uninitialised, aligned (n,) float32 array for the elements of `shape`."""
-    return aligned_empty(size_of(shape), np.float32)
+def empty_like_shape(shape: Any, beside: Any = None) -> np.ndarray:
+    """Uninitialised, aligned (n,) float32 array for the elements of `shape`.
+
+    It lies on the device of the array `beside`, if that is on one.
+    """
+    return empty_beside(size_of(shape), np.float32, beside)
 
 
 def _check_like(like: Any) -> None:

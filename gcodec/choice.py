@@ -30,8 +30,8 @@ from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
-from gcodec.frameworks import as_numpy
 from gcodec.kernels.reduce import moments
+from gcodec.views import as_numpy
 from gcodec.wire import ITEMSIZE
 
 _FEW = 1024  # values, up to which ranges are tried

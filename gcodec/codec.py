@@ -23,6 +23,7 @@ from gcodec.arrays import (
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.hooks import Hooks, Symbols
+from gcodec.kernels.device import device_of
 from gcodec.kernels.philox import check_seed
 from gcodec.kinds import binary32, check_number
 from gcodec.payload import Payload
@@ -56,6 +57,7 @@ class Codec(Hooks):
         ParameterError, TypeError
         """
         tensor = intake(x)
+        self._check_device(tensor.values)
         codec = self._of_shape(tensor.shape)
         return codec._quantize(tensor.values, check_seed(seed), prior)
 
@@ -96,13 +98,16 @@ class Codec(Hooks):
         decay = check_number("decay", decay, "a number, finite as float32")
         if not math.isfinite(binary32(decay)):
             raise ParameterError.of("decay", decay, "a number, finite as float32")
-        shape = np.shape(residual)
+        self._check_device(tensor.values)
+        shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
         kept = writable(residual, "residual", "float32", shape)
         if kept.size != tensor.values.size:
             raise ParameterError.of("residual.shape", shape, f"of {tensor.values.size} elements")
         if not is_flat(kept):
             raise ParameterError("residual is strided: must be C-contiguous")
-        if np.may_share_memory(kept, tensor.values):
+        if (device := device_of(kept)) is not device_of(tensor.values):
+            raise ParameterError("residual and x are on different devices")
+        if (device.overlap if device else np.may_share_memory)(kept, tensor.values):
             raise ParameterError("residual shares memory with x: must be an array of its own")
         return self._of_shape(tensor.shape)._quantize_residual(
             tensor, kept.reshape(-1), np.float32(decay), check_seed(seed), prior
@@ -138,6 +143,7 @@ class Codec(Hooks):
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
         tensor = intake(x)
+        self._check_device(tensor.values)
         return self._of_shape(tensor.shape)._encode(tensor.values, check_seed(seed), prior)
 
     def decode(
@@ -189,7 +195,9 @@ class Codec(Hooks):
         for field in payload.codec.message_fields():
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
-        data = np.ascontiguousarray(payload.data)
+        self._check_device(payload.data)
+        device = device_of(payload.data)
+        data = device.flat(payload.data) if device else np.ascontiguousarray(payload.data)
         if data.dtype != np.uint8:
             raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
         if data.size != -(-payload.nbits // 8):
@@ -224,7 +232,7 @@ class Codec(Hooks):
         for name in (*codec.unresolved(), *missing):
             raise ParameterError(f"{name}: bare bytes do not tell it; give it as {name}=…")
         try:
-            flat = np.frombuffer(data, np.uint8)
+            flat = np.frombuffer(data, np.uint8) if device_of(data) is None else data
         except (TypeError, ValueError, BufferError) as error:
             raise TypeError(f"payload is a {type(data).__name__}: must be bytes-like") from error
         if nbits is None:

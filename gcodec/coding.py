@@ -20,6 +20,7 @@ from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.tags import check_key
+from gcodec.views import working_on
 from gcodec.wire import encode_name
 
 
@@ -39,7 +40,8 @@ def encode(
     ----------
     x : array
         On the host, of NumPy, torch, JAX, TensorFlow or MLX, or with DLPack, the buffer protocol
-        or ``__array__``; float32, float16, bfloat16 or float64.
+        or ``__array__``; on a CUDA device, of CuPy or torch, or with ``__cuda_array_interface__``:
+        it is then coded there, if the codec works there. float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
         See `gcodec.parse`.
     seed : int
@@ -63,7 +65,9 @@ def encode(
     ParameterError
         A bad argument, or NaN or Inf under ``"raise"``.
     TypeError
-        No array, or a dtype that is not taken.
+        No array, a dtype that is not taken, or a device on which the codec does not work.
+    ImportError, RuntimeError, MemoryError
+        CuPy, the driver or the memory is missing that an array on a CUDA device needs.
 
     Examples
     --------
@@ -76,14 +80,16 @@ def encode(
     if name is not None:
         encode_name(name)  # refuses what a frame cannot bear before any work is done
     check_nonfinite(nonfinite)
-    tensor = intake(x)
-    if nonfinite != "raise" or not codec.refuses_nonfinite:
-        tensor = with_policy(tensor, nonfinite)
-    payload = codec.encode(tensor.values.reshape(tensor.shape), seed=seed)
-    frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
-    if out is None:
-        return frame.to_bytes()
-    return _write(frame, out)
+    with working_on(x):
+        tensor = intake(x)
+        codec._check_device(tensor.values)
+        if nonfinite != "raise" or not codec.refuses_nonfinite:
+            tensor = with_policy(tensor, nonfinite)
+        payload = codec.encode(tensor.values.reshape(tensor.shape), seed=seed)
+        frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
+        if out is None:
+            return frame.to_bytes()
+        return _write(frame, out)
 
 
 def decode(
@@ -123,9 +129,9 @@ def decode(
     ParameterError
         An argument is wrong, or its shape or dtype differs from the frame's.
     """
-    return _receive(frame, limits, key, like is not None or out is not None).decode(
-        like=like, out=out
-    )
+    received = _receive(frame, limits, key, like is not None or out is not None)
+    with working_on(out if like is None else like):
+        return received.decode(like=like, out=out)
 
 
 def decode_range(
@@ -241,7 +247,9 @@ def decode_add(
     ------
     FormatError, ParameterError
     """
-    _receive(frame, limits, key, True).decode_add(acc, scale)
+    received = _receive(frame, limits, key, True)
+    with working_on(acc):
+        received.decode_add(acc, scale)
 
 
 def iter_frames(

@@ -7,19 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import NonFinite, Tensor, check_nonfinite, intake, with_policy
+from gcodec.arrays import (
+    NonFinite,
+    Tensor,
+    check_nonfinite,
+    empty_like_shape,
+    intake,
+    with_policy,
+)
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels import signs
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.device import beside, device_of, host
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.policy import Policy
 from gcodec.seeds import derive_seed
+from gcodec.views import working_on
 from gcodec.wire import encode_name
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes in a state_dict
@@ -142,13 +150,18 @@ class Feedback:
             residual holds: it is dropped, and begins at zero again.
         """
         encode_name(name)  # refuses what a frame cannot bear before anything changes
-        tensor = intake(grad, "grad")
+        with working_on(grad):
+            return self._compress(name, intake(grad, "grad"))
+
+    def _compress(self, name: str, tensor: Tensor) -> bytes:
         residual = self._residuals.get(name)
         if residual is None:
-            residual = _flat_zeros(tensor.values.size).reshape(tensor.shape)
+            residual = _flat_zeros(tensor.values.size, tensor.values).reshape(tensor.shape)
         if residual.shape != tensor.shape:
             raise ParameterError.of("grad.shape", tensor.shape, f"{residual.shape} for {name!r}")
         codec = self._codec_for(name, tensor)
+        codec._check_device(tensor.values)
+        residual = beside(residual, tensor.values)
         flat = residual.reshape(-1)
         decay = np.float32(self.decay)
         if self.nonfinite == "zero" or not codec.refuses_nonfinite:
@@ -196,6 +209,8 @@ class Feedback:
     def residual(self, name: str) -> np.ndarray:
         """Return what is still unsent of a tensor: a read-only float32 view in its shape.
 
+        On a device it can be written to, but should not.
+
         Raises
         ------
         ParameterError
@@ -204,7 +219,8 @@ class Feedback:
         if name not in self._residuals:
             raise ParameterError.of("name", name, "one that was compressed before")
         view = self._residuals[name].view()
-        view.flags.writeable = False
+        if device_of(view) is None:
+            view.flags.writeable = False
         return view
 
     def memory(self, name: str) -> Memory:
@@ -222,7 +238,8 @@ class Feedback:
             self._residuals.pop(name, None)
             self._steps.pop(name, None)
         else:
-            self._residuals[name][...] = memory.residual
+            kept = self._residuals[name]
+            kept[...] = beside(memory.residual, kept)
             self._steps[name] = memory.step
         if memory.prior is None:
             self._priors.pop(name, None)
@@ -255,7 +272,8 @@ class Feedback:
             array; and where the codec goes on from its last message, ``"prior:NAME"``: uint8
             array, a frame of that.
         """
-        state = {_RESIDUAL + name: array.copy() for name, array in self._residuals.items()}
+        kept = self._residuals.items()
+        state = {_RESIDUAL + name: host(array).copy() for name, array in kept}
         for name, step in self._steps.items():
             state[_STEP + name] = np.array(step, np.int64)
         for name, (codec, symbols) in self._priors.items():
@@ -311,7 +329,7 @@ def _l1_norm(values: np.ndarray) -> float:
     return total
 
 
-def _flat_zeros(size: int) -> np.ndarray:
-    array = aligned_empty(size, np.float32)
+def _flat_zeros(size: int, like: Any = None) -> np.ndarray:
+    array = empty_like_shape(size, like)
     array[:] = 0
     return array

@@ -21,6 +21,7 @@ import numpy as np
 from gcodec import header, wire
 from gcodec.arrays import (
     as_library_of,
+    device_like,
     dtype_like,
     intake,
     is_flat,
@@ -30,6 +31,8 @@ from gcodec.arrays import (
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.kernels import convert
+from gcodec.kernels.device import Device, device_of, host, no_twin
 from gcodec.kinds import check_integer, check_number
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -127,8 +130,8 @@ class Frame:
 
     def parts(self) -> list[Any]:
         """Return the frame's bytes in pieces: header, payload, checksum and tag."""
-        data = np.ascontiguousarray(self.payload.data).data
-        parts = [self.header(), data, crc32c(self.payload.data)]
+        payload = np.ascontiguousarray(host(self.payload.data))
+        parts = [self.header(), payload.data, crc32c(payload)]
         if self.key is not None:
             parts.append(tag_of(self.key, parts))
         return parts
@@ -240,10 +243,14 @@ class Frame:
             target = writable(out, "out", self.dtype, self.shape)
         if like is not None:
             dtype = dtype_like(like, self.shape)
+        payload = self._payload_on(device_of(target) if like is None else device_like(like))
         if target is not None and dtype == "float32" and is_flat(target):
-            self.codec._decode(self.payload, self.size, target.reshape(-1))
+            self.codec._decode(payload, self.size, target.reshape(-1))
             return out
-        values = self.codec._decode(self.payload, self.size)
+        values = self.codec._decode(payload, self.size)
+        if device_of(values) is not None and target is None:
+            values = outlet(convert.round_to(values, self.dtype), dtype)
+            return as_library_of(values.reshape(self.shape), like)
         array = outlet(values, self.dtype).reshape(self.shape)
         if target is not None:
             target[...] = array
@@ -251,6 +258,17 @@ class Frame:
         if dtype != self.dtype:
             array = outlet(intake(array).values, dtype).reshape(self.shape)
         return array if like is None else as_library_of(array, like)
+
+    def _payload_on(self, device: Device | None) -> Payload:
+        """Return the payload with its data on a device, or for None on the host."""
+        payload = self.payload
+        if device_of(payload.data) is device:
+            return payload
+        if device is None:
+            return payload._replace(data=host(payload.data))
+        if not self.codec.on_device:
+            raise no_twin(str(self.codec))
+        return payload._replace(data=device.to_device(payload.data))
 
     def decode_range(self, start: int, stop: int) -> np.ndarray:
         """Decode some of the flattened tensor; see `gcodec.decode_range`."""
@@ -269,8 +287,9 @@ class Frame:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
         scale = check_number("scale", scale)
         target = writable(acc, "acc", "float32", self.shape)
-        symbols = self.codec._unpack(self.payload, self.size)
-        flat = np.require(target, requirements=["C", "A"]).reshape(-1)
+        device = device_of(target)
+        symbols = self.codec._unpack(self._payload_on(device), self.size)
+        flat = (target if device else np.require(target, requirements=["C", "A"])).reshape(-1)
         with np.errstate(all="ignore"):
             self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
         if not is_flat(target):

@@ -6,17 +6,16 @@ A library is recognised by the modules that are already loaded, never imported.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
-from gcodec.wire import DTYPE_CODES
+from gcodec.kernels.device import adopted, on_stream
 
-_FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
-_HOST_DEVICES = (1, 3, 11, 13)  # of DLPack: CPU, CUDA host, ROCm host and CUDA managed memory
-_CONVERTIBLE = ("bool", "int", "uint", "float", "object")  # how such a dtype's name begins
+FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -75,8 +74,8 @@ class Library:
         self.check_host(x, name)
         try:
             return self.view(x)
-        except _FAILURES as error:
-            raise _unreadable(name, error) from error
+        except FAILURES as error:
+            raise unreadable(name, error) from error
 
     def view(self, x: Any) -> np.ndarray:
         """View `x`, an array on the host, as a NumPy array."""
@@ -88,6 +87,18 @@ class Library:
 
     def note_write(self, x: Any) -> None:
         """Tell the library that the memory of `x` is written to."""
+
+    def on_device(self, x: Any) -> Any:
+        """Return `x` as CuPy's, 16-bit floats by their bits, if kernels can work where it lies."""
+        return None
+
+    def of_device(self, array: Any, dtype: str) -> Any:
+        """Make an array of the library of one of CuPy, without a copy; undoes `on_device`."""
+        raise NotImplementedError
+
+    def working_on(self, x: Any) -> AbstractContextManager[None]:
+        """Launch on the stream on which the library works on `x`."""
+        return nullcontext()
 
 
 class _Torch(Library):
@@ -121,6 +132,23 @@ class _Torch(Library):
         else:
             tensor = self.api.from_numpy(array)
         return tensor.to(like.device)
+
+    def on_device(self, x: Any) -> Any:
+        if x.device.type != "cuda":
+            return None
+        x = x.detach()
+        return adopted(x.view(self.api.int16) if x.element_size() == 2 else x)
+
+    def of_device(self, array: Any, dtype: str) -> Any:
+        if array.dtype.itemsize == 2:  # not every release of CuPy has bfloat16
+            bits = self.api.from_dlpack(array.view(np.int16))
+            return bits.view(getattr(self.api, dtype))
+        return self.api.from_dlpack(array)
+
+    def working_on(self, x: Any) -> AbstractContextManager[None]:
+        if x.device.type != "cuda":
+            return nullcontext()
+        return on_stream(x.device.index, self.api.cuda.current_stream(x.device).cuda_stream)
 
     def note_write(self, x: Any) -> None:
         if not x.is_inference():  # a backward pass that needs the old values then says so
@@ -218,111 +246,11 @@ def library_of(x: Any) -> Library | None:
     return next((library for library in _LIBRARIES if library.owns(x)), None)
 
 
-def dtype_error(x: Any, name: str, dtype: str) -> TypeError:
-    """Say that an array of this dtype is not taken, and how to convert it."""
-    text = f"{name} has dtype {dtype}: gcodec takes {', '.join(DTYPE_CODES)}"
-    if dtype.startswith("complex"):
-        return TypeError(f"{text}; give its real and imaginary parts one by one")
-    if not dtype.startswith(_CONVERTIBLE):
-        return TypeError(text)
-    library = library_of(x)
-    if library is not None:
-        advice = library.to_float32
-    elif isinstance(x, (np.ndarray, np.generic)):
-        advice = "{x}.astype(numpy.float32)"
-    else:
-        advice = "numpy.asarray({x}, numpy.float32)"
-    return TypeError(f"{text}; convert it first, as in {advice.format(x=name)}")
+def unreadable(name: str, error: Exception) -> TypeError:
+    """Say that an array cannot be read, and why."""
+    return TypeError(f"{name} cannot be read: {first_line(error)}")
 
 
-def as_numpy(x: Any, name: str) -> np.ndarray:
-    """View an array of any kind as a NumPy array; a copy only where it shows no memory.
-
-    Raises
-    ------
-    TypeError
-        For what is no array, masked, of a wrong dtype, or not on the host.
-    """
-    array = memory_of(x, name)
-    if array is not None:
-        return array
-    if not hasattr(type(x), "__array__"):
-        raise TypeError(
-            f"{name} is a {type(x).__name__}: must be an array; "
-            f"make one first, as in numpy.asarray({name}, numpy.float32)"
-        )
-    try:
-        return np.asarray(x)
-    except _FAILURES as error:
-        raise _unreadable(name, error) from error
-
-
-def memory_of(x: Any, name: str) -> np.ndarray | None:
-    """View the memory of an array of any kind; None for what shows none.
-
-    Raises
-    ------
-    TypeError
-        As for `as_numpy`.
-    """
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: fill it first, as in {name}.filled(0)")
-    if isinstance(x, (np.ndarray, np.generic)):
-        return np.asarray(x)
-    library = library_of(x)
-    if library is not None:
-        if library.dtype_of(x) not in DTYPE_CODES:
-            raise dtype_error(x, name, library.dtype_of(x))
-        return library.memory(x, name)
-    check_no_device(x, name)
-    if isinstance(x, (str, bytes, bytearray)):
-        raise TypeError(f"{name} is a {type(x).__name__}: must be an array")
-    if hasattr(type(x), "__dlpack__"):
-        return _from_dlpack(x, name)
-    return _from_buffer(x, name)
-
-
-def check_no_device(x: Any, name: str) -> None:
-    """Raise TypeError for an array of an unknown library that is on no host.
-
-    Protocols are looked up on the type, as an object may answer to every name.
-    """
-    where = None
-    if hasattr(type(x), "__cuda_array_interface__"):
-        where = "a CUDA device"
-    elif hasattr(type(x), "__dlpack_device__"):
-        kind, number = x.__dlpack_device__()
-        if kind not in _HOST_DEVICES:
-            where = f"device {int(number)} of DLPack's kind {int(kind)}"
-    if where is not None:
-        raise TypeError(f"{name} is on {where}: copy it to the host first")
-
-
-def _from_dlpack(x: Any, name: str) -> np.ndarray | None:
-    try:
-        return np.from_dlpack(x)
-    except _FAILURES as error:
-        if hasattr(type(x), "__array__"):
-            return None
-        raise TypeError(f"{name} cannot be read through DLPack: {_first_line(error)}") from error
-
-
-def _from_buffer(x: Any, name: str) -> np.ndarray | None:
-    try:
-        buffer = memoryview(x)
-    except TypeError:  # no buffer at all
-        return None
-    except _FAILURES as error:
-        raise _unreadable(name, error) from error
-    try:
-        return np.asarray(buffer)
-    except _FAILURES as error:
-        raise _unreadable(name, error) from error
-
-
-def _unreadable(name: str, error: Exception) -> TypeError:
-    return TypeError(f"{name} cannot be read: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
     return str(error).partition("\n")[0]

@@ -14,6 +14,7 @@ from gcodec.arrays import Tensor, check_corrected, empty_like_shape
 from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
+from gcodec.kernels.device import device_of, no_twin
 from gcodec.kernels.reduce import all_finite, all_finite_corrected
 from gcodec.params import Parameters
 from gcodec.payload import Payload
@@ -59,6 +60,18 @@ class Hooks(Parameters):
     def max_payload_nbits(self, n: int) -> int:
         """Return the most bits of the payload of n elements."""
         raise NotImplementedError
+
+    # What a class whose kernels have twins says.
+
+    @property
+    def on_device(self) -> bool:
+        """Whether arrays on a CUDA device are coded there."""
+        return False
+
+    def _check_device(self, *arrays: Any) -> None:
+        """Raise TypeError if one of the arrays is on a device where the codec does not work."""
+        if device_of(*arrays) is not None and not self.on_device:
+            raise no_twin(str(self))
 
     # What a class that looks at more of a tensor than its elements is told of it.
 
@@ -123,7 +136,7 @@ class Hooks(Parameters):
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of a message, or write them to `out`, some even if it is wrong."""
         symbols = self._unpack(payload, n)  # before there is memory for the values
-        values = empty_like_shape(n) if out is None else out
+        values = empty_like_shape(n, payload.data) if out is None else out
         self._dequantize(symbols, values)
         return values
 
@@ -165,7 +178,7 @@ class Hooks(Parameters):
     def _dequantize_add(
         self, symbols: Symbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        decoded = empty_like_shape(out.size)
+        decoded = empty_like_shape(out.size, out)
         self._dequantize(symbols, decoded)
         arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.device import host
 from gcodec.seek import SeekTable
 
 
@@ -19,6 +20,7 @@ class Payload(NamedTuple):
     scalars : dict of str to number
         The values that belong to this message alone, such as a resolved threshold.
     data : (ceil(nbits / 8),) uint8 array
+        On a device, where the tensor was on one and the codec works there.
     nbits : int
         Bits of the payload, its own norms, tables and padding included.
     seek : SeekTable or None
@@ -33,4 +35,4 @@ class Payload(NamedTuple):
 
     def tobytes(self) -> bytes:
         """Return the bytes that the paper or system defines."""
-        return self.data.tobytes()
+        return host(self.data).tobytes()

@@ -13,9 +13,11 @@ LAYERS = [
     {"errors"},
     {"limits", "wire", "minifloats"},
     {"kernels"},
+    {"cuda"},
     {"kinds", "seeds"},
     {"seek_layout"},
     {"params", "frameworks", "seek"},
+    {"views"},
     {"arrays", "payload", "shares"},
     {"gennorm", "codebooks", "low_rank"},
     {"entropy"},
@@ -42,7 +44,17 @@ LAYERS = [
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 # Whose modules may import each other.
 PACKAGES = (
-    *("kernels", "entropy", "contexts", "fields", "dct", "advisor", "gradients", "training"),
+    *(
+        "kernels",
+        "cuda",
+        "entropy",
+        "contexts",
+        "fields",
+        "dct",
+        "advisor",
+        "gradients",
+        "training",
+    ),
     *("torch", "cli"),
 )
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib"}

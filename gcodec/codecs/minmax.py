@@ -25,18 +25,21 @@ import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
-from gcodec.errors import Corrupt
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import uniform
-from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.pack import FieldLayout, check_length, check_padding, pack_fields
-from gcodec.kernels.ranges import ranges
+from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.pack import FieldLayout, check_length, pack_fields
+from gcodec.kernels.ranges import (
+    RANGE_NBYTES,
+    check_ranges,
+    ranges,
+    read_ranges,
+    write_ranges,
+)
 from gcodec.kinds import Choice, Integer
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
-
-_RANGE_NBYTES = 8  # of a bucket
 
 
 class MinMaxSymbols(NamedTuple):
@@ -99,11 +102,16 @@ class MinMax(Codec):
         return max(min(self.bucket or n, n), 1)
 
     def _ranges_nbytes(self, n: int) -> int:
-        return _RANGE_NBYTES * -(-n // self._bucket(n))
+        return RANGE_NBYTES * -(-n // self._bucket(n))
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of ranges and codes."""
         return 8 * self._ranges_nbytes(n) + n * self.bits
+
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
@@ -113,9 +121,9 @@ class MinMax(Codec):
         found = ranges(values, bucket)
         if found is None:
             raise nonfinite_error(values)
-        data = aligned_empty(-(-self.max_payload_nbits(n) // 8), np.uint8)
+        data = empty_beside(-(-self.max_payload_nbits(n) // 8), np.uint8, values)
         start = self._ranges_nbytes(n)
-        data[:start].view(">f4")[:] = found.reshape(-1)
+        write_ranges(found, data)
         key = seed if self.rounding == "stochastic" else None
         uniform.quantize(values, found, bucket, self.bits, key, data[start:])
         return MinMaxSymbols(data, n)
@@ -141,8 +149,7 @@ class MinMax(Codec):
 
     def _parts(self, symbols: MinMaxSymbols) -> tuple[np.ndarray, np.ndarray]:
         start = self._ranges_nbytes(symbols.n)
-        found = symbols.data[:start].view(">f4").astype(np.float32)
-        return symbols.data[start:], found.reshape(-1, 2)
+        return symbols.data[start:], read_ranges(symbols.data[:start])
 
     def _pack(self, symbols: MinMaxSymbols) -> Payload:
         return Payload(self, {}, symbols.data, self.max_payload_nbits(symbols.n))
@@ -150,35 +157,24 @@ class MinMax(Codec):
     def _unpack(self, payload: Payload, n: int) -> MinMaxSymbols:
         nbits = self.max_payload_nbits(n)
         check_length(payload.nbits, nbits)
-        check_padding(payload.data, nbits)
-        symbols = MinMaxSymbols(payload.data, n)
-        self._ranges(symbols)
-        return symbols
-
-    def _ranges(self, symbols: MinMaxSymbols) -> np.ndarray:
-        """Return the ranges of a payload, (buckets, 2); raise `Corrupt` if one is none."""
-        _, found = self._parts(symbols)
-        low, high = found[:, 0], found[:, 1]
-        wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))
-        wrong |= (np.signbit(found) & (found == 0)).any(axis=1)
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise Corrupt(f"a range of {low[at]} to {high[at]} is none", _RANGE_NBYTES * at)
-        return found
+        check_ranges(payload.data, self._ranges_nbytes(n), nbits)
+        return MinMaxSymbols(payload.data, n)
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
         bucket = self._bucket(n)
-        count = self._ranges_nbytes(n) // _RANGE_NBYTES
+        count = self._ranges_nbytes(n) // RANGE_NBYTES
 
         def ends(at: int, bits: np.ndarray) -> Iterator[Told]:
             for number, value in enumerate(numbers(bits).tolist(), at):
                 name = "high" if number % 2 else "low"
                 yield Told(value, f"of bucket {number // 2}", name=name, number=number // 2)
 
-        symbols = MinMaxSymbols(payload.data, n)
-        found = yield from walk.checked(
-            "scale", "low, high", 32, 2 * count, ends, lambda: self._ranges(symbols)
-        )
+        def checked() -> np.ndarray:
+            data = payload.data[: RANGE_NBYTES * count]
+            check_ranges(data, data.size, 8 * data.size)
+            return read_ranges(data)
+
+        found = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
         def tell(at: int, codes: np.ndarray) -> Iterator[Told]:
             own = found[np.arange(at, at + codes.size) // bucket]

@@ -59,6 +59,11 @@ class MXNet1Bit(Codec):
         """Return the bits of n codes in whole words."""
         return 8 * ONE_BIT.nbytes(n)
 
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
+
     def _quantize(
         self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
     ) -> OneBitSymbols:

@@ -34,7 +34,7 @@ from gcodec.codec import Codec
 from gcodec.contexts import symbol_strings
 from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy.word_string import ignore
-from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.errors import ParameterError, Truncated
 from gcodec.fields.contexts import context_string, each
 from gcodec.fields.packed import lookup, packed, signs
 from gcodec.fields.positions import positions as positions_in
@@ -47,7 +47,7 @@ from gcodec.kernels.pack import check_length, check_padding, packer, unpack_fiel
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.threshold import (
     TWO_BIT,
-    has_code_01,
+    check_codes_2bit,
     quantize_2bit,
     quantize_2bit_residual,
 )
@@ -155,6 +155,11 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             return "states"
         return None if self.form == "dense" else index_strings.seek_blocks(self.index)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the form is dense."""
+        return self.form == "dense"
 
     @property
     def _level(self) -> np.float32:
@@ -279,9 +284,7 @@ class MXNet2Bit(Codec):
             string.read(take, payload.seek)
             return self._symbols(codes, float(self.threshold), n)
         check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
-        check_padding(payload.data, 2 * n)
-        if has_code_01(payload.data):
-            raise Corrupt("the code 01 stands for nothing")
+        check_codes_2bit(payload.data, n)
         return self._symbols(payload.data, float(self.threshold), n)
 
     def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:

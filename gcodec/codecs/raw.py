@@ -17,7 +17,7 @@ import numpy as np
 from gcodec.codec import Codec
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import aligned_copy
 from gcodec.kernels.pack import check_length
 from gcodec.kinds import Choice
 from gcodec.params import param
@@ -66,11 +66,15 @@ class Raw(Codec):
         """Return the bits of n values."""
         return 8 * ITEMSIZE[self.dtype] * n
 
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
+
     def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
         if self.dtype == "float32":
-            bits = aligned_empty(values.size, np.uint32)
-            bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
-            return RawSymbols(bits)
+            # Symbols outlive the caller's array.
+            return RawSymbols(aligned_copy(values).view(np.uint32))
         return RawSymbols(convert.to_16_bits(values, self.dtype))
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
@@ -78,9 +82,7 @@ class Raw(Codec):
         if self.dtype == "float32":
             out.view(np.uint32)[:] = symbols.bits
         else:
-            # Bytes from a frame lie anywhere; kernels want them aligned.
-            bits = np.require(symbols.bits, requirements="A")
-            out[:] = convert.from_16_bits(bits, self.dtype)
+            out[:] = convert.from_16_bits(symbols.bits, self.dtype)
 
     def _pack(self, symbols: RawSymbols) -> Payload:
         return Payload(self, {}, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes)

@@ -83,6 +83,11 @@ class Sign(Codec):
         """Return n."""
         return n
 
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
+
     def _quantize(self, values: np.ndarray, seed: int, prior: SignSymbols | None) -> SignSymbols:
         bits, total = signs.quantize(values, squares=self.scale == "l2")
         if not math.isfinite(total):

@@ -145,6 +145,11 @@ class TernGrad(Codec):
         """Return how many bytes five codes each take; or the codes."""
         return n if self.packing == "context" else ternary.packed_nbytes(n, "base3")
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the packing is not coded."""
+        return not self._is_coded
+
     def scale_of(self, x: Any) -> float:
         """Return the scale that this tensor gets when none is given.
 
@@ -193,6 +198,7 @@ class TernGrad(Codec):
             return symbols
         given = _SCALE.kind.check("scale", scale)
         tensor = intake(x)
+        self._check_device(tensor.values)
         largest = _largest(tensor.values, max_abs_bits(tensor.values))
         if given == 0 and largest:
             raise ParameterError.of("scale", scale, "above 0, or all of x 0")

@@ -14,12 +14,13 @@ import numpy as np
 
 from gcodec.entropy.bits import Bits, as_bits
 from gcodec.errors import ParameterError, Truncated
-from gcodec.frameworks import check_no_device, library_of
+from gcodec.frameworks import library_of
 from gcodec.kernels import prefix
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kinds import check_integer
 from gcodec.limits import Limits
 from gcodec.params import Parameters
+from gcodec.views import check_no_device
 
 _LARGEST = 2**64 - 1
 

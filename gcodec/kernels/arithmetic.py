@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.memory import aligned_empty
 
 
+@twinned("arithmetic")
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
     """Return x + decay·residual of (n,) float32 arrays, each step rounded once."""
     out = aligned_empty(x.size, np.float32)
@@ -16,11 +18,13 @@ def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndar
     return out
 
 
+@twinned("arithmetic")
 def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> None:
     """Replace `residual` by x + decay·residual; see `corrected`."""
     pool.run(lambda i, j: _correct(x[i:j], residual[i:j], decay), x.size)
 
 
+@twinned("arithmetic")
 def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Add scale·decoded to `out`, both (n,) float32, each step rounded once."""
     pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.memory import aligned_empty, bits_float, float_bits
 
@@ -19,18 +20,42 @@ _ABS = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 
 
+@twinned("convert")
 def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
+    # Bytes from a frame lie anywhere; kernels want them aligned.
+    bits = np.require(bits, requirements="A")
     out = aligned_empty(bits.size, np.float32)
     convert = {"float16": _from_float16, "bfloat16": _from_bfloat16}[dtype]
     return _segments(convert, bits, out)
 
 
+@twinned("convert")
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) float32 as the (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
     out = aligned_empty(x.size, np.uint16)
     convert = {"float16": _to_float16, "bfloat16": _to_bfloat16}[dtype]
     return _segments(convert, x, out)
+
+
+@twinned("convert")
+def from_float64(x: np.ndarray) -> np.ndarray:
+    """(n,) float64 as (n,) float32."""
+    with np.errstate(all="ignore"):
+        return x.astype(np.float32)
+
+
+@twinned("convert")
+def to_float64(x: np.ndarray) -> np.ndarray:
+    """(n,) float32 as (n,) float64."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return x.astype(np.float64)
+
+
+@twinned("convert")
+def finite_or_zero(x: np.ndarray) -> np.ndarray:
+    """(n,) float32, with 0 in the place of NaN and infinity."""
+    return np.where(np.isfinite(x), x, np.float32(0))
 
 
 def round_to(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from gcodec.kernels.cover import cover, streams, to_cache_line
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
 
@@ -70,6 +71,7 @@ LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted")
 _CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
 
 
+@twinned("dequantize")
 def dequantize(
     data: np.ndarray,
     code: LevelCode,

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gcodec.kernels.device import device_of, no_twin
+
 _SCALARS = (
     *("float32", "float64", "boolean"),
     *("uint8", "uint16", "uint32", "uint64", "int32", "int64"),
@@ -187,7 +189,13 @@ class Kernel(_Lazy):
 
     def __call__(self, *args: Any) -> Any:
         """Run the compiled loop; `args` must have exactly the declared types."""
-        return self.built(*args)
+        try:
+            return self.built(*args)
+        except TypeError:
+            # Of arguments that no kernel takes, a device's arrays alone are no mistake of ours.
+            if device_of(*args) is not None:
+                raise no_twin(self.name) from None
+            raise
 
     def _build(self) -> Any:
         dispatcher = self._njit(nogil=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import cover
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
@@ -87,6 +88,7 @@ def check(symbols: np.ndarray, s: int) -> None:
             raise ParameterError(f"symbols: levels must be at most {s}, and that of 0 has no sign")
 
 
+@twinned("levels")
 def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
     """Quantise a part of a tensor on the calling thread.
 
@@ -133,6 +135,7 @@ def streams(out: np.ndarray) -> bool:
     return cover.streams(out[cover.to_cache_line(out, 1) :])
 
 
+@twinned("levels")
 def dequantize(
     symbols: np.ndarray,
     scale: Scale,

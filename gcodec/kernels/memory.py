@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.device import device_of
 from gcodec.kernels.jit import intrinsic
 
 _LINE = 64  # bytes in a cache line
@@ -17,6 +18,24 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     block = np.empty(nbytes + _LINE, np.uint8)
     start = -block.ctypes.data % _LINE
     return block[start : start + nbytes].view(dtype)
+
+
+def empty_beside(size: int, dtype: Any, array: Any) -> np.ndarray:
+    """Return an uninitialised (size,) array; on the device of `array`, if that is on one."""
+    device = device_of(array)
+    if device is None:
+        return aligned_empty(size, dtype)
+    made: np.ndarray = device.empty(size, dtype)
+    return made
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """Copy an (n,) array; on the device of one that lies there."""
+    if device_of(array) is not None:
+        return array.copy()
+    made = aligned_empty(array.size, array.dtype)
+    made[:] = array
+    return made
 
 
 def emit_prefetch(builder: Any, pointer: Any) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats
 from gcodec.kernels.memory import bits_float, float_bits
@@ -18,6 +19,7 @@ Norm = Literal["l2", "max"]
 _PART = 1 << 18  # elements whose norms are made at a time
 
 
+@twinned("norms")
 def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     """Norms of the buckets of a (n,) float32 array, each rounded once to float32.
 
@@ -49,18 +51,25 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     return out
 
 
+@twinned("norms")
 def write_norms(found: np.ndarray, data: np.ndarray) -> None:
     """Write norms as binary32, big-endian, to the first bytes of `data`."""
     data[: found.nbytes] = found.astype(">f4").view(np.uint8)
 
 
+@twinned("norms")
 def read_norms(data: np.ndarray) -> np.ndarray:
     """Read what `write_norms` wrote: whole numbers of four bytes."""
     bits = data.view(">u4").astype(np.uint32)
     wrong = np.flatnonzero(bits >= INFINITY_BITS)  # the sign is the highest bit
     if wrong.size:
-        raise Corrupt("a norm must be finite, and not negative", 4 * int(wrong[0]))
+        raise norm_error(int(wrong[0]))
     return bits.view(np.float32)
+
+
+def norm_error(bucket: int) -> Corrupt:
+    """Say that the norm of a bucket is none."""
+    return Corrupt("a norm must be finite, and not negative", 4 * bucket)
 
 
 def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:

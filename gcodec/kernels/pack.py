@@ -1,8 +1,7 @@
 """Fixed-width fields of 1 to 8 bits: the one packer, for every bit order that is in use.
 
 A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fields` move codes
-(one per byte) there and back. Quantisers whose codes never reach memory, but are packed as vectors
-(`kernels/blocks.py`), name the layout that they write, and the tests hold them to it.
+(one per byte) there and back. Quantisers that pack their codes themselves name the layout.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.memory import aligned_empty
 
@@ -51,9 +51,8 @@ class FieldLayout(NamedTuple):
 
     def nbytes(self, n: int) -> int:
         """Bytes that n fields take, padding included."""
-        size = self._field_bytes(n)
         unit = max(self.word, self.align)
-        return -(-size // unit) * unit
+        return -(-self._field_bytes(n) // unit) * unit
 
     def _codes(self, n: int) -> int:
         """Fields of n codes and the pad codes behind them."""
@@ -78,6 +77,7 @@ class FieldLayout(NamedTuple):
         return field * self.width if self.order == "lsb" else 8 - self.width * (field + 1)
 
 
+@twinned("pack")
 def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     """Pack codes into bytes.
 
@@ -92,8 +92,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     (layout.nbytes(n),) uint8 array
     """
     layout._check()
-    n = codes.size
-    codes = np.require(codes, np.uint8, ["C", "A"])
+    codes, n = np.require(codes, np.uint8, ["C", "A"]), codes.size
     out = aligned_empty(layout.nbytes(n), np.uint8)
     size = layout._field_bytes(n)
     out[size:] = 0
@@ -102,8 +101,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
         for field in range(8 // layout.width):
             _pack_stride(codes, out[:size], field * size, layout._shift(field), count)
     else:
-        msb = layout.order == "msb"
-        width = layout.width
+        msb, width = layout.order == "msb", layout.width
 
         def task(start: int, stop: int) -> None:
             total = layout._codes(n) if stop == n else stop
@@ -116,6 +114,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     return out
 
 
+@twinned("pack")
 def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     """Unpack n codes from the bytes that `pack_fields` made of them.
 
@@ -123,7 +122,6 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     ----------
     data : (layout.nbytes(n),) uint8 array
     n : int
-        Fields.
     layout : FieldLayout
 
     Returns
@@ -138,9 +136,8 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     layout._check()
     check_length(8 * data.size, 8 * layout.nbytes(n))
     size = layout._field_bytes(n)
-    codes = aligned_empty(n, np.uint8)
+    codes, data = aligned_empty(n, np.uint8), np.ascontiguousarray(data)
     if layout.strided:
-        data = np.ascontiguousarray(data)
         _check_zero(data, size)
         for field in range(8 // layout.width):
             part = codes[field * size : (field + 1) * size]
@@ -149,11 +146,9 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
             field, at = divmod(index, size)
             code = (int(data[at]) >> layout._shift(field)) & ((1 << layout.width) - 1)
             if code != (index - n if layout.pad == "count" else 0):
-                raise Corrupt("a pad code differs from what the format fills in", at)
+                raise pad_error(at)
         return codes
-    msb = layout.order == "msb"
-    width = layout.width
-    data = np.ascontiguousarray(data)
+    msb, width = layout.order == "msb", layout.width
     if layout.word == 4 and msb:
         data = np.frombuffer(data.tobytes(), "<u4").byteswap().view(np.uint8)
     if layout.pad == "count":
@@ -162,7 +157,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
         unpacker(width, msb)(last, tail)
         expected = pack_fields(tail, layout._replace(align=1))
         if not np.array_equal(expected, last[: expected.size]):
-            raise Corrupt("a pad code differs from what the format fills in", size - 1)
+            raise pad_error(size - 1)
         _check_zero(data, size)
     else:
         check_padding(data, n * width, layout.order)
@@ -183,6 +178,7 @@ def check_length(nbits: int, expected: int) -> None:
         raise Corrupt(f"the payload has {nbits} bits where its elements take {expected}")
 
 
+@twinned("pack")
 def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
     """Raise `Corrupt` unless all bits of `data` behind the first `nbits` are zero."""
     at, used = divmod(nbits, 8)
@@ -192,6 +188,11 @@ def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
             raise Corrupt("a padding bit is not zero", at)
         at += 1
     _check_zero(data, at)
+
+
+def pad_error(at: int) -> Corrupt:
+    """Say that a pad code is wrong."""
+    return Corrupt("a pad code differs from what the format fills in", at)
 
 
 def _check_zero(data: np.ndarray, start: int) -> None:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.errors import Corrupt
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
+from gcodec.kernels.pack import check_padding
 from gcodec.kernels.reduce import INFINITY_BITS
 
+RANGE_NBYTES = 8  # of a bucket
 _PART = 1 << 18  # elements
 
 
+@twinned("ranges")
 def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
     """Least and largest value of each bucket.
 
@@ -48,6 +53,44 @@ def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
     found = keys.view(np.float32)
     found += 0  # −0 becomes +0
     return found
+
+
+@twinned("ranges")
+def write_ranges(found: np.ndarray, data: np.ndarray) -> None:
+    """Write (k, 2) ranges as binary32, big-endian, to the first bytes of `data`."""
+    data[: found.nbytes].view(">f4")[:] = found.reshape(-1)
+
+
+@twinned("ranges")
+def read_ranges(data: np.ndarray) -> np.ndarray:
+    """Read the (k, 2) ranges that `write_ranges` wrote to 8·k bytes."""
+    return data.view(">f4").astype(np.float32).reshape(-1, 2)
+
+
+@twinned("ranges")
+def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
+    """Raise `Corrupt` unless the first `size` bytes are ranges, and the padding is zero.
+
+    Parameters
+    ----------
+    data : (ceil(nbits / 8),) uint8 array
+    size : int
+        A multiple of 8.
+    nbits : int
+    """
+    check_padding(data, nbits)
+    found = read_ranges(data[:size])
+    low, high = found[:, 0], found[:, 1]
+    wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))
+    wrong |= (np.signbit(found) & (found == 0)).any(axis=1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise range_error(low[at], high[at], at)
+
+
+def range_error(low: np.float32, high: np.float32, bucket: int) -> Corrupt:
+    """Say that a bucket has no range."""
+    return Corrupt(f"a range of {low} to {high} is none", RANGE_NBYTES * bucket)
 
 
 def _range(bits: np.ndarray) -> tuple[int, int]:

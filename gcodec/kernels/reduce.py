@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
 from gcodec.kernels.memory import emit_prefetch, float_bits
@@ -40,6 +41,7 @@ class Moments(NamedTuple):
     largest: int
 
 
+@twinned("reduce")
 def moments(x: np.ndarray) -> Moments:
     """Sum, sum of squares and largest absolute value of a (n,) float32 array."""
     tiles = -(-x.size // TILE)
@@ -54,11 +56,13 @@ def moments(x: np.ndarray) -> Moments:
     return Moments(fold(sums), fold(squares), largest)
 
 
+@twinned("reduce")
 def sum_squares(x: np.ndarray) -> float:
     """Sum of squares of a (n,) float32 array, in float64 by the fixed order."""
     return moments(x).squares
 
 
+@twinned("reduce")
 def fold(sums: np.ndarray) -> float:
     """Reduce the (n,) float64 sums of tiles by the rule of tiles."""
     while sums.size > 1:
@@ -68,17 +72,20 @@ def fold(sums: np.ndarray) -> float:
     return float(sums[0]) if sums.size else 0.0
 
 
+@twinned("reduce")
 def max_abs_bits(x: np.ndarray) -> int:
     """Bit pattern of the largest |x| of a (n,) float32 array; NaN counts above infinity."""
     bits = x.view(np.uint32)
     return max(pool.run(lambda i, j: int(_max_abs_bits(bits[i:j])), x.size))
 
 
+@twinned("reduce")
 def all_finite(x: np.ndarray) -> bool:
     """Whether a (n,) float32 array holds neither NaN nor infinity."""
     return max_abs_bits(x) < INFINITY_BITS
 
 
+@twinned("reduce")
 def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> bool:
     """Whether x + decay·residual of (n,) float32 arrays holds neither NaN nor infinity."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import Emitter, block, doubles, floats
 from gcodec.kernels.memory import aligned_empty
@@ -16,6 +17,7 @@ from gcodec.kernels.reduce import COLUMN, LANES, TILE, add_lanes, emit_column, f
 SIGNS = FieldLayout(width=1)
 
 
+@twinned("signs")
 def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
     """Signs of a (n,) float32 array, and a sum.
 

@@ -21,10 +21,11 @@ from gcodec.kernels.dequantize import (
     LEVELS_STRIDED,
     dequantize,
 )
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.pack import FieldLayout, check_length, check_padding
+from gcodec.kernels.pack import FieldLayout, check_length, check_padding, pad_error
 from gcodec.kernels.philox import COUNTER_SPAN
 from gcodec.kernels.ternary_block import four_per_byte, one_per_byte, ternary_block
 from gcodec.kernels.words import load_word, store_word
@@ -52,6 +53,7 @@ def packed_nbytes(n: int, pack: Pack) -> int:
     return (STRIDED if pack == "terngrad" else CHAPTER).nbytes(n)
 
 
+@twinned("ternary")
 def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndarray:
     """Quantise a (n,) float32 array and pack the codes.
 
@@ -79,6 +81,7 @@ def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndar
     return out
 
 
+@twinned("ternary")
 def dequantize_ternary(
     data: np.ndarray,
     scale: np.float32,
@@ -101,20 +104,21 @@ def dequantize_ternary(
         _dequantize_base3(data, scale, out, add)
 
 
+@twinned("ternary")
 def check(data: np.ndarray, n: int, pack: Pack) -> None:
     """Raise `FormatError` unless the bytes are those of n packed codes."""
     check_length(8 * data.size, 8 * packed_nbytes(n, pack))
     if pack == "chapter":
         check_padding(data, 2 * n, "lsb")
         if _code_11_bits(data):
-            raise Corrupt("the code 11 stands for nothing")
+            raise code_error()
     elif pack == "terngrad":
         _check_strided(data, n)
     elif data.size:
         if data.max() > _LARGEST:
-            raise Corrupt(f"a byte is above {_LARGEST}, which no five codes give")
+            raise digits_error()
         if int(data[-1]) >= 3 ** (n - (data.size - 1) * TRITS):
-            raise Corrupt("a pad code is not zero", data.size - 1)
+            raise pad_digits_error(data.size - 1)
 
 
 def _check_strided(data: np.ndarray, n: int) -> None:
@@ -122,14 +126,29 @@ def _check_strided(data: np.ndarray, n: int) -> None:
     # The pad codes, up to four behind n, lie in the last four bytes.
     plain = max(size - 4, 0)
     if _code_11_bits(data[:plain]):
-        raise Corrupt("the code 11 stands for nothing")
+        raise code_error()
     for at in range(plain, size):
         for field in range(4):
             code, index = int(data[at]) >> 2 * field & 3, field * size + at
             if index < n and code == 3:
-                raise Corrupt("the code 11 stands for nothing", at)
+                raise code_error(at)
             if index >= n and code != index - n:
-                raise Corrupt("a pad code differs from what the format fills in", at)
+                raise pad_error(at)
+
+
+def code_error(at: int | None = None) -> Corrupt:
+    """Say that a code is none."""
+    return Corrupt("the code 11 stands for nothing", at)
+
+
+def digits_error() -> Corrupt:
+    """Say that a byte of ``base3`` is none."""
+    return Corrupt(f"a byte is above {_LARGEST}, which no five codes give")
+
+
+def pad_digits_error(at: int) -> Corrupt:
+    """Say that a pad code of ``base3`` is wrong."""
+    return Corrupt("a pad code is not zero", at)
 
 
 _chapter_block = ternary_block(four_per_byte)

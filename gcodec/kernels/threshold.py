@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.errors import Corrupt
 from gcodec.kernels.cover import cover, to_cache_line
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, floats, lanes
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.pack import FieldLayout
+from gcodec.kernels.pack import FieldLayout, check_padding
 
 TWO_BIT = FieldLayout(width=2, align=4)
 ONE_BIT = FieldLayout(width=1, align=4)
@@ -23,11 +25,13 @@ ONE_BIT = FieldLayout(width=1, align=4)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
+@twinned("threshold")
 def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
     """Codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00; packed bytes."""
     return _quantize(_quantize_2bit, TWO_BIT, x, None, _ZERO, threshold, threshold)
 
 
+@twinned("threshold")
 def quantize_2bit_residual(
     x: np.ndarray,
     residual: np.ndarray,
@@ -39,11 +43,13 @@ def quantize_2bit_residual(
     return _quantize(_quantize_2bit, TWO_BIT, x, residual, decay, threshold, level)
 
 
+@twinned("threshold")
 def quantize_1bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
     """Codes of a (n,) float32 array: 1 for x > t, else 0; packed bytes."""
     return _quantize(_quantize_1bit, ONE_BIT, x, None, _ZERO, threshold, _ONE)
 
 
+@twinned("threshold")
 def quantize_1bit_residual(
     x: np.ndarray, residual: np.ndarray, decay: np.float32, threshold: np.float32
 ) -> np.ndarray:
@@ -51,9 +57,12 @@ def quantize_1bit_residual(
     return _quantize(_quantize_1bit, ONE_BIT, x, residual, decay, threshold, _ONE)
 
 
-def has_code_01(data: np.ndarray) -> bool:
-    """Whether any 2-bit field of the bytes is 01, which no encoder writes."""
-    return bool(_code_01_bits(data))
+@twinned("threshold")
+def check_codes_2bit(data: np.ndarray, n: int) -> None:
+    """Raise `Corrupt` for padding behind n codes that is not zero, or a code 01."""
+    check_padding(data, 2 * n)
+    if _code_01_bits(data):
+        raise Corrupt("the code 01 stands for nothing")
 
 
 def _quantize(

@@ -16,6 +16,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.cover import streams
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
 from gcodec.kernels.pack import packing, unpacking
@@ -26,6 +27,7 @@ Store = Literal["write", "stream", "add"]
 _TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
 
 
+@twinned("uniform")
 def quantize(
     x: np.ndarray, found: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
 ) -> None:
@@ -54,6 +56,7 @@ def quantize(
     pool.run(task, x.size, _TILE)
 
 
+@twinned("uniform")
 def dequantize(
     data: np.ndarray, found: np.ndarray, bucket: int, bits: int, out: np.ndarray
 ) -> None:
@@ -62,6 +65,7 @@ def dequantize(
     _dequantize(data, found, bucket, bits, store, np.float32(1), out)
 
 
+@twinned("uniform")
 def dequantize_add(
     data: np.ndarray,
     found: np.ndarray,

@@ -1,0 +1,38 @@
+"""Launchers of dequantize.cu; see `gcodec.kernels.dequantize`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import THREADS, blocks, device_with
+from gcodec.kernels.dequantize import (
+    LEVELS_1BIT,
+    LEVELS_2BIT,
+    LEVELS_IN_BYTES,
+    LEVELS_LOW_FIRST,
+    LEVELS_STRIDED,
+    LevelCode,
+)
+
+_NAMES = {
+    LEVELS_1BIT: "dequantize_1bit",
+    LEVELS_2BIT: "dequantize_2bit",
+    LEVELS_LOW_FIRST: "dequantize_low_first",
+    LEVELS_IN_BYTES: "dequantize_in_bytes",
+} | dict.fromkeys(LEVELS_STRIDED, "dequantize_strided")
+
+
+def dequantize(
+    data: Any, code: LevelCode, level: np.float32, out: Any, add: np.float32 | None = None
+) -> None:
+    """Write to `out` what the fields of `data` stand for, or add a multiple of it."""
+    zero = np.float32(0)
+    if add is not None:
+        with np.errstate(all="ignore"):
+            level, zero = add * level, add * zero
+    n = out.size
+    arguments = data, np.int64(n), np.int32(code.shift), level, zero, np.int32(add is not None)
+    grid = blocks(n, per_thread=4)
+    device_with(data).launch("dequantize", _NAMES[code], grid, THREADS, *arguments, out)

@@ -1,0 +1,36 @@
+"""How many blocks a kernel gets, and what it reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gcodec.kernels.device import Device, device_of
+
+THREADS = 256  # of a block, where a kernel does not say more
+_MOST = 1 << 12  # blocks of a kernel whose threads go on until all is done: enough for any device
+
+
+def device_with(array: Any) -> Device:
+    """Return the device of an array that lies on one."""
+    device = device_of(array)
+    assert device is not None
+    return device
+
+
+def blocks(n: int, per_thread: int = 1, threads: int = THREADS) -> int:
+    """Return how many blocks do n elements, so many by each thread."""
+    return -(-n // (per_thread * threads))
+
+
+def striding_blocks(n: int, per_thread: int = 4, threads: int = THREADS) -> int:
+    """Return how many blocks do n elements, where a thread goes on as long as there are any.
+
+    Each thread gets so many, or fewer, or where there are very many elements more.
+    """
+    return min(blocks(n, per_thread, threads), _MOST)
+
+
+def positions(device: Device, words: Any) -> list[int | None]:
+    """Fetch what kernels noted by `report` in report.cuh: the first position of each word."""
+    found = device.to_host(words)
+    return [(~word) & (1 << 64) - 1 if word else None for word in found.tolist()]

@@ -1,0 +1,41 @@
+"""Launchers of levels.cu; see `gcodec.kernels.levels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.kernels.levels import Scale
+
+_U32 = np.uint32
+
+
+def quantize(x: Any, scale: Scale, seed: int, first: int, out: Any) -> None:
+    """Quantise a part of a tensor from element `first` on, a multiple of 4."""
+    n = x.size
+    norms, phase, bucket, s = scale.part(first)
+    part = norms.view(_U32), np.int64(phase), np.int64(bucket), s
+    arguments = x.view(_U32), np.int64(n), np.uint64(seed), np.uint64(first), *part, out
+    name, grid = f"quantize_part_{out.dtype.name}", striding_blocks(n)
+    device_with(x).launch("levels", name, grid, THREADS, *arguments)
+
+
+def dequantize(
+    symbols: Any,
+    scale: Scale,
+    first: int,
+    out: Any,
+    add: np.float32 | None = None,
+    *,
+    stream: bool = False,
+) -> None:
+    """Write what a part of the symbols stands for, or add a multiple of it."""
+    n = out.size
+    norms, phase, bucket, s = scale.part(first)
+    part = norms.view(_U32), np.int64(phase), np.int64(bucket), s
+    factor = np.float32(1) if add is None else add, np.int32(add is not None)
+    arguments = symbols, np.int64(n), *part, *factor, out.view(_U32)
+    name, grid = f"dequantize_part_{symbols.dtype.name}", striding_blocks(n)
+    device_with(symbols).launch("levels", name, grid, THREADS, *arguments)

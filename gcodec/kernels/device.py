@@ -1,0 +1,322 @@
+"""Devices: where an array that is not on the host lies, and how kernels run there.
+
+The one module that touches CuPy, which is imported where an array on a CUDA device comes in, and
+never before. A shell declared as ``@twinned`` does its work on the device where its first argument
+lies: the function of the same name in `gcodec.cuda` then launches the kernels of the ``.cu`` files
+beside the Numba kernels. Those of NumPy's own arrays cost one comparison of types.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+SOURCES = Path(__file__).parent  # of the kernels
+# CuPy adds -ftz=true, which no kernel may depend on: they work on bits where it matters.
+OPTIONS = ("--std=c++17", "--fmad=false", f"-I{SOURCES}")
+LEAST_ARCHITECTURE = 75  # compute capability times ten
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_in_use: list[Device] = []  # put there by `use`
+
+
+class Device(abc.ABC):
+    """Something that holds arrays and runs kernels.
+
+    Its arrays have `size`, `shape`, `dtype`, `nbytes`, `itemsize`, `ndim` and
+    ``flags.c_contiguous``. Contiguous ones can be copied, sliced, seen by ``view(dtype)`` and
+    ``reshape``, and written to by ``a[i:j] = b``, as those of NumPy.
+    """
+
+    @abc.abstractmethod
+    def owns(self, x: Any) -> bool:
+        """Whether `x` is an array of this device."""
+
+    @abc.abstractmethod
+    def empty(self, n: int, dtype: Any) -> Any:
+        """Return an uninitialised (n,) array, aligned for any vector."""
+
+    @abc.abstractmethod
+    def zeros(self, n: int, dtype: Any) -> Any:
+        """Return an (n,) array of zero bits."""
+
+    @abc.abstractmethod
+    def to_device(self, array: np.ndarray) -> Any:
+        """Copy an array of the host."""
+
+    @abc.abstractmethod
+    def to_host(self, array: Any) -> np.ndarray:
+        """Copy an array to the host, which waits for all that was launched."""
+
+    @abc.abstractmethod
+    def flat(self, array: Any) -> Any:
+        """Return an array as (n,), contiguous and aligned; a view where it is that already."""
+
+    @abc.abstractmethod
+    def overlap(self, a: Any, b: Any) -> bool:
+        """Whether two arrays may share memory."""
+
+    @abc.abstractmethod
+    def launch(
+        self, source: str, name: str, grid: int | tuple[int, ...], block: int, *args: Any
+    ) -> None:
+        """Launch a kernel on the current stream.
+
+        Parameters
+        ----------
+        source : str
+            Its file: "signs" for ``signs.cu``.
+        name : str
+        grid : int or tuple of int
+            Blocks. Nothing is launched where it is 0.
+        block : int
+            Threads of a block.
+        *args
+            Arrays of this device, and NumPy scalars of exactly the declared types.
+        """
+
+
+class CupyDevice(Device):
+    """A CUDA device, through CuPy.
+
+    Parameters
+    ----------
+    number : int
+        Of the device.
+
+    Raises
+    ------
+    ImportError
+        Where CuPy is missing.
+    RuntimeError
+        Where there is no driver, or the device is too old.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.cupy = _cupy()
+        self.number = number
+        try:
+            found = int(self.cupy.cuda.Device(number).compute_capability)
+        except Exception as error:
+            raise RuntimeError(f"CUDA device {number} cannot be used: {error}") from error
+        if found < LEAST_ARCHITECTURE:
+            raise RuntimeError(
+                f"CUDA device {number} has compute capability {found / 10}: "
+                f"gcodec needs {LEAST_ARCHITECTURE / 10}; copy the arrays to the host first"
+            )
+        self._modules: dict[str, Any] = {}
+
+    def owns(self, x: Any) -> bool:
+        """Whether `x` is a CuPy array on this device."""
+        return isinstance(x, self.cupy.ndarray) and x.device.id == self.number
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        """Return an uninitialised (n,) array."""
+        with self.cupy.cuda.Device(self.number):
+            return self.cupy.empty(n, dtype)
+
+    def zeros(self, n: int, dtype: Any) -> Any:
+        """Return an (n,) array of zero bits."""
+        with self.cupy.cuda.Device(self.number):
+            return self.cupy.zeros(n, dtype)
+
+    def to_device(self, array: np.ndarray) -> Any:
+        """Copy an array of the host."""
+        with self.cupy.cuda.Device(self.number):
+            return self.cupy.asarray(array)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Copy an array to the host, on the current stream."""
+        with self.cupy.cuda.Device(self.number):
+            found: np.ndarray = self.cupy.asnumpy(array)
+        return found
+
+    def flat(self, array: Any) -> Any:
+        """Return an array as (n,), contiguous and aligned to 16 bytes."""
+        with self.cupy.cuda.Device(self.number):
+            found = self.cupy.ascontiguousarray(array).reshape(-1)
+            return found if found.data.ptr % 16 == 0 else found.copy()
+
+    def overlap(self, a: Any, b: Any) -> bool:
+        """Whether two arrays may share memory."""
+        return bool(self.cupy.may_share_memory(a, b))
+
+    def launch(
+        self, source: str, name: str, grid: int | tuple[int, ...], block: int, *args: Any
+    ) -> None:
+        """Launch a kernel on CuPy's current stream; its file is compiled when first used."""
+        blocks = grid if isinstance(grid, tuple) else (grid,)
+        if 0 in blocks:
+            return
+        with self.cupy.cuda.Device(self.number):
+            self._module(source).get_function(name)(blocks, (block,), args)
+
+    def _module(self, source: str) -> Any:
+        if source not in self._modules:
+            # CuPy keeps what it compiled, by the text of the source but not of what that includes.
+            text = f"// {_headers()}\n" + (SOURCES / f"{source}.cu").read_text()
+            module = self.cupy.RawModule(code=text, options=OPTIONS, backend="nvrtc")
+            try:
+                module.compile()
+            except Exception as error:
+                raise RuntimeError(
+                    f"{source}.cu cannot be compiled for CUDA device {self.number}; its driver "
+                    f"and CuPy must be of the same CUDA version: {error}"
+                ) from error
+            self._modules[source] = module
+        return self._modules[source]
+
+
+@functools.cache
+def _headers() -> str:
+    """Return the hash of all headers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for header in sorted(SOURCES.glob("*.cuh")):
+        digest.update(header.name.encode() + b"\0" + header.read_bytes())
+    return digest.hexdigest()
+
+
+def device_of(*arrays: Any) -> Device | None:
+    """Return the device on which the first of the arrays lies that is on one; None for none."""
+    for x in arrays:
+        if type(x) is not np.ndarray and (device := _device_of(x)) is not None:
+            return device
+    return None
+
+
+def _device_of(x: Any) -> Device | None:
+    for device in reversed(_in_use):
+        if device.owns(x):
+            return device
+    module = sys.modules.get("cupy")
+    types: Any = getattr(module, "ndarray", ())
+    if types and isinstance(x, types):
+        return cuda_device(int(x.device.id))
+    return None
+
+
+def host(array: Any) -> np.ndarray:
+    """Return an array on the host: the very array where it lies there, else a copy."""
+    device = device_of(array)
+    found: np.ndarray = array if device is None else device.to_host(array)
+    return found
+
+
+def beside(array: Any, other: Any) -> Any:
+    """Return an array where another lies: the very array, or a copy on that device or the host."""
+    device = device_of(other)
+    if device_of(array) is device:
+        return array
+    return host(array) if device is None else device.to_device(host(array))
+
+
+@contextlib.contextmanager
+def use(device: Device) -> Iterator[Device]:
+    """Let arrays of `device` be known as on a device: how tests put another in CuPy's place."""
+    _in_use.append(device)
+    try:
+        yield device
+    finally:
+        _in_use.remove(device)
+
+
+@functools.cache
+def cuda_device(number: int) -> CupyDevice:
+    """Return a CUDA device; see `CupyDevice`."""
+    return CupyDevice(number)
+
+
+def adopted(x: Any) -> Any:
+    """Return an array of another library on a CUDA device as CuPy's, without a copy.
+
+    Parameters
+    ----------
+    x : object
+        With ``__dlpack__`` or ``__cuda_array_interface__``.
+
+    Raises
+    ------
+    ImportError, RuntimeError
+        See `CupyDevice`.
+    """
+    cupy = _cupy()
+    try:
+        return cupy.from_dlpack(x) if hasattr(type(x), "__dlpack__") else cupy.asarray(x)
+    except RuntimeError as error:
+        raise RuntimeError(f"an array on a CUDA device cannot be used there: {error}") from error
+
+
+@contextlib.contextmanager
+def on_stream(number: int, stream: int) -> Iterator[None]:
+    """Launch on a stream of another library, told by its pointer."""
+    cuda = _cupy().cuda
+    if hasattr(cuda.Stream, "from_external"):
+        there = cuda.Stream.from_external(_Stream(stream))
+    else:  # before CuPy 14
+        there = cuda.ExternalStream(stream, number)
+    with cuda.Device(number), there:
+        yield
+
+
+class _Stream(NamedTuple):
+    """A stream as the CUDA stream protocol tells of it."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+def twinned(source: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Declare a shell whose work the function of its name in ``gcodec.cuda.SOURCE`` can do.
+
+    That has the same arguments and meaning, and is called where the first argument is an array on
+    a device; what it returns lies there too.
+    """
+
+    def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def shell(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if type(args[0]) is np.ndarray or _device_of(args[0]) is None:
+                return function(*args, **kwargs)
+            try:
+                twin = getattr(importlib.import_module(f"gcodec.cuda.{source}"), name)
+            except (ModuleNotFoundError, AttributeError) as error:
+                raise no_twin(f"{source}.{name}") from error
+            found: _R = twin(*args, **kwargs)
+            return found
+
+        shell.twin = source  # type: ignore[attr-defined]
+        return shell
+
+    return declare
+
+
+def no_twin(what: str) -> TypeError:
+    """Say that arrays on a device are not taken."""
+    return TypeError(
+        f"{what} takes no arrays on a CUDA device yet: copy them to the host first, as in "
+        "cupy.asnumpy(x) or x.cpu()"
+    )
+
+
+def _cupy() -> Any:
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise ImportError(
+            "arrays on a CUDA device need CuPy: pip install 'gcodec[cuda12]' or 'gcodec[cuda13]', "
+            "after the version of CUDA; or copy them to the host first"
+        ) from error

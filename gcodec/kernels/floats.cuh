@@ -1,0 +1,72 @@
+// Arithmetic of float32 that keeps subnormal numbers, whatever the compiler was told.
+//
+// CuPy compiles with -ftz=true: instructions on float32 then take subnormal numbers for zero, and
+// give zero for them. So comparisons are made on bits, and where a subnormal number may go in or
+// come out, the sum or product is taken in float64 and rounded here. That is the same number: 53
+// bits are enough for rounding twice to be rounding once (53 >= 2 * 24 + 2), and below 2^-126,
+// where fewer bits are left, sums are exact in float64 and products too.
+#pragma once
+#include "types.cuh"
+
+static const u32 SIGN_BIT = 0x80000000u;
+static const u32 MAGNITUDE = 0x7FFFFFFFu;
+static const u32 INFINITY_BITS = 0x7F800000u;
+static const u32 EXPONENT = 0x7F800000u;
+
+__device__ __forceinline__ u32 bits_of(f32 x) { return __float_as_uint(x); }
+__device__ __forceinline__ f32 float_of(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ bool is_nan(u32 bits) { return (bits & MAGNITUDE) > INFINITY_BITS; }
+__device__ __forceinline__ bool is_finite(u32 bits) { return (bits & MAGNITUDE) < INFINITY_BITS; }
+
+// A key that orders bit patterns as the numbers: −0 is equal to +0, NaN lies beyond infinity.
+__device__ __forceinline__ i32 order_of(u32 bits) {
+    i32 magnitude = (i32)(bits & MAGNITUDE);
+    return bits & SIGN_BIT ? -magnitude : magnitude;
+}
+__device__ __forceinline__ bool less(u32 a, u32 b) {
+    return !is_nan(a) && !is_nan(b) && order_of(a) < order_of(b);
+}
+__device__ __forceinline__ bool less_equal(u32 a, u32 b) {
+    return !is_nan(a) && !is_nan(b) && order_of(a) <= order_of(b);
+}
+
+// float32 to float64, exactly, given its bits.
+__device__ __forceinline__ f64 widened(u32 bits) {
+    if (bits & EXPONENT) return (f64)float_of(bits);
+    f64 size = (f64)(i32)(bits & MAGNITUDE) * 0x1p-149;  // the mantissa counts units of 2^-149
+    return bits & SIGN_BIT ? -size : size;
+}
+
+// float64 to float32, to nearest, ties to even: the bits.
+__device__ __forceinline__ u32 narrowed(f64 x) {
+    u64 bits = (u64)__double_as_longlong(x);
+    u64 magnitude = bits & 0x7FFFFFFFFFFFFFFFull;
+    if (magnitude >= 0x3810000000000000ull)  // from 2^-126 on, NaN included
+        return bits_of((f32)x);
+    // The last bit of 2^-97 counts 2^-149, so adding it rounds to that.
+    f64 sum = __longlong_as_double((i64)magnitude) + 0x1p-97;
+    u32 units = (u32)((u64)__double_as_longlong(sum) - (u64)__double_as_longlong(0x1p-97));
+    return units | (u32)(bits >> 32 & SIGN_BIT);
+}
+
+__device__ __forceinline__ bool may_be_subnormal(u32 bits) { return (bits & EXPONENT) == 0; }
+
+// a + b
+__device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
+    u32 sum = bits_of(__fadd_rn(float_of(a), float_of(b)));
+    if (may_be_subnormal(a) | may_be_subnormal(b) | may_be_subnormal(sum))
+        return narrowed(widened(a) + widened(b));
+    return sum;
+}
+
+// a - b
+__device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }
+
+// a * b
+__device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
+    u32 product = bits_of(__fmul_rn(float_of(a), float_of(b)));
+    // A product just below 2^-126 may have been rounded up to it: then it is right as well.
+    if (may_be_subnormal(a) | may_be_subnormal(b) | may_be_subnormal(product))
+        return narrowed(widened(a) * widened(b));
+    return product;
+}

@@ -1,0 +1,62 @@
+"""What tests of whole codecs share: a device gives the frames, values and errors of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import same
+
+import gcodec
+from gcodec.kernels.device import Device
+
+
+def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> bytes:
+    """Encode and decode `x` on the device and on the host: frames and values must be the same."""
+    there = gpu.to_device(x)
+    frame = gcodec.encode(x, spec, **arguments)
+    assert gcodec.encode(there, spec, **arguments) == frame
+    decoded = gcodec.decode(frame, like=there)
+    assert gpu.owns(decoded)
+    assert same(gpu.to_host(decoded), gcodec.decode(frame)), spec
+    assert same(gpu.to_host(there), x), "the input was written to"
+    if x.dtype == np.float32:
+        into = gpu.to_device(np.ones_like(x))
+        gcodec.decode(frame, out=into)
+        assert same(gpu.to_host(into), gcodec.decode(frame)), spec
+        acc, wanted = gpu.to_device(x), x.copy()
+        gcodec.decode_add(frame, acc, 0.75)
+        gcodec.decode_add(frame, wanted, 0.75)
+        assert same(gpu.to_host(acc), wanted), spec
+    return frame
+
+
+def feedback_agrees(gpu: Device, spec: str, steps: list[np.ndarray], **arguments: Any) -> None:
+    """Compress some steps on the device and on the host: to the same frames and residuals."""
+    there, here = (gcodec.Feedback(spec, seed=3, **arguments) for _ in range(2))
+    for x in steps:
+        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        residual = there.residual("w")
+        assert gpu.owns(residual)
+        assert same(gpu.to_host(residual), here.residual("w")), spec
+    states = there.state_dict(), here.state_dict()
+    assert all(same(states[0][key], states[1][key]) for key in states[1])
+
+
+def refused_alike(gpu: Device, frame: bytes, flips: list[int]) -> None:
+    """Turn bits of the payload over: the device must say of it what the host says."""
+    known = gcodec.Frame.from_bytes(frame)
+    for flip in flips:
+        data = known.payload.data.copy()
+        if data.size:
+            data[flip // 8 % data.size] ^= np.uint8(1 << flip % 8)
+        here, there = (known.payload._replace(data=d) for d in (data, gpu.to_device(data)))
+        try:
+            wanted = known.codec.decode(here, known.shape)
+        except gcodec.FormatError as error:
+            with pytest.raises(type(error)) as raised:
+                known.codec.decode(there, known.shape)
+            assert str(raised.value) == str(error)
+        else:
+            assert same(gpu.to_host(known.codec.decode(there, known.shape)), wanted)

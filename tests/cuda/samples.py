@@ -1,0 +1,47 @@
+"""Values that kernels might get wrong, and sizes at which they might."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# None, few, around a warp, a word and a tile, and several tiles.
+SIZES = (0, 1, 3, 31, 33, 255, 4095, 4096, 4097, 9001)
+LARGE = 1 << 18  # for one call of each kernel
+
+
+def gradient(n: int, seed: int = 0) -> np.ndarray:
+    """Finite float32 values of all magnitudes; subnormal, equal ones and both zeros among them."""
+    random = np.random.default_rng([n, seed])
+    values = random.standard_normal(n).astype(np.float32)
+    wide = values * np.float32(2.0) ** random.integers(-149, 30, n).astype(np.float32)
+    x = np.where(random.random(n) < 0.3, wide, values).astype(np.float32)
+    tiny = random.integers(0, 0x800000, n).astype(np.uint32) | (random.integers(0, 2, n) << 31)
+    x = np.where(random.random(n) < 0.1, tiny.astype(np.uint32).view(np.float32), x)
+    x[random.random(n) < 0.05] = 0.0
+    x[random.random(n) < 0.05] = -0.0
+    x[random.random(n) < 0.05] = 1.0
+    return np.ascontiguousarray(x, np.float32)
+
+
+def anything(n: int, seed: int = 0) -> np.ndarray:
+    """Float32 values of any bits: NaN and infinities too."""
+    x = gradient(n, seed)
+    random = np.random.default_rng([n, seed, 1])
+    bits = random.integers(0, 1 << 32, n, dtype=np.uint32)
+    x = np.where(random.random(n) < 0.2, bits.view(np.float32), x)
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf], np.float32)
+    pick = random.random(n) < 0.1
+    x[pick] = special[random.integers(0, 4, int(pick.sum()))]
+    return np.ascontiguousarray(x, np.float32)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether arrays have the same dtype, shape and bits, but that one NaN is as another."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.kind == "f":
+        nan = np.isnan(a)
+        if not np.array_equal(nan, np.isnan(b)):
+            return False
+        a, b = a[~nan], b[~nan]
+    return a.tobytes() == b.tobytes()

@@ -1,0 +1,259 @@
+"""A device without a GPU: the .cu files compiled by g++, each CUDA thread a fiber; see shim.h.
+
+Its arrays are no NumPy arrays, and whatever would take them for such fails: so a test that passes
+used kernels alone. Memory is filled with a pattern when it is made, and lies between guards that
+are looked at after each launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gcodec.kernels.device import SOURCES, Device
+
+Order = Literal["index", "reversed", "shuffled"]
+ORDERS: tuple[Order, ...] = ("index", "reversed", "shuffled")
+HERE = Path(__file__).parent
+COMPILER = os.environ.get("CXX") or shutil.which("g++")
+# No instruction is contracted, as with --fmad=false.
+FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fno-exceptions"]
+FLAGS += ["-U_FORTIFY_SOURCE", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-lm"]
+FLAGS += [
+    "-Wno-attributes",
+    "-Wno-unused-function",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused-const-variable",
+]
+KERNEL = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\(.*?\)\s*)?(\w+)\s*\(')
+PATTERN, GUARD = 0xA5, 64
+FLUSHES = platform.machine() in ("x86_64", "AMD64")  # subnormal numbers, as CuPy's code does
+_LETTERS = {np.dtype(code).char: code for code in "bBhHiIqQfd?"}
+
+
+class ShimArray:
+    """An array on the device that is none; see `Device`."""
+
+    def __init__(self, memory: np.ndarray, array: np.ndarray) -> None:
+        self.memory = memory  # guards and all
+        self.array = array
+
+    size = property(lambda self: self.array.size)
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: self.array.dtype)
+    ndim = property(lambda self: self.array.ndim)
+    nbytes = property(lambda self: self.array.nbytes)
+    flags = property(lambda self: self.array.flags)
+    itemsize = property(lambda self: self.array.itemsize)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, key: Any) -> ShimArray:
+        found = self.array[key]
+        if not isinstance(found, np.ndarray):
+            raise TypeError("an element of a device array was read")
+        return type(self)(self.memory, found)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            raise TypeError("a host array was written to a device array")
+        self.array[key] = value.array if isinstance(value, ShimArray) else value
+
+    def view(self, dtype: Any = None) -> ShimArray:
+        return type(self)(self.memory, self.array.view(*([] if dtype is None else [dtype])))
+
+    def reshape(self, *shape: Any) -> ShimArray:
+        return type(self)(self.memory, self.array.reshape(*shape))
+
+    def copy(self) -> ShimArray:
+        made = _room(self.array.size, self.array.dtype)
+        made.array[:] = self.array.reshape(-1)
+        return type(self)(made.memory, made.array.reshape(self.array.shape))
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a device array was used as one of the host")
+
+    __array__ = __array_ufunc__ = __array_function__ = __iter__ = __bool__ = __float__ = _refuse
+    __int__ = __index__ = __eq__ = __lt__ = __gt__ = __add__ = __mul__ = __invert__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+class ShimDevice(Device):
+    """Runs kernels on the host, in an order of threads and blocks.
+
+    Attributes
+    ----------
+    order : {"index", "reversed", "shuffled"}
+    fetched : int
+        How many arrays were copied to the host: a device waits each time.
+    launched : list of str
+        Kernels, in order.
+    """
+
+    def __init__(self, order: Order = "index") -> None:
+        self.order = order
+        self.fetched = 0
+        self.launched: list[str] = []
+        self._random = np.random.default_rng(0)
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, ShimArray)
+
+    def empty(self, n: int, dtype: Any) -> ShimArray:
+        return _room(int(n), np.dtype(dtype))
+
+    def zeros(self, n: int, dtype: Any) -> ShimArray:
+        made = self.empty(n, dtype)
+        made.array.view(np.uint8)[:] = 0
+        return made
+
+    def to_device(self, array: np.ndarray) -> ShimArray:
+        made = self.empty(array.size, array.dtype)
+        made.array[:] = np.asarray(array).reshape(-1)
+        return made.reshape(array.shape)
+
+    def to_host(self, array: ShimArray) -> np.ndarray:
+        self.fetched += 1
+        return array.array.copy()
+
+    def flat(self, array: ShimArray) -> ShimArray:
+        inner = array.array
+        if inner.flags.c_contiguous and inner.ctypes.data % 16 == 0:
+            return array.reshape(-1)
+        return array.copy().reshape(-1)
+
+    def overlap(self, a: ShimArray, b: ShimArray) -> bool:
+        return np.may_share_memory(a.array, b.array)
+
+    def launch(
+        self, source: str, name: str, grid: int | tuple[int, ...], block: int, *args: Any
+    ) -> None:
+        blocks = grid if isinstance(grid, tuple) else (grid,)
+        if 0 in blocks:
+            return
+        assert all(type(b) is int for b in blocks), "a grid is of plain integers"
+        library = _library(source)
+        types = getattr(library, f"shim_types_{name}")
+        types.restype = ctypes.c_char_p
+        wanted = re.findall(r"\*?.", types().decode())
+        assert len(wanted) == len(args), f"{name} takes {len(wanted)} arguments, not {len(args)}"
+        held = [_argument(name, k, *pair) for k, pair in enumerate(zip(wanted, args, strict=True))]
+        pointers = (ctypes.c_void_p * max(len(held), 1))(*(a.ctypes.data for a in held))
+        run = getattr(library, f"shim_run_{name}")
+        run.restype = ctypes.c_char_p
+        sizes = np.array((*blocks, 1, 1)[:3], np.uint32)
+        threads, order = self._places(block), self._places(int(np.prod(blocks)))
+        self.launched.append(name)
+        message = run(
+            pointers,
+            sizes.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_uint(block),
+            threads.ctypes.data_as(ctypes.c_void_p),
+            order.ctypes.data_as(ctypes.c_void_p),
+        ).decode()
+        assert not message, f"{source}.cu, {name}: {message}"
+        for k, argument in enumerate(args):
+            if isinstance(argument, ShimArray):
+                _check_guards(name, k, argument)
+
+    def _places(self, n: int) -> np.ndarray:
+        if self.order == "shuffled":
+            return self._random.permutation(n).astype(np.uint32)
+        places = np.arange(n, dtype=np.uint32)
+        return places[::-1].copy() if self.order == "reversed" else places
+
+
+def _room(n: int, dtype: np.dtype[Any]) -> ShimArray:
+    """Make an array of 0xA5, aligned to 256 bytes as on a device, with guards on both sides."""
+    nbytes = n * dtype.itemsize
+    memory = np.full(nbytes + 2 * GUARD + 256, PATTERN, np.uint8)
+    start = GUARD + -(memory.ctypes.data + GUARD) % 256
+    return ShimArray(memory, memory[start : start + nbytes].view(dtype))
+
+
+def _check_guards(name: str, k: int, array: ShimArray) -> None:
+    start, size = array.memory.ctypes.data, array.memory.size
+    begin = GUARD + -(start + GUARD) % 256
+    stop = begin + size - 2 * GUARD - 256
+    before = array.memory[begin - GUARD : begin]
+    behind = array.memory[stop : stop + GUARD]
+    fine = (before == PATTERN).all() and (behind == PATTERN).all()
+    assert fine, f"{name} wrote outside of argument {k}"
+
+
+def _argument(name: str, k: int, wanted: str, given: Any) -> Any:
+    """Return what holds the bytes of an argument, checked against its declaration."""
+    letter = wanted[-1]
+    if wanted[0] == "*":
+        assert isinstance(given, ShimArray), f"{name}, argument {k}: no device array but {given!r}"
+        contiguous = given.array.flags.c_contiguous
+        assert contiguous, f"{name}, argument {k}: not contiguous"
+        alignment = 16 if letter in "VW" else np.dtype(_LETTERS[letter]).itemsize
+        assert given.array.ctypes.data % alignment == 0, f"{name}, argument {k}: not aligned"
+        if letter not in "VW":  # vectors of four are seen in any array
+            _same(name, k, given.dtype, letter)
+        return np.array([given.array.ctypes.data], np.uintp)
+    assert isinstance(given, np.generic), f"{name}, argument {k}: {given!r} is no NumPy scalar"
+    _same(name, k, given.dtype, letter)
+    return np.array([given])
+
+
+def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:
+    wanted = np.dtype(_LETTERS[letter])
+    assert dtype == wanted, f"{name}, argument {k}: {dtype} was given for {wanted}"
+
+
+@functools.cache
+def _library(source: str) -> ctypes.CDLL:
+    """Compile a .cu file, if that was not done before."""
+    homes = (home / f"{source}.cu" for home in (SOURCES, HERE))
+    path = next(path for path in homes if path.exists())
+    text = path.read_text()
+    digest = hashlib.blake2b(repr((text, FLAGS, COMPILER)).encode(), digest_size=12)
+    for header in (HERE / "shim.h", *sorted(SOURCES.glob("*.cuh"))):
+        digest.update(header.read_bytes())
+    target = _directory() / f"{source}-{digest.hexdigest()}.so"
+    if not target.exists():
+        lines = ['#include "shim.h"', f'#include "{path.name}"']
+        lines += [f"SHIM_KERNEL({name})" for name in KERNEL.findall(text)]
+        assert COMPILER is not None
+        part = target.with_suffix(f".{os.getpid()}.part")
+        command = [COMPILER, "-x", "c++", "-", f"-I{HERE}", f"-I{SOURCES}", "-o", str(part)]
+        done = subprocess.run(
+            [*command, *FLAGS], input="\n".join(lines) + "\n", text=True, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+        part.replace(target)  # whole, also where workers of pytest-xdist compile at once
+    return ctypes.CDLL(str(target))
+
+
+@functools.cache
+def _directory() -> Path:
+    """Make the directory of compiled files, to which nobody else can write."""
+    home = HERE.parent.parent / "build" / "shim"
+    with contextlib.suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+        if os.access(home, os.W_OK):
+            return home
+    return Path(tempfile.mkdtemp(prefix="gcodec-shim-"))
+
+
+def kernels() -> Iterator[tuple[str, str]]:
+    """All kernels: their files and names."""
+    for path in sorted(SOURCES.glob("*.cu")):
+        for name in KERNEL.findall(path.read_text()):
+            yield path.stem, name

@@ -1,0 +1,349 @@
+"""How devices are found and used: CuPy through a stand-in, twins, streams, and clear errors."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import shim
+from samples import gradient, same
+from shim import ShimArray, ShimDevice
+
+import gcodec
+import gcodec.cuda
+import gcodec.kernels
+from gcodec.kernels import device as devices
+
+needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
+
+
+class StandIn(types.ModuleType):
+    """As much of CuPy as is used, on the shim."""
+
+    def __init__(self, capability: str = "90") -> None:
+        super().__init__("cupy")
+        self.there = ShimDevice()
+        self.entered: list[Any] = []
+        self.compiled: list[tuple[str, tuple[str, ...], str]] = []
+        stand_in = self
+
+        class ndarray(ShimArray):
+            device = property(lambda array: types.SimpleNamespace(id=0))
+            data = property(lambda array: types.SimpleNamespace(ptr=array.array.ctypes.data))
+
+        def own(array: ShimArray) -> ndarray:
+            return ndarray(array.memory, array.array)
+
+        class Device:
+            compute_capability = capability
+
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def __enter__(self) -> None:
+                stand_in.entered.append(self.number)
+
+            def __exit__(self, *_: Any) -> None:
+                stand_in.entered.pop()
+
+        class Stream:
+            @staticmethod
+            def from_external(stream: Any) -> Any:
+                return Device(stream.__cuda_stream__()[1])
+
+        class RawModule:
+            def __init__(self, *, code: str, options: tuple[str, ...], backend: str) -> None:
+                self.source = code.split(".cu\n")[0].rsplit("/", 1)[-1]
+                stand_in.compiled.append((code, options, backend))
+
+            def compile(self) -> None:
+                if "broken" in stand_in.__dict__:
+                    raise ValueError("error: invalid value for --gpu-architecture")
+
+            def get_function(self, name: str) -> Any:
+                source = next(file for file, kernel in shim.kernels() if kernel == name)
+
+                def launch(grid: tuple[int, ...], block: tuple[int], args: Any) -> None:
+                    assert stand_in.entered, "no device was made the current one"
+                    stand_in.there.launch(source, name, grid, block[0], *args)
+
+                return launch
+
+        self.ndarray, self.RawModule = ndarray, RawModule
+        self.cuda = types.SimpleNamespace(Device=Device, Stream=Stream)
+        self.empty = lambda n, dtype: own(self.there.empty(n, dtype))
+        self.zeros = lambda n, dtype: own(self.there.zeros(n, dtype))
+        self.asarray = lambda array: own(self.there.to_device(np.asarray(array)))
+        self.from_dlpack = lambda x: self.asarray(np.from_dlpack(x))
+        self.asnumpy = self.there.to_host
+        self.ascontiguousarray = lambda array: array
+        self.may_share_memory = self.there.overlap
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    made = StandIn()
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    devices.cuda_device.cache_clear()
+    yield made
+    devices.cuda_device.cache_clear()
+
+
+@needs_compiler
+def test_cupy(cupy: StandIn) -> None:
+    x = gradient(1000)
+    there = cupy.asarray(x)
+    frame = gcodec.encode(there, "sign")
+    assert frame == gcodec.encode(x, "sign")
+    decoded = gcodec.decode(frame, like=there)
+    assert isinstance(decoded, cupy.ndarray)
+    assert same(cupy.asnumpy(decoded), gcodec.decode(frame))
+    for code, options, backend in cupy.compiled:
+        assert code.startswith("// ")  # what the headers say, as CuPy does not look into them
+        assert "--fmad=false" in options
+        assert backend == "nvrtc"
+    count = len(cupy.compiled)
+    gcodec.encode(there, "sign")
+    assert len(cupy.compiled) == count  # each file is compiled once
+    assert not cupy.entered
+
+
+@needs_compiler
+def test_too_old_and_not_compiled(cupy: StandIn) -> None:
+    there = cupy.asarray(gradient(10))
+    cupy.cuda.Device.compute_capability = "70"
+    with pytest.raises(RuntimeError, match=r"compute capability 7\.0: gcodec needs 7\.5"):
+        gcodec.encode(there, "sign")
+    cupy.cuda.Device.compute_capability = "90"
+    cupy.broken = True
+    with pytest.raises(RuntimeError, match=r"signs\.cu cannot be compiled for CUDA device 0"):
+        gcodec.encode(there, "sign")
+
+
+def test_no_driver(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = cupy.asarray(gradient(10))
+
+    def none(number: int) -> Any:
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setattr(cupy.cuda, "Device", none)
+    with pytest.raises(RuntimeError, match="CUDA device 0 cannot be used: cudaErrorInsuff"):
+        gcodec.encode(there, "sign")
+
+
+def test_memory_runs_out(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = cupy.asarray(gradient(10))
+    feedback = gcodec.Feedback("sign")
+
+    def out(*_: Any) -> Any:
+        raise MemoryError("Out of memory allocating 40 bytes")
+
+    monkeypatch.setattr(cupy, "empty", out)
+    with pytest.raises(MemoryError, match="Out of memory"):
+        gcodec.encode(there, "sign")
+    with pytest.raises(MemoryError, match="Out of memory"):
+        feedback.compress("w", there)
+
+
+def test_import_touches_no_device() -> None:
+    code = "import sys, gcodec, numpy; gcodec.encode(numpy.ones(3, 'f'), 'sign'); "
+    code += (
+        "sys.exit(any(name.split('.')[0] in ('cupy', 'torch') or name.startswith('gcodec.cuda')"
+    )
+    code += " for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- twins ---------------------------------------------------------------------------------------
+
+MODULES = [
+    importlib.import_module(f"gcodec.kernels.{found.name}")
+    for found in pkgutil.iter_modules(gcodec.kernels.__path__)
+]
+SHELLS = {
+    (name, shell): shell.twin
+    for module in MODULES
+    for name, shell in vars(module).items()
+    if callable(shell) and getattr(shell, "twin", None) and shell.__module__ == module.__name__
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: f"{shell[1].twin}.{shell[0]}")
+def test_twins_have_the_same_arguments(shell: tuple[str, Any]) -> None:
+    name, function = shell
+    twin = getattr(importlib.import_module(f"gcodec.cuda.{function.twin}"), name)
+    here, there = (inspect.signature(f).parameters.values() for f in (function, twin))
+    assert [(p.name, p.kind, p.default) for p in here] == [
+        (p.name, p.kind, p.default) for p in there
+    ]
+
+
+def test_sources_lie_beside_what_they_are_twins_of() -> None:
+    for path in devices.SOURCES.glob("*.cu"):
+        assert path.with_suffix(".py").exists(), path
+    assert len({name for _, name in shim.kernels()}) == len(list(shim.kernels()))
+
+
+def test_a_shell_without_a_twin() -> None:
+    @devices.twinned("signs")
+    def absent(x: np.ndarray) -> np.ndarray:
+        return x
+
+    @devices.twinned("nowhere")
+    def lost(x: np.ndarray) -> np.ndarray:
+        return x
+
+    x = np.zeros(3, np.float32)
+    assert absent(x) is x
+    with devices.use(ShimDevice()) as there:
+        for shell in (absent, lost):
+            with pytest.raises(TypeError, match="copy them to the host first"):
+                shell(there.to_device(x))
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "powersgd", "terngrad:pack=context"])
+def test_codecs_that_stay_on_the_host(spec: str) -> None:
+    x = gradient(64).reshape(8, 8).clip(-9, 9)
+    codec = gcodec.parse(spec)
+    if codec.on_device:
+        pytest.skip("it does not")
+    with devices.use(ShimDevice()) as device:
+        there = device.to_device(x)
+        for call in (
+            lambda: gcodec.encode(there, spec),
+            lambda: codec.quantize(there),
+            lambda: codec.quantize_residual(there, device.zeros(64, np.float32)),
+            lambda: gcodec.Feedback(spec).compress("w", there),
+            lambda: gcodec.decode(gcodec.encode(x, spec), like=there),
+            lambda: gcodec.decode(gcodec.encode(x, spec), out=there),
+            lambda: gcodec.decode_add(gcodec.encode(x, spec), there),
+        ):
+            with pytest.raises(TypeError, match="takes no arrays on a CUDA device yet"):
+                call()
+
+
+# --- intake and outlet ---------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_arguments() -> None:
+    x = gradient(12).reshape(3, 4)
+    with devices.use(ShimDevice()) as device:
+        there = device.to_device(x)
+        codec = gcodec.parse("sign")
+        with pytest.raises(TypeError, match="x has dtype int32: gcodec takes"):
+            gcodec.encode(device.zeros(3, np.int32), "sign")
+        with pytest.raises(gcodec.ParameterError, match=r"out\.dtype"):
+            gcodec.decode(gcodec.encode(x, "sign"), out=device.zeros(12, np.float64))
+        with pytest.raises(gcodec.ParameterError, match=r"out\.shape"):
+            gcodec.decode(gcodec.encode(x, "sign"), out=device.zeros(12, np.float32))
+        with pytest.raises(gcodec.ParameterError, match="strided"):
+            gcodec.decode_add(gcodec.encode(x[:, ::2], "sign"), there[:, ::2])
+        with pytest.raises(gcodec.ParameterError, match="different devices"):
+            codec.quantize_residual(there, np.zeros(12, np.float32))
+        with pytest.raises(gcodec.ParameterError, match="shares memory"):
+            codec.quantize_residual(there, there.reshape(-1))
+        strided = there[:, ::2]
+        assert gcodec.encode(strided, "sign") == gcodec.encode(x[:, ::2], "sign")
+        frame = gcodec.encode(x, "sign")
+        for dtype in ("float16", "float64"):
+            like = device.to_device(x.astype(dtype))
+            found = device.to_host(gcodec.decode(frame, like=like))
+            assert same(found, gcodec.decode(frame, like=x.astype(dtype)))
+            narrow = gcodec.encode(x.astype(dtype), "sign")
+            out = device.zeros(12, dtype).reshape(3, 4)
+            assert gcodec.decode(narrow, out=out) is out
+            assert same(device.to_host(out), gcodec.decode(narrow))
+
+
+@needs_compiler
+def test_residuals_move() -> None:
+    """A state that was saved on the host goes on on the device, and the other way."""
+    with devices.use(ShimDevice()) as device:
+        known, other = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+        steps = [gradient(100, k) for k in range(4)]
+        for k, x in enumerate(steps):
+            there = k in (1, 2)
+            frame = known.compress("w", device.to_device(x) if there else x)
+            assert frame == other.compress("w", x)
+            assert device.owns(known.residual("w")) == there
+            memory = known.memory("w")
+            known.compress("w", x)
+            known.restore("w", memory)
+            restored = gcodec.Feedback("sign")
+            restored.load_state_dict(known.state_dict())
+            assert same(restored.residual("w"), other.residual("w"))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("spec", "encoding", "decoding"),
+    [
+        ("raw", 2, 0),  # whether all is finite, and the payload
+        ("sign", 2, 1),  # the sum and the payload; the check
+        ("mxnet-2bit", 2, 1),
+        ("mxnet-1bit", 2, 1),
+        ("minmax", 2, 1),
+        ("terngrad", 2, 1),
+    ],
+)
+def test_how_often_the_host_waits(spec: str, encoding: int, decoding: int) -> None:
+    with devices.use(ShimDevice()) as device:
+        x = device.to_device(gradient(1001))
+        device.fetched = 0
+        frame = gcodec.encode(x, spec)
+        assert device.fetched == encoding
+        device.fetched = 0
+        payload = gcodec.parse(spec).encode(x)
+        assert device.fetched <= encoding - 1  # the payload stays where it is
+        device.fetched = 0
+        gcodec.decode(frame, like=x)
+        assert device.fetched == decoding
+        assert device.owns(payload.data)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    class OnCuda(torch.Tensor):  # type: ignore[misc]
+        device = property(lambda x: torch.device("cuda", 0))
+
+    def dlpack(array: ShimArray, **_: Any) -> Any:
+        return array.array.__dlpack__()
+
+    monkeypatch.setattr(ShimArray, "__dlpack__", dlpack, raising=False)
+    monkeypatch.setattr(ShimArray, "__dlpack_device__", lambda _: (1, 0), raising=False)
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda _: types.SimpleNamespace(cuda_stream=77)
+    )
+    used: list[int] = []
+    real = cupy.cuda.Stream.from_external
+
+    def from_external(stream: Any) -> contextlib.AbstractContextManager[None]:
+        used.append(stream.__cuda_stream__()[1])
+        found: contextlib.AbstractContextManager[None] = real(stream)
+        return found
+
+    monkeypatch.setattr(cupy.cuda.Stream, "from_external", from_external)
+    # As a tensor of CUDA would be: its memory is that of the host's tensor.
+    monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(torch.Tensor.numpy(x)))
+    x = torch.from_numpy(gradient(60).clip(-9, 9)).reshape(6, 10).to(getattr(torch, dtype))
+    there = x.as_subclass(OnCuda)
+    frame = gcodec.encode(there, "sign")
+    assert frame == gcodec.encode(x, "sign")
+    assert used == [77]
+    decoded = gcodec.decode(frame, like=there)
+    assert decoded.dtype == x.dtype
+    assert torch.equal(decoded, gcodec.decode(frame, like=x))
+    assert used == [77, 77]

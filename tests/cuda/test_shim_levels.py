@@ -1,0 +1,76 @@
+"""Norms of buckets, levels of them and random words on a device: the bits of the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import LARGE, anything, gradient, same
+
+import gcodec
+from gcodec.cuda import philox as there_philox
+from gcodec.kernels import levels, philox
+from gcodec.kernels.device import Device
+from gcodec.kernels.norms import Norm, norms, read_norms, write_norms
+
+
+@pytest.mark.parametrize("kind", ["l2", "max"])
+@pytest.mark.parametrize("bucket", [1, 3, 32, 257, 4096, 4097, 9000, 1 << 40])
+def test_norms(gpu: Device, kind: Norm, bucket: int) -> None:
+    for x in (gradient(0), gradient(1), gradient(9001), anything(5000)):
+        if bucket == 1:
+            x = x[:600]
+        found, wanted = norms(gpu.to_device(x), bucket, kind), norms(x, bucket, kind)
+        assert same(gpu.to_host(found), wanted)
+        if not np.isfinite(wanted).all():
+            continue  # one NaN is as another
+        # Behind a byte, so not aligned.
+        data, here = gpu.zeros(wanted.nbytes + 3, np.uint8), np.zeros(wanted.nbytes + 3, np.uint8)
+        write_norms(found, data[1:])
+        write_norms(wanted, here[1:])
+        assert same(gpu.to_host(data), here)
+        again = read_norms(data[1 : 1 + wanted.nbytes])
+        assert same(gpu.to_host(again), wanted)
+
+
+def test_large_norm(gpu: Device) -> None:
+    x = gradient(LARGE)
+    assert same(gpu.to_host(norms(gpu.to_device(x), LARGE, "l2")), norms(x, LARGE, "l2"))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, -0.0])
+def test_no_norms(gpu: Device, wrong: float) -> None:
+    data = np.zeros(40, np.uint8)
+    write_norms(np.array([1, 2, wrong, np.nan], np.float32), data)
+    for where in (data, gpu.to_device(data)):
+        with pytest.raises(gcodec.Corrupt, match=r"not negative.* 8"):
+            read_norms(where)
+
+
+@pytest.mark.parametrize("s", [1, 127, 128, 40000, 1 << 24])
+@pytest.mark.parametrize("bucket", [1, 5, 64, 1000])
+def test_levels(gpu: Device, s: int, bucket: int) -> None:
+    x = gradient(1001)
+    x[200:300] *= np.float32(1e-38)  # buckets of tiny norms
+    x[300:420] = 0
+    found = norms(x, bucket, "max")
+    here = levels.Scale(found, bucket, s)
+    there = levels.Scale(gpu.to_device(found), bucket, s)
+    dtype = levels.symbol_dtype(s)
+    for first, stop in ((0, 1001), (0, 0), (0, 3), (64, 101), (320, 1001)):
+        part, size = x[first:stop], stop - first
+        wanted, symbols = np.empty(size, dtype), gpu.empty(size, dtype)
+        levels.quantize(part, here, 2**63 + 9, first, wanted)
+        levels.quantize(gpu.to_device(part), there, 2**63 + 9, first, symbols)
+        assert same(gpu.to_host(symbols), wanted)
+        for add in (None, np.float32(0.7)):
+            values, out = part.copy(), gpu.to_device(part)
+            levels.dequantize(wanted, here, first, values, add)
+            levels.dequantize(symbols, there, first, out, add)
+            assert same(gpu.to_host(out), values)
+
+
+def test_words(gpu: Device) -> None:
+    for start, count in ((0, 0), (0, 1), (3, 100), (2**36 - 5, 300), (2**62 + 1, 33)):
+        for stream in (philox.ROUNDING, philox.SELECTION, 2**63 + 2**40):
+            found = there_philox.words(gpu, 2**64 - 3, start, count, stream)
+            assert same(gpu.to_host(found), philox.words(2**64 - 3, start, count, stream))
