@@ -96,7 +96,7 @@ def _parted(small: Gradients, joined: np.ndarray) -> dict[str, np.ndarray]:
 
 
 FRAMED = {
-    "QSGD": ("qsgd:s=15,bucket=512", 1.0),
+    "QSGD": ("qsgd:s=15,bucket=128", 1.0),
     "TernGrad": ("terngrad", 1.0),
     "2-bit": ("mxnet-2bit:threshold=auto", 1.0),
     "CO3 fp4": ("minifloat:style=ieee,code=huffman", 0.9),
