@@ -15,6 +15,9 @@ __device__ __forceinline__ void quantize_four(
         f64 exact = 0.0;
         f32 factor = 0.0f;
         bool tiny = false;
+        uint4 four = load_four(x, 4 * group, n, 0);
+        u32 held[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
         for (int k = 0; k < 4; k++) {
             i64 i = 4 * group + k;
             if (i >= n) break;
@@ -26,7 +29,7 @@ __device__ __forceinline__ void quantize_four(
                 exact = norm > 0 ? __ddiv_rn((f64)s, norm) : 0.0;
                 factor = tiny ? 0.0f : float_of(narrowed(exact));
             }
-            u32 size = x[i] & MAGNITUDE;
+            u32 size = held[k] & MAGNITUDE;
             u32 bits = tiny ? narrowed(__dmul_rn(widened(size), exact))
                             : multiply_bits(size, bits_of(factor));
             // Below 2^-126 it rounds to level 0 whatever the random word is.
@@ -36,7 +39,7 @@ __device__ __forceinline__ void quantize_four(
             i32 bound = __float2int_rz(__fmul_rn(rest, 0x1p31f));
             // r may pass s by the rounding of the norm.
             u32 level = min(whole + ((i32)(random.of[k] >> 1) < bound), s);
-            out[i] = (T)(2 * level + (level && x[i] & SIGN_BIT));
+            out[i] = (T)(2 * level + (level && held[k] & SIGN_BIT));
         }
     }
 }
