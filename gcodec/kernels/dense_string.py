@@ -13,6 +13,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.device import twinned
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
@@ -21,6 +22,16 @@ from gcodec.kernels.table_code import TableCode
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
 _LESS = 1 << 17  # elements, where more than a byte is kept of each
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+
+
+SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
+
+
+def parts_of(symbols: SymbolsOf | np.ndarray) -> SymbolsOf:
+    """Return what returns parts of an array, where that is given in its place."""
+    if isinstance(symbols, np.ndarray):
+        return lambda start, stop, _: symbols[start:stop]
+    return symbols
 
 
 class Live(NamedTuple):
@@ -107,9 +118,10 @@ class Live(NamedTuple):
                 raise Corrupt("a value lies in a bucket whose norm is 0")
 
 
+@twinned("dense_string", by="symbols_of")
 def write(
     code: PrefixCode | TableCode,
-    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    symbols_of: SymbolsOf | np.ndarray,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
@@ -121,9 +133,9 @@ def write(
     Parameters
     ----------
     code : PrefixCode or TableCode
-    symbols_of : callable
-        Returns the symbols of a range of elements, where it may use an array of as many for it;
-        called on the threads of the pool.
+    symbols_of : callable or (n,) array
+        The symbols of all elements; or what returns those of a range, where it may use an array
+        of as many for it, and is called on the threads of the pool.
     dtype : dtype
         Of the symbols.
     live : Live
@@ -142,6 +154,7 @@ def write(
     offsets : (count + 1,) int64 array
         Bit of the string where each block begins, and where the last ends.
     """
+    get = parts_of(symbols_of)
     lengths = np.empty(-(-live.n // every), np.int64)
     chunk = live.chunk(dtype.itemsize > 1)
 
@@ -153,7 +166,7 @@ def write(
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
             bounds, mask = live.part(at, end, every)
-            symbols = symbols_of(at, end, room[: end - at])
+            symbols = get(at, end, room[: end - at])
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
@@ -170,6 +183,7 @@ def write(
     return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
 
 
+@twinned("dense_string", by="data")
 def read(
     code: PrefixCode | TableCode,
     data: np.ndarray,

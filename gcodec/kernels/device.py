@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,19 +278,21 @@ class _Stream(NamedTuple):
         return 0, self.pointer
 
 
-def twinned(source: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Declare a shell whose work the function of its name in ``gcodec.cuda.SOURCE`` can do.
 
-    That has the same arguments and meaning, and is called where the first argument is an array on
-    a device; what it returns lies there too.
+    That has the same arguments and meaning, and is called where the first argument, or the one
+    named by `by`, is an array on a device; what it returns lies there too.
     """
 
     def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
         name = function.__name__
+        at = list(inspect.signature(function).parameters).index(by) if by else 0
 
         @functools.wraps(function)
         def shell(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            if type(args[0]) is np.ndarray or _device_of(args[0]) is None:
+            array = args[at] if at < len(args) else kwargs[by]
+            if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
             try:
                 twin = getattr(importlib.import_module(f"gcodec.cuda.{source}"), name)
