@@ -83,39 +83,48 @@ class Live(NamedTuple):
         counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
         return np.cumsum(counts), mask
 
-    def gathered(self, symbols: np.ndarray) -> np.ndarray:
-        """Return the symbols of the elements that have a word, of those of all."""
-        if self.silent is None:
-            return symbols
-        starts = range(0, self.n, _LESS)
-        parts = [symbols[at : at + _LESS] for at in starts]
-        masks = [
-            self.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)
-        ]
-        return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
 
-    def spread(self, symbols: np.ndarray, take: Callable[[int, np.ndarray], None]) -> None:
-        """Let the symbols of all elements be taken, given those of the ones that have a word.
+@twinned("live")
+def gathered(symbols: np.ndarray, live: Live) -> np.ndarray:
+    """Return the symbols of the elements that have a word, of those of all."""
+    if live.silent is None:
+        return symbols
+    starts = range(0, live.n, _LESS)
+    parts = [symbols[at : at + _LESS] for at in starts]
+    masks = [live.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)]
+    return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
 
-        The last come first: so symbols may lie where what is made of all elements will.
-        """
-        behind = symbols.size
-        for at in reversed(range(0, self.n, _LESS)):
-            upto = min(at + _LESS, self.n)
-            bounds, mask = self.part(at, upto, upto - at)
-            here = symbols[behind - int(bounds[-1]) : behind]
-            take(at, here.copy() if mask is None else _spread(here, mask))
-            behind -= here.size
 
-    def refuse_silent(self, symbols: np.ndarray) -> None:
-        """Raise `Corrupt` if an element that has no word is not 0."""
-        if self.silent is None:
-            return
-        for at in range(0, self.n, _LESS):
-            part = symbols[at : at + _LESS]
-            _, mask = self.part(at, at + part.size, part.size)
-            if mask is not None and part[~mask].any():
-                raise Corrupt("a value lies in a bucket whose norm is 0")
+@twinned("live")
+def spread(symbols: np.ndarray, live: Live, take: Callable[[int, np.ndarray], None]) -> None:
+    """Let the symbols of all elements be taken, given those of the ones that have a word.
+
+    The last come first: so symbols may lie where what is made of all elements will.
+    """
+    behind = symbols.size
+    for at in reversed(range(0, live.n, _LESS)):
+        upto = min(at + _LESS, live.n)
+        bounds, mask = live.part(at, upto, upto - at)
+        here = symbols[behind - int(bounds[-1]) : behind]
+        take(at, here.copy() if mask is None else _spread(here, mask))
+        behind -= here.size
+
+
+@twinned("live")
+def refuse_silent(symbols: np.ndarray, live: Live) -> None:
+    """Raise `Corrupt` if an element that has no word is not 0."""
+    if live.silent is None:
+        return
+    for at in range(0, live.n, _LESS):
+        part = symbols[at : at + _LESS]
+        _, mask = live.part(at, at + part.size, part.size)
+        if mask is not None and part[~mask].any():
+            raise silent_error()
+
+
+def silent_error() -> Corrupt:
+    """Say that an element is not 0 that must be."""
+    return Corrupt("a value lies in a bucket whose norm is 0")
 
 
 @twinned("dense_string", by="symbols_of")
@@ -294,7 +303,7 @@ def _spread(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return symbols, of bytes and what is too large for them, as an unsigned type."""
-    out = symbols.astype(dtype, copy=False)
+    out = symbols if symbols.dtype == dtype else symbols.astype(dtype)
     if wide.size:
         large = symbols == WIDE
         out[large] = wide[large]

@@ -221,6 +221,12 @@ def beside(array: Any, other: Any) -> Any:
     return host(array) if device is None else device.to_device(host(array))
 
 
+def placed(array: np.ndarray, beside: Any) -> Any:
+    """Return an array of the host on the device of another array, if that is on one."""
+    device = device_of(beside)
+    return array if device is None or device.owns(array) else device.to_device(array)
+
+
 @contextlib.contextmanager
 def use(device: Device) -> Iterator[Device]:
     """Let arrays of `device` be known as on a device: how tests put another in CuPy's place."""
