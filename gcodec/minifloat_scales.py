@@ -9,8 +9,10 @@ import numpy as np
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import Corrupt, Truncated
 from gcodec.gennorm import ENOUGH, Rule, sample, scale_of
-from gcodec.kernels import arithmetic, block_scales, minifloat
+from gcodec.kernels import arithmetic, block_scales, minifloat, pool
 from gcodec.kernels.block_scales import choose_factors, scales_of
+from gcodec.kernels.device import host, twinned
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kinds import binary32
 from gcodec.minifloats import MiniFloat
@@ -83,6 +85,54 @@ class Scales(NamedTuple):
             block_scales.multiply(values, first + at, self.block, self.each, some, add)
 
 
+@twinned("minifloat")
+def quantize(x: np.ndarray, scales: Scales, fmt: MiniFloat, out: np.ndarray) -> bool:
+    """Quantise a tensor, on the threads of the pool; see `Scales.quantize`."""
+
+    def task(start: int, stop: int) -> bool:
+        part = minifloat.part_of(out, start, stop, fmt)
+        return scales.quantize(x[start:stop], start, fmt, part)
+
+    return all(pool.run(task, x.size, BLOCK))
+
+
+@twinned("minifloat")
+def quantize_residual(
+    x: np.ndarray,
+    residual: np.ndarray,
+    decay: np.float32,
+    scales: Scales,
+    fmt: MiniFloat,
+    out: np.ndarray,
+) -> None:
+    """Quantise x + decay·residual; see `kernels.minifloat.quantize_residual`. No blocks."""
+
+    def task(start: int, stop: int) -> None:
+        part = minifloat.part_of(out, start, stop, fmt)
+        here = x[start:stop], residual[start:stop]
+        minifloat.quantize_residual(*here, decay, scales.one, fmt, part)
+
+    pool.run(task, x.size, BLOCK)
+
+
+@twinned("minifloat")
+def dequantize(
+    codes: np.ndarray,
+    scales: Scales,
+    fmt: MiniFloat,
+    out: np.ndarray,
+    add: np.float32 | None = None,
+) -> None:
+    """Dequantise a tensor, or add a multiple of it; see `Scales.dequantize`."""
+    stream = add is None and minifloat.streams(out, fmt)
+
+    def task(start: int, stop: int) -> None:
+        part = minifloat.part_of(codes, start, stop, fmt)
+        scales.dequantize(part, start, fmt, out[start:stop], add, stream=stream)
+
+    pool.run(task, out.size, BLOCK)
+
+
 def blocks(n: int, block: int) -> int:
     """Return how many blocks n elements have."""
     return -(-n // block) if block else 0
@@ -108,9 +158,10 @@ def scale_for(
     """
     if not isinstance(scale, str):
         return scale
-    some, kept = sample(values), None if residual is None else sample(residual)
+    # It is searched on the host, wherever the tensor is.
+    some, kept = host(sample(values)), None if residual is None else host(sample(residual))
     if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
-        some, kept = values, residual
+        some, kept = host(values), None if residual is None else host(residual)
     if kept is not None and decay is not None:
         some = arithmetic.corrected(some, kept, decay)
     return binary32(scale_of(some, fmt, cast(Rule, scale)))

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec import codebooks, minifloat_plans, minifloat_strings
+from gcodec import codebooks, minifloat_plans, minifloat_scales, minifloat_strings
 from gcodec.arrays import Tensor, check_corrected, empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
@@ -40,8 +40,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields import minifloats
 from gcodec.fields.walk import Piece, Walk
 from gcodec.gennorm import RULES
-from gcodec.kernels import minifloat, pool
-from gcodec.kernels.lanes import BLOCK
+from gcodec.kernels import minifloat
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
@@ -188,13 +187,7 @@ class MiniFloatCodec(Codec):
             symbols = self._empty_symbols(values.size, *found_for(values, block, fmt, self.scale))
         else:
             symbols = self._empty_symbols(values.size, scale_for(values, fmt, self.scale))
-        scales = self._scales(symbols)
-
-        def task(start: int, stop: int) -> bool:
-            part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            return scales.quantize(values[start:stop], start, fmt, part)
-
-        if not all(pool.run(task, values.size, BLOCK)):
+        if not minifloat_scales.quantize(values, self._scales(symbols), fmt, symbols.codes):
             raise nonfinite_error(values)
         return symbols
 
@@ -215,14 +208,8 @@ class MiniFloatCodec(Codec):
         symbols = self._empty_symbols(
             values.size, scale_for(values, self._format, self.scale, residual, decay)
         )
-        fmt, scale = self._format, self._scales(symbols).one
-
-        def task(start: int, stop: int) -> None:
-            part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            here = values[start:stop], residual[start:stop]
-            minifloat.quantize_residual(*here, decay, scale, fmt, part)
-
-        pool.run(task, values.size, BLOCK)
+        how = self._scales(symbols), self._format, symbols.codes
+        minifloat_scales.quantize_residual(values, residual, decay, *how)
         return symbols
 
     def _empty_symbols(
@@ -251,14 +238,8 @@ class MiniFloatCodec(Codec):
         self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
-        fmt, scales = self._format, self._scales(symbols)
-        stream = add is None and minifloat.streams(out, fmt)
-
-        def task(start: int, stop: int) -> None:
-            part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            scales.dequantize(part, start, fmt, out[start:stop], add, stream=stream)
-
-        pool.run(task, out.size, BLOCK)
+        scales = self._scales(symbols)
+        minifloat_scales.dequantize(symbols.codes, scales, self._format, out, add)
 
     def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
         nbytes = minifloat.codes_nbytes(n, self._format)

@@ -16,6 +16,7 @@ import numpy as np
 from gcodec.dct import basis
 from gcodec.dct.chunks import PART, Chunks
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.dct_inverse import TABLED, Sizes, inverse
 from gcodec.kernels.dct_select import largest
 
@@ -24,6 +25,7 @@ Basis = Callable[[int], np.ndarray]  # of so many points, a row for each frequen
 _BLAS = 64  # points up to which BLAS is used, and rows or columns that it gets at a time
 
 
+@twinned("dct_transform")
 def select(
     values: np.ndarray, chunks: Chunks, k: int, other: Basis | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -54,12 +56,13 @@ def select(
     return (places, coefficients) if finite else None
 
 
+@twinned("dct_transform")
 def restore(
+    out: np.ndarray,
     starts: np.ndarray,
     places: np.ndarray,
     coefficients: np.ndarray,
     chunks: Chunks,
-    out: np.ndarray,
     other: Basis | None = None,
 ) -> None:
     """Set (n,) values to what coefficients stand for; see `select`, `dct_inverse.inverse`."""

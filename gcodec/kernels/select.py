@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.memory import float_bits
@@ -25,6 +26,7 @@ _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbours would wait for each other's count
 
 
+@twinned("select")
 def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     """Find the k largest magnitudes, of equal ones the first.
 
@@ -66,6 +68,7 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     return found if positions is None else positions[found]
 
 
+@twinned("select")
 def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     """Find all magnitudes from a threshold on, which is not NaN; else as `largest`."""
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
