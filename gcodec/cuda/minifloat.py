@@ -1,4 +1,4 @@
-"""Launchers of minifloat.cu; see `gcodec.kernels.minifloat` and `gcodec.minifloat_scales`."""
+"""Launchers of minifloat.cu; see `gcodec.kernels.minifloat_tensor` and `minifloat.check`."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ import numpy as np
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import Device
-from gcodec.kernels.minifloat import least_bits
+from gcodec.kernels.minifloat import codes_nbytes, least_bits
 from gcodec.kernels.minifloat_block import MOST_STEPS, per_byte
 from gcodec.kernels.reduce import INFINITY_BITS
-from gcodec.minifloat_scales import Scales
 from gcodec.minifloats import MiniFloat
 
 _EACH = 8  # elements of a thread
 _NONE = np.uint64((1 << 64) - 1)
 
 
-def quantize(x: Any, scales: Scales, fmt: MiniFloat, out: Any) -> bool:
-    """Quantise a tensor; tell whether all of it is finite."""
+def quantize(x: Any, scale: np.float32, fmt: MiniFloat) -> Any:
+    """Return the codes of a tensor, None if not all are finite."""
     device, n = device_with(x), x.size
-    top = device.zeros(1, np.uint32)
-    name, rule = _rule("minifloat_codes", scales, fmt)
+    out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
+    name, rule = _rule("minifloat_codes", scale, fmt)
     arguments = x.view(np.uint32), np.int64(n), *rule, out, top
     device.launch("minifloat", name, _blocks(n), THREADS, *arguments)
-    return int(device.to_host(top)[0]) < INFINITY_BITS
+    return out if int(device.to_host(top)[0]) < INFINITY_BITS else None
 
 
 def quantize_residual(
-    x: Any, residual: Any, decay: np.float32, scales: Scales, fmt: MiniFloat, out: Any
-) -> None:
-    """Quantise u = x + decay·residual, and set residual to u − x̂."""
+    x: Any, residual: Any, decay: np.float32, scale: np.float32, fmt: MiniFloat
+) -> Any:
+    """Return the codes of u = x + decay·residual, and set residual to u − x̂."""
     device, n = device_with(x), x.size
-    name, rule = _rule("minifloat_residual", scales, fmt)
-    points = _points(device, scales, fmt)
+    out = device.empty(codes_nbytes(n, fmt), np.uint8)
+    name, rule = _rule("minifloat_residual", scale, fmt)
+    points = _points(device, scale, fmt)
     what = x.view(np.uint32), residual.view(np.uint32), np.int64(n), decay.view(np.uint32)
     device.launch("minifloat", name, _blocks(n), THREADS, *what, *rule, points, out)
+    return out
 
 
 def dequantize(
-    codes: Any, scales: Scales, fmt: MiniFloat, out: Any, add: np.float32 | None = None
+    codes: Any, scale: np.float32, fmt: MiniFloat, out: Any, add: np.float32 | None = None
 ) -> None:
     """Write what codes stand for, or add a multiple of it."""
     device, n = device_with(codes), out.size
-    what = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), _points(device, scales, fmt)
+    what = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), _points(device, scale, fmt)
     where = () if add is None else (add.view(np.uint32),)
     name = "minifloat_values" if add is None else "minifloat_values_add"
     device.launch("minifloat", name, _blocks(n), THREADS, *what, *where, out.view(np.uint32))
@@ -72,9 +73,9 @@ def check(codes: Any, n: int, fmt: MiniFloat) -> None:
         raise Corrupt("the half of a byte behind the last code is not zero", codes.size)
 
 
-def _rule(name: str, scales: Scales, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
+def _rule(name: str, scale: np.float32, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
     """Return the name of a kernel, and what tells codes."""
-    scale, width = scales.one, np.uint32(fmt.width)
+    width = np.uint32(fmt.width)
     if per_byte(fmt) == 2:
         steps = np.full(MOST_STEPS, INFINITY_BITS, np.int32)
         if scale > 0:
@@ -84,12 +85,12 @@ def _rule(name: str, scales: Scales, fmt: MiniFloat) -> tuple[str, tuple[Any, ..
     return f"{name}_bytes", (divisor, np.uint32(fmt.mantissa), np.uint32(fmt.top), width)
 
 
-def _points(device: Device, scales: Scales, fmt: MiniFloat) -> Any:
+def _points(device: Device, scale: np.float32, fmt: MiniFloat) -> Any:
     """Return the bits of what all bytes stand for; some are no codes."""
     sign = 1 << fmt.width - 1
     points = np.zeros(256, np.float32)
     with np.errstate(under="ignore", over="ignore"):
-        sizes = scales.one * fmt.magnitudes()
+        sizes = scale * fmt.magnitudes()
     points[: fmt.top + 1] = sizes
     points[sign : sign + fmt.top + 1] = -sizes
     return device.to_device(points.view(np.uint32))

@@ -18,14 +18,26 @@ _MINUS_ZERO = 0x80000000
 
 def take(values: Any, positions: Any) -> Any:
     """Return the elements that are at positions."""
-    device = device_with(values)
-    places, k = _moved(device, positions), positions.size
-    out, wrong = device.empty(k, np.float32), device.zeros(1, np.uint32)
-    arguments = values.view(np.uint32), np.int64(values.size), places, np.int64(k)
-    device.launch(
-        "scatter", "take_some", striding_blocks(k), THREADS, *arguments, out.view(np.uint32), wrong
-    )
-    _check(device, wrong, values.size)
+    device, found = device_with(values), _taken(values, positions)
+    _check(device, found[:1], values.size)
+    return found[1:].view(np.float32)
+
+
+def take_to_host(values: Any, positions: Any) -> np.ndarray:
+    """Return them on the host."""
+    told = device_with(values).to_host(_taken(values, positions))
+    _refuse(told[0], values.size)
+    return told[1:].view(np.float32)
+
+
+def _taken(values: Any, positions: Any) -> Any:
+    """Return the bits of the elements, and before them what `_refuse` looks at."""
+    device, k = device_with(values), positions.size
+    out = device.empty(k + 1, np.uint32)
+    out[:1] = 0
+    arguments = values.view(np.uint32), np.int64(values.size), _moved(device, positions)
+    what = *arguments, np.int64(k), out[1:], out[:1]
+    device.launch("scatter", "take_some", striding_blocks(k), THREADS, *what)
     return out
 
 
@@ -63,5 +75,9 @@ def _moved(device: Device, array: Any) -> Any:
 
 
 def _check(device: Device, wrong: Any, n: int) -> None:
-    if device.to_host(wrong)[0]:
+    _refuse(device.to_host(wrong)[0], n)
+
+
+def _refuse(wrong: np.uint32, n: int) -> None:
+    if wrong:
         raise ParameterError(f"positions: they must rise, and lie within {n} elements")

@@ -19,7 +19,35 @@ _TOP = 2  # of the state: the bits of the largest magnitude
 
 def largest(values: Any, k: int) -> Any:
     """Find the k largest magnitudes."""
-    device, n = device_with(values), values.size
+    device = device_with(values)
+    out = device.empty(k, np.int64)
+    top = _find_largest(device, values, k, out)[_TOP:]
+    return out if int(device.to_host(top)[0]) < INFINITY_BITS else None
+
+
+def at_least(values: Any, threshold: np.float32) -> Any:
+    """Find all magnitudes from a threshold on."""
+    found = _from(values, threshold)
+    return None if found is None else found[1:]
+
+
+def take_largest(values: Any, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and elements of the k largest, on the host."""
+    device = device_with(values)
+    found = device.empty(k + 1, np.int64)
+    found[:1] = _find_largest(device, values, k, found[1:])[_TOP:]
+    return _taken(device, values, found)
+
+
+def take_at_least(values: Any, threshold: np.float32) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return those from a threshold on, on the host."""
+    found = _from(values, threshold)
+    return None if found is None else _taken(device_with(values), values, found)
+
+
+def _find_largest(device: Device, values: Any, k: int, out: Any) -> Any:
+    """Write the positions of the k largest magnitudes; return the state."""
+    n = values.size
     if 0 < k < n:
         state = _state(device, k, 0)
         counts = counts_of(device, values)
@@ -32,14 +60,12 @@ def largest(values: Any, k: int) -> Any:
         device.launch("select", "choose_bin", 1, _WIDE, counts, *sizes, state)
     else:
         state = _state(device, 0, -1 if k else INFINITY_BITS)
-    above, equal = _counted(device, values, state)
-    out = device.empty(k, np.int64)
-    _write(device, values, state, above, equal, out)
-    return out if int(device.to_host(state)[_TOP]) < INFINITY_BITS else None
+    _write(device, values, state, *_counted(device, values, state), out)
+    return state
 
 
-def at_least(values: Any, threshold: np.float32) -> Any:
-    """Find all magnitudes from a threshold on."""
+def _from(values: Any, threshold: np.float32) -> Any:
+    """Return a zero, and the positions of all magnitudes from a threshold on."""
     device = device_with(values)
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
     state = _state(device, 0, level - 1)
@@ -49,9 +75,27 @@ def at_least(values: Any, threshold: np.float32) -> Any:
     count, top = device.to_host(told).tolist()
     if top >= INFINITY_BITS:
         return None
-    out = device.empty(count, np.int64)
-    _write(device, values, state, above, equal, out)
+    out = device.empty(count + 1, np.int64)
+    out[:1] = 0
+    _write(device, values, state, above, equal, out[1:])
     return out
+
+
+def _taken(device: Device, values: Any, found: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Fetch positions and their elements at once, unless the largest magnitude is not finite.
+
+    That stands before the positions.
+    """
+    k, n = found.size - 1, values.size
+    told = device.empty(found.size + -(-k // 2), np.int64)
+    told[: found.size] = found
+    elements, wrong = told[found.size :].view(np.uint32), device.zeros(1, np.uint32)
+    what = values.view(np.uint32), np.int64(n), found[1:], np.int64(k), elements, wrong
+    device.launch("scatter", "take_some", striding_blocks(k), THREADS, *what)
+    fetched = device.to_host(told)
+    if int(fetched[0]) >= INFINITY_BITS:
+        return None
+    return fetched[1 : k + 1], fetched[k + 1 :].view(np.float32)[:k]
 
 
 def _state(device: Device, need: int, level: int) -> Any:
@@ -73,9 +117,7 @@ def _counted(device: Device, values: Any, state: Any) -> tuple[Any, Any]:
 def _write(device: Device, values: Any, state: Any, above: Any, equal: Any, out: Any) -> None:
     arguments = values.view(np.uint32), np.int64(values.size), state, above, equal
     grid = _blocks(values.size) if out.size else 0
-    device.launch(
-        "select", "write_positions", grid, THREADS, *arguments, out, np.int64(out.size)
-    )
+    device.launch("select", "write_positions", grid, THREADS, *arguments, out, np.int64(out.size))
 
 
 def _blocks(n: int) -> int:

@@ -32,7 +32,7 @@ __device__ void transform(const f32* x, f32* out, i32 size, i32 n, i32 inner,
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     dct_largest(const u32* __restrict__ x, i64 n, i64 rows, i64 columns, bool edge, i64 chunks,
                 i32 a, i32 b, i32 c, const u32* __restrict__ first, const u32* __restrict__ middle,
                 const u32* __restrict__ last, i32 k, f32* scratch, i32* __restrict__ places,

@@ -28,7 +28,7 @@ __device__ __forceinline__ i32 list_changes(i32 count, i32 most, i32* first, i64
     return found;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     inverse(const i64* __restrict__ starts, const i32* __restrict__ places,
             const u32* __restrict__ values, i64 total, i64 chunks, i64 n, i64 rows, i64 columns,
             i32 a, i32 b, i32 c, const u32* __restrict__ first, const u32* __restrict__ middle,

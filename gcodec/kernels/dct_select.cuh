@@ -6,7 +6,7 @@
 
 // All of 256 threads select from y, of `size` elements, 1 <= k <= size, which all have written.
 // places and values have room for k; `top` is raised to the bits of the largest magnitude.
-static __device__ void select_chunk(const u32* y, i32 size, i32 k, i32* places, u32* values,
+static __device__ __forceinline__ void select_chunk(const u32* y, i32 size, i32 k, i32* places, u32* values,
                                     u32* top) {
     __shared__ u32 counts[256];
     __shared__ i64 scratch[8];

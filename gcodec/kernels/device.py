@@ -287,6 +287,8 @@ class _Stream(NamedTuple):
 def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Declare a shell whose work the function of its name in ``gcodec.cuda.SOURCE`` can do.
 
+    A source with a dot in it is the whole name of a module.
+
     That has the same arguments and meaning, and is called where the first argument, or the one
     named by `by`, is an array on a device; what it returns lies there too.
     """
@@ -301,7 +303,8 @@ def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[
             if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
             try:
-                twin = getattr(importlib.import_module(f"gcodec.cuda.{source}"), name)
+                module = source if "." in source else f"gcodec.cuda.{source}"
+                twin = getattr(importlib.import_module(module), name)
             except (ModuleNotFoundError, AttributeError) as error:
                 raise no_twin(f"{source}.{name}") from error
             found: _R = twin(*args, **kwargs)

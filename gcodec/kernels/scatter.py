@@ -1,6 +1,7 @@
 """Few elements of an array by their positions: taken out, put among zeros, or added.
 
-Positions are int64 and rising. What writes goes through the array by parts that a cache holds, so
+Positions are int64 and rising. They, and what is put or added, may lie on the host where the array
+is on a device. What writes goes through the array by parts that a cache holds, so
 that each part is filled with zeros, or looked through, just before its few elements are written.
 """
 
@@ -30,6 +31,12 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
     _check(sum(pool.run(task, positions.size)), positions, values.size)
     return out
+
+
+@twinned("scatter")
+def take_to_host(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return what `take` does on the host, wherever the values are."""
+    return take(values, positions)
 
 
 @twinned("scatter")

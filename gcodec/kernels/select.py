@@ -76,6 +76,22 @@ def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     return None if max_abs_bits(take(values, found)) >= INFINITY_BITS else found
 
 
+@twinned("select")
+def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and elements of the k largest, both on the host; None as `largest`."""
+    positions = largest(values, k)
+    return None if positions is None else (positions, take(values, positions))
+
+
+@twinned("select")
+def take_at_least(
+    values: np.ndarray, threshold: np.float32
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return those from a threshold on; see `take_largest`."""
+    positions = at_least(values, threshold)
+    return None if positions is None else (positions, take(values, positions))
+
+
 def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:
     """Find the bin of the last of the `need` largest; how many it and those above it hold."""
     totals = np.cumsum(counts[::-1])

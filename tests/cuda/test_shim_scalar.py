@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from samples import LARGE, gradient, same
 
@@ -27,18 +29,20 @@ def test_plain_levels(gpu: Device) -> None:
             assert same(gpu.to_host(found), wanted)
 
 
+def some_of(classes: np.ndarray, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+    """Return the classes of a range."""
+    return classes[start:stop]
+
+
 def test_rated_levels(gpu: Device) -> None:
     for n in SIZES:
         x = gradient(n)
         classes = np.random.default_rng(n).integers(0, 64, n).astype(np.uint8)
         for step in steps_of(x):
             wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
-
-            def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-                return classes[start:stop]
-
-            sums = scalar_quantize.rated_levels(x, step, classes_of, wanted)
-            told = scalar_quantize.rated_levels(gpu.to_device(x), step, classes_of, found)
+            of = functools.partial(some_of, classes)
+            sums = scalar_quantize.rated_levels(x, step, of, wanted)
+            told = scalar_quantize.rated_levels(gpu.to_device(x), step, of, found)
             assert same(gpu.to_host(found), wanted)
             assert same(told.counts, sums.counts)
             assert same(told.rests, sums.rests)

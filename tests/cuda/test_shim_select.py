@@ -18,7 +18,9 @@ FEW = (0, 1, 31, 33, 4097)  # sizes
 def equal_ones(n: int) -> np.ndarray:
     """Return values of which most are equal in magnitude."""
     random = np.random.default_rng(n)
-    return random.choice(np.array([1, -1, 0.5, -0.0, 2], np.float32), n, p=[0.45, 0.4, 0.05, 0.05, 0.05])
+    return random.choice(
+        np.array([1, -1, 0.5, -0.0, 2], np.float32), n, p=[0.45, 0.4, 0.05, 0.05, 0.05]
+    )
 
 
 def test_log_histogram(gpu: Device) -> None:
@@ -58,6 +60,18 @@ def test_at_least(gpu: Device) -> None:
         for threshold in map(np.float32, (0.0, -1.0, 1e-42, 1.0, 1e30)):
             found = gpu.to_host(select.at_least(there, threshold))
             assert same(found, select.at_least(x, threshold))
+
+
+def test_taken_to_the_host(gpu: Device) -> None:
+    for n in (0, 1, 33, 4097):
+        x, k = gradient(n), (n + 9) // 10
+        there = gpu.to_device(x)
+        for take, how in ((select.take_largest, k), (select.take_at_least, np.float32(1))):
+            positions, elements = take(there, how)
+            assert same(positions, take(x, how)[0])
+            assert same(elements, take(x, how)[1])
+        positions = some_of(n)
+        assert same(scatter.take_to_host(there, positions), x[positions])
 
 
 def test_what_is_not_finite(gpu: Device) -> None:
@@ -125,4 +139,6 @@ def test_bytes_with_steps(gpu: Device) -> None:
         wanted = byte_blocks.quantize(x)
         assert same(gpu.to_host(steps), wanted[0])
         assert same(gpu.to_host(codes), wanted[1])
-        assert same(gpu.to_host(byte_blocks.dequantize(steps, codes)), byte_blocks.dequantize(*wanted))
+        assert same(
+            gpu.to_host(byte_blocks.dequantize(steps, codes)), byte_blocks.dequantize(*wanted)
+        )

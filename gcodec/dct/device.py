@@ -66,9 +66,7 @@ def restore(
     where = *_layout(out.size, chunks), np.int32(a), np.int32(b), np.int32(c)
     bases = [_table(device, n, other, turned=False) for n in chunks.sizes]
     arguments = *given, *sizes, *where, *bases, np.int32(most), scratch, lists
-    device.launch(
-        "dct_inverse", "inverse", blocks, THREADS, *arguments, out.view(np.uint32)
-    )
+    device.launch("dct_inverse", "inverse", blocks, THREADS, *arguments, out.view(np.uint32))
 
 
 def _layout(n: int, chunks: Chunks) -> tuple[np.int64, np.int64, np.int64]:
