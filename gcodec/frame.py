@@ -266,14 +266,14 @@ class Frame:
     def _payload_on(self, device: Device | None) -> Payload:
         """Return the payload with its data on a device, or for None on the host."""
         payload = self.payload
+        if device is not None and not self.codec.on_device:
+            raise no_twin(str(self.codec))
+        if self.codec.symbols_on_host:
+            device = None
         if device_of(payload.data) is device:
             return payload
         if device is None:
             return payload._replace(data=host(payload.data))
-        if not self.codec.on_device:
-            raise no_twin(str(self.codec))
-        if self.codec.symbols_on_host:
-            return payload
         return payload._replace(data=device.to_device(payload.data))
 
     def decode_range(self, start: int, stop: int) -> np.ndarray:

@@ -81,8 +81,13 @@ def _rule(name: str, scale: np.float32, fmt: MiniFloat) -> tuple[str, tuple[Any,
         if scale > 0:
             steps[: fmt.top] = least_bits(scale, fmt)
         return f"{name}_pairs", (*(steps - np.int32(1)), width)
-    divisor = np.float64(scale) if scale > 0 else np.float64(np.inf)
-    return f"{name}_bytes", (divisor, np.uint32(fmt.mantissa), np.uint32(fmt.top), width)
+    divisor = scale if scale > 0 else np.float32(np.inf)
+    return f"{name}_bytes", (
+        divisor.view(np.uint32),
+        np.uint32(fmt.mantissa),
+        np.uint32(fmt.top),
+        width,
+    )
 
 
 def _points(device: Device, scale: np.float32, fmt: MiniFloat) -> Any:

@@ -17,14 +17,12 @@ extern "C" __global__ void __launch_bounds__(256)
         __syncthreads();
         for (int w = 0; w < SIZE / 32; ++w) top = max(top, tops[w]);
         __syncthreads();
-        // A quotient of float32 is rounded right from float64; one that is subnormal is no tie, nor
-        // nearer to one than 2^-8 of its unit.
-        u32 step = min(narrowed(widened(top) / 127.0), largest_step);
+        u32 step = min(divide_bits(top, bits_of(127.0f)), largest_step);
         if (threadIdx.x == 0) steps[first / SIZE] = step;
         if (i >= n) continue;  // only in the last round, where no thread waits for this one
         i32 level = 0;
         if (step) {
-            f32 ratio = float_of(narrowed(widened(bits) / widened(step)));
+            f32 ratio = float_of(divide_bits(bits, step));
             level = __float2int_rz(rintf(min(max(ratio, -127.0f), 127.0f)));
         }
         codes[i] = (u8)level;

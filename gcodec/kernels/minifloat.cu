@@ -20,16 +20,13 @@ struct Steps {
     }
 };
 struct Quotients {
-    f64 divisor;
-    u32 mantissa, top;
+    u32 divisor, mantissa, top;
     __device__ __forceinline__ u32 code(u32 magnitude) const {
-        // Rounded once more to float32 it is the quotient of float32; a subnormal one is code 0.
-        f32 r = (f32)(widened(magnitude) / divisor);
-        u32 cut = 23 - mantissa, one = 127u << 23, quotient = bits_of(r);
+        u32 cut = 23 - mantissa, one = 127u << 23, quotient = divide_bits(magnitude, divisor);
         if (quotient < one + (1u << 23)) {
             // Below 2, codes are as far from each other as float32 are from 2^(cut + 1) on.
             u32 far = one + ((cut + 1) << 23);
-            return min(bits_of(__fadd_rn(r, float_of(far))) - far, top);
+            return min(bits_of(__fadd_rn(float_of(quotient), float_of(far))) - far, top);
         }
         // To the nearest code, ties to even; the exponent of 1 becomes 0.
         u32 odd = quotient >> cut & 1;
@@ -139,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_codes_bytes(const u32* x, i64 n, f64 divisor, u32 mantissa, u32 last, u32 width,
+    minifloat_codes_bytes(const u32* x, i64 n, u32 divisor, u32 mantissa, u32 last, u32 width,
                           u8* out, u32* top) {
     Quotients rule = {divisor, mantissa, last};
     quantize<false>(x, n, rule, width, out, top);
@@ -157,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_bytes(const u32* x, u32* kept, i64 n, u32 decay, f64 divisor, u32 mantissa,
+    minifloat_residual_bytes(const u32* x, u32* kept, i64 n, u32 decay, u32 divisor, u32 mantissa,
                              u32 last, u32 width, const u32* __restrict__ points, u8* out) {
     __shared__ u32 table[256];
     for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
