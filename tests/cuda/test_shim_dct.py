@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from samples import anything, gradient, same
 
-from gcodec.dct import chunks, transform
+from gcodec.cuda import grid
+from gcodec.dct import chunks, device, transform
 from gcodec.kernels import dct_select
 from gcodec.kernels.device import Device
 
@@ -57,6 +58,24 @@ def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
         transform.restore(wanted, *given, cut)
         transform.restore(out, *given, cut)
         assert same(gpu.to_host(out), wanted)
+
+
+def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_BLOCKS", "_ROOM"):
+        monkeypatch.setattr(device, name, 2)  # so that each goes on to other chunks
+    monkeypatch.setattr(grid, "_MOST", 2)
+    for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
+        given = coefficients(cut, 9, 3)
+        wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
+        transform.restore(wanted, *given, cut)
+        transform.restore(out, *given, cut)
+        assert same(gpu.to_host(out), wanted)
+    cut = chunks.flat(5000, (24, 20))
+    places, values = transform.select(gpu.to_device(wanted[:5000]), cut, 50)
+    monkeypatch.undo()
+    again, others = transform.select(gpu.to_device(wanted[:5000]), cut, 50)
+    assert same(places, again)
+    assert same(values, others)
 
 
 def test_restore_of_all(gpu: Device) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from samples import LARGE, SIZES, anything, gradient, same
 
+from gcodec.cuda import grid
 from gcodec.errors import ParameterError
 from gcodec.kernels import byte_blocks, scatter, select
 from gcodec.kernels.byte_counts import byte_counts
@@ -44,8 +45,25 @@ def test_largest(gpu: Device, values) -> None:
     for n in (0, 1, 33, 4097, 9001):
         x = values(n)
         there = gpu.to_device(x)
-        for k in {0, min(1, n), n // 100, n}:
+        for k in {0, n // 100, n // 3, n}:
             assert same(gpu.to_host(select.largest(there, k)), select.largest(x, k)), (n, k)
+
+
+def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "_MOST", 2)  # so that threads go on to what others did elsewhere
+    x = equal_ones(90_000)
+    there, positions = gpu.to_device(x), some_of(x.size)
+    assert same(log_histogram(there), log_histogram(x))
+    assert same(byte_counts(there.view(np.uint8)), byte_counts(x.view(np.uint8)))
+    assert same(gpu.to_host(select.largest(there, 9000)), select.largest(x, 9000))
+    assert same(gpu.to_host(scatter.take(there, positions)), x[positions])
+    out, wanted = gpu.to_device(x[::-1].copy()), x[::-1].copy()
+    scatter.add(out, positions, x[positions], np.float32(2))
+    scatter.add(wanted, positions, x[positions], np.float32(2))
+    assert same(gpu.to_host(out), wanted)
+    steps, codes = byte_blocks.quantize(there[:3000])
+    assert same(gpu.to_host(steps), byte_blocks.quantize(x[:3000])[0])
+    assert same(gpu.to_host(codes), byte_blocks.quantize(x[:3000])[1])
 
 
 def test_largest_of_many(gpu: Device) -> None:
