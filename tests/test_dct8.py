@@ -125,7 +125,7 @@ def test_all_coefficients_give_the_tensor_back(chunk: str) -> None:
     np.testing.assert_allclose(found[1].reshape(padded.shape), expected, atol=1e-4)
     back = np.empty_like(x)
     starts = np.arange(cut.count + 1) * cut.size
-    transform.restore(back, starts, found[0].reshape(-1), found[1].reshape(-1), cut)
+    transform.restore(starts, found[0].reshape(-1), found[1].reshape(-1), cut, back)
     np.testing.assert_allclose(back, x, atol=1e-4)
 
 
@@ -150,7 +150,7 @@ def test_the_inverse_is_the_sums_in_their_order(sizes: tuple[int, int, int]) -> 
     y[places] = values
     out = np.empty(size, F)
     cut = chunks.Runs(size, sizes, edge=False)
-    transform.restore(out, np.array([0, places.size]), places, values, cut)
+    transform.restore(np.array([0, places.size]), places, values, cut, out)
     expected = in_order(y.reshape(sizes), sizes).reshape(-1)
     assert out.tobytes() == expected.tobytes()
 

@@ -188,7 +188,7 @@ class DCT8(Codec):
         starts = np.zeros(cut.count + 1, np.int64)
         np.cumsum(shape[1] * live, out=starts[1:])
         found = levels.dequantize(Levels(scales, codes), self.values)
-        transform.restore(out, starts, places.reshape(-1), found.reshape(-1), cut)
+        transform.restore(starts, places.reshape(-1), found.reshape(-1), cut, out)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, places = symbols

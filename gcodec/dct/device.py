@@ -48,11 +48,11 @@ def select(
 
 
 def restore(
-    out: Any,
     starts: np.ndarray,
     places: np.ndarray,
     coefficients: np.ndarray,
     chunks: Chunks,
+    out: Any,
     other: Callable[[int], np.ndarray] | None = None,
 ) -> None:
     """Set values to what coefficients stand for."""

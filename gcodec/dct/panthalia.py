@@ -154,7 +154,7 @@ def from_panthalia(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     out = empty_like_shape(n)
     starts = np.arange(0, places.size + 1, k) if k else np.zeros(count + 1, np.int64)
     flat = places.reshape(-1).astype(np.int32), coefficients.reshape(-1)
-    transform.restore(out, starts, *flat, cut, _basis)
+    transform.restore(starts, *flat, cut, out, _basis)
     if not all_finite(out):
         raise Corrupt("a value passes float32")
     return out.reshape(shape)

@@ -56,13 +56,13 @@ def select(
     return (places, coefficients) if finite else None
 
 
-@twinned("gcodec.dct.device")
+@twinned("gcodec.dct.device", by="out")
 def restore(
-    out: np.ndarray,
     starts: np.ndarray,
     places: np.ndarray,
     coefficients: np.ndarray,
     chunks: Chunks,
+    out: np.ndarray,
     other: Basis | None = None,
 ) -> None:
     """Set (n,) values to what coefficients stand for; see `select`, `dct_inverse.inverse`."""

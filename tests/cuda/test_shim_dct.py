@@ -55,8 +55,8 @@ def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
     for k in {1, min(8, cut.size), min(cut.size, 40)}:
         given = coefficients(cut, k, 2)
         wanted, out = np.empty(n, np.float32), gpu.empty(n, np.float32)
-        transform.restore(wanted, *given, cut)
-        transform.restore(out, *given, cut)
+        transform.restore(*given, cut, wanted)
+        transform.restore(*given, cut, out)
         assert same(gpu.to_host(out), wanted)
 
 
@@ -67,8 +67,8 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
         given = coefficients(cut, 9, 3)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
-        transform.restore(wanted, *given, cut)
-        transform.restore(out, *given, cut)
+        transform.restore(*given, cut, wanted)
+        transform.restore(*given, cut, out)
         assert same(gpu.to_host(out), wanted)
     # The last warp has fewer rows of a chunk than the others, and so is ahead of them.
     x, cut = gradient(6000), chunks.flat(6000, (65, 33))
@@ -85,8 +85,8 @@ def test_restore_of_all(gpu: Device) -> None:
     for cut in (chunks.flat(1200, (30, 40)), chunks.flat(1500, (1500, 1))):
         given = coefficients(cut, cut.size, 1)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
-        transform.restore(wanted, *given, cut)
-        transform.restore(out, *given, cut)
+        transform.restore(*given, cut, wanted)
+        transform.restore(*given, cut, out)
         assert same(gpu.to_host(out), wanted)
 
 
