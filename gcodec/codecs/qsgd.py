@@ -39,15 +39,16 @@ from gcodec.errors import ParameterError, Truncated
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
-from gcodec.kernels.dense_string import Live, widened
+from gcodec.kernels.dense_string import Live, SymbolsOf, gathered, refuse_silent, widened
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.norms import norms, read_norms, write_norms
 from gcodec.kernels.pack import check_padding
 from gcodec.kernels.reduce import all_finite
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
-from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString, SymbolsOf
+from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
@@ -128,6 +129,11 @@ class QSGD(Codec):
         """True."""
         return True
 
+    @property
+    def on_device(self) -> bool:
+        """Whether symbols have no classes."""
+        return self.code not in ("context", "auto")
+
     def variance(self, n: int) -> float:
         """Return min(d/4s², √d/s) for d elements in a bucket (Lemma 3.1, with p(1 − p) ≤ 1/4)."""
         d = min(self._bucket(n), max(n, 1))
@@ -156,7 +162,8 @@ class QSGD(Codec):
 
     def _scale_of(self, values: np.ndarray) -> Scale:
         """Find the norms of all buckets; refuse what is not finite."""
-        found = norms(values, self._bucket(values.size), self.norm)  # type: ignore[arg-type]
+        kind: Any = self.norm
+        found = host(norms(values, self._bucket(values.size), kind))
         largest = found.max(initial=0)  # NaN, if there is one
         with np.errstate(over="ignore"):
             decoded = np.float32(self.s) * np.float32(float(largest) / self.s)
@@ -168,17 +175,17 @@ class QSGD(Codec):
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         scale = self._scale_of(values)
-        out = aligned_empty(values.size, levels.symbol_dtype(self.s))
+        out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
 
         def task(start: int, stop: int) -> None:
             levels.quantize(values[start:stop], scale, seed, start, out[start:stop])
 
-        pool.run(task, values.size)
+        pool.run(task, values.size, beside=values)
         return QSGDSymbols(scale.norms, out, self._shape_of(values.size))
 
     def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
-        if self.form != "dense" or self.code not in ("omega", "packed"):
-            return super()._encode(values, seed, prior)
+        if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
+            return self._packed(self._quantize(values, seed, prior))
         # No symbol need be kept: each range is quantised where it is written.
         scale = self._scale_of(values)
 
@@ -215,7 +222,7 @@ class QSGD(Codec):
             part = symbols.levels[start:stop]
             levels.dequantize(part, scale, start, out[start:stop], add, stream=stream)
 
-        pool.run(task, out.size, 32)
+        pool.run(task, out.size, 32, out)
 
     def _checked_scale(self, symbols: QSGDSymbols, n: int) -> Scale:
         fits = symbols.levels.size == n and symbols.norms.size == self._buckets(n)
@@ -227,13 +234,13 @@ class QSGD(Codec):
         # No symbol need be kept: each range is dequantised where it is read.
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
-            values = empty_like_shape(n) if out is None else out
+            values = empty_like_shape(n, payload.data) if out is None else out
             values[:] = 0
             place_scaled = partial(place_values, scale=scale, out=values)
             self._sparse_string(payload, scale).read(place_scaled, payload.seek)
             return values
         string = self._dense_string(payload, scale, n)
-        values = empty_like_shape(n) if out is None else out
+        values = empty_like_shape(n, payload.data) if out is None else out
         stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
@@ -246,9 +253,13 @@ class QSGD(Codec):
     # --- pack
 
     def _pack(self, symbols: QSGDSymbols) -> Payload:
+        levels.check_dtype(symbols.levels, self.s)
+        levels.check(symbols.levels, self.s)
+        return self._packed(symbols)
+
+    def _packed(self, symbols: QSGDSymbols) -> Payload:
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
-        levels.check(parts, self.s)
         live = _live(scale, parts.size)
         plan = level_strings.plan(parts, self.s, live, self.form, self.code)
         if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
@@ -260,11 +271,13 @@ class QSGD(Codec):
             made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
             return self._payload(scale, plan, *made)
         if plan.code == "rans":  # which knows nothing of elements that have no symbol
-            parts = live.gathered(parts)
+            parts = gathered(parts, live)
             live = Live.all(parts.size)
-        return self._dense(scale, plan, lambda i, j, room: parts[i:j], live)
+        return self._dense(scale, plan, parts, live)
 
-    def _dense(self, scale: Scale, plan: Plan, symbols_of: SymbolsOf, live: Live) -> Payload:
+    def _dense(
+        self, scale: Scale, plan: Plan, symbols_of: SymbolsOf | np.ndarray, live: Live
+    ) -> Payload:
         """Write the payload of a dense form."""
         made = level_strings.write_dense(plan, self.s, symbols_of, live, 4 * scale.norms.size)
         return self._payload(scale, plan, *made)
@@ -281,12 +294,13 @@ class QSGD(Codec):
     def _unpack(self, payload: Payload, n: int) -> QSGDSymbols:
         scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
         if self.form == "sparse":
-            out = np.zeros(n, dtype)
+            out = empty_beside(n, dtype, payload.data)
+            out[:] = 0
             self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
-            _live(scale, n).refuse_silent(out)
+            refuse_silent(out, _live(scale, n))
             return QSGDSymbols(scale.norms, out, self._shape_of(n))
         string = self._dense_string(payload, scale, n)
-        out = aligned_empty(n, dtype)
+        out = empty_beside(n, dtype, payload.data)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             out[at : at + small.size] = widened(small, wide, dtype)
@@ -300,7 +314,7 @@ class QSGD(Codec):
         if payload.nbits < nbits:
             raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
         check_padding(payload.data, payload.nbits)
-        return Scale(read_norms(payload.data[: nbits // 8]), self._bucket(n), self.s)
+        return Scale(host(read_norms(payload.data[: nbits // 8])), self._bucket(n), self.s)
 
     def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
         """Check what can be told of a dense form without reading its string."""

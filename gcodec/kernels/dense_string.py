@@ -13,6 +13,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.device import twinned
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
@@ -21,6 +22,16 @@ from gcodec.kernels.table_code import TableCode
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
 _LESS = 1 << 17  # elements, where more than a byte is kept of each
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+
+
+SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
+
+
+def parts_of(symbols: SymbolsOf | np.ndarray) -> SymbolsOf:
+    """Return what returns parts of an array, where that is given in its place."""
+    if isinstance(symbols, np.ndarray):
+        return lambda start, stop, _: symbols[start:stop]
+    return symbols
 
 
 class Live(NamedTuple):
@@ -72,44 +83,54 @@ class Live(NamedTuple):
         counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
         return np.cumsum(counts), mask
 
-    def gathered(self, symbols: np.ndarray) -> np.ndarray:
-        """Return the symbols of the elements that have a word, of those of all."""
-        if self.silent is None:
-            return symbols
-        starts = range(0, self.n, _LESS)
-        parts = [symbols[at : at + _LESS] for at in starts]
-        masks = [
-            self.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)
-        ]
-        return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
 
-    def spread(self, symbols: np.ndarray, take: Callable[[int, np.ndarray], None]) -> None:
-        """Let the symbols of all elements be taken, given those of the ones that have a word.
-
-        The last come first: so symbols may lie where what is made of all elements will.
-        """
-        behind = symbols.size
-        for at in reversed(range(0, self.n, _LESS)):
-            upto = min(at + _LESS, self.n)
-            bounds, mask = self.part(at, upto, upto - at)
-            here = symbols[behind - int(bounds[-1]) : behind]
-            take(at, here.copy() if mask is None else _spread(here, mask))
-            behind -= here.size
-
-    def refuse_silent(self, symbols: np.ndarray) -> None:
-        """Raise `Corrupt` if an element that has no word is not 0."""
-        if self.silent is None:
-            return
-        for at in range(0, self.n, _LESS):
-            part = symbols[at : at + _LESS]
-            _, mask = self.part(at, at + part.size, part.size)
-            if mask is not None and part[~mask].any():
-                raise Corrupt("a value lies in a bucket whose norm is 0")
+@twinned("live")
+def gathered(symbols: np.ndarray, live: Live) -> np.ndarray:
+    """Return the symbols of the elements that have a word, of those of all."""
+    if live.silent is None:
+        return symbols
+    starts = range(0, live.n, _LESS)
+    parts = [symbols[at : at + _LESS] for at in starts]
+    masks = [live.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)]
+    return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
 
 
+@twinned("live")
+def spread(symbols: np.ndarray, live: Live, take: Callable[[int, np.ndarray], None]) -> None:
+    """Let the symbols of all elements be taken, given those of the ones that have a word.
+
+    The last come first: so symbols may lie where what is made of all elements will.
+    """
+    behind = symbols.size
+    for at in reversed(range(0, live.n, _LESS)):
+        upto = min(at + _LESS, live.n)
+        bounds, mask = live.part(at, upto, upto - at)
+        here = symbols[behind - int(bounds[-1]) : behind]
+        take(at, here.copy() if mask is None else _spread(here, mask))
+        behind -= here.size
+
+
+@twinned("live")
+def refuse_silent(symbols: np.ndarray, live: Live) -> None:
+    """Raise `Corrupt` if an element that has no word is not 0."""
+    if live.silent is None:
+        return
+    for at in range(0, live.n, _LESS):
+        part = symbols[at : at + _LESS]
+        _, mask = live.part(at, at + part.size, part.size)
+        if mask is not None and part[~mask].any():
+            raise silent_error()
+
+
+def silent_error() -> Corrupt:
+    """Say that an element is not 0 that must be."""
+    return Corrupt("a value lies in a bucket whose norm is 0")
+
+
+@twinned("dense_string", by="symbols_of")
 def write(
     code: PrefixCode | TableCode,
-    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    symbols_of: SymbolsOf | np.ndarray,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
@@ -121,9 +142,9 @@ def write(
     Parameters
     ----------
     code : PrefixCode or TableCode
-    symbols_of : callable
-        Returns the symbols of a range of elements, where it may use an array of as many for it;
-        called on the threads of the pool.
+    symbols_of : callable or (n,) array
+        The symbols of all elements; or what returns those of a range, where it may use an array
+        of as many for it, and is called on the threads of the pool.
     dtype : dtype
         Of the symbols.
     live : Live
@@ -142,6 +163,7 @@ def write(
     offsets : (count + 1,) int64 array
         Bit of the string where each block begins, and where the last ends.
     """
+    get = parts_of(symbols_of)
     lengths = np.empty(-(-live.n // every), np.int64)
     chunk = live.chunk(dtype.itemsize > 1)
 
@@ -153,7 +175,7 @@ def write(
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
             bounds, mask = live.part(at, end, every)
-            symbols = symbols_of(at, end, room[: end - at])
+            symbols = get(at, end, room[: end - at])
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
@@ -170,6 +192,7 @@ def write(
     return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
 
 
+@twinned("dense_string", by="data")
 def read(
     code: PrefixCode | TableCode,
     data: np.ndarray,
@@ -280,7 +303,7 @@ def _spread(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return symbols, of bytes and what is too large for them, as an unsigned type."""
-    out = symbols.astype(dtype, copy=False)
+    out = symbols if symbols.dtype == dtype else symbols.astype(dtype)
     if wide.size:
         large = symbols == WIDE
         out[large] = wide[large]

@@ -1,10 +1,12 @@
 // Arithmetic of float32 that keeps subnormal numbers, whatever the compiler was told.
 //
 // CuPy compiles with -ftz=true: instructions on float32 then take subnormal numbers for zero, and
-// give zero for them. So comparisons are made on bits, and where a subnormal number may go in or
-// come out, the sum or product is taken in float64 and rounded here. That is the same number: 53
-// bits are enough for rounding twice to be rounding once (53 >= 2 * 24 + 2), and below 2^-126,
-// where fewer bits are left, sums are exact in float64 and products too.
+// give zero for them. So comparisons are made on bits; and where a subnormal number may go in or
+// come out, the instruction of a sum, product or quotient is written out. Where there are no such
+// instructions, as on the host, it is taken in float64 and rounded here. That is the same number:
+// 53 bits are enough for rounding twice to be rounding once (53 >= 2 * 24 + 2), and below 2^-126,
+// where fewer bits are left, sums and products are exact in float64, and quotients no nearer to the
+// middle of two numbers than 2^-48 of theirs.
 #pragma once
 #include "types.cuh"
 
@@ -57,7 +59,36 @@ __device__ __forceinline__ u32 nan_of(u32 a, u32 b) {
 
 __device__ __forceinline__ bool may_be_subnormal(u32 bits) { return (bits & EXPONENT) == 0; }
 
+#ifdef __CUDA_ARCH__
+
+// Instructions of PTX keep subnormal numbers unless they say .ftz, and rounded ones are never
+// contracted; what is written as one stays as it is.
+
 // a + b
+__device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
+    f32 sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(float_of(a)), "f"(float_of(b)));
+    return bits_of(sum);
+}
+
+// a * b
+__device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
+    f32 product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(float_of(a)), "f"(float_of(b)));
+    return bits_of(product);
+}
+
+// a / b
+__device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
+    f32 quotient;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(float_of(a)), "f"(float_of(b)));
+    return bits_of(quotient);
+}
+
+#else
+
+// The same where there is no such instruction.
+
 __device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
     u32 sum = bits_of(__fadd_rn(float_of(a), float_of(b)));
     if (may_be_subnormal(a) | may_be_subnormal(b) | may_be_subnormal(sum))
@@ -65,10 +96,6 @@ __device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
     return is_nan(sum) ? nan_of(a, b) : sum;
 }
 
-// a - b
-__device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }
-
-// a * b
 __device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
     u32 product = bits_of(__fmul_rn(float_of(a), float_of(b)));
     // A product just below 2^-126 may have been rounded up to it: then it is right as well.
@@ -94,3 +121,12 @@ __device__ __forceinline__ void store_four(u32* x, i64 i, i64 n, uint4 values) {
     if (i + 2 < n) x[i + 2] = values.z;
     if (i + 3 < n) x[i + 3] = values.w;
 }
+
+__device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
+    return narrowed(widened(a) / widened(b));
+}
+
+#endif
+
+// a - b
+__device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }

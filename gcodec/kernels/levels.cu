@@ -1,6 +1,7 @@
 // Twins of the kernels of levels.py: levels of a norm at random, and back.
 #include "floats.cuh"
 #include "philox.cuh"
+#include "report.cuh"
 
 static const f64 TINY = 0x1p-100;  // norm from which on the factors stay within float32
 
@@ -85,4 +86,21 @@ extern "C" __global__ void dequantize_part_uint32(
     const u32* symbols, i64 n, const u32* norms, i64 phase, i64 bucket, u32 s, f32 scale, i32 add,
     u32* out) {
     dequantize_each(symbols, n, norms, phase, bucket, s, scale, add, out);
+}
+
+// Whether symbols are those of levels up to s: reports the first that is not.
+template <class T>
+__device__ __forceinline__ void check_each(const T* symbols, i64 n, u32 s, u64* wrong) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
+        if (symbols[i] > 2 * s + 1 || symbols[i] == 1) report(wrong, i);
+}
+
+extern "C" __global__ void check_levels_uint8(const u8* symbols, i64 n, u32 s, u64* wrong) {
+    check_each(symbols, n, s, wrong);
+}
+extern "C" __global__ void check_levels_uint16(const u16* symbols, i64 n, u32 s, u64* wrong) {
+    check_each(symbols, n, s, wrong);
+}
+extern "C" __global__ void check_levels_uint32(const u32* symbols, i64 n, u32 s, u64* wrong) {
+    check_each(symbols, n, s, wrong);
 }
