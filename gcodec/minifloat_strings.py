@@ -16,7 +16,8 @@ from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import minifloat, pool
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.dense_string import Live, SymbolsOf
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
@@ -109,8 +110,6 @@ def _tabled(
         head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), plane_nbits(n, fmt))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if is_paired(fmt, found.code):
-            return codes[start:stop]
         symbols = codes[start:stop]
         if per_byte(fmt) == 2:
             unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
@@ -121,7 +120,12 @@ def _tabled(
             symbols = room
         return symbols
 
-    return tabled.write(found.table, symbols_of, live(n, fmt, found.code), head, n)
+    given: SymbolsOf | np.ndarray = symbols_of
+    if is_paired(fmt, found.code) or (per_byte(fmt) == 1 and found.code != "planes"):
+        given = codes
+    elif device_of(codes) is not None:  # which has room for all
+        given = unpack_fields(codes, n, FieldLayout(4))
+    return tabled.write(found.table, given, live(n, fmt, found.code), head, n)
 
 
 def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
@@ -231,7 +235,7 @@ class CodedPayload(NamedTuple):
         """Return what takes the symbols of the string and makes codes of them."""
 
         def pairs(at: int, symbols: np.ndarray) -> None:
-            if 2 * (at + symbols.size) > self.n and symbols[-1] & 15:
+            if 2 * (at + symbols.size) > self.n and host(symbols[-1:])[0] & 15:
                 raise Corrupt("the code behind the last element is not zero")
             take(2 * at, symbols)
 
@@ -244,7 +248,9 @@ class CodedPayload(NamedTuple):
                 signs &= np.uint8(1 << self.fmt.width - 1)
                 symbols >>= np.uint8(1)
                 symbols |= signs
-            if per_byte(self.fmt) == 2:
+            if per_byte(self.fmt) == 2 and device_of(symbols) is not None:
+                symbols = pack_fields(symbols, FieldLayout(4))
+            elif per_byte(self.fmt) == 2:
                 held = np.empty(-(-count // 2), np.uint8)
                 packer(4, True)(symbols, held, False)
                 symbols = held

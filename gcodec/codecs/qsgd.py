@@ -32,29 +32,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import level_strings
-from gcodec.arrays import empty_like_shape, nonfinite_error
+from gcodec.arrays import empty_like_shape
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
-from gcodec.errors import ParameterError, Truncated
+from gcodec.errors import ParameterError
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
 from gcodec.kernels.dense_string import Live, SymbolsOf, gathered, refuse_silent, widened
-from gcodec.kernels.device import device_of, host
+from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.norms import norms, read_norms, write_norms
-from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.norms import read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
+from gcodec.level_scales import NORM_NBITS, read_scale, scale_of
 from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 
-_NORM_NBITS = 32
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
 _RICE_GAP = Field("rice_gap", Integer(0, level_codes.MOST_RICE), "Rice parameter of the gaps")
 
@@ -142,7 +140,7 @@ class QSGD(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and of as many of the longest words."""
         longest = level_strings.longest_nbits(n, self.form, self.code, self.s)
-        return _NORM_NBITS * self._buckets(n) + longest
+        return NORM_NBITS * self._buckets(n) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
@@ -161,17 +159,8 @@ class QSGD(Codec):
         return -(-n // self._bucket(n))
 
     def _scale_of(self, values: np.ndarray) -> Scale:
-        """Find the norms of all buckets; refuse what is not finite."""
         kind: Any = self.norm
-        found = host(norms(values, self._bucket(values.size), kind))
-        largest = found.max(initial=0)  # NaN, if there is one
-        with np.errstate(over="ignore"):
-            decoded = np.float32(self.s) * np.float32(float(largest) / self.s)
-        if np.isfinite(decoded):
-            return Scale(found, self._bucket(values.size), self.s)
-        if all_finite(values):
-            raise ParameterError("x: its norm must not pass float32")
-        raise nonfinite_error(values)
+        return scale_of(values, self._bucket(values.size), kind, self.s)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         scale = self._scale_of(values)
@@ -310,21 +299,17 @@ class QSGD(Codec):
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
-        nbits = _NORM_NBITS * self._buckets(n)
-        if payload.nbits < nbits:
-            raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
-        check_padding(payload.data, payload.nbits)
-        return Scale(host(read_norms(payload.data[: nbits // 8])), self._bucket(n), self.s)
+        return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
 
     def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
         """Check what can be told of a dense form without reading its string."""
         plan = Plan(self.form, self.code, payload.scalars)
-        first = _NORM_NBITS * scale.norms.size
+        first = NORM_NBITS * scale.norms.size
         return DenseString.of(plan, self.s, payload.data, first, payload.nbits, _live(scale, n))
 
     def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
-        return SparseString(code, payload.data, _NORM_NBITS * scale.norms.size, payload.nbits)
+        return SparseString(code, payload.data, NORM_NBITS * scale.norms.size, payload.nbits)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":
@@ -348,8 +333,8 @@ class QSGD(Codec):
 
         count = self._buckets(n)
         found = yield from walk.checked(
-            *("norm", "norm", _NORM_NBITS, count, tell),
-            lambda: read_norms(payload.data[: _NORM_NBITS // 8 * count]),
+            *("norm", "norm", NORM_NBITS, count, tell),
+            lambda: read_norms(payload.data[: NORM_NBITS // 8 * count]),
         )
         scale, describe = Scale(found, self._bucket(n), self.s), dense
         if self.form == "sparse":

@@ -127,10 +127,10 @@ def silent_error() -> Corrupt:
     return Corrupt("a value lies in a bucket whose norm is 0")
 
 
-@twinned("dense_string", by="symbols_of")
+@twinned("dense_string", by="symbols")
 def write(
     code: PrefixCode | TableCode,
-    symbols_of: SymbolsOf | np.ndarray,
+    symbols: SymbolsOf | np.ndarray,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
@@ -142,7 +142,7 @@ def write(
     Parameters
     ----------
     code : PrefixCode or TableCode
-    symbols_of : callable or (n,) array
+    symbols : callable or (n,) array
         The symbols of all elements; or what returns those of a range, where it may use an array
         of as many for it, and is called on the threads of the pool.
     dtype : dtype
@@ -163,7 +163,7 @@ def write(
     offsets : (count + 1,) int64 array
         Bit of the string where each block begins, and where the last ends.
     """
-    get = parts_of(symbols_of)
+    get = parts_of(symbols)
     lengths = np.empty(-(-live.n // every), np.int64)
     chunk = live.chunk(dtype.itemsize > 1)
 
@@ -175,11 +175,11 @@ def write(
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
             bounds, mask = live.part(at, end, every)
-            symbols = get(at, end, room[: end - at])
+            part = get(at, end, room[: end - at])
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
-            ends = write_symbols(code, symbols if mask is None else symbols[mask], bounds, string)
+            ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
             lengths[at // every : -(-end // every)] = ends
             lengths[at // every + 1 : -(-end // every)] -= ends[:-1]
             lengths[at // every] -= before

@@ -33,10 +33,10 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
-@twinned("rans_string", by="symbols_of")
+@twinned("rans_string", by="symbols")
 def write(
     tables: WriteTables,
-    symbols_of: SymbolsOf | np.ndarray,
+    symbols: SymbolsOf | np.ndarray,
     n: int,
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
@@ -48,7 +48,7 @@ def write(
     ----------
     tables : WriteTables
         Every symbol must have a frequency.
-    symbols_of : callable or array
+    symbols : callable or array
         The symbols as an (n,) uint8 array, or uint16 with classes; or what returns those of a
         range, where it may use an array of as many for it, and is called on the threads of the
         pool.
@@ -67,7 +67,7 @@ def write(
         Of lead and string.
     runs : Runs
     """
-    get = parts_of(symbols_of)
+    get = parts_of(symbols)
     runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
     ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
@@ -77,9 +77,9 @@ def write(
         write_block, room = Writer(tables, size, lanes, vectors()), np.empty(size, dtype)
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
-            symbols = get(at, end, room[: end - at])
+            part = get(at, end, room[: end - at])
             told = at >> log2_run, runs.offsets, runs.states
-            block = write_block(symbols, 1 << log2_run, *told)
+            block = write_block(part, 1 << log2_run, *told)
             # If it goes on like this, the rest will find room too.
             string.reserve(int(_SPARE * block.size * max((stop - at) / BLOCK, 1)))
             used = int(string.state[0])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pytest
 from samples import anything, gradient, same
@@ -11,7 +9,6 @@ from samples import anything, gradient, same
 import gcodec
 from gcodec.kernels.device import Device
 
-TABLED = ("huffman", "rans")
 SPECS = (
     "qsgd",
     "qsgd:form=dense",
@@ -28,12 +25,6 @@ SPECS = (
 )
 
 
-def skip_without_counts(spec: str) -> None:
-    needs = any(f"code={code}" in spec for code in TABLED)
-    if needs and importlib.util.find_spec("gcodec.cuda.byte_counts") is None:
-        pytest.skip("bytes are not counted on a device yet")
-
-
 def sample(n: int) -> np.ndarray:
     """Buckets of norm 0 and of tiny norms among others; finite norms."""
     x = np.clip(gradient(n), -1e9, 1e9)
@@ -44,7 +35,6 @@ def sample(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_frames(gpu: Device, spec: str) -> None:
-    skip_without_counts(spec)
     for n in (0, 1, 37, 4097, 9001):
         x = sample(n)
         there = gpu.to_device(x)
@@ -57,7 +47,6 @@ def test_frames(gpu: Device, spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:form=sparse", "qsgd:code=rans"])
 def test_seek_tables(gpu: Device, spec: str) -> None:
-    skip_without_counts(spec)
     x = np.random.default_rng(2).standard_normal(70_000).astype(np.float32).reshape(700, 100)
     there = gpu.to_device(x)
     frame = gcodec.encode(there, spec, seed=1)
