@@ -68,14 +68,14 @@ __device__ __forceinline__ bool may_be_subnormal(u32 bits) { return (bits & EXPO
 __device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
     f32 sum;
     asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(float_of(a)), "f"(float_of(b)));
-    return bits_of(sum);
+    return is_nan(bits_of(sum)) ? nan_of(a, b) : bits_of(sum);
 }
 
 // a * b
 __device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
     f32 product;
     asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(float_of(a)), "f"(float_of(b)));
-    return bits_of(product);
+    return is_nan(bits_of(product)) ? nan_of(a, b) : bits_of(product);
 }
 
 // a / b
@@ -104,6 +104,15 @@ __device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
     return is_nan(product) ? nan_of(a, b) : product;
 }
 
+__device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
+    return narrowed(widened(a) / widened(b));
+}
+
+#endif
+
+// a - b
+__device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }
+
 // Elements i to i + 3 of n, those behind the end as `fill`; at once where they lie on 16 bytes.
 __device__ __forceinline__ uint4 load_four(const u32* x, i64 i, i64 n, u32 fill) {
     if (i + 4 <= n && ((u64)(x + i) & 15) == 0) return *(const uint4*)(x + i);
@@ -121,12 +130,3 @@ __device__ __forceinline__ void store_four(u32* x, i64 i, i64 n, uint4 values) {
     if (i + 2 < n) x[i + 2] = values.z;
     if (i + 3 < n) x[i + 3] = values.w;
 }
-
-__device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
-    return narrowed(widened(a) / widened(b));
-}
-
-#endif
-
-// a - b
-__device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }

@@ -10,10 +10,7 @@ __device__ __forceinline__ bool is_sent(u32 x, u32 scale, u32 word) {
     u32 size = x & MAGNITUDE;
     if (size >= scale) return true;
     // A quotient below 2^-126 sends nothing, so it may be taken for zero.
-    u32 r = may_be_subnormal(size) | may_be_subnormal(scale)
-                ? narrowed(__ddiv_rn(widened(size), widened(scale)))
-                : bits_of(__fdiv_rn(float_of(size), float_of(scale)));
-    i32 bound = __float2int_rz(__fmul_rn(float_of(r), 0x1p31f));
+    i32 bound = __float2int_rz(__fmul_rn(float_of(divide_bits(size, scale)), 0x1p31f));
     return (i32)(word >> 1) < bound;
 }
 
