@@ -41,7 +41,8 @@ from gcodec.fields import minifloats
 from gcodec.fields.walk import Piece, Walk
 from gcodec.gennorm import RULES
 from gcodec.kernels import minifloat, minifloat_tensor
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.device import device_of
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer
@@ -179,8 +180,8 @@ class MiniFloatCodec(Codec):
 
     @property
     def on_device(self) -> bool:
-        """Whether codes are kept as they are, in half bytes or bytes, and have one scale."""
-        return self.code == "none" and not self.block and self._format.width in (4, 8)
+        """Whether codes are written in one piece, without contexts, and have one scale."""
+        return self.code in ("none", "huffman", "pair", "rans") and not self.block
 
     # --- quantise
 
@@ -267,7 +268,7 @@ class MiniFloatCodec(Codec):
             minifloat.check(codes, n, fmt)
         else:
             string = self._string(payload, n)
-            codes = aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8)
+            codes = empty_beside(minifloat.codes_nbytes(n, fmt), np.uint8, payload.data)
 
             def take(at: int, part: np.ndarray) -> None:
                 start = minifloat.codes_nbytes(at, fmt)
@@ -281,7 +282,7 @@ class MiniFloatCodec(Codec):
         return read_factors(payload, n, cast(float, self.scale), self.block, self._format)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        if self.code == "none":
+        if self.code == "none" or device_of(payload.data) is not None:
             return super()._decode(payload, n, out)
         # No code need be kept: each range is dequantised where it is read.
         fmt, string = self._format, self._string(payload, n)
