@@ -180,9 +180,8 @@ class MiniFloatCodec(Codec):
 
     @property
     def on_device(self) -> bool:
-        """Whether there is one scale, and what is coded is made of codes as they are kept."""
-        whole = self.code == "none" and self._format.width in (4, 8)
-        return not self.block and (whole or self.code in ("huffman", "pair", "rans"))
+        """Whether codes are written in one piece, without contexts, and have one scale."""
+        return self.code in ("none", "huffman", "pair", "rans") and not self.block
 
     # --- quantise
 
