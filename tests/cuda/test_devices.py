@@ -189,8 +189,8 @@ def test_twins_have_the_same_arguments(shell: tuple[str, Any]) -> None:
 
 def test_sources_lie_beside_what_they_are_twins_of() -> None:
     for path in devices.SOURCES.glob("*.cu"):
-        # Sums before each of many numbers are no kernel of the host's.
-        assert path.with_suffix(".py").exists() or path.stem == "scan", path
+        # The host has other ways for these.
+        assert path.with_suffix(".py").exists() or path.stem in ("scan", "dct_forward"), path
     assert len({name for _, name in shim.kernels()}) == len(list(shim.kernels()))
 
 
