@@ -20,8 +20,9 @@ from gcodec.entropy.word_string import Take, WordString
 from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.dense_string import Live, SymbolsOf
+from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.levels import symbol_dtype
+from gcodec.kernels.live import Live, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.units import UnitCode
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
@@ -234,7 +235,7 @@ class DenseString(NamedTuple):
         def checked(at: int, part: np.ndarray) -> None:
             _, mask = self.live.part(at, at + part.size, part.size)
             if mask is not None and part[~mask].any():
-                raise dense_string.silent_error()
+                raise silent_error()
             taken(at, part)
 
         words = self.live.words
@@ -251,7 +252,7 @@ class DenseString(NamedTuple):
             symbols[at : at + part.size] = part
 
         end = self.string.read(keep, seek, bits_follow=bits_follow)
-        dense_string.spread(symbols, self.live, taken)
+        spread(symbols, self.live, taken)
         return end
 
     @property

@@ -39,9 +39,10 @@ from gcodec.errors import ParameterError
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
-from gcodec.kernels.dense_string import Live, SymbolsOf, gathered, refuse_silent, widened
+from gcodec.kernels.dense_string import SymbolsOf, widened
 from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
+from gcodec.kernels.live import Live, gathered, refuse_silent
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.norms import read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values

@@ -44,7 +44,7 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, scalar_quantize, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.philox import check_seed

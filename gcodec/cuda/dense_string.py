@@ -11,8 +11,8 @@ from gcodec.cuda.codewords import NO_ERROR, raise_status, read_tables, rule_of, 
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import sums_before
 from gcodec.errors import ParameterError
-from gcodec.kernels.dense_string import Live
 from gcodec.kernels.device import Device
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
 

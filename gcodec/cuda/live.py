@@ -1,4 +1,4 @@
-"""Launchers of live.cu; see `gcodec.kernels.dense_string`."""
+"""Launchers of live.cu; see `gcodec.kernels.live`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
-from gcodec.kernels.dense_string import Live, silent_error
 from gcodec.kernels.device import Device
+from gcodec.kernels.live import Live, silent_error
 
 
 def gathered(symbols: Any, live: Live) -> Any:

@@ -17,8 +17,9 @@ from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.dense_string import Live, SymbolsOf
+from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import host, placed
+from gcodec.kernels.live import Live
 from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES

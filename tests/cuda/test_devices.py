@@ -191,15 +191,14 @@ def test_twins_have_the_same_arguments(shell: tuple[str, Any]) -> None:
     here, there = (inspect.signature(f).parameters.values() for f in (function, twin))
     # On a device all symbols are there at once; on the host a callable gives some at a time.
     assert [(p.name.removesuffix("_of"), p.kind, p.default) for p in here] == [
-        (p.name, p.kind, p.default) for p in there
+        (p.name.removesuffix("_of"), p.kind, p.default) for p in there
     ]
 
 
 def test_sources_lie_beside_what_they_are_twins_of() -> None:
-    alone = {
-        path.stem for path in devices.SOURCES.glob("*.cu") if not path.with_suffix(".py").exists()
-    }
-    assert alone <= {"scan"}  # which NumPy does on the host
+    for path in devices.SOURCES.glob("*.cu"):
+        # The host has other ways for these.
+        assert path.with_suffix(".py").exists() or path.stem in ("scan", "dct_forward"), path
     assert len({name for _, name in shim.kernels()}) == len(list(shim.kernels()))
 
 

@@ -11,10 +11,10 @@ import gcodec
 from gcodec.cuda.scan import maxima_before, sums_before
 from gcodec.kernels import dense_string
 from gcodec.kernels.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
-from gcodec.kernels.dense_string import Live
 from gcodec.kernels.device import Device
 from gcodec.kernels.level_codes import word_code
 from gcodec.kernels.levels import symbol_dtype
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
 
