@@ -50,7 +50,7 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
     from gcodec.entropy.tabled import String, Table, write
     from gcodec.kernels.bit_string import BitString
     from gcodec.kernels.byte_counts import byte_counts
-    from gcodec.kernels.dense_string import Live
+    from gcodec.kernels.live import Live
 
     live, counts, alphabet = Live.all(x.size), byte_counts(x), np.arange(256).astype(np.uint8)
     for kind in ("huffman", "rans"):

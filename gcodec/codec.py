@@ -23,7 +23,7 @@ from gcodec.arrays import (
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.hooks import Hooks, Symbols
-from gcodec.kernels.device import device_of
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.philox import check_seed
 from gcodec.kinds import binary32, check_number
 from gcodec.payload import Payload
@@ -196,6 +196,8 @@ class Codec(Hooks):
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
         self._check_device(payload.data)
+        if self.symbols_on_host:
+            payload = payload._replace(data=host(payload.data))
         device = device_of(payload.data)
         data = device.flat(payload.data) if device else np.ascontiguousarray(payload.data)
         if data.dtype != np.uint8:

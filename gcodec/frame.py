@@ -243,11 +243,15 @@ class Frame:
             target = writable(out, "out", self.dtype, self.shape)
         if like is not None:
             dtype = dtype_like(like, self.shape)
-        payload = self._payload_on(device_of(target) if like is None else device_like(like))
+        device = device_of(target) if like is None else device_like(like)
+        payload = self._payload_on(device)
         if target is not None and dtype == "float32" and is_flat(target):
             self.codec._decode(payload, self.size, target.reshape(-1))
             return out
-        values = self.codec._decode(payload, self.size)
+        room = None
+        if device is not None and self.codec.symbols_on_host:
+            room = device.empty(self.size, np.float32)
+        values = self.codec._decode(payload, self.size, room)
         if device_of(values) is not None and target is None:
             values = outlet(convert.round_to(values, self.dtype), dtype)
             return as_library_of(values.reshape(self.shape), like)
@@ -262,12 +266,14 @@ class Frame:
     def _payload_on(self, device: Device | None) -> Payload:
         """Return the payload with its data on a device, or for None on the host."""
         payload = self.payload
+        if device is not None and not self.codec.on_device:
+            raise no_twin(str(self.codec))
+        if self.codec.symbols_on_host:
+            device = None
         if device_of(payload.data) is device:
             return payload
         if device is None:
             return payload._replace(data=host(payload.data))
-        if not self.codec.on_device:
-            raise no_twin(str(self.codec))
         return payload._replace(data=device.to_device(payload.data))
 
     def decode_range(self, start: int, stop: int) -> np.ndarray:

@@ -27,6 +27,7 @@ import numpy as np
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import ParameterError
 from gcodec.kernels.log_histogram import FINITE, SHIFT, log_histogram
+from gcodec.kernels.runs import take_runs
 from gcodec.kernels.scale_errors import Binned, Ladder, bin_edges, moments, squared_error
 from gcodec.minifloats import MiniFloat
 
@@ -280,7 +281,7 @@ def sample(values: np.ndarray, most: int = MANY, together: int = _RUN) -> np.nda
     # A run lies anywhere in its share: what repeats in a tensor must not repeat in the sample.
     anywhere = shares[:-1] * 0x9E3779B1 % (1 << 32)
     chosen = starts[:-1] + (anywhere * np.diff(starts) >> 32)
-    return values[: runs * together].reshape(runs, together)[chosen].ravel()
+    return take_runs(values, chosen, together)
 
 
 def _polynomial(beta: float) -> float:

@@ -68,6 +68,11 @@ class Hooks(Parameters):
         """Whether arrays on a CUDA device are coded there."""
         return False
 
+    @property
+    def symbols_on_host(self) -> bool:
+        """Whether symbols and payload are on the host, as few, though the tensor is not."""
+        return False
+
     def _check_device(self, *arrays: Any) -> None:
         """Raise TypeError if one of the arrays is on a device where the codec does not work."""
         if device_of(*arrays) is not None and not self.on_device:

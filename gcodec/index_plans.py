@@ -13,7 +13,7 @@ from gcodec.index_strings import CODES, TABLED, alphabet, lasts_of
 from gcodec.kernels import bitmap, elias_fano, gap_classes, gap_rice
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 Front = tuple[np.ndarray, int]  # bytes and bits of what a payload begins with

@@ -20,7 +20,7 @@ from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.kernels import bitmap, elias_fano, gap_classes, gap_rice, pool
 from gcodec.kernels.codewords import TRUNCATED
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.seek import Blocks, SeekTable
 from gcodec.shares import MOST
 

@@ -7,7 +7,7 @@ scales. These are dense, have tables, and exist where a symbol is a byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +17,13 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import Take, WordString
-from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.levels import symbol_dtype
+from gcodec.kernels.live import Live, silent_error, spread
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.units import UnitCode
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
@@ -32,8 +33,6 @@ CODES = ("omega", "rice", "packed", *OF_BYTES)
 MOST_OF_BYTES = 127  # the largest s of which symbols are bytes
 
 _NONE = np.empty(0, np.uint64)
-
-SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
 class Plan(NamedTuple):
@@ -103,7 +102,7 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
 
 
 def write_dense(
-    plan: Plan, s: int, symbols_of: SymbolsOf, live: Live, lead: int
+    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray, live: Live, lead: int
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write the string of a dense form.
 
@@ -111,7 +110,7 @@ def write_dense(
     ----------
     plan : Plan
     s : int
-    symbols_of : callable
+    symbols_of : callable or array
         See `dense_string.write`. With "rans" all elements must be live.
     live : Live
     lead : int
@@ -236,7 +235,7 @@ class DenseString(NamedTuple):
         def checked(at: int, part: np.ndarray) -> None:
             _, mask = self.live.part(at, at + part.size, part.size)
             if mask is not None and part[~mask].any():
-                raise Corrupt("a value lies in a bucket whose norm is 0")
+                raise silent_error()
             taken(at, part)
 
         words = self.live.words
@@ -244,13 +243,16 @@ class DenseString(NamedTuple):
             return self.string.read(checked, seek, bits_follow=bits_follow)
         if self.live.silent is None or (self._skips_silent and words):
             return self.string.read(taken, seek, bits_follow=bits_follow)
-        symbols = np.empty(words, np.uint8) if room is None else room[:words]
+        if room is None:
+            beside = self.string.data if isinstance(self.string, String) else None
+            room = empty_beside(words, np.uint8, beside)
+        symbols = room[:words]
 
         def keep(at: int, part: np.ndarray) -> None:
             symbols[at : at + part.size] = part
 
         end = self.string.read(keep, seek, bits_follow=bits_follow)
-        self.live.spread(symbols, taken)
+        spread(symbols, self.live, taken)
         return end
 
     @property

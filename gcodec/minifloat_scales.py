@@ -9,8 +9,11 @@ import numpy as np
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import Corrupt, Truncated
 from gcodec.gennorm import ENOUGH, Rule, sample, scale_of
-from gcodec.kernels import arithmetic, block_scales, minifloat
+from gcodec.kernels import arithmetic, block_scales, minifloat, minifloat_tensor, pool
 from gcodec.kernels.block_scales import choose_factors, scales_of
+from gcodec.kernels.device import host
+from gcodec.kernels.lanes import BLOCK
+from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kinds import binary32
 from gcodec.minifloats import MiniFloat
@@ -44,6 +47,32 @@ class Scales(NamedTuple):
         """Make them of the scale, whose sign does not matter, and the bytes of the blocks."""
         one = np.float32(abs(scale))
         return cls(one, block, scales_of(one, factors))
+
+    def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> np.ndarray | None:
+        """Return the codes of a tensor, None if not all of it is finite; see `quantize`."""
+        if not self.block:
+            return minifloat_tensor.quantize(x, self.one, fmt)
+        out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
+
+        def task(start: int, stop: int) -> bool:
+            part = minifloat.part_of(out, start, stop, fmt)
+            return self.quantize(x[start:stop], start, fmt, part)
+
+        return out if all(pool.run(task, x.size, BLOCK)) else None
+
+    def dequantize_all(
+        self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None = None
+    ) -> None:
+        """Dequantise a tensor, on the threads of the pool; see `dequantize`."""
+        if not self.block:
+            minifloat_tensor.dequantize(codes, self.one, fmt, out, add)
+            return
+
+        def task(start: int, stop: int) -> None:
+            part = minifloat.part_of(codes, start, stop, fmt)
+            self.dequantize(part, start, fmt, out[start:stop], add)
+
+        pool.run(task, out.size, BLOCK)
 
     def quantize(self, x: np.ndarray, first: int, fmt: MiniFloat, out: np.ndarray) -> bool:
         """Quantise elements from number `first` on; see `kernels.minifloat.quantize`.
@@ -108,9 +137,10 @@ def scale_for(
     """
     if not isinstance(scale, str):
         return scale
-    some, kept = sample(values), None if residual is None else sample(residual)
+    # It is searched on the host, wherever the tensor is.
+    some, kept = host(sample(values)), None if residual is None else host(sample(residual))
     if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
-        some, kept = values, residual
+        some, kept = host(values), None if residual is None else host(residual)
     if kept is not None and decay is not None:
         some = arithmetic.corrected(some, kept, decay)
     return binary32(scale_of(some, fmt, cast(Rule, scale)))
@@ -162,6 +192,8 @@ def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFl
         If they are not there, or if a code may stand for what passes float32.
     """
     count = blocks(n, block)
+    if not count:
+        return NO_FACTORS
     if payload.nbits < 8 * count:
         raise Truncated(f"the payload has {payload.nbits} bits, but {count} blocks a byte each")
     with np.errstate(over="ignore"):

@@ -14,12 +14,13 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels import minifloat, pool
+from gcodec.kernels import minifloat, minifloat_tensor, pool
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.device import device_of, host
+from gcodec.kernels.live import Live
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.minifloat_block import per_byte
-from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
+from gcodec.kernels.pack import FieldLayout, pack_fields, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
     KINDS,
     Plan,
@@ -121,7 +122,15 @@ def _tabled(
             symbols = room
         return symbols
 
-    return tabled.write(found.table, symbols_of, live(n, fmt, found.code), head, n)
+    given = symbols_of if device_of(codes) is None else _all_symbols(codes, n, fmt, found.code)
+    return tabled.write(found.table, given, live(n, fmt, found.code), head, n)
+
+
+def _all_symbols(codes: np.ndarray, n: int, fmt: MiniFloat, code: str) -> np.ndarray:
+    """Return the symbols of codes on a device, where there is memory for all at once."""
+    if is_paired(fmt, code) or per_byte(fmt) == 1:
+        return codes
+    return unpack_fields(codes, n, FieldLayout(4))
 
 
 def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
@@ -231,7 +240,7 @@ class CodedPayload(NamedTuple):
         """Return what takes the symbols of the string and makes codes of them."""
 
         def pairs(at: int, symbols: np.ndarray) -> None:
-            if 2 * (at + symbols.size) > self.n and symbols[-1] & 15:
+            if 2 * (at + symbols.size) > self.n and host(symbols[-1:])[0] & 15:
                 raise Corrupt("the code behind the last element is not zero")
             take(2 * at, symbols)
 
@@ -245,9 +254,7 @@ class CodedPayload(NamedTuple):
                 symbols >>= np.uint8(1)
                 symbols |= signs
             if per_byte(self.fmt) == 2:
-                held = np.empty(-(-count // 2), np.uint8)
-                packer(4, True)(symbols, held, False)
-                symbols = held
+                symbols = minifloat_tensor.in_halves(symbols)
             if self.code == "planes":
                 minifloat.check(symbols, count, self.fmt)
             take(at, symbols)

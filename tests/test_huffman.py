@@ -29,7 +29,7 @@ from gcodec.kernels import (
 )
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import WIDE, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix_write import write_symbols
 from gcodec.kernels.table_code import TableCode

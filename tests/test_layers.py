@@ -24,7 +24,13 @@ LAYERS = [
     {"contexts"},
     {"aims", "step_search", "minifloat_plans"},
     {
-        *("scalar_levels", "level_strings", "minifloat_strings", "minifloat_scales"),
+        *(
+            "scalar_levels",
+            "level_scales",
+            "level_strings",
+            "minifloat_strings",
+            "minifloat_scales",
+        ),
         *("index_strings", "sparse_values", "ternary_symbols"),
     },
     {"index_plans", "fields", "trellis_levels", "random_levels", "step_targets"},

@@ -17,7 +17,7 @@ from gcodec import Corrupt, FormatError, Truncated
 from gcodec.kernels import bit_string, dense_string, pool, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix_write import write_symbols

@@ -145,6 +145,16 @@ class DCT8(Codec):
             count, size = self._chunks(n).count, self._chunks(n).size
         return strings.longest_nbits(count, size, min(self.k, size), self.values, self.index)
 
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def symbols_on_host(self) -> bool:
+        """True: few coefficients are sent."""
+        return True
+
     def _quantize(self, values: np.ndarray, seed: int, prior: DCT8Symbols | None) -> DCT8Symbols:
         cut = self._chunks(values.size)
         found = transform.select(values, cut, min(self.k, cut.size))

@@ -40,9 +40,9 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields import minifloats
 from gcodec.fields.walk import Piece, Walk
 from gcodec.gennorm import RULES
-from gcodec.kernels import minifloat, pool
-from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels import minifloat, minifloat_tensor
+from gcodec.kernels.device import device_of
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer
@@ -178,25 +178,27 @@ class MiniFloatCodec(Codec):
         """Return how many bytes are coded: one for each element, or each pair."""
         return minifloat_plans.coded(n, self._format, self.code)
 
+    @property
+    def on_device(self) -> bool:
+        """Whether codes are written in one piece, without contexts, and have one scale."""
+        return self.code in ("none", "huffman", "pair", "rans") and not self.block
+
     # --- quantise
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
     ) -> MiniFloatSymbols:
         fmt, block = self._format, self.block
+        factors = NO_FACTORS
         if block:
-            symbols = self._empty_symbols(values.size, *found_for(values, block, fmt, self.scale))
+            scale, factors = found_for(values, block, fmt, self.scale)
         else:
-            symbols = self._empty_symbols(values.size, scale_for(values, fmt, self.scale))
-        scales = self._scales(symbols)
-
-        def task(start: int, stop: int) -> bool:
-            part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            return scales.quantize(values[start:stop], start, fmt, part)
-
-        if not all(pool.run(task, values.size, BLOCK)):
+            scale = scale_for(values, fmt, self.scale)
+        codes = Scales.of(scale, block, factors).quantize_all(values, fmt)
+        if codes is None:
             raise nonfinite_error(values)
-        return symbols
+        n = values.size
+        return MiniFloatSymbols(codes, scale, n, factors, self._shape_of(n))
 
     def _quantize_residual(
         self,
@@ -212,24 +214,10 @@ class MiniFloatCodec(Codec):
             symbols = super()._quantize_residual(tensor, residual, decay, seed, prior)
             return symbols
         check_corrected(values, residual, decay)
-        symbols = self._empty_symbols(
-            values.size, scale_for(values, self._format, self.scale, residual, decay)
-        )
-        fmt, scale = self._format, self._scales(symbols).one
-
-        def task(start: int, stop: int) -> None:
-            part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            here = values[start:stop], residual[start:stop]
-            minifloat.quantize_residual(*here, decay, scale, fmt, part)
-
-        pool.run(task, values.size, BLOCK)
-        return symbols
-
-    def _empty_symbols(
-        self, n: int, scale: float, factors: np.ndarray = NO_FACTORS
-    ) -> MiniFloatSymbols:
-        codes = aligned_empty(minifloat.codes_nbytes(n, self._format), np.uint8)
-        return MiniFloatSymbols(codes, scale, n, factors, self._shape_of(n))
+        n, scale = values.size, scale_for(values, self._format, self.scale, residual, decay)
+        how = np.float32(abs(scale)), self._format
+        codes = minifloat_tensor.quantize_residual(values, residual, decay, *how)
+        return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
 
     def _scales(self, symbols: MiniFloatSymbols) -> Scales:
         return Scales.of(symbols.scale, self.block, symbols.factors)
@@ -251,14 +239,7 @@ class MiniFloatCodec(Codec):
         self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
-        fmt, scales = self._format, self._scales(symbols)
-        stream = add is None and minifloat.streams(out, fmt)
-
-        def task(start: int, stop: int) -> None:
-            part = minifloat.part_of(symbols.codes, start, stop, fmt)
-            scales.dequantize(part, start, fmt, out[start:stop], add, stream=stream)
-
-        pool.run(task, out.size, BLOCK)
+        self._scales(symbols).dequantize_all(symbols.codes, self._format, out, add)
 
     def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
         nbytes = minifloat.codes_nbytes(n, self._format)
@@ -287,7 +268,7 @@ class MiniFloatCodec(Codec):
             minifloat.check(codes, n, fmt)
         else:
             string = self._string(payload, n)
-            codes = aligned_empty(minifloat.codes_nbytes(n, fmt), np.uint8)
+            codes = empty_beside(minifloat.codes_nbytes(n, fmt), np.uint8, payload.data)
 
             def take(at: int, part: np.ndarray) -> None:
                 start = minifloat.codes_nbytes(at, fmt)
@@ -301,7 +282,7 @@ class MiniFloatCodec(Codec):
         return read_factors(payload, n, cast(float, self.scale), self.block, self._format)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        if self.code == "none":
+        if self.code == "none" or device_of(payload.data) is not None:
             return super()._decode(payload, n, out)
         # No code need be kept: each range is dequantised where it is read.
         fmt, string = self._format, self._string(payload, n)

@@ -32,28 +32,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import level_strings
-from gcodec.arrays import empty_like_shape, nonfinite_error
+from gcodec.arrays import empty_like_shape
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
-from gcodec.errors import ParameterError, Truncated
+from gcodec.errors import ParameterError
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
-from gcodec.kernels.dense_string import Live, widened
+from gcodec.kernels.dense_string import SymbolsOf, widened
+from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
-from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.norms import norms, read_norms, write_norms
-from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.live import Live, gathered, refuse_silent
+from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.norms import read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
-from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString, SymbolsOf
+from gcodec.level_scales import NORM_NBITS, read_scale, scale_of
+from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 
-_NORM_NBITS = 32
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
 _RICE_GAP = Field("rice_gap", Integer(0, level_codes.MOST_RICE), "Rice parameter of the gaps")
 
@@ -128,6 +128,11 @@ class QSGD(Codec):
         """True."""
         return True
 
+    @property
+    def on_device(self) -> bool:
+        """Whether symbols have no classes."""
+        return self.code not in ("context", "auto")
+
     def variance(self, n: int) -> float:
         """Return min(d/4s², √d/s) for d elements in a bucket (Lemma 3.1, with p(1 − p) ≤ 1/4)."""
         d = min(self._bucket(n), max(n, 1))
@@ -136,7 +141,7 @@ class QSGD(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and of as many of the longest words."""
         longest = level_strings.longest_nbits(n, self.form, self.code, self.s)
-        return _NORM_NBITS * self._buckets(n) + longest
+        return NORM_NBITS * self._buckets(n) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
@@ -155,30 +160,22 @@ class QSGD(Codec):
         return -(-n // self._bucket(n))
 
     def _scale_of(self, values: np.ndarray) -> Scale:
-        """Find the norms of all buckets; refuse what is not finite."""
-        found = norms(values, self._bucket(values.size), self.norm)  # type: ignore[arg-type]
-        largest = found.max(initial=0)  # NaN, if there is one
-        with np.errstate(over="ignore"):
-            decoded = np.float32(self.s) * np.float32(float(largest) / self.s)
-        if np.isfinite(decoded):
-            return Scale(found, self._bucket(values.size), self.s)
-        if all_finite(values):
-            raise ParameterError("x: its norm must not pass float32")
-        raise nonfinite_error(values)
+        kind: Any = self.norm
+        return scale_of(values, self._bucket(values.size), kind, self.s)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         scale = self._scale_of(values)
-        out = aligned_empty(values.size, levels.symbol_dtype(self.s))
+        out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
 
         def task(start: int, stop: int) -> None:
             levels.quantize(values[start:stop], scale, seed, start, out[start:stop])
 
-        pool.run(task, values.size)
+        pool.run(task, values.size, beside=values)
         return QSGDSymbols(scale.norms, out, self._shape_of(values.size))
 
     def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
-        if self.form != "dense" or self.code not in ("omega", "packed"):
-            return super()._encode(values, seed, prior)
+        if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
+            return self._packed(self._quantize(values, seed, prior))
         # No symbol need be kept: each range is quantised where it is written.
         scale = self._scale_of(values)
 
@@ -215,7 +212,7 @@ class QSGD(Codec):
             part = symbols.levels[start:stop]
             levels.dequantize(part, scale, start, out[start:stop], add, stream=stream)
 
-        pool.run(task, out.size, 32)
+        pool.run(task, out.size, 32, out)
 
     def _checked_scale(self, symbols: QSGDSymbols, n: int) -> Scale:
         fits = symbols.levels.size == n and symbols.norms.size == self._buckets(n)
@@ -227,13 +224,13 @@ class QSGD(Codec):
         # No symbol need be kept: each range is dequantised where it is read.
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
-            values = empty_like_shape(n) if out is None else out
+            values = empty_like_shape(n, payload.data) if out is None else out
             values[:] = 0
             place_scaled = partial(place_values, scale=scale, out=values)
             self._sparse_string(payload, scale).read(place_scaled, payload.seek)
             return values
         string = self._dense_string(payload, scale, n)
-        values = empty_like_shape(n) if out is None else out
+        values = empty_like_shape(n, payload.data) if out is None else out
         stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
@@ -246,9 +243,13 @@ class QSGD(Codec):
     # --- pack
 
     def _pack(self, symbols: QSGDSymbols) -> Payload:
+        levels.check_dtype(symbols.levels, self.s)
+        levels.check(symbols.levels, self.s)
+        return self._packed(symbols)
+
+    def _packed(self, symbols: QSGDSymbols) -> Payload:
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
-        levels.check(parts, self.s)
         live = _live(scale, parts.size)
         plan = level_strings.plan(parts, self.s, live, self.form, self.code)
         if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
@@ -260,11 +261,13 @@ class QSGD(Codec):
             made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
             return self._payload(scale, plan, *made)
         if plan.code == "rans":  # which knows nothing of elements that have no symbol
-            parts = live.gathered(parts)
+            parts = gathered(parts, live)
             live = Live.all(parts.size)
-        return self._dense(scale, plan, lambda i, j, room: parts[i:j], live)
+        return self._dense(scale, plan, parts, live)
 
-    def _dense(self, scale: Scale, plan: Plan, symbols_of: SymbolsOf, live: Live) -> Payload:
+    def _dense(
+        self, scale: Scale, plan: Plan, symbols_of: SymbolsOf | np.ndarray, live: Live
+    ) -> Payload:
         """Write the payload of a dense form."""
         made = level_strings.write_dense(plan, self.s, symbols_of, live, 4 * scale.norms.size)
         return self._payload(scale, plan, *made)
@@ -281,12 +284,13 @@ class QSGD(Codec):
     def _unpack(self, payload: Payload, n: int) -> QSGDSymbols:
         scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
         if self.form == "sparse":
-            out = np.zeros(n, dtype)
+            out = empty_beside(n, dtype, payload.data)
+            out[:] = 0
             self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
-            _live(scale, n).refuse_silent(out)
+            refuse_silent(out, _live(scale, n))
             return QSGDSymbols(scale.norms, out, self._shape_of(n))
         string = self._dense_string(payload, scale, n)
-        out = aligned_empty(n, dtype)
+        out = empty_beside(n, dtype, payload.data)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             out[at : at + small.size] = widened(small, wide, dtype)
@@ -296,21 +300,17 @@ class QSGD(Codec):
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
-        nbits = _NORM_NBITS * self._buckets(n)
-        if payload.nbits < nbits:
-            raise Truncated(f"the payload has {payload.nbits} bits, the norms {nbits}")
-        check_padding(payload.data, payload.nbits)
-        return Scale(read_norms(payload.data[: nbits // 8]), self._bucket(n), self.s)
+        return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
 
     def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
         """Check what can be told of a dense form without reading its string."""
         plan = Plan(self.form, self.code, payload.scalars)
-        first = _NORM_NBITS * scale.norms.size
+        first = NORM_NBITS * scale.norms.size
         return DenseString.of(plan, self.s, payload.data, first, payload.nbits, _live(scale, n))
 
     def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
-        return SparseString(code, payload.data, _NORM_NBITS * scale.norms.size, payload.nbits)
+        return SparseString(code, payload.data, NORM_NBITS * scale.norms.size, payload.nbits)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":
@@ -334,8 +334,8 @@ class QSGD(Codec):
 
         count = self._buckets(n)
         found = yield from walk.checked(
-            *("norm", "norm", _NORM_NBITS, count, tell),
-            lambda: read_norms(payload.data[: _NORM_NBITS // 8 * count]),
+            *("norm", "norm", NORM_NBITS, count, tell),
+            lambda: read_norms(payload.data[: NORM_NBITS // 8 * count]),
         )
         scale, describe = Scale(found, self._bucket(n), self.s), dense
         if self.form == "sparse":

@@ -127,13 +127,23 @@ class RandomK(Codec):
         k = self._sent(n)
         return np.float32(n / k if self.unbiased_ == "yes" and k else 1)
 
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def symbols_on_host(self) -> bool:
+        """True: few elements are sent."""
+        return True
+
     # --- quantise
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
         if not all_finite(values):
             raise nonfinite_error(values)
         positions = draw(values.size, self._sent(values.size), seed)
-        return self._rounded(scatter.take(values, positions), values.size, seed)
+        return self._rounded(scatter.take_to_host(values, positions), values.size, seed)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
         """Quantise (k,) values that are sent of n."""
@@ -149,7 +159,8 @@ class RandomK(Codec):
         check_corrected(tensor.values, residual, decay)
         n = residual.size
         positions = draw(n, self._sent(n), seed)
-        x, error = scatter.take(tensor.values, positions), scatter.take(residual, positions)
+        x = scatter.take_to_host(tensor.values, positions)
+        error = scatter.take_to_host(residual, positions)
         values = arithmetic.corrected(x, error, decay)
         symbols = self._rounded(values, n, seed)
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)

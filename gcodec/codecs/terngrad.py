@@ -44,7 +44,8 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, scalar_quantize, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits, moments
@@ -147,8 +148,8 @@ class TernGrad(Codec):
 
     @property
     def on_device(self) -> bool:
-        """Whether the packing is not coded."""
-        return not self._is_coded
+        """Whether codes have no classes."""
+        return self.packing != "context"
 
     def scale_of(self, x: Any) -> float:
         """Return the scale that this tensor gets when none is given.
@@ -266,13 +267,14 @@ class TernGrad(Codec):
             return Payload(self, scalars, codes, 8 * codes.size)
         table = Table.own("rans", byte_counts(codes), FIVES)
         live, head = Live.all(codes.size), BitString()
-        made = tabled.write(table, lambda i, j, room: codes[i:j], live, head, codes.size)
+        made = tabled.write(table, codes, live, head, codes.size)
         return Payload(self, scalars, *made)
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
         codes = payload.data
         if self._is_coded:
-            string, codes = self._string(payload, n), np.empty(self.seek_count(n), np.uint8)
+            string = self._string(payload, n)
+            codes = empty_beside(self.seek_count(n), np.uint8, payload.data)
 
             def take(at: int, part: np.ndarray) -> None:
                 codes[at : at + part.size] = part

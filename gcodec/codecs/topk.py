@@ -122,15 +122,25 @@ class TopK(Codec):
             return n
         return shares.sent(n, self.k, self.ratio)
 
+    @property
+    def on_device(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def symbols_on_host(self) -> bool:
+        """True: few elements are sent."""
+        return True
+
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         if self.threshold:
-            positions = select.at_least(values, np.float32(self.threshold))
+            found = select.take_at_least(values, np.float32(self.threshold))
         else:
-            positions = select.largest(values, self._most(values.size))
-        if positions is None:
+            found = select.take_largest(values, self._most(values.size))
+        if found is None:
             raise nonfinite_error(values)
-        found = sparse_values.quantize(scatter.take(values, positions), self.value)
-        return TopKSymbols(values.size, positions, found)
+        positions, elements = found
+        return TopKSymbols(values.size, positions, sparse_values.quantize(elements, self.value))
 
     def _dequantize(self, symbols: TopKSymbols, out: np.ndarray) -> None:
         scatter.put(out, symbols.positions, self._values(symbols, out.size))

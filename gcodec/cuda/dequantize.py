@@ -35,4 +35,6 @@ def dequantize(
     n = out.size
     arguments = data, np.int64(n), np.int32(code.shift), level, zero, np.int32(add is not None)
     grid = blocks(n, per_thread=4)
-    device_with(data).launch("dequantize", _NAMES[code], grid, THREADS, *arguments, out)
+    device_with(data).launch(
+        "dequantize", _NAMES[code], grid, THREADS, *arguments, out.view(np.uint32)
+    )

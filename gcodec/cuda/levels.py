@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, striding_blocks
-from gcodec.kernels.levels import Scale
+from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.kernels.device import placed
+from gcodec.kernels.levels import Scale, levels_error
 
 _U32 = np.uint32
 
@@ -15,8 +16,7 @@ _U32 = np.uint32
 def quantize(x: Any, scale: Scale, seed: int, first: int, out: Any) -> None:
     """Quantise a part of a tensor from element `first` on, a multiple of 4."""
     n = x.size
-    norms, phase, bucket, s = scale.part(first)
-    part = norms.view(_U32), np.int64(phase), np.int64(bucket), s
+    part = _part(scale, first, x)
     arguments = x.view(_U32), np.int64(n), np.uint64(seed), np.uint64(first), *part, out
     name, grid = f"quantize_part_{out.dtype.name}", striding_blocks(n)
     device_with(x).launch("levels", name, grid, THREADS, *arguments)
@@ -33,9 +33,24 @@ def dequantize(
 ) -> None:
     """Write what a part of the symbols stands for, or add a multiple of it."""
     n = out.size
-    norms, phase, bucket, s = scale.part(first)
-    part = norms.view(_U32), np.int64(phase), np.int64(bucket), s
+    part = _part(scale, first, symbols)
     factor = np.float32(1) if add is None else add, np.int32(add is not None)
     arguments = symbols, np.int64(n), *part, *factor, out.view(_U32)
     name, grid = f"dequantize_part_{symbols.dtype.name}", striding_blocks(n)
     device_with(symbols).launch("levels", name, grid, THREADS, *arguments)
+
+
+def check(symbols: Any, s: int) -> None:
+    """Raise `ParameterError` unless all symbols are those of levels up to s."""
+    device, n = device_with(symbols), symbols.size
+    wrong, name = device.zeros(1, np.uint64), f"check_levels_{symbols.dtype.name}"
+    arguments = symbols, np.int64(n), np.uint32(s), wrong
+    device.launch("levels", name, striding_blocks(n), THREADS, *arguments)
+    if positions(device, wrong)[0] is not None:
+        raise levels_error(s)
+
+
+def _part(scale: Scale, first: int, beside: Any) -> tuple[Any, ...]:
+    """Return norms from element `first` on, which may be on the host, and the rest of a scale."""
+    norms, phase, bucket, s = scale.part(first)
+    return placed(norms, beside).view(_U32), np.int64(phase), np.int64(bucket), s

@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.cuda.grid import THREADS, blocks, device_with, positions, striding_blocks
 from gcodec.cuda.reduce import tiles
+from gcodec.kernels.device import placed
 from gcodec.kernels.norms import Norm, norm_error
 from gcodec.kernels.reduce import LANES
 
@@ -45,11 +46,11 @@ def norms(x: Any, bucket: int, kind: Norm) -> Any:
 
 
 def write_norms(found: Any, data: Any) -> None:
-    """Write norms as binary32, big-endian, to the first bytes of `data`."""
-    count = found.size
+    """Write norms, of the device or the host, big-endian, to the first bytes of `data`."""
+    found, count = placed(found, data), found.size
     arguments = found.view(_U32), np.int64(count), data[: 4 * count]
     grid = striding_blocks(4 * count)
-    device_with(found).launch("norms", "write_norms", grid, THREADS, *arguments)
+    device_with(data).launch("norms", "write_norms", grid, THREADS, *arguments)
 
 
 def read_norms(data: Any) -> Any:

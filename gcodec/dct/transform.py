@@ -18,12 +18,14 @@ from gcodec.dct.chunks import PART, Chunks
 from gcodec.kernels import pool
 from gcodec.kernels.dct_inverse import TABLED, Sizes, inverse
 from gcodec.kernels.dct_select import largest
+from gcodec.kernels.device import twinned
 
 Basis = Callable[[int], np.ndarray]  # of so many points, a row for each frequency
 
 _BLAS = 64  # points up to which BLAS is used, and rows or columns that it gets at a time
 
 
+@twinned("gcodec.dct.device")
 def select(
     values: np.ndarray, chunks: Chunks, k: int, other: Basis | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -54,6 +56,7 @@ def select(
     return (places, coefficients) if finite else None
 
 
+@twinned("gcodec.dct.device", by="out")
 def restore(
     starts: np.ndarray,
     places: np.ndarray,

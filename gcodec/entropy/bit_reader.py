@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.errors import Truncated
+from gcodec.kernels.device import host
 
 
 class BitReader:
@@ -29,7 +30,7 @@ class BitReader:
     def __init__(self, data: np.ndarray, at: int, end: int, most: int, what: str) -> None:
         first = at // 8
         last = -(-min(at + most, end) // 8)
-        self._number = int.from_bytes(data[first:last].tobytes(), "big")
+        self._number = int.from_bytes(host(data[first:last]).tobytes(), "big")
         self._stop = 8 * last
         self._end = end
         self._what = what

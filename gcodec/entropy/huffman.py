@@ -43,6 +43,7 @@ from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import prefix
 from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.device import host
 from gcodec.kernels.package_merge import package_merge
 from gcodec.kernels.table_code import LONGEST, SYMBOLS, TableCode, room_left
 
@@ -222,5 +223,5 @@ def _fields(data: np.ndarray, start: int, end: int, width: int, count: int) -> n
     stop = start + width * count
     if stop > end:
         raise Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")
-    bits = np.unpackbits(data[start // 8 : -(-stop // 8)])[start % 8 :][: width * count]
+    bits = np.unpackbits(host(data[start // 8 : -(-stop // 8)]))[start % 8 :][: width * count]
     return np.packbits(bits.reshape(count, width), axis=1)[:, 0] >> np.uint8(8 - width)

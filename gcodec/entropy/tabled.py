@@ -17,7 +17,9 @@ from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.dense_string import SymbolsOf
+from gcodec.kernels.device import host, placed
+from gcodec.kernels.live import Live
 from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
@@ -94,7 +96,7 @@ def _static(kind: Kind, data: bytes) -> Table:
 
 def write(
     table: Table | None,
-    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    symbols_of: SymbolsOf | np.ndarray,
     live: Live,
     head: BitString,
     n: int,
@@ -105,8 +107,8 @@ def write(
     ----------
     table : Table or None
         None where there is no symbol to code.
-    symbols_of : callable
-        Returns the symbols of a range; see `dense_string.write`.
+    symbols_of : callable or array
+        See `dense_string.write`.
     live : Live
         Which of them have words. With rANS, all.
     head : BitString
@@ -125,7 +127,7 @@ def write(
     before = head.nbits
     front = head.trimmed()
     if table is None:
-        return front, before, None
+        return placed(front, symbols_of), before, None
     if table.kind == "huffman":
         code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
         bits = front, before
@@ -253,8 +255,9 @@ class String(NamedTuple):
     def _where(self) -> tuple[int, int, int]:
         """Return where a rANS string begins and ends, and how many symbols it has."""
         first = self.first + -self.first % 8
-        between = self.data[self.first // 8] if self.first < min(first, self.end) else 0
-        if int(between) & 0xFF >> self.first % 8:
+        at = self.first // 8
+        between = host(self.data[at : at + 1]) if self.first < min(first, self.end) else [0]
+        if int(between[0]) & 0xFF >> self.first % 8:
             raise Corrupt("bits between table and string are not zero", self.first // 8)
         return first, self.end, self.live.words
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
 from gcodec.seek import LOG2_BLOCK, SeekTable

@@ -15,8 +15,8 @@ from gcodec.fields.units import units
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.fields.words import words
 from gcodec.kernels import level_codes, levels
-from gcodec.kernels.dense_string import Live
 from gcodec.kernels.levels import Scale
+from gcodec.kernels.live import Live
 
 
 def dense(

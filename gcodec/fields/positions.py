@@ -24,8 +24,8 @@ from gcodec.fields.words import (
 from gcodec.index_strings import TABLED, IndexString, alphabet
 from gcodec.kernels import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.codewords import RICE
-from gcodec.kernels.dense_string import Live
 from gcodec.kernels.fields import read_fields
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 
 _MOST_RICE = gap_rice.MOST_HEADER_NBITS // 2

@@ -13,7 +13,7 @@ from gcodec.errors import FormatError
 from gcodec.fields.rans import states
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk
 from gcodec.fields.words import words
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.kernels.rans_table import read_tables
 from gcodec.kernels.table_code import TableCode
 

@@ -12,7 +12,7 @@ from gcodec.fields.contexts import context_string, each
 from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import ternary
-from gcodec.kernels.dense_string import Live
+from gcodec.kernels.live import Live
 from gcodec.ternary_symbols import FIVES
 
 

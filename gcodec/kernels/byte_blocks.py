@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.memory import bits_float, float_bits
 
@@ -17,14 +18,15 @@ SIZE = 256  # values of a block, of which the last may have fewer
 TOP = 127
 
 # f32(largest float32 / 127), which is a little more than that, is the one float32 above.
-_LARGEST_STEP = np.nextafter(np.finfo(np.float32).max / np.float32(TOP), np.float32(0))
+LARGEST_STEP = np.nextafter(np.finfo(np.float32).max / np.float32(TOP), np.float32(0))
 
 
 def steps_pass_float32(steps: np.ndarray) -> bool:
     """Whether 127 of any of these finite float32 steps are infinite."""
-    return bool((steps > _LARGEST_STEP).any())
+    return bool((steps > LARGEST_STEP).any())
 
 
+@twinned("byte_blocks")
 def quantize(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quantise (k,) finite float32 values.
 
@@ -45,6 +47,7 @@ def quantize(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return steps, codes
 
 
+@twinned("byte_blocks")
 def dequantize(steps: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Return the (k,) float32 values that codes stand for; see `quantize`."""
     out = np.empty(codes.size, np.float32)
@@ -67,7 +70,7 @@ def _quantize_bytes(values, steps, codes):
         largest = np.uint32(0)
         for i in range(some.size):
             largest = max(largest, np.uint32(float_bits(some[i]) & np.uint32(0x7FFFFFFF)))
-        step = min(bits_float(largest) / top, _LARGEST_STEP)
+        step = min(bits_float(largest) / top, LARGEST_STEP)
         steps[b] = step
         if step == 0:
             found[:] = np.uint8(0)

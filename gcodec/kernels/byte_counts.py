@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.words import load_word
 
@@ -13,8 +14,9 @@ _TABLES = 8  # as a count that has just been raised is not ready to be raised ag
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
+@twinned("byte_counts")
 def byte_counts(codes: np.ndarray) -> np.ndarray:
-    """Count the values of (n,) uint8 codes, as a (256,) int64 array."""
+    """Count the values of (n,) uint8 codes, as a (256,) int64 array on the host."""
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_TABLES * _VALUES, np.int64)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, SIGN, Emitter, block, lanes
 from gcodec.kernels.reduce import INFINITY_BITS
@@ -19,6 +20,7 @@ _MAGNITUDE = np.int32(SIGN - 1)
 _WIDTHS = (BLOCK, 8)  # elements of a group
 
 
+@twinned("dct_select")
 def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bool:
     """Select from each chunk; tell whether all of its elements are finite.
 

@@ -13,103 +13,29 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.device import twinned
+from gcodec.kernels.live import Live, spread_part
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
 from gcodec.kernels.table_code import TableCode
 
-_CHUNK = 1 << 20  # elements whose symbols stay in a cache
-_LESS = 1 << 17  # elements, where more than a byte is kept of each
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
-
-class Live(NamedTuple):
-    """Which elements have a word.
-
-    Attributes
-    ----------
-    n : int
-    bucket : int
-        Elements of a bucket.
-    silent : (ceil(n / bucket),) bool array, or None
-        The buckets whose elements have none; None where all have one.
-    """
-
-    n: int
-    bucket: int
-    silent: np.ndarray | None
-
-    @classmethod
-    def of(cls, n: int, bucket: int, silent: np.ndarray) -> Live:
-        """Tell it by the buckets that are silent."""
-        return cls(n, bucket, silent if silent.any() else None)
-
-    @classmethod
-    def all(cls, n: int) -> Live:
-        """Tell that all of n elements have one."""
-        return cls(n, max(n, 1), None)
-
-    @property
-    def words(self) -> int:
-        """How many elements have a word."""
-        if self.silent is None:
-            return self.n
-        silent = int(self.silent.sum()) * self.bucket
-        return self.n - silent + (-self.n % self.bucket if self.silent[-1] else 0)
-
-    def chunk(self, wide: bool) -> int:
-        """Tell how many elements to take at a time; `wide` if symbols pass a byte."""
-        return _LESS if wide or self.silent is not None else _CHUNK
-
-    def part(self, start: int, stop: int, every: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the words up to the end of each block of a range, and which elements have one."""
-        bounds = np.minimum(np.arange(start + every, stop + every, every), stop) - start
-        if self.silent is None:
-            return bounds, None
-        first = start // self.bucket
-        some = ~self.silent[first : -(-stop // self.bucket)]
-        mask = some[(np.arange(start, stop) // self.bucket) - first]
-        counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
-        return np.cumsum(counts), mask
-
-    def gathered(self, symbols: np.ndarray) -> np.ndarray:
-        """Return the symbols of the elements that have a word, of those of all."""
-        if self.silent is None:
-            return symbols
-        starts = range(0, self.n, _LESS)
-        parts = [symbols[at : at + _LESS] for at in starts]
-        masks = [
-            self.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)
-        ]
-        return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
-
-    def spread(self, symbols: np.ndarray, take: Callable[[int, np.ndarray], None]) -> None:
-        """Let the symbols of all elements be taken, given those of the ones that have a word.
-
-        The last come first: so symbols may lie where what is made of all elements will.
-        """
-        behind = symbols.size
-        for at in reversed(range(0, self.n, _LESS)):
-            upto = min(at + _LESS, self.n)
-            bounds, mask = self.part(at, upto, upto - at)
-            here = symbols[behind - int(bounds[-1]) : behind]
-            take(at, here.copy() if mask is None else _spread(here, mask))
-            behind -= here.size
-
-    def refuse_silent(self, symbols: np.ndarray) -> None:
-        """Raise `Corrupt` if an element that has no word is not 0."""
-        if self.silent is None:
-            return
-        for at in range(0, self.n, _LESS):
-            part = symbols[at : at + _LESS]
-            _, mask = self.part(at, at + part.size, part.size)
-            if mask is not None and part[~mask].any():
-                raise Corrupt("a value lies in a bucket whose norm is 0")
+SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
+def parts_of(symbols: SymbolsOf | np.ndarray) -> SymbolsOf:
+    """Return what returns parts of an array, where that is given in its place."""
+    if isinstance(symbols, np.ndarray):
+        return lambda start, stop, _: symbols[start:stop]
+    return symbols
+
+
+@twinned("dense_string", by="symbols")
 def write(
     code: PrefixCode | TableCode,
-    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    symbols: SymbolsOf | np.ndarray,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
@@ -121,9 +47,9 @@ def write(
     Parameters
     ----------
     code : PrefixCode or TableCode
-    symbols_of : callable
-        Returns the symbols of a range of elements, where it may use an array of as many for it;
-        called on the threads of the pool.
+    symbols : callable or (n,) array
+        The symbols of all elements; or what returns those of a range, where it may use an array
+        of as many for it, and is called on the threads of the pool.
     dtype : dtype
         Of the symbols.
     live : Live
@@ -142,6 +68,7 @@ def write(
     offsets : (count + 1,) int64 array
         Bit of the string where each block begins, and where the last ends.
     """
+    get = parts_of(symbols)
     lengths = np.empty(-(-live.n // every), np.int64)
     chunk = live.chunk(dtype.itemsize > 1)
 
@@ -153,11 +80,11 @@ def write(
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
             bounds, mask = live.part(at, end, every)
-            symbols = symbols_of(at, end, room[: end - at])
+            part = get(at, end, room[: end - at])
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
-            ends = write_symbols(code, symbols if mask is None else symbols[mask], bounds, string)
+            ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
             lengths[at // every : -(-end // every)] = ends
             lengths[at // every + 1 : -(-end // every)] -= ends[:-1]
             lengths[at // every] -= before
@@ -170,6 +97,7 @@ def write(
     return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
 
 
+@twinned("dense_string", by="data")
 def read(
     code: PrefixCode | TableCode,
     data: np.ndarray,
@@ -268,19 +196,16 @@ class _PartReader(NamedTuple):
         symbols, wide = symbols[: bounds[-1]], wide[: bounds[-1]]
         read_blocks(self.code, self.data, starts, bounds, symbols, wide, self.end, chained)
         if mask is not None:
-            symbols, wide = _spread(symbols, mask), _spread(wide, mask) if wide.size else wide
+            symbols, wide = (
+                spread_part(symbols, mask),
+                spread_part(wide, mask) if wide.size else wide,
+            )
         self.take(at, symbols, wide)
-
-
-def _spread(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    full = np.zeros(mask.size, symbols.dtype)
-    full[mask] = symbols
-    return full
 
 
 def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return symbols, of bytes and what is too large for them, as an unsigned type."""
-    out = symbols.astype(dtype, copy=False)
+    out = symbols if symbols.dtype == dtype else symbols.astype(dtype)
     if wide.size:
         large = symbols == WIDE
         out[large] = wide[large]

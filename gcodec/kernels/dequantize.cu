@@ -24,7 +24,7 @@ __device__ __forceinline__ u32 level_of(u32 field, u32 level, u32 zero) {
 // Four elements, from i on, a multiple of four. data has a field for each of the n.
 template <int WIDTH, bool LOW_FIRST, bool SPREAD, int MEANING>
 __device__ __forceinline__ void dequantize_four(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, f32* out) {
+    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
     i64 i = 4 * GCODEC_FIRST;
     if (i >= n) return;
     u32 byte = SPREAD ? 0 : data[i * WIDTH / 8], values[4];
@@ -40,38 +40,32 @@ __device__ __forceinline__ void dequantize_four(
         u32 field = byte << (32 - WIDTH - place);  // place <= 8 - WIDTH
         values[k] = level_of<WIDTH, MEANING>(field, bits_of(level), bits_of(zero));
     }
-    if (i + 4 <= n && ((u64)(out + i) & 15) == 0) {
-        uint4* here = (uint4*)(out + i);
-        uint4 all = make_uint4(values[0], values[1], values[2], values[3]);
-        if (add) {
-            uint4 held = *here;
-            all = make_uint4(add_bits(held.x, all.x), add_bits(held.y, all.y),
-                             add_bits(held.z, all.z), add_bits(held.w, all.w));
-        }
-        *here = all;
-        return;
+    uint4 all = make_uint4(values[0], values[1], values[2], values[3]);
+    if (add) {
+        uint4 held = load_four(out, i, n, 0);
+        all = make_uint4(add_bits(held.x, all.x), add_bits(held.y, all.y), add_bits(held.z, all.z),
+                         add_bits(held.w, all.w));
     }
-    for (int k = 0; k < 4; k++)
-        if (i + k < n) out[i + k] = float_of(add ? add_bits(bits_of(out[i + k]), values[k]) : values[k]);
+    store_four(out, i, n, all);
 }
 
 extern "C" __global__ void dequantize_1bit(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, f32* out) {
+    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
     dequantize_four<1, false, false, SENT_PLUS>(data, n, shift, level, zero, add, out);
 }
 extern "C" __global__ void dequantize_2bit(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, f32* out) {
+    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
     dequantize_four<2, false, false, SENT_PLUS>(data, n, shift, level, zero, add, out);
 }
 extern "C" __global__ void dequantize_low_first(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, f32* out) {
+    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
     dequantize_four<2, true, false, MINUS_PLUS>(data, n, shift, level, zero, add, out);
 }
 extern "C" __global__ void dequantize_in_bytes(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, f32* out) {
+    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
     dequantize_four<2, true, true, MINUS_PLUS>(data, n, shift, level, zero, add, out);
 }
 extern "C" __global__ void dequantize_strided(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, f32* out) {
+    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
     dequantize_four<2, true, true, SHIFTED>(data, n, shift, level, zero, add, out);
 }

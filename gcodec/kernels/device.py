@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -220,6 +221,12 @@ def beside(array: Any, other: Any) -> Any:
     return host(array) if device is None else device.to_device(host(array))
 
 
+def placed(array: np.ndarray, beside: Any) -> Any:
+    """Return an array of the host on the device of another array, if that is on one."""
+    device = device_of(beside)
+    return array if device is None or device.owns(array) else device.to_device(array)
+
+
 @contextlib.contextmanager
 def use(device: Device) -> Iterator[Device]:
     """Let arrays of `device` be known as on a device: how tests put another in CuPy's place."""
@@ -277,22 +284,27 @@ class _Stream(NamedTuple):
         return 0, self.pointer
 
 
-def twinned(source: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Declare a shell whose work the function of its name in ``gcodec.cuda.SOURCE`` can do.
 
-    That has the same arguments and meaning, and is called where the first argument is an array on
-    a device; what it returns lies there too.
+    A source with a dot in it is the whole name of a module.
+
+    That has the same arguments and meaning, and is called where the first argument, or the one
+    named by `by`, is an array on a device; what it returns lies there too.
     """
 
     def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
         name = function.__name__
+        at = list(inspect.signature(function).parameters).index(by) if by else 0
 
         @functools.wraps(function)
         def shell(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            if type(args[0]) is np.ndarray or _device_of(args[0]) is None:
+            array = args[at] if at < len(args) else kwargs[by]
+            if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
             try:
-                twin = getattr(importlib.import_module(f"gcodec.cuda.{source}"), name)
+                module = source if "." in source else f"gcodec.cuda.{source}"
+                twin = getattr(importlib.import_module(module), name)
             except (ModuleNotFoundError, AttributeError) as error:
                 raise no_twin(f"{source}.{name}") from error
             found: _R = twin(*args, **kwargs)

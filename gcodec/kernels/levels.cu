@@ -1,6 +1,7 @@
 // Twins of the kernels of levels.py: levels of a norm at random, and back.
 #include "floats.cuh"
 #include "philox.cuh"
+#include "report.cuh"
 
 static const f64 TINY = 0x1p-100;  // norm from which on the factors stay within float32
 
@@ -15,6 +16,9 @@ __device__ __forceinline__ void quantize_four(
         f64 exact = 0.0;
         f32 factor = 0.0f;
         bool tiny = false;
+        uint4 four = load_four(x, 4 * group, n, 0);
+        u32 held[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
         for (int k = 0; k < 4; k++) {
             i64 i = 4 * group + k;
             if (i >= n) break;
@@ -26,7 +30,7 @@ __device__ __forceinline__ void quantize_four(
                 exact = norm > 0 ? __ddiv_rn((f64)s, norm) : 0.0;
                 factor = tiny ? 0.0f : float_of(narrowed(exact));
             }
-            u32 size = x[i] & MAGNITUDE;
+            u32 size = held[k] & MAGNITUDE;
             u32 bits = tiny ? narrowed(__dmul_rn(widened(size), exact))
                             : multiply_bits(size, bits_of(factor));
             // Below 2^-126 it rounds to level 0 whatever the random word is.
@@ -36,7 +40,7 @@ __device__ __forceinline__ void quantize_four(
             i32 bound = __float2int_rz(__fmul_rn(rest, 0x1p31f));
             // r may pass s by the rounding of the norm.
             u32 level = min(whole + ((i32)(random.of[k] >> 1) < bound), s);
-            out[i] = (T)(2 * level + (level && x[i] & SIGN_BIT));
+            out[i] = (T)(2 * level + (level && held[k] & SIGN_BIT));
         }
     }
 }
@@ -82,4 +86,21 @@ extern "C" __global__ void dequantize_part_uint32(
     const u32* symbols, i64 n, const u32* norms, i64 phase, i64 bucket, u32 s, f32 scale, i32 add,
     u32* out) {
     dequantize_each(symbols, n, norms, phase, bucket, s, scale, add, out);
+}
+
+// Whether symbols are those of levels up to s: reports the first that is not.
+template <class T>
+__device__ __forceinline__ void check_each(const T* symbols, i64 n, u32 s, u64* wrong) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
+        if (symbols[i] > 2 * s + 1 || symbols[i] == 1) report(wrong, i);
+}
+
+extern "C" __global__ void check_levels_uint8(const u8* symbols, i64 n, u32 s, u64* wrong) {
+    check_each(symbols, n, s, wrong);
+}
+extern "C" __global__ void check_levels_uint16(const u16* symbols, i64 n, u32 s, u64* wrong) {
+    check_each(symbols, n, s, wrong);
+}
+extern "C" __global__ void check_levels_uint32(const u32* symbols, i64 n, u32 s, u64* wrong) {
+    check_each(symbols, n, s, wrong);
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import cover
-from gcodec.kernels.device import twinned
+from gcodec.kernels.device import device_of, twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
@@ -80,12 +80,18 @@ def check_dtype(symbols: np.ndarray, s: int) -> None:
         raise ParameterError(f"symbols: levels must be of {symbol_dtype(s)}, not {symbols.dtype}")
 
 
+@twinned("levels")
 def check(symbols: np.ndarray, s: int) -> None:
     """Raise `ParameterError` unless all symbols are those of levels up to s."""
     for at in range(0, symbols.size, _PART):
         part = symbols[at : at + _PART]
         if part.max() > 2 * s + 1 or (part == 1).any():
-            raise ParameterError(f"symbols: levels must be at most {s}, and that of 0 has no sign")
+            raise levels_error(s)
+
+
+def levels_error(s: int) -> ParameterError:
+    """Say that symbols are not those of levels up to s."""
+    return ParameterError(f"symbols: levels must be at most {s}, and that of 0 has no sign")
 
 
 @twinned("levels")
@@ -132,7 +138,7 @@ def _quantize_tiny(
 
 def streams(out: np.ndarray) -> bool:
     """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
-    return cover.streams(out[cover.to_cache_line(out, 1) :])
+    return device_of(out) is None and cover.streams(out[cover.to_cache_line(out, 1) :])
 
 
 @twinned("levels")

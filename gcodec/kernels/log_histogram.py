@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.kernels.words import load_word
@@ -23,6 +24,7 @@ _PART = 1 << 22  # elements: few enough for counts of 32 bits
 _FEW = 1 << 14  # elements for which clearing more than one table does not pay
 
 
+@twinned("log_histogram")
 def log_histogram(values: np.ndarray) -> np.ndarray:
     """Count the values of a tensor by the bits of their magnitude.
 
@@ -33,6 +35,7 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
     Returns
     -------
     (2**14,) int64 array
+        On the host, wherever the values are.
         Element k counts the x for which the bits of abs(x) are k·2^17 and up to 2^17 − 1 above.
         Zeros are in bin 0, with subnormals below 2^-132.
     """

@@ -17,6 +17,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels import cover, pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.lanes import BLOCK, fence
 from gcodec.kernels.minifloat_block import (
@@ -152,6 +153,7 @@ def dequantize(
         out[whole:] = rest[: out.size - whole]
 
 
+@twinned("minifloat")
 def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
     """Raise `Corrupt` unless the bytes are n codes that stand for something.
 

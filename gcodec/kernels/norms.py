@@ -51,7 +51,7 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     return out
 
 
-@twinned("norms")
+@twinned("norms", by="data")
 def write_norms(found: np.ndarray, data: np.ndarray) -> None:
     """Write norms as binary32, big-endian, to the first bytes of `data`."""
     data[: found.nbytes] = found.astype(">f4").view(np.uint8)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gcodec.errors import ParameterError
+from gcodec.kernels.device import device_of
 
 SEGMENT = 1 << 19  # elements
 _THRESHOLD = 1 << 20  # elements from which threads pay for their start
@@ -28,14 +29,15 @@ def thread_count() -> int:
     return int(text)
 
 
-def run(task: Callable[[int, int], _T], n: int, unit: int = 1) -> list[_T]:
+def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Any = None) -> list[_T]:
     """Call ``task(start, stop)`` for segments that cover ``range(n)``, and wait for all of them.
 
     Segments start at multiples of `SEGMENT`, or of its largest part that is a multiple of `unit`
     elements. With one thread, or below about a million elements, there is one call in the calling
-    thread. Returned is what the calls returned, in the order of the segments.
+    thread; as where tasks work on `beside`, an array on a device, which has threads enough.
+    Returned is what the calls returned, in the order of the segments.
     """
-    if n < _THRESHOLD or thread_count() == 1:
+    if n < _THRESHOLD or thread_count() == 1 or device_of(beside) is not None:
         return [task(0, n)]
     length = max(SEGMENT // unit, 1) * unit
     starts = range(0, n, length)

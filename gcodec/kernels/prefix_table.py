@@ -261,16 +261,23 @@ def _fill_singles(bits, nbits, table):
 
 
 @functools.lru_cache(maxsize=256)
-def read_runs(code: PrefixCode | TableCode) -> np.ndarray:
+def read_runs(code: PrefixCode | TableCode, look: Look | None = None) -> np.ndarray:
     """All symbols, up to as many as a look finds, whose words stand one behind the other.
+
+    Parameters
+    ----------
+    code : PrefixCode or TableCode
+    look : Look, optional
+        One of LOOKS; the code's own if not given.
 
     Returns
     -------
     (2**window,) uint64 or uint32 array
         A byte for each symbol, the first lowest, in six or two; their bits; how many they are.
     """
-    table = np.zeros(1 << code.look.window, f"u{code.look.nbytes}")
-    _filling(code.look)(read_singles(code), table)
+    look = look or code.look
+    table = np.zeros(1 << look.window, f"u{look.nbytes}")
+    _filling(look)(read_singles(code), table)
     return table
 
 

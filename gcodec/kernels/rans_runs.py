@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels.rans_table import STATE_NBYTES
 from gcodec.kernels.rans_vector import LANES
 
 LOG2_BLOCK = 18
@@ -41,6 +42,23 @@ class Runs(NamedTuple):
             raise ParameterError.of("log2_run", log2_run, allowed)
         count = -(-n >> log2_run)
         return cls(log2_run, np.zeros(count + 1, np.int64), np.zeros((count, lanes), np.uint32))
+
+    def settle(self, words: np.ndarray, ends: np.ndarray) -> None:
+        """Set the offsets of what was written.
+
+        Parameters
+        ----------
+        words : (count,) int64 array
+            Of each run, the words from its first on to the end of its block.
+        ends : (blocks + 1,) int64 array
+            The byte before each block, and behind the last.
+        """
+        per_block, lanes = 1 << LOG2_BLOCK - self.log2_run, self.states.shape[1]
+        block = np.arange(words.size) // per_block
+        self.offsets[:-1] = 8 * ends[block + 1] - 16 * words
+        self.offsets[:-1:per_block] -= 8 * STATE_NBYTES * lanes
+        self.offsets[-1] = 8 * ends[-1]
+        self.states[::per_block] = 0
 
     def check(self, n: int, nbits: int, lanes: int = LANES) -> None:
         """Raise `Corrupt` unless these can be runs of n symbols in so many bits."""

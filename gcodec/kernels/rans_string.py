@@ -20,6 +20,8 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.dense_string import SymbolsOf, parts_of
+from gcodec.kernels.device import twinned
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
@@ -31,9 +33,10 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
+@twinned("rans_string", by="symbols")
 def write(
     tables: WriteTables,
-    symbols_of: Callable[[int, int, np.ndarray], np.ndarray],
+    symbols: SymbolsOf | np.ndarray,
     n: int,
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
@@ -45,9 +48,10 @@ def write(
     ----------
     tables : WriteTables
         Every symbol must have a frequency.
-    symbols_of : callable
-        Returns the symbols of a range as a uint8 array, or uint16 with classes, where it may use
-        an array of as many for it; called on the threads of the pool.
+    symbols : callable or array
+        The symbols as an (n,) uint8 array, or uint16 with classes; or what returns those of a
+        range, where it may use an array of as many for it, and is called on the threads of the
+        pool.
     n : int
     lead : uint8 array
         Bytes that go before the string.
@@ -63,8 +67,8 @@ def write(
         Of lead and string.
     runs : Runs
     """
+    get = parts_of(symbols)
     runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
-    per_block = 1 << LOG2_BLOCK - log2_run
     ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
     def task(start: int, stop: int) -> BitString:
@@ -73,9 +77,9 @@ def write(
         write_block, room = Writer(tables, size, lanes, vectors()), np.empty(size, dtype)
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
-            symbols = symbols_of(at, end, room[: end - at])
+            part = get(at, end, room[: end - at])
             told = at >> log2_run, runs.offsets, runs.states
-            block = write_block(symbols, 1 << log2_run, *told)
+            block = write_block(part, 1 << log2_run, *told)
             # If it goes on like this, the rest will find room too.
             string.reserve(int(_SPARE * block.size * max((stop - at) / BLOCK, 1)))
             used = int(string.state[0])
@@ -87,12 +91,7 @@ def write(
     data, nbits, _ = written(task, n, BLOCK)
     data[: lead.size] = lead
     np.cumsum(ends, out=ends)
-    # Of each run there are the words from its first to the end of the block.
-    block = np.arange(runs.states.shape[0]) // per_block
-    runs.offsets[:-1] = 8 * ends[block + 1] - 16 * runs.offsets[:-1]
-    runs.offsets[:-1:per_block] -= 8 * STATE_NBYTES * lanes
-    runs.offsets[-1] = 8 * ends[-1]
-    runs.states[::per_block] = 0
+    runs.settle(runs.offsets[:-1].copy(), ends)
     return data, nbits, runs
 
 
@@ -113,6 +112,7 @@ def refuse_short(n: int, nbits: int, lanes: int = LANES) -> None:
         raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
 
 
+@twinned("rans_string", by="data")
 def read(
     tables: ReadTables,
     data: np.ndarray,
@@ -199,6 +199,7 @@ def read_range(
     string.read_side_by_side(runs, start, stop)
 
 
+@twinned("rans_string", by="data")
 def index(
     tables: ReadTables,
     data: np.ndarray,

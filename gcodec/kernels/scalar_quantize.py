@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
@@ -60,6 +61,7 @@ class Errors(NamedTuple):
     escapes: int
 
 
+@twinned("scalar_quantize")
 def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
     """Quantise without signs, and nothing to more than `MOST`.
 
@@ -80,6 +82,7 @@ def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
     pool.run(task, x.size)
 
 
+@twinned("scalar_quantize")
 def rated_levels(
     x: np.ndarray, step: np.float32, classes_of: ClassesOf, out: np.ndarray
 ) -> Errors:
@@ -112,6 +115,7 @@ def rated_levels(
     return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
 
 
+@twinned("scalar_quantize")
 def random_squares(x: np.ndarray, step: np.float32) -> int:
     """Return the sum of f·(1 − f) of (n,) values, f being what floor(y) leaves, times FINE^2.
 
@@ -136,6 +140,7 @@ def inverse(step: np.float32) -> np.float32:
         return np.float32(1 / np.float64(step))
 
 
+@twinned("scalar_quantize")
 def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None:
     """Write the points that symbols stand for, on the calling thread.
 
@@ -148,6 +153,7 @@ def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None
     _put_points(symbols, points, out)
 
 
+@twinned("scalar_quantize")
 def add_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None:
     """Add the points that symbols stand for, on the calling thread; see `put_points`."""
     _add_points(symbols, points, out)

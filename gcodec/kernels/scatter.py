@@ -1,6 +1,7 @@
 """Few elements of an array by their positions: taken out, put among zeros, or added.
 
-Positions are int64 and rising. What writes goes through the array by parts that a cache holds, so
+Positions are int64 and rising. They, and what is put or added, may lie on the host where the array
+is on a device. What writes goes through the array by parts that a cache holds, so
 that each part is filled with zeros, or looked through, just before its few elements are written.
 """
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.memory import float_bits
 
@@ -19,6 +21,7 @@ _PART = 1 << 13  # elements that are worked on at a time
 _MINUS_ZERO = 0x80000000  # of a float32
 
 
+@twinned("scatter")
 def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Return the (k,) elements of (n,) float32 values that are at (k,) positions."""
     out = np.empty(positions.size, np.float32)
@@ -30,6 +33,13 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return out
 
 
+@twinned("scatter")
+def take_to_host(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return what `take` does on the host, wherever the values are."""
+    return take(values, positions)
+
+
+@twinned("scatter")
 def put(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
     """Write (k,) float32 values to (k,) positions of `out`, and zeros elsewhere."""
 
@@ -39,6 +49,7 @@ def put(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
     _by_segment(task, positions, out.size)
 
 
+@twinned("scatter")
 def add(out: np.ndarray, positions: np.ndarray, values: np.ndarray, scale: np.float32) -> None:
     """Add to (n,) float32 `out` scale·x, x being (k,) values at (k,) positions, elsewhere 0.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.memory import float_bits
@@ -25,6 +26,7 @@ _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbours would wait for each other's count
 
 
+@twinned("select")
 def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     """Find the k largest magnitudes, of equal ones the first.
 
@@ -66,11 +68,28 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     return found if positions is None else positions[found]
 
 
+@twinned("select")
 def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     """Find all magnitudes from a threshold on, which is not NaN; else as `largest`."""
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
     found = _above(values, level - 1)
     return None if max_abs_bits(take(values, found)) >= INFINITY_BITS else found
+
+
+@twinned("select")
+def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and elements of the k largest, both on the host; None as `largest`."""
+    positions = largest(values, k)
+    return None if positions is None else (positions, take(values, positions))
+
+
+@twinned("select")
+def take_at_least(
+    values: np.ndarray, threshold: np.float32
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return those from a threshold on; see `take_largest`."""
+    positions = at_least(values, threshold)
+    return None if positions is None else (positions, take(values, positions))
 
 
 def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:

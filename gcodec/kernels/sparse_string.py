@@ -9,6 +9,7 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
+from gcodec.kernels.device import twinned
 from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.unit_read import read_unit_blocks
 from gcodec.kernels.unit_write import write_units
@@ -21,6 +22,7 @@ Place = Callable[[Units, np.ndarray, np.ndarray, int], int]
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 
+@twinned("sparse_string", by="symbols")
 def write(
     code: UnitCode, symbols: np.ndarray, every: int, lead: int
 ) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
@@ -82,6 +84,7 @@ def write(
     return data, nbits, offsets, positions
 
 
+@twinned("sparse_string", by="data")
 def read(
     code: UnitCode,
     data: np.ndarray,

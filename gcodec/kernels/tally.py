@@ -13,13 +13,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.units import SCAN
 from gcodec.kernels.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
 
 _SIZES = 64  # bit lengths, from 1
 _NEXT = 4  # parameters of a Rice code that are looked at in one pass, where they are searched
-_PARAMETERS = 48  # that a Rice code may have
+PARAMETERS = 48  # that a Rice code may have
 _NEAR = 256  # numbers below it are counted one by one
 
 _PART = 1 << 17  # elements that are counted at a time
@@ -52,6 +53,7 @@ class Tally(NamedTuple):
         return int(self.levels.sum())
 
 
+@twinned("tally")
 def tally(symbols: np.ndarray) -> Tally:
     """Count the (n,) unsigned symbols of a tensor."""
 
@@ -92,6 +94,7 @@ def _between(found: list[tuple[Any, int, int]]) -> list[int]:
     return gaps
 
 
+@twinned("tally")
 def best_rice(
     symbols: np.ndarray, numbers: Numbers, near: int, silent: int = 0
 ) -> tuple[int, int]:
@@ -131,18 +134,18 @@ def _gaps(symbols: np.ndarray) -> np.ndarray:
     def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
         part = symbols[start:stop]
         small = part if part.dtype == np.uint8 else (part != 0).view(np.uint8)
-        counts, far = np.zeros(_NEAR, np.int64), np.zeros(_PARAMETERS + 1, np.int64)
+        counts, far = np.zeros(_NEAR, np.int64), np.zeros(PARAMETERS + 1, np.int64)
         ends = np.zeros(2, np.int64)
         _gap_counts(small, counts, far, ends)
         first, last = (int(end) for end in ends)
         return _sums(counts) + far, start + first if first else 0, start + last if last else 0
 
     found = _in_parts(task, symbols.size)
-    total = np.zeros(_PARAMETERS + 1, np.int64)
+    total = np.zeros(PARAMETERS + 1, np.int64)
     for part in found:
         total += part[0]
     for gap in _between(found):
-        total += np.array([1, *(gap - 1 >> k for k in range(_PARAMETERS))])
+        total += np.array([1, *(gap - 1 >> k for k in range(PARAMETERS))])
     return total
 
 
@@ -169,7 +172,7 @@ def _sums(counts: np.ndarray) -> np.ndarray:
     `counts` tells how many numbers 0, 1, 2, … there are.
     """
     numbers = np.arange(counts.size)
-    return np.array([counts.sum(), *(counts @ (numbers >> k) for k in range(_PARAMETERS))])
+    return np.array([counts.sum(), *(counts @ (numbers >> k) for k in range(PARAMETERS))])
 
 
 def _search(symbols: np.ndarray, numbers: Numbers, near: int, silent: int) -> tuple[int, int]:

@@ -10,10 +10,7 @@ __device__ __forceinline__ bool is_sent(u32 x, u32 scale, u32 word) {
     u32 size = x & MAGNITUDE;
     if (size >= scale) return true;
     // A quotient below 2^-126 sends nothing, so it may be taken for zero.
-    u32 r = may_be_subnormal(size) | may_be_subnormal(scale)
-                ? narrowed(__ddiv_rn(widened(size), widened(scale)))
-                : bits_of(__fdiv_rn(float_of(size), float_of(scale)));
-    i32 bound = __float2int_rz(__fmul_rn(float_of(r), 0x1p31f));
+    i32 bound = __float2int_rz(__fmul_rn(float_of(divide_bits(size, scale)), 0x1p31f));
     return (i32)(word >> 1) < bound;
 }
 
@@ -26,10 +23,12 @@ __device__ __forceinline__ u32 code_of(u32 x, u32 scale, u32 word, u32 zero, u32
 extern "C" __global__ void chapter_blocks(const u32* x, i64 n, f32 scale, u64 seed, u8* out) {
     for (i64 at = GCODEC_FIRST; 4 * at < n; at += GCODEC_STEP) {
         Words random = philox(seed, (u64)at, ROUNDING);
-        u32 byte = 0;
-        for (int k = 0; k < 4; k++)
-            if (4 * at + k < n)
-                byte |= code_of(x[4 * at + k], bits_of(scale), random.of[k], 0, 1, 2) << 2 * k;
+        uint4 four = load_four(x, 4 * at, n, 0);  // a zero is not sent
+        u32 size = bits_of(scale);
+        u32 byte = code_of(four.x, size, random.of[0], 0, 1, 2) |
+                   code_of(four.y, size, random.of[1], 0, 1, 2) << 2 |
+                   code_of(four.z, size, random.of[2], 0, 1, 2) << 4 |
+                   code_of(four.w, size, random.of[3], 0, 1, 2) << 6;
         out[at] = (u8)byte;
     }
 }

@@ -19,61 +19,69 @@ __device__ __forceinline__ Step step_1bit(u32 v, u32 threshold, u32 level) {
     return Step{0, level ^ SIGN_BIT};
 }
 
-// Four elements to a byte of two bits each, the first in the upper bits. There are nbytes, some of
-// which lie behind the n elements.
+// The codes of four elements of two bits each, the first in the upper bits.
+__device__ __forceinline__ u32 codes_2bit(uint4 v, u32 threshold) {
+    return step_2bit(v.x, threshold, 0).code << 6 | step_2bit(v.y, threshold, 0).code << 4 |
+           step_2bit(v.z, threshold, 0).code << 2 | step_2bit(v.w, threshold, 0).code;
+}
+
+__device__ __forceinline__ u32 codes_1bit(uint4 v, u32 threshold) {
+    return step_1bit(v.x, threshold, 0).code << 3 | step_1bit(v.y, threshold, 0).code << 2 |
+           step_1bit(v.z, threshold, 0).code << 1 | step_1bit(v.w, threshold, 0).code;
+}
+
+// x + decay * residual
+__device__ __forceinline__ uint4 corrected_four(uint4 x, uint4 residual, f32 decay) {
+    u32 factor = bits_of(decay);
+    return make_uint4(add_bits(x.x, multiply_bits(factor, residual.x)),
+                      add_bits(x.y, multiply_bits(factor, residual.y)),
+                      add_bits(x.z, multiply_bits(factor, residual.z)),
+                      add_bits(x.w, multiply_bits(factor, residual.w)));
+}
+
+// Four elements to a byte. There are nbytes, some of which lie behind the n elements.
 extern "C" __global__ void quantize_2bit(const u32* x, i64 n, f32 threshold, u8* out, i64 nbytes) {
-    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
-        u32 byte = 0;
-        for (int k = 0; k < 4; k++) {
-            i64 i = 4 * at + k;
-            u32 v = i < n ? x[i] : NO_NUMBER;
-            byte |= step_2bit(v, bits_of(threshold), 0).code << (6 - 2 * k);
-        }
-        out[at] = (u8)byte;
-    }
+    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP)
+        out[at] = (u8)codes_2bit(load_four(x, 4 * at, n, NO_NUMBER), bits_of(threshold));
 }
 
 // The same of v = x + decay * residual; residual becomes v less what is decoded.
 extern "C" __global__ void quantize_2bit_residual(
     const u32* x, u32* residual, i64 n, f32 decay, f32 threshold, f32 level, u8* out, i64 nbytes) {
+    u32 cut = bits_of(threshold), size = bits_of(level);
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
-        u32 byte = 0;
-        for (int k = 0; k < 4; k++) {
-            i64 i = 4 * at + k;
-            if (i >= n) break;
-            u32 v = add_bits(x[i], multiply_bits(bits_of(decay), residual[i]));
-            Step step = step_2bit(v, bits_of(threshold), bits_of(level));
-            residual[i] = subtract_bits(v, step.size);
-            byte |= step.code << (6 - 2 * k);
-        }
-        out[at] = (u8)byte;
+        uint4 v = corrected_four(load_four(x, 4 * at, n, NO_NUMBER),
+                                 load_four(residual, 4 * at, n, 0), decay);
+        out[at] = (u8)codes_2bit(v, cut);
+        v = make_uint4(subtract_bits(v.x, step_2bit(v.x, cut, size).size),
+                       subtract_bits(v.y, step_2bit(v.y, cut, size).size),
+                       subtract_bits(v.z, step_2bit(v.z, cut, size).size),
+                       subtract_bits(v.w, step_2bit(v.w, cut, size).size));
+        store_four(residual, 4 * at, n, v);
     }
 }
 
 // Eight elements to a byte.
 extern "C" __global__ void quantize_1bit(const u32* x, i64 n, f32 threshold, u8* out, i64 nbytes) {
-    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
-        u32 byte = 0;
-        for (int k = 0; k < 8; k++) {
-            i64 i = 8 * at + k;
-            u32 v = i < n ? x[i] : NO_NUMBER;
-            byte |= step_1bit(v, bits_of(threshold), 0).code << (7 - k);
-        }
-        out[at] = (u8)byte;
-    }
+    u32 cut = bits_of(threshold);
+    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP)
+        out[at] = (u8)(codes_1bit(load_four(x, 8 * at, n, NO_NUMBER), cut) << 4 |
+                       codes_1bit(load_four(x, 8 * at + 4, n, NO_NUMBER), cut));
 }
 
 extern "C" __global__ void quantize_1bit_residual(
     const u32* x, u32* residual, i64 n, f32 decay, f32 threshold, u8* out, i64 nbytes) {
+    u32 cut = bits_of(threshold), size = bits_of(1.0f);
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         u32 byte = 0;
-        for (int k = 0; k < 8; k++) {
-            i64 i = 8 * at + k;
-            if (i >= n) break;
-            u32 v = add_bits(x[i], multiply_bits(bits_of(decay), residual[i]));
-            Step step = step_1bit(v, bits_of(threshold), bits_of(1.0f));
-            residual[i] = subtract_bits(v, step.size);
-            byte |= step.code << (7 - k);
+        for (i64 i = 8 * at; i < 8 * at + 8; i += 4) {
+            uint4 v = corrected_four(load_four(x, i, n, NO_NUMBER), load_four(residual, i, n, 0), decay);
+            byte = byte << 4 | codes_1bit(v, cut);
+            v = make_uint4(subtract_bits(v.x, step_1bit(v.x, cut, size).size),
+                           subtract_bits(v.y, step_1bit(v.y, cut, size).size),
+                           subtract_bits(v.z, step_1bit(v.z, cut, size).size),
+                           subtract_bits(v.w, step_1bit(v.w, cut, size).size));
+            store_four(residual, i, n, v);
         }
         out[at] = (u8)byte;
     }

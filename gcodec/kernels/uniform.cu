@@ -59,21 +59,22 @@ extern "C" __global__ void quantize_tiles(
         Bucket here = {-1, 0.0, 0.0, 0};
         Words random = {};
         u64 codes = 0;
+        uint4 low = load_four(x, 8 * group, n, 0), high = load_four(x, 8 * group + 4, n, 0);
+        u32 held[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
         for (int k = 0; k < 8; k++) {
             i64 i = 8 * group + k;
             codes <<= bits;
             if (i >= n) continue;
             if (i >= here.end) here = factor_of(found, bucket, last, (f64)levels, i);
-            f64 r = __dmul_rn(__dsub_rn(widened(x[i]), here.one), here.two);
+            f64 r = __dmul_rn(__dsub_rn(widened(held[k]), here.one), here.two);
             i32 code;
             if (stochastic) {
                 if (k % 4 == 0) random = philox(seed, (u64)i >> 2, ROUNDING);
                 f64 whole = floor(r);
                 i32 bound = __double2int_rz(__dmul_rn(__dsub_rn(r, whole), 0x1p31));
-                u32 word = k % 4 == 0 ? random.of[0] : k % 4 == 1 ? random.of[1]
-                         : k % 4 == 2 ? random.of[2] : random.of[3];
                 // r may pass the last level by the rounding of its factor.
-                code = min(__double2int_rz(whole) + ((i32)(word >> 1) < bound), levels);
+                code = min(__double2int_rz(whole) + ((i32)(random.of[k % 4] >> 1) < bound), levels);
             } else {
                 code = __double2int_rz(rint(r));
             }
@@ -92,13 +93,27 @@ extern "C" __global__ void dequantize_tiles(
     for (i64 group = GCODEC_FIRST; 8 * group < n; group += GCODEC_STEP) {
         Bucket here = {-1, 0.0, 0.0, 0};
         u64 codes = load_group(data, bits, group * bits, nbytes);
+        u32 values[8] = {};
+#pragma unroll
         for (int k = 0; k < 8; k++) {
             i64 i = 8 * group + k;
-            if (i >= n) break;
+            if (i >= n) continue;
             if (i >= here.end) here = end_of(found, bucket, last, levels, i);
             u32 code = ((u32)(codes >> bits * (7 - k)) & levels) ^ here.flip;
-            u32 value = narrowed(__dadd_rn(here.one, __dmul_rn((f64)(i32)code, here.two)));
-            out[i] = add ? add_bits(out[i], multiply_bits(bits_of(scale), value)) : value;
+            values[k] = narrowed(__dadd_rn(here.one, __dmul_rn((f64)(i32)code, here.two)));
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k += 4) {
+            uint4 four = make_uint4(values[k], values[k + 1], values[k + 2], values[k + 3]);
+            if (add) {
+                uint4 held = load_four(out, 8 * group + k, n, 0);
+                u32 factor = bits_of(scale);
+                four = make_uint4(add_bits(held.x, multiply_bits(factor, four.x)),
+                                  add_bits(held.y, multiply_bits(factor, four.y)),
+                                  add_bits(held.z, multiply_bits(factor, four.z)),
+                                  add_bits(held.w, multiply_bits(factor, four.w)));
+            }
+            store_four(out, 8 * group + k, n, four);
         }
     }
 }

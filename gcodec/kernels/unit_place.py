@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.codewords import CORRUPT
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.levels import KINDS, TINY, Scale
 from gcodec.kernels.prefix_read import BROKEN, check
@@ -17,6 +18,7 @@ from gcodec.kernels.units import FAR, Units
 _SILENT = -4  # a value in a bucket whose norm is 0
 
 
+@twinned("unit_place", by="out")
 def place(
     units: Units, bounds: np.ndarray, positions: np.ndarray, before: int, out: np.ndarray
 ) -> int:
@@ -48,6 +50,7 @@ def place(
     return _checked(last, status, positions, out.size)
 
 
+@twinned("unit_place", by="out")
 def place_values(
     units: Units,
     bounds: np.ndarray,

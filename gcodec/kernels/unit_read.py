@@ -22,7 +22,7 @@ from gcodec.kernels.units import FAR, UnitCode, Units, name_of
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 _TOGETHER = 4  # blocks that are read at once; with more, one of them too often has a long word
-_GAP_WINDOW = 14  # bits that a reader looks up for a gap
+GAP_WINDOW = 14  # bits that a reader looks up for a gap
 _UNITS = Look(WINDOW, 3)
 _MARGIN = (
     _UNITS.most * _UNITS.times + 8
@@ -30,7 +30,7 @@ _MARGIN = (
 _FARTHEST = np.uint64(2**63 - 1)  # gap
 _BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
 _GAPS = np.uint64(24)
-_LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - _GAP_WINDOW)
+_LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - GAP_WINDOW)
 
 
 def read_unit_blocks(
@@ -68,7 +68,7 @@ def read_unit_blocks(
     ------
     FormatError
     """
-    tables = read_units(code.gap, code.symbol), read_singles(code.gap, _GAP_WINDOW, NEAR)
+    tables = read_units(code.gap, code.symbol), read_singles(code.gap, GAP_WINDOW, NEAR)
     single = read_singles(code.symbol)
     numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
     status = np.zeros(3, np.int64)

@@ -1,0 +1,122 @@
+"""Strings that have a word for each element on a device; see `gcodec.kernels.dense_string`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.codewords import NO_ERROR, raise_status, read_tables, rule_of, write_singles
+from gcodec.cuda.grid import device_with
+from gcodec.cuda.scan import sums_before
+from gcodec.errors import ParameterError
+from gcodec.kernels.device import Device
+from gcodec.kernels.live import Live
+from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.table_code import TableCode
+
+_THREADS = 256
+TILE = 16 * _THREADS  # symbols that a block of threads writes
+_FEW = 1 << 14  # blocks that are read by few threads together, so that all processors have some
+_NONE = np.empty(0, np.uint64)
+
+
+def write(
+    code: PrefixCode | TableCode,
+    symbols: Any,
+    dtype: np.dtype[Any],
+    live: Live,
+    every: int,
+    lead: int,
+    head: tuple[np.ndarray, int] | None = None,
+) -> tuple[Any, int, np.ndarray]:
+    """Write the string of a tensor, given the (n,) symbols of all elements.
+
+    `every` must be a multiple of 4096. The bytes stay on the device; the rest comes to the host.
+
+    Raises
+    ------
+    ParameterError
+        If a table has no word for a symbol.
+    """
+    if every % TILE:
+        raise ParameterError.of("every", every, f"a multiple of {TILE}")
+    device = device_with(symbols)
+    n, tiles = live.n, -(-live.n // TILE)
+    coded = (
+        *(symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n), *silence(device, live)),
+        *(write_singles(device, code), *rule_of(code)),
+    )
+    lengths = device.empty(tiles, np.int64)
+    sums = device.empty(tiles + 2, np.int64)
+    sums[-1:] = NO_ERROR
+    grid = tiles, _THREADS
+    device.launch("prefix_write", "measure_words", *grid, *coded, lengths, sums[-1:])
+    sums_before(device, lengths, sums[:-1])
+    found = device.to_host(sums)
+    if found[-1] != NO_ERROR:
+        raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
+    front, first = _front(lead, head)
+    nbits = first + int(found[-2])
+    out = device.zeros(-(-nbits // 32), np.uint32)
+    if front.size:
+        out.view(np.uint8)[: front.size] = device.to_device(front)
+    where = sums[:-1], np.int64(first), out, np.int64(out.size)
+    device.launch("prefix_write", "write_words", *grid, *coded, *where)
+    starts = np.append(found[: -2 : every // TILE], found[-2])
+    return out.view(np.uint8)[: -(-nbits // 8)], nbits, starts
+
+
+def read(
+    code: PrefixCode | TableCode,
+    data: Any,
+    first: int,
+    end: int,
+    live: Live,
+    every: int,
+    offsets: np.ndarray | None,
+    take: Callable[[int, Any, np.ndarray], None],
+) -> np.ndarray:
+    """Read the string of a tensor; see `gcodec.kernels.dense_string.read`.
+
+    `take` gets all symbols at once, of the least type that holds those of the code, and none
+    apart. Without offsets, one thread reads all.
+    """
+    device = device_with(data)
+    blocks = -(-live.n // every)
+    if not blocks:
+        return np.zeros(1, np.int64)
+    known = np.zeros(blocks + 1, np.int64) if offsets is None else offsets
+    starts = device.to_device(np.append(known, NO_ERROR))
+    dtype = np.min_scalar_type(code.top)
+    symbols = device.empty(live.n, dtype)
+    threads, chained = 32 if blocks <= _FEW else 128, offsets is not None
+    grid = -(-blocks // threads) if chained else 1
+    end = min(end, 8 * data.size)
+    device.launch(
+        *("prefix_read", "read_words", grid, threads),
+        *(data, np.int64(data.size), np.int64(end), starts[:-1], np.int64(first)),
+        *(np.int64(live.n), np.int64(every), np.int32(chained), *silence(device, live)),
+        *(*read_tables(device, code), *rule_of(code), np.uint64(code.top)),
+        *(np.int32(dtype.itemsize), symbols.view(np.uint8), starts[-1:]),
+    )
+    found = device.to_host(starts[-1:] if chained else starts)
+    raise_status(int(found[-1]), chained)
+    take(0, symbols, _NONE)
+    return known if chained else found[:-1]
+
+
+def silence(device: Device, live: Live) -> tuple[Any, np.int64]:
+    """Return which buckets are silent, and how large they are; 0 where none is."""
+    if live.silent is None:
+        return device.empty(0, np.uint8), np.int64(0)
+    return device.to_device(live.silent.view(np.uint8)), np.int64(live.bucket)
+
+
+def _front(lead: int, head: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, int]:
+    """Return the bytes before a string, zeros behind their last bit, and how many bits."""
+    bits, nbits = head or (_NONE.view(np.uint8), 0)
+    front = np.zeros(lead + bits.size, np.uint8)
+    front[lead:] = bits
+    return front, 8 * lead + nbits

@@ -1,0 +1,53 @@
+"""Launchers of live.cu; see `gcodec.kernels.live`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.kernels.device import Device
+from gcodec.kernels.live import Live, silent_error
+
+
+def gathered(symbols: Any, live: Live) -> Any:
+    """Return the bytes of the elements that have a word."""
+    if live.silent is None:
+        return symbols
+    device, out = device_with(symbols), device_with(symbols).empty(live.words, np.uint8)
+    where = symbols, np.int64(live.n), *_buckets(device, live), out, np.int64(out.size)
+    device.launch("live", "gather_live", striding_blocks(live.n), THREADS, *where)
+    return out
+
+
+def spread(symbols: Any, live: Live, take: Callable[[int, Any], None]) -> None:
+    """Let the bytes of all elements be taken at once."""
+    device = device_with(symbols)
+    out = device.empty(live.n, np.uint8)
+    where = symbols, np.int64(symbols.size), *_buckets(device, live), out, np.int64(live.n)
+    device.launch("live", "spread_live", striding_blocks(live.n), THREADS, *where)
+    take(0, out)
+
+
+def refuse_silent(symbols: Any, live: Live) -> None:
+    """Raise `Corrupt` if an element that has no word is not 0."""
+    if live.silent is None:
+        return
+    device, wrong = device_with(symbols), device_with(symbols).zeros(1, np.uint64)
+    part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(live.n)
+    silent = device.to_device(live.silent.view(np.uint8)), np.int64(live.bucket)
+    device.launch(
+        "live", "refuse_silent", striding_blocks(symbols.nbytes), THREADS, *part, *silent, wrong
+    )
+    if positions(device, wrong)[0] is not None:
+        raise silent_error()
+
+
+def _buckets(device: Device, live: Live) -> tuple[Any, np.int64, Any]:
+    """Return which buckets are silent, their size, and the words before each."""
+    silent = np.zeros(1, np.bool_) if live.silent is None else live.silent
+    words = np.where(silent, 0, live.bucket)
+    before = device.to_device(np.cumsum(words) - words)
+    return device.to_device(silent.view(np.uint8)), np.int64(live.bucket), before

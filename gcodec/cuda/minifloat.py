@@ -1,0 +1,112 @@
+"""Launchers of minifloat.cu; see `gcodec.kernels.minifloat_tensor` and `minifloat.check`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.cuda.pack import pack_fields
+from gcodec.errors import Corrupt
+from gcodec.kernels.device import Device
+from gcodec.kernels.minifloat import codes_nbytes, least_bits
+from gcodec.kernels.minifloat_block import MOST_STEPS, per_byte
+from gcodec.kernels.pack import FieldLayout
+from gcodec.kernels.reduce import INFINITY_BITS
+from gcodec.minifloats import MiniFloat
+
+_EACH = 8  # elements of a thread
+_NONE = np.uint64((1 << 64) - 1)
+
+
+def quantize(x: Any, scale: np.float32, fmt: MiniFloat) -> Any:
+    """Return the codes of a tensor, None if not all are finite."""
+    device, n = device_with(x), x.size
+    out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
+    name, rule = _rule("minifloat_codes", scale, fmt)
+    arguments = x.view(np.uint32), np.int64(n), *rule, out, top
+    device.launch("minifloat", name, _blocks(n), THREADS, *arguments)
+    return out if int(device.to_host(top)[0]) < INFINITY_BITS else None
+
+
+def quantize_residual(
+    x: Any, residual: Any, decay: np.float32, scale: np.float32, fmt: MiniFloat
+) -> Any:
+    """Return the codes of u = x + decay·residual, and set residual to u − x̂."""
+    device, n = device_with(x), x.size
+    out = device.empty(codes_nbytes(n, fmt), np.uint8)
+    name, rule = _rule("minifloat_residual", scale, fmt)
+    points = _points(device, scale, fmt)
+    what = x.view(np.uint32), residual.view(np.uint32), np.int64(n), decay.view(np.uint32)
+    device.launch("minifloat", name, _blocks(n), THREADS, *what, *rule, points, out)
+    return out
+
+
+def dequantize(
+    codes: Any, scale: np.float32, fmt: MiniFloat, out: Any, add: np.float32 | None = None
+) -> None:
+    """Write what codes stand for, or add a multiple of it."""
+    device, n = device_with(codes), out.size
+    what = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), _points(device, scale, fmt)
+    where = () if add is None else (add.view(np.uint32),)
+    name = "minifloat_values" if add is None else "minifloat_values_add"
+    device.launch("minifloat", name, _blocks(n), THREADS, *what, *where, out.view(np.uint32))
+
+
+def in_halves(codes: Any) -> Any:
+    """Return codes of up to four bits, a byte each, two in a byte."""
+    return pack_fields(codes, FieldLayout(4))
+
+
+def check(codes: Any, n: int, fmt: MiniFloat) -> None:
+    """Raise `Corrupt` unless the bytes are n codes that stand for something."""
+    device, pairs = device_with(codes), per_byte(fmt) == 2
+    sign, top = 1 << fmt.width - 1, fmt.top
+    first = device.to_device(np.array([_NONE]))
+    held = np.int64(codes.size * per_byte(fmt)), np.bool_(pairs)
+    rule = np.uint32(sign), np.uint32(top), first
+    device.launch("minifloat", "any_wrong", _blocks(int(held[0])), THREADS, codes, *held, *rule)
+    told = device.empty(9, np.uint8)
+    told[:8] = first.view(np.uint8)
+    told[8:] = codes[-1:] if codes.size else 0
+    found = device.to_host(told)
+    at, last = int(found[:8].view(np.uint64)[0]), int(found[8])
+    if at != int(_NONE):
+        byte = int(device.to_host(codes[at // per_byte(fmt) :][:1])[0])
+        code = byte if not pairs else byte & 15 if at % 2 else byte >> 4
+        raise Corrupt(f"element {at} has the code {code:#x}, which is none")
+    if pairs and n % 2 and last & 15:
+        raise Corrupt("the half of a byte behind the last code is not zero", codes.size)
+
+
+def _rule(name: str, scale: np.float32, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of a kernel, and what tells codes."""
+    width = np.uint32(fmt.width)
+    if per_byte(fmt) == 2:
+        steps = np.full(MOST_STEPS, INFINITY_BITS, np.int32)
+        if scale > 0:
+            steps[: fmt.top] = least_bits(scale, fmt)
+        return f"{name}_pairs", (*(steps - np.int32(1)), width)
+    divisor = scale if scale > 0 else np.float32(np.inf)
+    return f"{name}_bytes", (
+        divisor.view(np.uint32),
+        np.uint32(fmt.mantissa),
+        np.uint32(fmt.top),
+        width,
+    )
+
+
+def _points(device: Device, scale: np.float32, fmt: MiniFloat) -> Any:
+    """Return the bits of what all bytes stand for; some are no codes."""
+    sign = 1 << fmt.width - 1
+    points = np.zeros(256, np.float32)
+    with np.errstate(under="ignore", over="ignore"):
+        sizes = scale * fmt.magnitudes()
+    points[: fmt.top + 1] = sizes
+    points[sign : sign + fmt.top + 1] = -sizes
+    return device.to_device(points.view(np.uint32))
+
+
+def _blocks(n: int) -> int:
+    return striding_blocks(n, _EACH * THREADS)

@@ -1,0 +1,166 @@
+"""rANS strings on a device; see `gcodec.kernels.rans_string`. Only models of all symbols alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.codewords import NO_ERROR
+from gcodec.cuda.grid import device_with
+from gcodec.cuda.scan import sums_before
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.device import no_twin
+from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
+from gcodec.kernels.rans_string import refuse_short
+from gcodec.kernels.rans_table import ReadTables, WriteTables
+from gcodec.kernels.rans_vector import LANES
+
+_HEAD = 2 * LANES  # words of the states before the words of a block
+_WARPS = 4  # that read runs together
+_MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each block of symbols
+_LEFT = 64  # what a status is a multiple of, but for what is wrong
+_TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
+
+
+def write(
+    tables: WriteTables,
+    symbols: Any,
+    n: int,
+    lead: np.ndarray,
+    log2_run: int = LOG2_BLOCK,
+    lanes: int = LANES,
+) -> tuple[Any, int, Runs]:
+    """Write the string of (n,) uint8 symbols. The bytes stay on the device, runs do not.
+
+    Raises
+    ------
+    TypeError
+        Where symbols have classes, or states are fewer.
+    """
+    _refuse_models(tables.classed, lanes)
+    device = device_with(symbols)
+    runs, blocks = Runs.empty(log2_run, n), -(-n >> LOG2_BLOCK)
+    count, room = runs.states.shape[0], min(n, BLOCK) + _HEAD
+    slots, sizes = device.empty(blocks * room, np.uint16), device.empty(blocks, np.int64)
+    told = device.empty(blocks + 1 + count + count * LANES // 2, np.int64)
+    sums, words, states = (
+        told[: blocks + 1],
+        told[blocks + 1 :][:count],
+        told[blocks + 1 + count :],
+    )
+    device.launch(
+        *("rans_write", "write_block", blocks, LANES, symbols, np.int64(n)),
+        *(np.int32(LOG2_BLOCK), np.int32(log2_run), np.int32(tables.log2_total)),
+        *(device.to_device(tables.reciprocals), device.to_device(tables.pairs)),
+        *(slots, np.int64(room), sizes, words, states.view(np.uint32)),
+    )
+    sums_before(device, sizes, sums)
+    found = device.to_host(told)
+    ends = lead.size + 2 * found[: blocks + 1]
+    out = device.empty(-(-int(ends[-1]) // 4), np.uint32).view(np.uint8)[: int(ends[-1])]
+    if lead.size:
+        out[: lead.size] = device.to_device(lead)
+    device.launch(
+        *("rans_write", "move_blocks", (_MOST, blocks), _MOVERS, slots, np.int64(room)),
+        *(sums, np.int64(lead.size), out, np.int64(out.size)),
+    )
+    runs.states[:] = found[blocks + 1 + count :].view(np.uint32).reshape(-1, LANES)
+    runs.settle(found[blocks + 1 :][:count], ends - lead.size)
+    return out, 8 * out.size, runs
+
+
+def read(
+    tables: ReadTables,
+    data: Any,
+    first: int,
+    end: int,
+    n: int,
+    take: Callable[[int, Any], None],
+    runs: Runs | None = None,
+    bits_follow: bool = False,
+    classes_of: Any = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> int:
+    """Read the string of n symbols; `take` gets all at once. Without runs, one warp reads them."""
+    _refuse_models(tables.classed or trellis or classes_of is not None, lanes)
+    refuse_short(n, end - first, lanes)
+    told, where = runs or Runs.empty(LOG2_BLOCK, n), (data, first, end)
+    if runs is not None:
+        runs.check(n, end - first, lanes)
+    symbols, found = _read(tables, *where, n, told, runs is not None)
+    if n:
+        take(0, symbols)
+    behind = first + int(found.offsets[-1])
+    if behind < end and not bits_follow:
+        raise Corrupt(f"the payload has {end - behind} bits behind its last word")
+    return behind
+
+
+def index(
+    tables: ReadTables,
+    data: Any,
+    first: int,
+    end: int,
+    n: int,
+    log2_run: int,
+    classes_of: Any = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> Runs:
+    """Find where the runs of a string begin, by reading it; see `read`."""
+    _refuse_models(tables.classed or trellis or classes_of is not None, lanes)
+    refuse_short(n, end - first, lanes)
+    found = _read(tables, data, first, end, n, Runs.empty(log2_run, n), False)[1]
+    if first + found.offsets[-1] < end:
+        raise Corrupt(
+            f"the payload has {end - first - found.offsets[-1]} bits behind its last word"
+        )
+    return found
+
+
+def _read(
+    tables: ReadTables, data: Any, first: int, end: int, n: int, runs: Runs, chained: bool
+) -> tuple[Any, Runs]:
+    """Return the symbols, and the runs that were known or are found."""
+    device = device_with(data)
+    count = runs.states.shape[0]
+    symbols = device.empty(n, np.uint8)
+    if not n:
+        return symbols, runs
+    told = np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
+    kept = device.to_device(told)
+    device.launch(
+        *("rans_read", "read_blocks", -(-count // _WARPS) if chained else 1, _WARPS * LANES),
+        *(data, np.int64(min(end // 8, data.size)), kept[: count + 1], np.int64(first)),
+        *(kept[count + 2 :].view(np.uint32), np.int64(n), np.int32(LOG2_BLOCK)),
+        *(np.int32(runs.log2_run), np.int32(chained), np.int32(tables.log2_total)),
+        *(device.to_device(tables.slots), device.to_device(tables.pairs)),
+        *(symbols, kept[count + 1 : count + 2]),
+    )
+    found = device.to_host(kept[count + 1 : count + 2] if chained else kept)
+    _raise_status(int(found[0 if chained else count + 1]), chained)
+    if not chained:
+        states = found[count + 2 :].view(np.uint32).reshape(-1, LANES)
+        runs = Runs(runs.log2_run, found[: count + 1].copy(), states.copy())
+    return symbols, runs
+
+
+def _refuse_models(several: bool, lanes: int) -> None:
+    if several or lanes != LANES:
+        raise no_twin("code=context")
+
+
+def _raise_status(status: int, chained: bool) -> None:
+    if status == NO_ERROR:
+        return
+    run, wrong = divmod(status, _LEFT)
+    if wrong == _TRUNCATED and not chained:
+        raise Truncated("the payload ends within a block of symbols")
+    if wrong == _LOW_HEAD:
+        raise Corrupt("a block of symbols begins in a state below 2**16")
+    if wrong == _OTHER_END:
+        raise Corrupt("a block of symbols does not end in the states that it must")
+    raise Corrupt(f"the seek table or the payload is wrong: run {run} ends elsewhere")

@@ -1,0 +1,49 @@
+"""Counts of symbols and gaps on a device; see `gcodec.kernels.tally`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import device_with
+from gcodec.cuda.scan import maxima_before
+from gcodec.kernels.tally import PARAMETERS, Numbers, Tally
+
+_THREADS = 256
+_TILE = 16 * _THREADS  # symbols that a block of threads looks at, one tile after the other
+_MOST = 1 << 11  # blocks of threads
+_SIZES, _NEAR = 64, 256
+_NUMBERS = {"zigzag": 0, "levels": 1, "gaps": 2}
+
+
+def tally(symbols: Any) -> Tally:
+    """Count the (n,) unsigned symbols of a tensor."""
+    return Tally(*_counts(symbols, "tally", 3 * _SIZES).reshape(3, _SIZES))
+
+
+def best_rice(symbols: Any, numbers: Numbers, near: int, silent: int = 0) -> tuple[int, int]:
+    """Find the best parameter of a Rice code, wherever it is: `near` is of no use here."""
+    what = np.int32(_NUMBERS[numbers])
+    found = _counts(symbols, "count_numbers", _NEAR + _SIZES, what).tolist()
+    few, planes, far = found[:_NEAR], found[_NEAR:-1], found[-1]
+    words, lengths = sum(few) + far - silent, []
+    for k in range(PARAMETERS):  # in Python's integers, which are of any size
+        sums = sum(count * (number >> k) for number, count in enumerate(few))
+        sums += sum(count << bit - k for bit, count in enumerate(planes) if bit >= k)
+        lengths.append(sums + words * (1 + k))
+    best = lengths.index(min(lengths))
+    return best, lengths[best]
+
+
+def _counts(symbols: Any, name: str, size: int, *args: Any) -> np.ndarray:
+    device = device_with(symbols)
+    tiles = -(-symbols.size // _TILE)
+    part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(symbols.size)
+    numbers, lasts = (device.empty(tiles, np.int64) for _ in range(2))
+    maxima, counts = device.empty(tiles + 1, np.int64), device.zeros(size, np.uint64)
+    device.launch("unit_write", "count_units", tiles, _THREADS, *part, numbers, lasts)
+    maxima_before(device, lasts, maxima)
+    blocks = min(tiles, _MOST)
+    device.launch("tally", name, blocks, _THREADS, *part, maxima, *args, counts)
+    return device.to_host(counts).view(np.int64)

@@ -1,0 +1,75 @@
+"""From units to a tensor on a device; see `gcodec.kernels.unit_place`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.cuda.codewords import NO_ERROR
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.errors import Corrupt
+from gcodec.kernels.device import Device
+from gcodec.kernels.levels import Scale
+
+_LEFT, _SILENT = 64, 4  # of a status
+
+
+class PlacedUnits(NamedTuple):
+    """Units whose positions are known, as those that were read on a device.
+
+    Attributes
+    ----------
+    symbols : (n,) unsigned array
+    positions : (n,) int64 array
+        From 1 on, rising.
+    """
+
+    symbols: Any
+    positions: Any
+
+
+def place(
+    units: PlacedUnits, bounds: np.ndarray, positions: np.ndarray, before: int, out: Any
+) -> int:
+    """Write symbols to their positions; blocks were looked at when they were read."""
+    _launch("place_units", units, out.view(np.uint8), out.size)
+    return before
+
+
+def place_values(
+    units: PlacedUnits,
+    bounds: np.ndarray,
+    positions: np.ndarray,
+    before: int,
+    scale: Scale,
+    out: Any,
+) -> int:
+    """Write to (n,) float32 zeros what symbols of levels stand for."""
+    device = device_with(out)
+    norms = scale.norms if device.owns(scale.norms) else device.to_device(scale.norms)
+    in_units_of = norms, np.int64(scale.bucket), np.uint32(scale.s)
+    _launch("place_values", units, out, out.size, *in_units_of)
+    return before
+
+
+def _launch(name: str, units: PlacedUnits, out: Any, n: int, *args: Any) -> None:
+    device = device_with(out)
+    count = units.symbols.size
+    status = device.to_device(np.array([NO_ERROR]))
+    grid = striding_blocks(count)
+    symbols = units.symbols.view(np.uint8), np.int32(units.symbols.itemsize)
+    device.launch(
+        *("unit_place", name, grid, THREADS, *symbols, units.positions, np.int64(count)),
+        *(*args, out, np.int64(n), status),
+    )
+    _check(device, status, n)
+
+
+def _check(device: Device, status: Any, n: int) -> None:
+    found = int(device.to_host(status)[0])
+    if found == NO_ERROR:
+        return
+    if found % _LEFT == _SILENT:
+        raise Corrupt("a value lies in a bucket whose norm is 0")
+    raise Corrupt(f"a gap passes the {n} elements of the tensor")

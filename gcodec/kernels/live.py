@@ -1,0 +1,114 @@
+"""Which elements of a tensor have a word, and their symbols among those of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels.device import twinned
+
+_CHUNK = 1 << 20  # elements whose symbols stay in a cache
+_LESS = 1 << 17  # elements, where more than a byte is kept of each
+
+
+class Live(NamedTuple):
+    """Which elements have a word.
+
+    Attributes
+    ----------
+    n : int
+    bucket : int
+        Elements of a bucket.
+    silent : (ceil(n / bucket),) bool array, or None
+        The buckets whose elements have none; None where all have one.
+    """
+
+    n: int
+    bucket: int
+    silent: np.ndarray | None
+
+    @classmethod
+    def of(cls, n: int, bucket: int, silent: np.ndarray) -> Live:
+        """Tell it by the buckets that are silent."""
+        return cls(n, bucket, silent if silent.any() else None)
+
+    @classmethod
+    def all(cls, n: int) -> Live:
+        """Tell that all of n elements have one."""
+        return cls(n, max(n, 1), None)
+
+    @property
+    def words(self) -> int:
+        """How many elements have a word."""
+        if self.silent is None:
+            return self.n
+        silent = int(self.silent.sum()) * self.bucket
+        return self.n - silent + (-self.n % self.bucket if self.silent[-1] else 0)
+
+    def chunk(self, wide: bool) -> int:
+        """Tell how many elements to take at a time; `wide` if symbols pass a byte."""
+        return _LESS if wide or self.silent is not None else _CHUNK
+
+    def part(self, start: int, stop: int, every: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the words up to the end of each block of a range, and which elements have one."""
+        bounds = np.minimum(np.arange(start + every, stop + every, every), stop) - start
+        if self.silent is None:
+            return bounds, None
+        first = start // self.bucket
+        some = ~self.silent[first : -(-stop // self.bucket)]
+        mask = some[(np.arange(start, stop) // self.bucket) - first]
+        counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
+        return np.cumsum(counts), mask
+
+
+@twinned("live")
+def gathered(symbols: np.ndarray, live: Live) -> np.ndarray:
+    """Return the symbols of the elements that have a word, of those of all."""
+    if live.silent is None:
+        return symbols
+    starts = range(0, live.n, _LESS)
+    parts = [symbols[at : at + _LESS] for at in starts]
+    masks = [live.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)]
+    return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
+
+
+@twinned("live")
+def spread(symbols: np.ndarray, live: Live, take: Callable[[int, np.ndarray], None]) -> None:
+    """Let the symbols of all elements be taken, given those of the ones that have a word.
+
+    The last come first: so symbols may lie where what is made of all elements will.
+    """
+    behind = symbols.size
+    for at in reversed(range(0, live.n, _LESS)):
+        upto = min(at + _LESS, live.n)
+        bounds, mask = live.part(at, upto, upto - at)
+        here = symbols[behind - int(bounds[-1]) : behind]
+        take(at, here.copy() if mask is None else spread_part(here, mask))
+        behind -= here.size
+
+
+@twinned("live")
+def refuse_silent(symbols: np.ndarray, live: Live) -> None:
+    """Raise `Corrupt` if an element that has no word is not 0."""
+    if live.silent is None:
+        return
+    for at in range(0, live.n, _LESS):
+        part = symbols[at : at + _LESS]
+        _, mask = live.part(at, at + part.size, part.size)
+        if mask is not None and part[~mask].any():
+            raise silent_error()
+
+
+def silent_error() -> Corrupt:
+    """Say that an element is not 0 that must be."""
+    return Corrupt("a value lies in a bucket whose norm is 0")
+
+
+def spread_part(symbols: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return the symbols of a range of elements, given a mask of those that have one."""
+    full = np.zeros(mask.size, symbols.dtype)
+    full[mask] = symbols
+    return full

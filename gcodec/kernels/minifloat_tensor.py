@@ -1,0 +1,70 @@
+"""Minifloats of a whole tensor, on the threads of the pool or on a device; see `minifloat`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import minifloat, pool
+from gcodec.kernels.device import twinned
+from gcodec.kernels.lanes import BLOCK
+from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.pack import packer
+from gcodec.minifloats import MiniFloat
+
+
+@twinned("minifloat")
+def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray | None:
+    """Return the codes of (n,) values, None if not all are finite; see `minifloat.quantize`."""
+    out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
+
+    def task(start: int, stop: int) -> bool:
+        part = minifloat.part_of(out, start, stop, fmt)
+        return minifloat.quantize(x[start:stop], scale, fmt, part)
+
+    return out if all(pool.run(task, x.size, BLOCK)) else None
+
+
+@twinned("minifloat")
+def quantize_residual(
+    x: np.ndarray,
+    residual: np.ndarray,
+    decay: np.float32,
+    scale: np.float32,
+    fmt: MiniFloat,
+) -> np.ndarray:
+    """Return the codes of x + decay·residual; see `minifloat.quantize_residual`."""
+    out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        part = minifloat.part_of(out, start, stop, fmt)
+        here = x[start:stop], residual[start:stop]
+        minifloat.quantize_residual(*here, decay, scale, fmt, part)
+
+    pool.run(task, x.size, BLOCK)
+    return out
+
+
+@twinned("minifloat")
+def dequantize(
+    codes: np.ndarray,
+    scale: np.float32,
+    fmt: MiniFloat,
+    out: np.ndarray,
+    add: np.float32 | None = None,
+) -> None:
+    """Write (n,) values that codes stand for, or add a multiple; see `minifloat.dequantize`."""
+    stream = add is None and minifloat.streams(out, fmt)
+
+    def task(start: int, stop: int) -> None:
+        part = minifloat.part_of(codes, start, stop, fmt)
+        minifloat.dequantize(part, scale, fmt, out[start:stop], add, stream=stream)
+
+    pool.run(task, out.size, BLOCK)
+
+
+@twinned("minifloat")
+def in_halves(codes: np.ndarray) -> np.ndarray:
+    """Return codes of up to four bits, a byte each, two in a byte; on the calling thread."""
+    held = np.empty(-(-codes.size // 2), np.uint8)
+    packer(4, True)(codes, held, False)
+    return held

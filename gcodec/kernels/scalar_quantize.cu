@@ -1,0 +1,86 @@
+// Twin of scalar_quantize.py: uniform scalar quantisers, and the points that levels stand for.
+#include "floats.cuh"
+
+static const i32 MOST = 126;  // the largest magnitude that has a symbol of its own
+static const u32 FINE = 1u << 10;
+
+// |x|·factor. It alone may take in or give subnormal numbers; the rest of them ends as 0 anyway.
+__device__ __forceinline__ f32 steps_in(u32 x, u32 factor) {
+    return float_of(multiply_bits(x & MAGNITUDE, factor));
+}
+
+// In all kernels: n elements, or symbols, in each array of them.
+
+extern "C" __global__ void __launch_bounds__(256)
+    plain_levels(const u32* __restrict__ x, i64 n, u32 factor, u8* __restrict__ out) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        f32 y = min(steps_in(x[i], factor), 126.0f);
+        i32 level = y >= 0.6f ? __float2int_rz(__fadd_rn(y, 0.4f)) : 0;
+        out[i] = (u8)(level << 1);
+    }
+}
+
+// Adds what the lanes of a warp have to an element of sums, of which each is an integer of 64 bits.
+__device__ __forceinline__ void add_to(u64* sum, i64 own) {
+    for (int step = 16; step; step /= 2) own += __shfl_xor_sync(0xFFFFFFFFu, own, step);
+    if ((threadIdx.x & 31) == 0) atomicAdd(sum, (u64)own);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    rated_levels(const u32* __restrict__ x, i64 n, u32 factor, const u8* __restrict__ classes,
+                 u8* __restrict__ out, u64* __restrict__ sums) {
+    // Whole warps; sums: 8
+    i64 counts[3] = {0, 0, 0}, rests[3] = {0, 0, 0}, squares = 0, escapes = 0;
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        f32 d = (f32)max(44 - (i32)classes[i], 0);
+        f32 square = __fmul_rn(__fmul_rn(d, d), (f32)(29.0 / 8192));
+        f32 bound = min(__fadd_rn(0.5f, square), 1.65f);
+        f32 lower = min(__fmul_rn(d, 0.08f), 0.45f);
+        f32 y = steps_in(x[i], factor);
+        i32 level = max(__float2int_rz(__fadd_rn(y, __fsub_rn(0.5f, lower))), 1);
+        if (y < bound) level = 0;
+        i32 rest = __float2int_rz(__fmul_rn(__fsub_rn(y, (f32)level), (f32)FINE));
+        squares += (u32)rest * (u32)rest;
+        for (int k = 0; k < 3; ++k) {
+            bool here = k < 2 ? level == k + 1 : level > 2;
+            counts[k] += here;
+            rests[k] += here ? rest : 0;
+        }
+        escapes += level > MOST;
+        bool negative = x[i] > SIGN_BIT && level > 0 && level <= MOST;
+        out[i] = (u8)(2 * min(level, MOST + 1) + negative);
+    }
+    for (int k = 0; k < 3; ++k) {
+        add_to(&sums[k], counts[k]);
+        add_to(&sums[3 + k], rests[k]);
+    }
+    add_to(&sums[6], squares);
+    add_to(&sums[7], escapes);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    random_squares(const u32* __restrict__ x, i64 n, u32 factor, u64* __restrict__ sum) {
+    // Whole warps
+    i64 own = 0;
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        f32 y = steps_in(x[i], factor);
+        f32 rest = __fmul_rn(__fsub_rn(y, (f32)__float2int_rz(y)), (f32)FINE);
+        u32 parts = (u32)__float2int_rz(rest);
+        own += parts * (FINE - parts);
+    }
+    add_to(sum, own);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    put_points(const u8* __restrict__ symbols, i64 n, const u32* __restrict__ points,
+               u32* __restrict__ out) {
+    // points: 256
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = points[symbols[i]];
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    add_points(const u8* __restrict__ symbols, i64 n, const u32* __restrict__ points,
+               u32* __restrict__ out) {
+    // points: 256
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = add_bits(out[i], points[symbols[i]]);
+}

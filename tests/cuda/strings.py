@@ -1,0 +1,44 @@
+"""Symbols to code, and what becomes of wrong strings on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec.kernels.levels import symbol_dtype
+
+
+def symbols(n: int, s: int, share: float = 1.0, spread: float = 2.0) -> np.ndarray:
+    """Symbols of levels up to s, mostly small; a share of them is not 0 by force."""
+    random = np.random.default_rng([n, s])
+    levels = np.minimum(np.abs(random.standard_cauchy(n)) * spread, s).astype(np.int64)
+    levels[random.random(n) >= share] = 0
+    codes = 2 * levels + ((levels > 0) & (random.random(n) < 0.5))
+    return codes.astype(symbol_dtype(s))
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """What an action returns, or the type of the `FormatError` that it raises."""
+    try:
+        return action()
+    except gcodec.FormatError as error:
+        return type(error)
+
+
+def agree(one: Any, two: Any) -> bool:
+    """Whether two outcomes are alike; of errors, that both are such."""
+    if isinstance(one, type) or isinstance(two, type):
+        return one is two
+    return np.array_equal(one, two)
+
+
+def broken(data: np.ndarray, first: int, seed: int) -> np.ndarray:
+    """Some bytes with a few bits changed, from bit `first` on."""
+    random = np.random.default_rng(seed)
+    wrong = data.copy()
+    for at in random.integers(first // 8, data.size, 1 + seed % 3):
+        wrong[at] ^= np.uint8(1 << random.integers(0, 8))
+    return wrong

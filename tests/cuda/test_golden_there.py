@@ -1,0 +1,72 @@
+"""Golden vectors on a device: the bytes that every release writes and reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import shim
+from golden import vector
+
+import gcodec
+from gcodec.kernels.device import Device
+
+FOLDER = Path(__file__).parent.parent / "golden" / "v1"
+VECTORS = {path.stem: vector.read(path) for path in sorted(FOLDER.glob("*.txt"))}
+THERE = {
+    name: fields for name, fields in VECTORS.items() if gcodec.parse(fields["spec"]).on_device
+}
+
+
+def part_of(gpu: Device) -> dict[str, dict[str, str]]:
+    """Return a third of the vectors for each order of the shim, and all for a device."""
+    order = getattr(gpu, "order", None)
+    if order is None:
+        return THERE
+    names = sorted(THERE)[shim.ORDERS.index(order) :: len(shim.ORDERS)]
+    return {name: THERE[name] for name in names}
+
+
+def test_golden(gpu: Device) -> None:
+    for name, fields in part_of(gpu).items():
+        dtype, shape = fields["dtype"], vector.shape_of(fields)
+        x = vector.floats(fields["grad"], dtype).reshape(shape)
+        there, codec = gpu.to_device(x), gcodec.parse(fields["spec"])
+        seed, key = int(fields.get("seed", "0")), fields.get("key", "").encode() or None
+        title, nonfinite = fields.get("name"), fields.get("nonfinite", "raise")
+        if "residual" in fields:
+            residual = gpu.to_device(vector.floats(fields["residual"], "float32").reshape(shape))
+            made = codec.pack(codec.quantize_residual(there, residual, seed=seed))
+            after = vector.floats(fields["after"], "float32")
+            assert vector.bits(gpu.to_host(residual)) == vector.bits(after), name
+            written = gcodec.Frame(made.codec, dtype, shape, made, title, key).to_bytes()
+        else:
+            written = gcodec.encode(
+                there,
+                codec,
+                seed=seed,
+                name=title,
+                key=key,
+                nonfinite=nonfinite,  # type: ignore[arg-type]
+            )
+        if "seek" in fields:
+            written = gcodec.Frame.from_bytes(written, key=key).without_seek().to_bytes()
+            table = gcodec.Frame.from_bytes(written, key=key).with_seek(int(fields["seek"]))
+            written = table.to_bytes()
+        frame = vector.data(fields["frame"])
+        assert written.hex(" ") == frame.hex(" "), name
+        decoded = gpu.to_host(gcodec.decode(frame, like=there, key=key))
+        assert vector.bits(decoded) == vector.bits(vector.floats(fields["decoded"], dtype)), name
+
+
+def test_every_codec_that_works_there_has_vectors() -> None:
+    names = {gcodec.parse(fields["spec"]).name for fields in THERE.values()}
+    assert names >= {
+        "raw",
+        "sign",
+        "mxnet-1bit",
+        "mxnet-2bit",
+        "minmax",
+        "terngrad",
+        "qsgd",
+        "minifloat",
+    }

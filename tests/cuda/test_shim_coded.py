@@ -1,0 +1,66 @@
+"""Codes of other codecs behind tables, on a device: frames of the CPU's bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import feedback_agrees, frames_agree
+from samples import same
+
+import gcodec
+from gcodec.kernels.device import Device
+
+SPECS = (
+    "minifloat:code=huffman",
+    "minifloat:code=huffman,table=empirical",
+    "minifloat:code=pair,scale=0.5",
+    "minifloat:code=rans",
+    "minifloat:code=rans,format=e4m3",
+    "minifloat:code=huffman,format=e2m2,table=gennorm",
+    "terngrad:pack=rans",
+    "terngrad:pack=rans,clip=0",
+)
+
+
+def sample(n: int, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng([n, seed])
+    return (random.standard_normal(n) * random.random(n)).astype(np.float32)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_frames(gpu: Device, spec: str) -> None:
+    for n in (0, 1, 2, 37, 5001):
+        frames_agree(gpu, spec, sample(n), seed=4)
+
+
+@pytest.mark.parametrize("spec", ["minifloat:code=huffman", "terngrad:pack=rans"])
+def test_feedback(gpu: Device, spec: str) -> None:
+    feedback_agrees(gpu, spec, [sample(1000, step) for step in range(3)])
+
+
+def test_seek_tables(gpu: Device) -> None:
+    x = sample(70_000)
+    there = gpu.to_device(x)
+    for spec in ("minifloat:code=huffman", "minifloat:code=rans,format=e4m3"):
+        frame = gcodec.encode(there, spec)
+        assert frame == gcodec.encode(x, spec)
+        known = gcodec.Frame.from_bytes(frame)
+        assert known.seek is not None
+        for one in (known, known.without_seek()):
+            decoded = gpu.to_host(gcodec.decode(one.to_bytes(), like=there))
+            assert same(decoded, gcodec.decode(frame))
+
+
+def test_half_behind_the_last(gpu: Device) -> None:
+    """An odd number of codes, of which the last byte has one more."""
+    codec = gcodec.parse("minifloat:code=pair,scale=1.0,table=0")
+    payload = codec.encode(np.ones(8, np.float32))
+    for data in (payload.data, gpu.to_device(payload.data)):
+        with pytest.raises(gcodec.Corrupt, match="behind the last element"):
+            codec.decode(payload._replace(data=data), 7)
+
+
+@pytest.mark.parametrize("spec", ["minifloat", "minifloat:code=planes", "minifloat:code=context"])
+def test_refused(gpu: Device, spec: str) -> None:
+    with pytest.raises(TypeError, match="takes no arrays on a CUDA device yet"):
+        gcodec.encode(gpu.to_device(sample(100)), spec)

@@ -1,0 +1,112 @@
+"""Chunks of the DCT on a device: selection and the way back bit by bit, the way there closely."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import anything, gradient, same
+
+from gcodec.cuda import grid
+from gcodec.dct import chunks, device, transform
+from gcodec.kernels import dct_select
+from gcodec.kernels.device import Device
+
+# Sizes of a tensor, its columns (None: a vector), and a chunk.
+FLAT = [(n, chunk) for n in (1, 100, 4097) for chunk in ((8, 8), (4, 5, 6))]
+FLAT += [(700, (300,)), (9000, (65, 70)), (9000, (7, 30, 40))]
+CUTS = [chunks.flat(n, chunk) for n, chunk in FLAT]
+CUTS += [chunks.tiles(35 * 41, 41, chunk, 4096) for chunk in ((8, 8), (64, 64), (3, 16))]
+CUTS += [chunks.tiles(n, None, (64, 64), 4096) for n in (10, 4500)]
+
+
+@pytest.mark.parametrize(("m", "size", "k"), [(3, 64, 8), (2, 33, 33), (1, 5000, 60)])
+def test_select(gpu: Device, m: int, size: int, k: int) -> None:
+    random = np.random.default_rng(size)
+    for y in (gradient(m * size), random.integers(-3, 4, m * size).astype(np.float32)):
+        y = y.reshape(m, size)
+        wanted = np.empty((m, k), np.int32), np.empty((m, k), np.float32)
+        assert dct_select.largest(y, k, *wanted)
+        found = (
+            gpu.empty(m * k, np.int32).reshape(m, k),
+            gpu.empty(m * k, np.float32).reshape(m, k),
+        )
+        assert dct_select.largest(gpu.to_device(y), k, *found)
+        assert same(gpu.to_host(found[0]), wanted[0])
+        assert same(gpu.to_host(found[1]), wanted[1])
+    y = anything(m * size).reshape(m, size)
+    assert not dct_select.largest(gpu.to_device(y), k, *found)
+
+
+def coefficients(
+    cut: chunks.Chunks, k: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return where those of each chunk begin, their places, and values of any magnitude."""
+    random = np.random.default_rng(seed)
+    live = random.random(cut.count) < 0.8
+    each = [np.sort(random.choice(cut.size, k, replace=False)) for _ in range(int(live.sum()))]
+    starts = np.concatenate([[0], np.cumsum(k * live)]).astype(np.int64)
+    places = np.concatenate([np.empty(0, np.int64), *each]).astype(np.int32)
+    return starts, places, gradient(places.size, seed)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
+    n = cut.n if isinstance(cut, chunks.Runs) else cut.rows * cut.columns
+    for k in {1, min(8, cut.size), min(cut.size, 40)}:
+        given = coefficients(cut, k, 2)
+        wanted, out = np.empty(n, np.float32), gpu.empty(n, np.float32)
+        transform.restore(*given, cut, wanted)
+        transform.restore(*given, cut, out)
+        assert same(gpu.to_host(out), wanted)
+
+
+def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_BLOCKS", "_ROOM"):
+        monkeypatch.setattr(device, name, 2)  # so that each goes on to other chunks
+    monkeypatch.setattr(grid, "_MOST", 2)
+    for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
+        given = coefficients(cut, 9, 3)
+        wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
+        transform.restore(*given, cut, wanted)
+        transform.restore(*given, cut, out)
+        assert same(gpu.to_host(out), wanted)
+    # The last warp has fewer rows of a chunk than the others, and so is ahead of them.
+    x, cut = gradient(6000), chunks.flat(6000, (65, 33))
+    monkeypatch.setattr(device, "_BLOCKS", 1)
+    places, values = transform.select(gpu.to_device(x), cut, 50)
+    monkeypatch.undo()
+    again, others = transform.select(gpu.to_device(x), cut, 50)
+    assert same(places, again)
+    assert same(values, others)
+
+
+def test_restore_of_all(gpu: Device) -> None:
+    # Of the second, there are more rows than are listed in shared memory.
+    for cut in (chunks.flat(1200, (30, 40)), chunks.flat(1500, (1500, 1))):
+        given = coefficients(cut, cut.size, 1)
+        wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
+        transform.restore(*given, cut, wanted)
+        transform.restore(*given, cut, out)
+        assert same(gpu.to_host(out), wanted)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_transform(gpu: Device, cut: chunks.Chunks) -> None:
+    n = cut.n if isinstance(cut, chunks.Runs) else cut.rows * cut.columns
+    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    k = min(8, cut.size)
+    places, values = transform.select(gpu.to_device(x), cut, k)
+    wanted = transform.select(x, cut, k)
+    # Rounding may swap two that are almost equal: so what is found is looked for among all.
+    everywhere = transform.select(x, cut, cut.size)[1]
+    close = 1e-6 * np.abs(everywhere).sum(axis=1, keepdims=True)
+    assert (np.abs(np.take_along_axis(everywhere, places, axis=1) - values) <= close).all()
+    assert (np.abs(np.sort(np.abs(values)) - np.sort(np.abs(wanted[1]))) <= close).all()
+    assert (np.diff(places, axis=1) > 0).all()
+    assert (places == wanted[0]).mean() > 0.9
+
+
+def test_infinite_coefficients(gpu: Device) -> None:
+    cut = chunks.flat(200, (8, 8))
+    x = np.full(200, 3e38, np.float32)
+    assert transform.select(gpu.to_device(x), cut, 3) is None

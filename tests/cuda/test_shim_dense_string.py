@@ -1,0 +1,192 @@
+"""Strings of prefix words on a device: the bytes of the CPU, and its verdict on wrong ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import LARGE
+from strings import agree, broken, outcome, symbols
+
+import gcodec
+from gcodec.cuda.scan import maxima_before, sums_before
+from gcodec.kernels import dense_string
+from gcodec.kernels.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
+from gcodec.kernels.device import Device
+from gcodec.kernels.level_codes import word_code
+from gcodec.kernels.levels import symbol_dtype
+from gcodec.kernels.live import Live
+from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.table_code import TableCode
+
+EVERY = 4096
+HEAD = np.array([0xA0], np.uint8), 3
+FIRST = 8 * 4 + 3  # with four bytes before it
+
+
+def written(device, code, given, live):
+    """Write on both sides; return the string and where its blocks begin."""
+    how = given.dtype, live, EVERY, 4, HEAD
+    data, nbits, offsets = dense_string.write(code, given, *how)
+    there = dense_string.write(code, device.to_device(given), *how)
+    data[:4] = 0  # which are the caller's
+    found = device.to_host(there[0])
+    found[:4] = 0
+    assert there[1] == nbits
+    assert np.array_equal(found, data)
+    assert np.array_equal(there[2], offsets)
+    return data, nbits, offsets
+
+
+def read(device, code, data, nbits, live, offsets, every=EVERY):
+    """Read on the device, or on the host where that is None."""
+    parts = []
+    there = data if device is None else device.to_device(data)
+
+    def take(at, small, wide):
+        small = small if device is None else device.to_host(small)
+        part = dense_string.widened(small.copy(), wide, np.min_scalar_type(code.top))
+        parts.append((at, part))
+
+    where = FIRST, nbits, live, every, offsets
+    found = dense_string.read(code, there, *where, take)
+    parts.sort(key=lambda pair: pair[0])
+    got = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.uint8)
+    return found, got
+
+
+@pytest.mark.parametrize("code", ["omega", "rice", "packed"])
+@pytest.mark.parametrize("s", [15, 127, 1000, 100_000])
+def test_levels(gpu: Device, code: str, s: int) -> None:
+    words = word_code(code, s, {"rice": 2})
+    for n in (0, 1, 15, 4096, 9001):
+        given, live = symbols(n, s), Live.all(n)
+        data, nbits, offsets = written(gpu, words, given, live)
+        for known in (offsets, None) if n else (None,):
+            found, got = read(gpu, words, data, nbits, live, known)
+            assert np.array_equal(got, given)
+            assert np.array_equal(found, offsets)
+
+
+def test_large(gpu: Device) -> None:
+    words, given, live = word_code("omega", 15, {}), symbols(LARGE, 15), Live.all(LARGE)
+    data, nbits, offsets = written(gpu, words, given, live)
+    assert np.array_equal(read(gpu, words, data, nbits, live, offsets)[1], given)
+
+
+@pytest.mark.parametrize("bucket", [7, 512, 5000])
+@pytest.mark.parametrize("code", ["omega", "table"])
+def test_silent_buckets(gpu: Device, bucket: int, code: str) -> None:
+    given = symbols(9001, 15)
+    silent = np.random.default_rng(bucket).random(-(-9001 // bucket)) < 0.4
+    silent[-1] = True
+    given[np.repeat(silent, bucket)[:9001]] = 0
+    words = table_of(given) if code == "table" else word_code("omega", 15, {})
+    live = Live.of(9001, bucket, silent)
+    data, nbits, offsets = written(gpu, words, given, live)
+    for known in (offsets, None):
+        assert np.array_equal(read(gpu, words, data, nbits, live, known)[1], given)
+
+
+def table_of(given: np.ndarray) -> TableCode:
+    counts = np.bincount(given, minlength=256)
+    return TableCode.of(gcodec.entropy.huffman.code_lengths(counts))
+
+
+@pytest.mark.parametrize("alphabet", [1, 2, 9, 256])
+def test_tables(gpu: Device, alphabet: int) -> None:
+    random = np.random.default_rng(alphabet)
+    given = np.minimum(random.geometric(0.1 if alphabet > 9 else 0.6, 9001) - 1, alphabet - 1)
+    given = given.astype(np.uint8)
+    words, live = table_of(given), Live.all(given.size)
+    data, nbits, offsets = written(gpu, words, given, live)
+    for known in (offsets, None):
+        assert np.array_equal(read(gpu, words, data, nbits, live, known)[1], given)
+
+
+RULES = [
+    PrefixCode(OMEGA, 0, 1, top=2**32 - 1),
+    PrefixCode(GAMMA, 0, 1, top=2**32 - 1),
+    PrefixCode(DELTA, 0, 1, top=2**32 - 1),
+    PrefixCode(EXPGOLOMB, 0, 0, top=2**32 - 1),
+    PrefixCode(EXPGOLOMB, 17, 0, top=2**32 - 1),
+    PrefixCode(GOLOMB, 1000, 0, top=2**32 - 1),
+    PrefixCode(GOLOMB, 2**33 + 1, 0, top=2**32 - 1),
+    PrefixCode(RICE, 12, 0, top=2**32 - 1),
+]
+
+
+@pytest.mark.parametrize("code", RULES, ids=lambda code: f"{code.rule.name}-{code.parameter}")
+def test_rules(gpu: Device, code: PrefixCode) -> None:
+    """Words that no table holds, some of them too long to be joined in shared memory."""
+    random = np.random.default_rng(code.parameter)
+    powers = (1 << random.integers(0, 24, 5000)) - random.integers(0, 2, 5000)
+    given = np.where(random.random(5000) < 0.5, random.integers(0, 300, 5000), powers)
+    given, live = (given + code.first).astype(np.uint32), Live.all(5000)
+    data, nbits, offsets = written(gpu, code, given, live)
+    assert np.array_equal(read(gpu, code, data, nbits, live, offsets)[1], given)
+    for seed in range(10):
+        args = code, broken(data, FIRST, seed), nbits, live, None
+        here = outcome(lambda a=args: read(None, *a)[1])
+        assert agree(here, outcome(lambda a=args: read(gpu, *a)[1])), seed
+
+
+def test_no_word(gpu: Device) -> None:
+    code = TableCode.of(np.array([1, 1], np.uint8))
+    given = np.zeros(5000, np.uint8)
+    given[4099] = 2
+    with pytest.raises(gcodec.ParameterError, match="4099"):
+        dense_string.write(code, gpu.to_device(given), given.dtype, Live.all(5000), EVERY, 0)
+
+
+@pytest.mark.parametrize("code", ["omega", "rice", "table"])
+@pytest.mark.parametrize("s", [15, 1000])
+def test_broken(gpu: Device, code: str, s: int) -> None:
+    if code == "table" and s > 127:
+        pytest.skip("symbols of tables are bytes")
+    given, live = symbols(300, s), Live.all(300)
+    words = table_of(given) if code == "table" else word_code(code, s, {"rice": 3})
+    data, nbits, _ = written(gpu, words, given, live)
+    for seed in range(12):
+        wrong = broken(data, FIRST, seed)
+        for end in (nbits, nbits - seed):
+            for known in (None, np.array([0, end - FIRST])):
+                args = words, wrong, end, live, known
+                here = outcome(lambda a=args: read(None, *a)[1])
+                there = outcome(lambda a=args: read(gpu, *a)[1])
+                assert agree(here, there), (seed, end, known)
+
+
+@pytest.mark.parametrize("log2_block", [0, 3, 5, 62])
+def test_other_blocks(gpu: Device, log2_block: int) -> None:
+    words, given, live = word_code("omega", 15, {}), symbols(300, 15), Live.all(300)
+    data, nbits, _ = written(gpu, words, given, live)
+    every = 1 << log2_block
+    offsets, _ = read(None, words, data, nbits, live, None, every)
+    for known in (offsets, None):
+        found, got = read(gpu, words, data, nbits, live, known, every)
+        assert np.array_equal(got, given)
+        assert np.array_equal(found, offsets)
+    if log2_block == 5:
+        for shift in (-1, 1, 10**9, -(10**9), 2**62):
+            wrong = offsets.copy()
+            wrong[3] += shift
+            with pytest.raises(gcodec.Corrupt):
+                read(gpu, words, data, nbits, live, wrong, every)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2047, 2048, 2049, 70_000])
+def test_scans(gpu: Device, n: int) -> None:
+    numbers = np.random.default_rng(n).integers(-(2**40), 2**40, n)
+    for scan, accumulate, none in (
+        (sums_before, np.cumsum, 0),
+        (maxima_before, np.maximum.accumulate, -(2**63)),
+    ):
+        out = gpu.empty(n + 1, np.int64)
+        scan(gpu, gpu.to_device(numbers), out)
+        assert np.array_equal(gpu.to_host(out), np.append([none], accumulate(numbers)))
+
+
+def test_dtypes_of_levels() -> None:
+    """A reader takes the type of symbols from the largest one, as levels do."""
+    for s in (1, 127, 128, 32767, 32768, 2**24):
+        assert np.min_scalar_type(word_code("omega", s, {}).top) == symbol_dtype(s)

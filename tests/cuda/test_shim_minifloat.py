@@ -1,0 +1,114 @@
+"""Minifloats on a device: the codes, residuals and values of the CPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from samples import LARGE, anything, gradient, same
+
+from gcodec.errors import Corrupt
+from gcodec.gennorm import sample
+from gcodec.kernels import minifloat, minifloat_tensor
+from gcodec.kernels.device import Device
+from gcodec.minifloats import FORMATS, STYLES, MiniFloat
+
+SIZES = (0, 1, 7, 33, 2049)
+EVERY = [MiniFloat(*both) for both in itertools.product(FORMATS, STYLES)]
+SCALES = (0.0, 2.0**-149, 3e-41, 1.1e-38, 1e-30, 0.3, 1e30)
+
+
+def scale_for(scale: float, fmt: MiniFloat) -> np.float32:
+    """Return a scale by which no magnitude passes float32."""
+    most = np.finfo(np.float32).max / fmt.magnitudes()[-1] / 2
+    return np.float32(min(scale, float(most)))
+
+
+def ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
+    """Return values around those where codes change, and any others."""
+    least = minifloat.least_bits(scale, fmt) if scale > 0 else np.zeros(1, np.int32)
+    around = np.add.outer(least, [-1, 0, 1]).ravel().clip(0, 0x7F7FFFFF).astype(np.uint32)
+    near = np.concatenate([around, around | np.uint32(1 << 31)]).view(np.float32)
+    wide = gradient(301).clip(-99, 99) * np.maximum(scale, np.float32(1e-38))
+    return np.concatenate([near, wide])
+
+
+@pytest.mark.parametrize("fmt", EVERY, ids=str)
+def test_all_ways(gpu: Device, fmt: MiniFloat) -> None:
+    for scale in (scale_for(scale, fmt) for scale in SCALES):
+        x, residual = ties(scale, fmt), gradient(1000, 1)
+        n, decay = x.size, np.float32(0.9)
+        residual = residual[:n] if n <= 1000 else np.resize(residual, n)
+        there = gpu.to_device(x)
+        codes = minifloat_tensor.quantize(x, scale, fmt)
+        found = minifloat_tensor.quantize(there, scale, fmt)
+        assert same(gpu.to_host(found), codes)
+        minifloat.check(found, n, fmt)
+        kept, memory = residual.copy(), gpu.to_device(residual)
+        codes = minifloat_tensor.quantize_residual(x, kept, decay, scale, fmt)
+        found = minifloat_tensor.quantize_residual(there, memory, decay, scale, fmt)
+        assert same(gpu.to_host(found), codes)
+        assert same(gpu.to_host(memory), kept)
+        for add in (None, np.float32(-1), np.float32(2.0**-100)):
+            out, wanted = gpu.to_device(residual), residual.copy()
+            minifloat_tensor.dequantize(codes, scale, fmt, wanted, add)
+            minifloat_tensor.dequantize(found, scale, fmt, out, add)
+            assert same(gpu.to_host(out), wanted)
+
+
+@pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
+def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
+    scale = scale_for(0.3, fmt)
+    for n in (*SIZES, LARGE):
+        x, out = gradient(n), gpu.empty(n, np.float32)
+        codes = minifloat_tensor.quantize(x, scale, fmt)
+        found = minifloat_tensor.quantize(gpu.to_device(x), scale, fmt)
+        assert same(gpu.to_host(found), codes)
+        minifloat.check(found, n, fmt)
+        minifloat_tensor.dequantize(found, scale, fmt, out)
+        wanted = np.empty(n, np.float32)
+        minifloat_tensor.dequantize(codes, scale, fmt, wanted)
+        assert same(gpu.to_host(out), wanted)
+
+
+@pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
+def test_what_is_not_finite(gpu: Device, fmt: MiniFloat) -> None:
+    for wrong in (np.nan, -np.nan, np.inf, -np.inf):
+        x = gradient(777)
+        x[500] = wrong
+        assert minifloat_tensor.quantize(gpu.to_device(x), scale_for(0.3, fmt), fmt) is None
+    assert minifloat_tensor.quantize(gpu.to_device(anything(9000)), scale_for(1, fmt), fmt) is None
+
+
+def said_of(codes: np.ndarray, n: int, fmt: MiniFloat) -> str:
+    """Return what an error says of codes; nothing where there is none."""
+    try:
+        minifloat.check(codes, n, fmt)
+    except Corrupt as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("both", [("e2m1", "fn"), ("e1m1", "full"), ("e5m2", "ieee")], ids=str)
+def test_codes_that_are_none(gpu: Device, both: tuple[str, str]) -> None:
+    fmt = MiniFloat(*both)
+    sign = 1 << fmt.width - 1
+    wrongs = {sign, fmt.top + 1, sign | fmt.top + 1, 2 * sign}
+    for n in (1, 2, 33, 2049):
+        for wrong in wrongs - set(range(16 if minifloat.per_byte(fmt) == 2 else 256, 257)):
+            each = np.full(n + n % 2, 0, np.uint8)
+            each[n // 2] = wrong
+            if minifloat.per_byte(fmt) == 2:
+                codes = each[::2] << np.uint8(4) | each[1::2] & np.uint8(15)
+            else:
+                codes = each[:n]
+            assert said_of(gpu.to_device(codes), n, fmt) == said_of(codes, n, fmt) != ""
+    odd = np.array([0x11, 0x11], np.uint8)
+    with pytest.raises(Corrupt, match="behind the last"):
+        minifloat.check(gpu.to_device(odd), 3, MiniFloat("e2m1"))
+
+
+def test_sample(gpu: Device) -> None:
+    x = gradient(5000)
+    assert same(gpu.to_host(sample(gpu.to_device(x), 512, 16)), sample(x, 512, 16))

@@ -1,0 +1,129 @@
+"""The codec ``qsgd`` on a device: frames of the CPU's bytes, and what they decode to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import anything, gradient, same
+
+import gcodec
+from gcodec.kernels.device import Device
+
+SPECS = (
+    "qsgd",
+    "qsgd:form=dense",
+    "qsgd:form=sparse,bucket=512",
+    "qsgd:s=1,norm=max",
+    "qsgd:s=127,bucket=100,code=rice",
+    "qsgd:s=4,code=rice,form=sparse",
+    "qsgd:s=1000,bucket=512",
+    "qsgd:s=100000,form=dense,norm=max",
+    "qsgd:code=packed,bucket=64",
+    "qsgd:code=huffman,bucket=512",
+    "qsgd:code=rans",
+    "qsgd:code=rans,bucket=512",
+)
+
+
+def sample(n: int) -> np.ndarray:
+    """Buckets of norm 0 and of tiny norms among others; finite norms."""
+    x = np.clip(gradient(n), -1e9, 1e9)
+    x[600:1700] = 0
+    x[3000:3600] *= np.float32(1e-38)
+    return x
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_frames(gpu: Device, spec: str) -> None:
+    for n in (0, 1, 37, 4097, 9001):
+        x = sample(n)
+        there = gpu.to_device(x)
+        frame = gcodec.encode(there, spec, seed=5)
+        assert frame == gcodec.encode(x, spec, seed=5), n
+        decoded = gcodec.decode(frame, like=there)
+        assert gpu.owns(decoded)
+        assert same(gpu.to_host(decoded), gcodec.decode(frame)), n
+
+
+@pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:form=sparse", "qsgd:code=rans"])
+def test_seek_tables(gpu: Device, spec: str) -> None:
+    x = np.random.default_rng(2).standard_normal(70_000).astype(np.float32).reshape(700, 100)
+    there = gpu.to_device(x)
+    frame = gcodec.encode(there, spec, seed=1)
+    assert frame == gcodec.encode(x, spec, seed=1)
+    read = gcodec.Frame.from_bytes(frame)
+    for one in (read if read.seek else read.with_seek(10), read.without_seek()):
+        wanted = gcodec.decode(one.to_bytes())
+        assert same(gpu.to_host(gcodec.decode(one.to_bytes(), like=there)), wanted)
+
+
+@pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:form=sparse,code=rice"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_adding(gpu: Device, spec: str, dtype: str) -> None:
+    x = np.clip(sample(5000), -1e4, 1e4).astype(dtype)
+    frame = gcodec.encode(gpu.to_device(x), spec, seed=3)
+    assert frame == gcodec.encode(x, spec, seed=3)
+    start = gradient(5000, 1)
+    acc, wanted = gpu.to_device(start), start.copy()
+    gcodec.decode_add(frame, acc, 0.25)
+    gcodec.decode_add(frame, wanted, 0.25)
+    assert same(gpu.to_host(acc), wanted)
+
+
+@pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:s=3"])
+def test_feedback(gpu: Device, spec: str) -> None:
+    there, here = gcodec.Feedback(spec, seed=1), gcodec.Feedback(spec, seed=1)
+    for step in range(3):
+        x = np.clip(gradient(3000, step), -1e9, 1e9)
+        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        assert same(gpu.to_host(there.residual("w")), here.residual("w"))
+
+
+def test_symbols(gpu: Device) -> None:
+    x = sample(5000)
+    for codec in (gcodec.parse("qsgd:bucket=512"), gcodec.parse("qsgd:form=sparse")):
+        symbols = codec.quantize(gpu.to_device(x), seed=2)
+        payload = codec.pack(symbols)
+        assert gpu.owns(payload.data)
+        assert payload.tobytes() == codec.pack(codec.quantize(x, seed=2)).tobytes()
+        again = codec.unpack(payload, x.shape)
+        assert same(gpu.to_host(again.levels), gpu.to_host(symbols.levels))
+        wrong = symbols._replace(levels=gpu.to_device(np.full(5000, 32, np.uint8)))
+        with pytest.raises(gcodec.ParameterError, match="at most 15"):
+            codec.pack(wrong)
+
+
+def test_silent_symbols(gpu: Device) -> None:
+    """A value in a bucket of norm 0, in a form that could hold it."""
+    codec = gcodec.parse("qsgd:form=sparse,bucket=100")
+    x = np.ones(1000, np.float32)
+    payload = codec.encode(x)
+    wrong = payload.data.copy()
+    wrong[:4] = 0
+    there = payload._replace(data=gpu.to_device(wrong))
+    for action in (codec.decode, codec.unpack):
+        with pytest.raises(gcodec.Corrupt, match="norm is 0"):
+            action(there, 1000)
+
+
+def test_refused(gpu: Device) -> None:
+    with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+        gcodec.encode(gpu.to_device(anything(100)), "qsgd")
+    large = np.full(100, 3e38, np.float32)
+    with pytest.raises(gcodec.ParameterError, match="float32"):
+        gcodec.encode(gpu.to_device(large), "qsgd")
+    for spec in ("qsgd:code=auto", "qsgd:code=context"):
+        with pytest.raises(TypeError, match="CUDA"):
+            gcodec.encode(gpu.to_device(gradient(100)), spec)
+
+
+def test_fetches(gpu: Device) -> None:
+    """How often the host waits: for the norms, what to choose a form by, and how long it is."""
+    fetched = getattr(gpu, "fetched", None)
+    if fetched is None:
+        pytest.skip("only the shim counts")
+    x = gpu.to_device(np.clip(gradient(5000), -1e9, 1e9))
+    for spec, most in (("qsgd:form=dense", 2), ("qsgd:form=sparse", 2), ("qsgd", 3)):
+        before = gpu.fetched  # type: ignore[attr-defined]
+        gcodec.parse(spec).encode(x)
+        assert gpu.fetched - before <= most  # type: ignore[attr-defined]

@@ -1,0 +1,118 @@
+"""rANS strings on a device: the bytes of the CPU, its runs, and its verdict on wrong ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import LARGE, same
+from strings import agree, broken, outcome
+
+import gcodec
+from gcodec.entropy.rans import best_frequencies
+from gcodec.kernels import rans_string
+from gcodec.kernels.device import Device
+from gcodec.kernels.rans_runs import Runs
+from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
+
+
+def made(n: int, spread: float) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return symbols, and the model for them."""
+    random = np.random.default_rng([n, int(spread)])
+    given = np.minimum(np.abs(random.standard_cauchy(n)) * spread, 255).astype(np.uint8)
+    counts = np.bincount(given, minlength=256)
+    return given, *best_frequencies(counts if n else np.eye(1, 256, dtype=np.int64)[0])
+
+
+def written(device, given, model, lead, log2_run) -> tuple[np.ndarray, int, Runs]:
+    """Write on both sides; return the string and its runs."""
+    tables, front = write_tables(*model), np.arange(lead, dtype=np.uint8)
+    data, nbits, runs = rans_string.write(tables, given, given.size, front, log2_run)
+    where = given.size, front, log2_run
+    there = rans_string.write(tables, device.to_device(given), *where)
+    assert there[1] == nbits
+    assert same(device.to_host(there[0]), data)
+    assert np.array_equal(there[2].offsets, runs.offsets)
+    assert np.array_equal(there[2].states, runs.states)
+    return data, nbits, runs
+
+
+def read(device, tables: ReadTables, data, first, nbits, n, runs) -> np.ndarray:
+    """Read on the device, or on the host where that is None."""
+    out = np.zeros(n, np.uint8)
+
+    def take(at, part):
+        out[at : at + part.size] = part if device is None else device.to_host(part)
+
+    there = data if device is None else device.to_device(data)
+    rans_string.read(tables, there, first, nbits, n, take, runs)
+    return out
+
+
+@pytest.mark.parametrize("log2_run", [5, 12, 16])
+@pytest.mark.parametrize(("n", "spread"), [(1, 1), (33, 9), (9001, 200)])
+def test_strings(gpu: Device, n: int, spread: float, log2_run: int) -> None:
+    given, *model = made(n, spread)
+    for lead in (0, 1, 6) if n < 100 else (3,):
+        data, nbits, runs = written(gpu, given, model, lead, log2_run)
+        tables = read_tables(*model)
+        for known in (runs, None):
+            assert same(read(gpu, tables, data, 8 * lead, nbits, n, known), given)
+        found = rans_string.index(tables, gpu.to_device(data), 8 * lead, nbits, n, log2_run)
+        assert np.array_equal(found.offsets, runs.offsets)
+        assert np.array_equal(found.states, runs.states)
+
+
+@pytest.mark.parametrize("log2_total", [12, 15])
+def test_totals(gpu: Device, log2_total: int) -> None:
+    given = made(5000, 3)[0]
+    counts = np.bincount(given, minlength=256)
+    frequencies = np.maximum(counts * ((1 << log2_total) - 256) // 5000, counts > 0)
+    frequencies[0] += (1 << log2_total) - frequencies.sum()
+    model = frequencies, log2_total
+    data, nbits, runs = written(gpu, given, model, 0, 9)
+    assert same(read(gpu, read_tables(*model), data, 0, nbits, 5000, runs), given)
+
+
+def test_nothing(gpu: Device) -> None:
+    given, *model = made(0, 1)
+    data, nbits, _ = written(gpu, given, model, 5, 18)
+    assert read(gpu, read_tables(*model), data, 40, nbits, 0, None).size == 0
+
+
+def test_large(gpu: Device) -> None:
+    """More than a block."""
+    n = LARGE + 1000
+    given, *model = made(n, 4)
+    data, nbits, runs = written(gpu, given, model, 2, 16)
+    assert same(read(gpu, read_tables(*model), data, 16, nbits, n, runs), given)
+
+
+def test_broken(gpu: Device) -> None:
+    given, *model = made(5000, 9)
+    data, nbits, runs = written(gpu, given, model, 0, 9)
+    tables = read_tables(*model)
+    for seed in range(8):
+        for wrong, end in ((broken(data, 0, seed), nbits), (data, nbits - 16 * (seed + 1))):
+            for known in (None, runs):
+                args = tables, wrong, 0, end, 5000, known
+                here = outcome(lambda a=args: read(None, *a))
+                there = outcome(lambda a=args: read(gpu, *a))
+                assert agree(here, there), (seed, end, known)
+    for at in (1, 5, -1):
+        for shift in (-16, 16, 3, -(10**9), 10**9):
+            moved = runs._replace(offsets=runs.offsets.copy())
+            moved.offsets[at] += shift
+            with pytest.raises(gcodec.Corrupt):
+                read(gpu, tables, data, 0, nbits, 5000, moved)
+    other = runs._replace(states=runs.states.copy())
+    other.states[3, 17] ^= 1
+    with pytest.raises(gcodec.Corrupt):
+        read(gpu, tables, data, 0, nbits, 5000, other)
+
+
+def test_models_of_classes(gpu: Device) -> None:
+    given, *model = made(100, 9)
+    with pytest.raises(TypeError, match="CUDA"):
+        rans_string.write(
+            write_tables(*model), gpu.to_device(given), 100, np.empty(0, np.uint8), lanes=8
+        )

@@ -1,0 +1,74 @@
+"""Uniform scalar quantisers and tables of points on a device: the levels and sums of the CPU."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from samples import LARGE, gradient, same
+
+from gcodec.kernels import scalar_quantize
+from gcodec.kernels.device import Device
+
+SIZES = (0, 1, 33, 513, 9001)
+
+
+def steps_of(x: np.ndarray) -> list[np.float32]:
+    """Return steps of which a tensor has a few and many levels, and none."""
+    top = np.abs(x).max(initial=1)
+    return [np.float32(top / 3), np.float32(max(top / 2**20, 2.0**-125)), np.float32(1e38)]
+
+
+def test_plain_levels(gpu: Device) -> None:
+    for n in (*SIZES, LARGE):
+        x = gradient(n)
+        for step in steps_of(x):
+            wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+            scalar_quantize.plain_levels(x, step, wanted)
+            scalar_quantize.plain_levels(gpu.to_device(x), step, found)
+            assert same(gpu.to_host(found), wanted)
+
+
+def some_of(classes: np.ndarray, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+    """Return the classes of a range."""
+    return classes[start:stop]
+
+
+def test_rated_levels(gpu: Device) -> None:
+    for n in SIZES:
+        x = gradient(n)
+        classes = np.random.default_rng(n).integers(0, 64, n).astype(np.uint8)
+        for step in steps_of(x):
+            wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+            of = functools.partial(some_of, classes)
+            sums = scalar_quantize.rated_levels(x, step, of, wanted)
+            told = scalar_quantize.rated_levels(gpu.to_device(x), step, of, found)
+            assert same(gpu.to_host(found), wanted)
+            assert same(told.counts, sums.counts)
+            assert same(told.rests, sums.rests)
+            assert told[2:] == sums[2:]
+            squares = scalar_quantize.random_squares(x, step)
+            assert scalar_quantize.random_squares(gpu.to_device(x), step) == squares
+
+
+def test_subnormal_steps_in(gpu: Device) -> None:
+    x = np.arange(0, 1 << 23, 4099, dtype=np.uint32).view(np.float32)
+    step = np.float32(2.0**-125)
+    wanted, found = np.empty(x.size, np.uint8), gpu.empty(x.size, np.uint8)
+    scalar_quantize.plain_levels(x, step, wanted)
+    scalar_quantize.plain_levels(gpu.to_device(x), step, found)
+    assert same(gpu.to_host(found), wanted)
+    squares = scalar_quantize.random_squares(x, step)
+    assert squares
+    assert scalar_quantize.random_squares(gpu.to_device(x), step) == squares
+
+
+def test_points(gpu: Device) -> None:
+    points = gradient(256)
+    for n in SIZES:
+        symbols = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
+        for work in (scalar_quantize.put_points, scalar_quantize.add_points):
+            wanted, found = gradient(n, 1), gpu.to_device(gradient(n, 1))
+            work(symbols, points, wanted)
+            work(gpu.to_device(symbols), points, found)
+            assert same(gpu.to_host(found), wanted)

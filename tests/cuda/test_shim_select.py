@@ -1,0 +1,162 @@
+"""Selection, scattering, histograms and bytes with steps on a device: what the CPU finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import LARGE, SIZES, anything, gradient, same
+
+from gcodec.cuda import grid
+from gcodec.errors import ParameterError
+from gcodec.kernels import byte_blocks, scatter, select
+from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.device import Device
+from gcodec.kernels.log_histogram import log_histogram
+
+FEW = (0, 1, 31, 33, 4097)  # sizes
+
+
+def equal_ones(n: int) -> np.ndarray:
+    """Return values of which most are equal in magnitude."""
+    random = np.random.default_rng(n)
+    return random.choice(
+        np.array([1, -1, 0.5, -0.0, 2], np.float32), n, p=[0.45, 0.4, 0.05, 0.05, 0.05]
+    )
+
+
+def test_log_histogram(gpu: Device) -> None:
+    for n in (*FEW, 40_000):
+        for x in (anything(n), np.zeros(n, np.float32)):
+            assert same(log_histogram(gpu.to_device(x)), log_histogram(x))
+
+
+def test_byte_counts(gpu: Device) -> None:
+    random = np.random.default_rng(0)
+    for n in (*SIZES, LARGE):
+        codes = np.minimum(random.geometric(0.2, n), 255).astype(np.uint8)
+        there = gpu.to_device(codes)
+        assert same(byte_counts(there), byte_counts(codes))
+        for at in range(1, min(n, 4)):  # wherever the bytes begin
+            assert same(byte_counts(there[at:]), byte_counts(codes[at:]))
+
+
+@pytest.mark.parametrize("values", [gradient, equal_ones])
+def test_largest(gpu: Device, values) -> None:
+    for n in (0, 1, 33, 4097, 9001):
+        x = values(n)
+        there = gpu.to_device(x)
+        for k in {0, n // 100, n // 3, n}:
+            assert same(gpu.to_host(select.largest(there, k)), select.largest(x, k)), (n, k)
+
+
+def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "_MOST", 2)  # so that threads go on to what others did elsewhere
+    x = equal_ones(90_000)
+    there, positions = gpu.to_device(x), some_of(x.size)
+    assert same(log_histogram(there), log_histogram(x))
+    assert same(byte_counts(there.view(np.uint8)), byte_counts(x.view(np.uint8)))
+    assert same(gpu.to_host(select.largest(there, 9000)), select.largest(x, 9000))
+    assert same(gpu.to_host(scatter.take(there, positions)), x[positions])
+    out, wanted = gpu.to_device(x[::-1].copy()), x[::-1].copy()
+    scatter.add(out, positions, x[positions], np.float32(2))
+    scatter.add(wanted, positions, x[positions], np.float32(2))
+    assert same(gpu.to_host(out), wanted)
+    steps, codes = byte_blocks.quantize(there[:3000])
+    assert same(gpu.to_host(steps), byte_blocks.quantize(x[:3000])[0])
+    assert same(gpu.to_host(codes), byte_blocks.quantize(x[:3000])[1])
+
+
+def test_largest_of_many(gpu: Device) -> None:
+    x = gradient(LARGE)
+    assert same(gpu.to_host(select.largest(gpu.to_device(x), 2621)), select.largest(x, 2621))
+
+
+def test_at_least(gpu: Device) -> None:
+    for n in FEW:
+        x = gradient(n)
+        there = gpu.to_device(x)
+        for threshold in map(np.float32, (0.0, -1.0, 1e-42, 1.0, 1e30)):
+            found = gpu.to_host(select.at_least(there, threshold))
+            assert same(found, select.at_least(x, threshold))
+
+
+def test_taken_to_the_host(gpu: Device) -> None:
+    for n in (0, 1, 33, 4097):
+        x, k = gradient(n), (n + 9) // 10
+        there = gpu.to_device(x)
+        for take, how in ((select.take_largest, k), (select.take_at_least, np.float32(1))):
+            positions, elements = take(there, how)
+            assert same(positions, take(x, how)[0])
+            assert same(elements, take(x, how)[1])
+        positions = some_of(n)
+        assert same(scatter.take_to_host(there, positions), x[positions])
+
+
+def test_what_is_not_finite(gpu: Device) -> None:
+    x = anything(5000)
+    for k in (0, 50, 5000):
+        assert select.largest(gpu.to_device(x), k) is None
+    assert select.at_least(gpu.to_device(x), np.float32(1)) is None
+    x = np.abs(np.where(np.isfinite(x), x, np.float32(0)))
+    x[4321] = np.inf
+    assert select.largest(gpu.to_device(x), 0) is None
+    assert select.at_least(gpu.to_device(x), np.float32(1)) is None
+
+
+def some_of(n: int) -> np.ndarray:
+    """Return positions, rising."""
+    random = np.random.default_rng(n)
+    return np.flatnonzero(random.random(n) < 0.1).astype(np.int64)
+
+
+def test_take(gpu: Device) -> None:
+    for n in SIZES:
+        x, positions = anything(n), some_of(n)
+        for places in (positions, gpu.to_device(positions)):
+            found = scatter.take(gpu.to_device(x), places)
+            assert same(gpu.to_host(found).view(np.uint32), x[positions].view(np.uint32))
+
+
+def test_put(gpu: Device) -> None:
+    for n in SIZES:
+        x, positions = anything(n), some_of(n)
+        wanted, out = anything(n, 1), gpu.to_device(anything(n, 1))
+        scatter.put(wanted, positions, x[positions])
+        scatter.put(out, gpu.to_device(positions), gpu.to_device(x[positions]))
+        assert same(gpu.to_host(out), wanted)
+
+
+@pytest.mark.parametrize("scale", [-1.0, 1.0, 2.0**-80, 0.0, -0.0, np.inf, np.nan])
+def test_add(gpu: Device, scale: float) -> None:
+    for n in FEW:
+        x, positions, times = gradient(n), some_of(n), np.float32(scale)
+        wanted, out = gradient(n, 1), gpu.to_device(gradient(n, 1))
+        with np.errstate(all="ignore"):
+            scatter.add(wanted, positions, x[positions], times)
+        scatter.add(out, positions, x[positions], times)
+        assert same(gpu.to_host(out), wanted), n
+
+
+@pytest.mark.parametrize("positions", [[-1], [5], [1, 1], [2, 1], [1 << 62]])
+def test_wrong_positions(gpu: Device, positions: list[int]) -> None:
+    places, values = np.array(positions), np.ones(len(positions), np.float32)
+    out = gpu.to_device(np.zeros(5, np.float32))
+    for work in (scatter.put, lambda *given: scatter.add(*given, np.float32(1))):
+        with pytest.raises(ParameterError, match="must rise"):
+            work(out, places, values)
+    if positions[0] not in (1, 2):
+        with pytest.raises(ParameterError, match="must rise"):
+            scatter.take(out, places)
+
+
+def test_bytes_with_steps(gpu: Device) -> None:
+    tiny = np.arange(700, dtype=np.uint32).view(np.float32)
+    huge = np.linspace(-3.4e38, 3.4e38, 300, dtype=np.float32)
+    for x in (*map(gradient, SIZES), tiny, tiny[:300], -tiny, huge):
+        steps, codes = byte_blocks.quantize(gpu.to_device(x))
+        wanted = byte_blocks.quantize(x)
+        assert same(gpu.to_host(steps), wanted[0])
+        assert same(gpu.to_host(codes), wanted[1])
+        assert same(
+            gpu.to_host(byte_blocks.dequantize(steps, codes)), byte_blocks.dequantize(*wanted)
+        )

@@ -1,0 +1,104 @@
+"""Whole frames of codecs that send few elements, or codes as they are, of arrays on a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import feedback_agrees, frames_agree, refused_alike
+from samples import anything, gradient, same
+
+import gcodec
+from gcodec.kernels.device import Device
+
+SPARSE = ("topk", "topk:value=int8,k=40", "topk:value=sign", "topk:threshold=0.5,value=float16")
+SPARSE += ("randomk:ratio=0.05", "randomk:ratio=0.8,value=bfloat16,unbiased=yes")
+CODES = ("minifloat:code=none", "minifloat:code=none,format=e4m3,style=fn,scale=0.25")
+CODES += ("minifloat:code=none,format=e1m1", "minifloat:code=huffman", "minifloat:code=pair")
+CODES += ("minifloat:code=rans,table=gennorm", "minifloat:code=rans,format=e3m2,table=empirical")
+DCT = ("dct8:chunk=8x8,k=6", "dct8:layout=tiles,chunk=16x16,k=9,values=affine8")
+DCT += ("dct8:chunk=6x5x4",)
+
+
+@pytest.mark.parametrize("spec", SPARSE + CODES)
+def test_frames(gpu: Device, spec: str) -> None:
+    for dtype in ("float32", "float16"):
+        x = gradient(4097).clip(-100, 100).astype(dtype).reshape(17, 241)
+        frames_agree(gpu, spec, x, seed=3)
+    for n in (0, 1, 33):
+        frames_agree(gpu, spec, gradient(n).clip(-100, 100))
+
+
+@pytest.mark.parametrize("spec", SPARSE + CODES)
+def test_feedback(gpu: Device, spec: str) -> None:
+    steps = [gradient(1000, step).clip(-100, 100) for step in range(2)]
+    feedback_agrees(gpu, spec, steps, decay=0.9)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in CODES if "rans" not in spec])
+def test_damage(gpu: Device, spec: str) -> None:
+    frame = gcodec.encode(gradient(301).clip(-9, 9), spec)
+    refused_alike(gpu, frame, [0, 3, 700, 1207, 2407])
+
+
+@pytest.mark.parametrize("spec", DCT)
+def test_decoded_chunks(gpu: Device, spec: str) -> None:
+    x = gradient(1500).clip(-100, 100).reshape(30, 50)
+    frame = gcodec.encode(x, spec)
+    out, acc, wanted = gpu.to_device(np.zeros_like(x)), gpu.to_device(x), x.copy()
+    gcodec.decode(frame, out=out)
+    assert same(gpu.to_host(out), gcodec.decode(frame))
+    gcodec.decode_add(frame, acc, -0.5)
+    gcodec.decode_add(frame, wanted, -0.5)
+    assert same(gpu.to_host(acc), wanted)
+
+
+def test_payload_from_a_device(gpu: Device) -> None:
+    x = gradient(300)
+    payload = gcodec.parse("topk").encode(gpu.to_device(x))
+    moved = payload._replace(data=gpu.to_device(payload.data))
+    assert same(payload.codec.decode(moved, 300), payload.codec.decode(payload, 300))
+
+
+@pytest.mark.parametrize("spec", DCT)
+def test_chunks(gpu: Device, spec: str) -> None:
+    x = np.random.default_rng(0).standard_normal((70, 52)).astype(np.float32)
+    there = gpu.to_device(x)
+    decoded = gcodec.decode(gcodec.encode(there, spec), like=there)
+    wanted = gcodec.decode(gcodec.encode(x, spec))
+    # Of almost equal coefficients another may be sent, and a level may be the next one.
+    assert np.linalg.norm(gpu.to_host(decoded) - x) < 1.01 * np.linalg.norm(wanted - x)
+
+
+def test_chunks_with_feedback(gpu: Device) -> None:
+    feedback = gcodec.Feedback(DCT[0])
+    x = np.random.default_rng(0).standard_normal(500).astype(np.float32)
+    frame = feedback.compress("w", gpu.to_device(x))
+    assert same(gpu.to_host(feedback.residual("w")), x - gcodec.decode(frame))
+
+
+@pytest.mark.parametrize("spec", (*SPARSE, *CODES, *DCT))
+def test_what_is_not_finite(gpu: Device, spec: str) -> None:
+    with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+        gcodec.encode(gpu.to_device(anything(300)), spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["minifloat:code=context", "minifloat:code=planes", "minifloat:block=32", "ecsq:step=1"],
+)
+def test_what_has_no_kernels(gpu: Device, spec: str) -> None:
+    x = gradient(100).clip(-9, 9)
+    with pytest.raises(TypeError, match="copy them to the host first"):
+        gcodec.encode(gpu.to_device(x), spec)
+    with pytest.raises(TypeError, match="copy them to the host first"):
+        gcodec.decode(gcodec.encode(x, spec), like=gpu.to_device(x))
+
+
+def test_one_wait(gpu: Device) -> None:
+    x = gpu.to_device(gradient(5000))
+    if not hasattr(gpu, "fetched"):
+        pytest.skip("a real device does not count")
+    gcodec.encode(x, "topk")
+    assert gpu.fetched == 1
+    gcodec.encode(x.reshape(50, 100), "dct8:chunk=8x8")
+    assert gpu.fetched == 2
