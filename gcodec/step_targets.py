@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import strings
-from gcodec.contexts.scales import Matrix, matrices, some_rows
+from gcodec.contexts.scales import Matrix, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
 from gcodec.kernels import scalar_quantize
 from gcodec.kernels.reduce import sum_squares
@@ -19,8 +19,10 @@ from gcodec.step_search import Met, search
 
 _LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
 _LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
-_SAMPLE = 1 << 15  # elements on which a step is guessed
+_SAMPLE = 1 << 16  # elements on which a step is guessed
 _TOLERANCE = 0.015  # octaves of a target: 1 %
+_EXPONENTS = 1 << 14  # elements whose exponents tell where a search of bits begins
+_LAPLACE = 2.8  # bits of a Laplace value in units of 2 to the mean exponent, log2(2e) + 0.83 - 0.5
 _ROUGHLY = 0.04  # octaves of it, on a sample
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
@@ -133,7 +135,11 @@ class Target:
 
             return off
 
-        first = -math.log2(4 * math.sqrt(self._power)) + target
+        # Of values that have scales each, whatever these are, when steps are small; about.
+        some = self.x[:: max(self.x.size // _EXPONENTS, 1)]
+        _, exponents = np.frexp(some[some != 0])
+        top = float(exponents.mean()) if exponents.size else math.log2(largest(self.x))
+        first = target - top - _LAPLACE
         least, most = _octaves(self.x)
         met, matrix = self._search(trial, first, 1 / target, (-most, -least), -1, start)
         if met is None or (met.at == -least and met.off < -_TOLERANCE):
@@ -172,10 +178,10 @@ class Target:
             if met := closely(start.matrix, before, slope):
                 return met, start.matrix
         matrix = matrices(self.shape)[0]
-        some = some_rows(x, matrix.width, _SAMPLE)
-        guess = roughly(some, matrix, first) if some.any() else None
+        some, width = thinned(x, matrix.width, _SAMPLE)
+        guess = roughly(some, matrix._replace(width=width), first) if some.any() else None
         if guess is not None:
-            first = guess.at
+            first, slope = guess.at, guess.slope
         matrix = matrix_for(x, self._size(sign * first), self.shape)
         if met := closely(matrix, first, slope):
             return met, matrix

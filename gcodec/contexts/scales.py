@@ -175,6 +175,21 @@ def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
     return found
 
 
+def thinned(values: np.ndarray, width: int, sample: int) -> tuple[np.ndarray, int]:
+    """Return about a sample of (n,) values in rows of a width, and its own width; or all of few.
+
+    It is of rows and columns at equal distances, about as many of these as of those: what differs
+    most in a gradient are the scales of rows, and those of columns.
+    """
+    rows = values.size // width
+    if values.size < _SPARSE * sample:
+        return values, width
+    down = rows // min(rows, max(math.isqrt(sample), sample // width))
+    across = max(width * -(-rows // down) // sample, 1)
+    found = values[: rows * width].reshape(rows, width)[::down, ::across]
+    return np.ascontiguousarray(found).reshape(-1), found.shape[1]
+
+
 def _log(values: np.ndarray, counts: np.ndarray, one: int, quantum: int) -> np.ndarray:
     """Return `one` plus the quarter octaves of values / counts, as scales."""
     mantissa, exponent = np.frexp(values / counts)  # mantissa from 1/2 to below 1
