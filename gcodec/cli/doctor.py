@@ -164,8 +164,11 @@ def _devices() -> Check:
     from gcodec.cli import host
 
     names = ", ".join(host.gpus())
-    found = f"{names}; this release codes on the host" if names else "none"
-    return Check("GPU", True, found)
+    version = host.version_of(("cupy-cuda12x", "cupy-cuda13x", "cupy"))
+    there = "arrays on it need gcodec[cuda12] or gcodec[cuda13]"
+    if version is not None:
+        there = f"CuPy {version}"
+    return Check("GPU", True, f"{names}; {there}" if names else "none")
 
 
 def _codecs(quiet: bool) -> Iterator[Check]:

@@ -13,8 +13,7 @@ from gcodec.kernels.device import Device
 SPARSE = ("topk", "topk:value=int8,k=40", "topk:value=sign", "topk:threshold=0.5,value=float16")
 SPARSE += ("randomk:ratio=0.05", "randomk:ratio=0.8,value=bfloat16,unbiased=yes")
 CODES = ("minifloat:code=none", "minifloat:code=none,format=e4m3,style=fn,scale=0.25")
-CODES += ("minifloat:code=none,format=e1m1", "minifloat:code=huffman", "minifloat:code=pair")
-CODES += ("minifloat:code=rans,table=gennorm", "minifloat:code=rans,format=e3m2,table=empirical")
+CODES += ("minifloat:code=none,format=e1m1", "minifloat:code=none,format=e3m2")
 DCT = ("dct8:chunk=8x8,k=6", "dct8:layout=tiles,chunk=16x16,k=9,values=affine8")
 DCT += ("dct8:chunk=6x5x4",)
 
@@ -34,7 +33,7 @@ def test_feedback(gpu: Device, spec: str) -> None:
     feedback_agrees(gpu, spec, steps, decay=0.9)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in CODES if "rans" not in spec])
+@pytest.mark.parametrize("spec", [*CODES, "minifloat:code=huffman"])
 def test_damage(gpu: Device, spec: str) -> None:
     frame = gcodec.encode(gradient(301).clip(-9, 9), spec)
     refused_alike(gpu, frame, [0, 3, 700, 1207, 2407])
