@@ -1,0 +1,123 @@
+"""Print how fast codecs are on a CUDA device, beside a copy on that device and the CPU.
+
+A table for docs/gpu.md: ``python -m bench.gpu``, or with specs of one's own. Encoding is
+`Codec.encode`, whose payload stays on the device, and decoding `Codec.decode` of that. Speeds are
+GB of float32 a second; a copy's counts the bytes once that it reads, and so do the fractions of
+it. Of all rounds the fastest counts. Values are normal with a tail, as of a gradient; the CPU
+takes the smallest sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gcodec
+from gcodec.kernels.device import Device, cuda_device
+
+SPECS = (
+    *("raw", "sign", "mxnet-2bit", "mxnet-1bit", "minmax", "minmax:bits=4", "terngrad"),
+    *("terngrad:pack=base3", "qsgd:form=dense,bucket=512", "qsgd:code=rans,form=dense,bucket=512"),
+    *("minifloat:code=none", "minifloat:code=huffman", "topk", "dct8"),
+)
+MEGABYTES = (1, 16, 256, 1024)
+_MOST_ON_HOST = 16  # megabytes
+_ROUNDS = 5
+
+
+class Row(NamedTuple):
+    """What was measured of a codec and a size, in GB/s; of the CPU None where it was left out."""
+
+    spec: str
+    megabytes: float
+    copy: float
+    encode: float
+    decode: float
+    host_encode: float | None
+    host_decode: float | None
+
+
+def gradient(n: int) -> np.ndarray:
+    """Values of which few are large."""
+    random = np.random.default_rng(0)
+    part = random.standard_normal(min(n, 1 << 22), np.float32)
+    part *= np.exp(random.standard_normal(part.size, np.float32))
+    return np.resize(part, n) * np.float32(1e-3)
+
+
+def seconds(call: Callable[[], Any], wait: Callable[[], Any], rounds: int) -> float:
+    """Return the shortest time of a call, until the device is done."""
+    call()  # compiles, and fills the pool of memory
+    wait()
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        call()
+        wait()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def rows(
+    device: Device, specs: tuple[str, ...], megabytes: tuple[float, ...], rounds: int = _ROUNDS
+) -> Iterator[Row]:
+    """Measure codecs on tensors of so many megabytes."""
+    word = device.zeros(1, np.uint8)
+
+    def wait() -> None:
+        device.to_host(word)
+
+    for size in megabytes:
+        host = gradient(int(size * 1e6 / 4))
+        x = device.to_device(host)
+        target, nbytes = device.empty(x.size, np.float32), x.nbytes / 1e9
+
+        def copy(target: Any = target, x: Any = x) -> None:
+            target[:] = x
+
+        copied = nbytes / seconds(copy, wait, rounds)
+        for spec in specs:
+            codec = gcodec.parse(spec)
+            found: list[float | None] = []
+            for array, shown in ((x, True), (host, size <= _MOST_ON_HOST)):
+                if not shown:
+                    found += [None, None]
+                    continue
+                payload = codec.encode(array)
+                for call in (
+                    lambda codec=codec, array=array: codec.encode(array),
+                    lambda codec=codec, payload=payload, n=x.size: codec.decode(payload, n),
+                ):
+                    found.append(nbytes / seconds(call, wait, rounds))
+            yield Row(spec, size, copied, *found)  # type: ignore[arg-type]
+
+
+def table(measured: Iterator[Row]) -> Iterator[str]:
+    """Lay rows out as Markdown."""
+    yield "| codec | MB | copy | encode | of copy | decode | of copy | CPU encode | CPU decode |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for row in measured:
+        cpu = ("–" if rate is None else f"{rate:.2f}" for rate in row[5:])
+        numbers = (
+            *(f"{row.copy:.0f}", f"{row.encode:.1f}", f"{row.encode / row.copy:.2f}"),
+            *(f"{row.decode:.1f}", f"{row.decode / row.copy:.2f}", *cpu),
+        )
+        yield f"| `{row.spec}` | {row.megabytes:g} | " + " | ".join(numbers) + " |"
+
+
+def main() -> None:
+    """Measure on device 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("specs", nargs="*", default=SPECS, metavar="SPEC")
+    parser.add_argument("--mb", type=float, nargs="+", default=MEGABYTES, help="sizes")
+    asked = parser.parse_args()
+    for line in table(rows(cuda_device(0), tuple(asked.specs), tuple(asked.mb))):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
