@@ -238,6 +238,8 @@ def _library(source: str) -> ctypes.CDLL:
         )
         assert done.returncode == 0, done.stderr
         part.replace(target)  # whole, also where workers of pytest-xdist compile at once
+        for old in set(target.parent.glob(f"{source}-*.so")) - {target}:
+            old.unlink(missing_ok=True)
     return ctypes.CDLL(str(target))
 
 
