@@ -10,7 +10,7 @@ from samples import LARGE, anything, gradient, same
 
 from gcodec.errors import Corrupt
 from gcodec.gennorm import sample
-from gcodec.kernels import minifloat, minifloat_tensor
+from gcodec.kernels import block_scales, minifloat, minifloat_tensor
 from gcodec.kernels.device import Device
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 
@@ -112,3 +112,22 @@ def test_codes_that_are_none(gpu: Device, both: tuple[str, str]) -> None:
 def test_sample(gpu: Device) -> None:
     x = gradient(5000)
     assert same(gpu.to_host(sample(gpu.to_device(x), 512, 16)), sample(x, 512, 16))
+
+
+@pytest.mark.parametrize("length", [1, 16, 37, 600])
+def test_block_scales(gpu: Device, length: int) -> None:
+    for n, scale in ((1, 0.3), (700, 0.25), (700, 2.0**-140), (700, 1e30), (5, 0.0)):
+        x, fmt = gradient(n), MiniFloat("e3m2")
+        there, how = gpu.to_device(x), (np.float32(scale), fmt.magnitudes()[-1], fmt.mantissa)
+        factors = block_scales.choose_factors(x, length, *how)
+        assert same(block_scales.choose_factors(there, length, *how), factors)
+        each, first = block_scales.scales_of(how[0], np.append(factors, 0)), length // 2
+        given, room = (first, length, each), np.empty(n, np.float32)
+        wanted = block_scales.divide(x, *given, room)
+        found = block_scales.divide(there, *given, gpu.empty(n, np.float32))
+        assert same(gpu.to_host(found), wanted)
+        for add in (None, np.float32(-0.7)):
+            out, sums = gpu.to_device(gradient(n, 1)), gradient(n, 1)
+            block_scales.multiply(wanted, *given, sums, add)
+            block_scales.multiply(found, *given, out, add)
+            assert same(gpu.to_host(out), sums)

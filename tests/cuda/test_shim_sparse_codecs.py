@@ -14,6 +14,7 @@ SPARSE = ("topk", "topk:value=int8,k=40", "topk:value=sign", "topk:threshold=0.5
 SPARSE += ("randomk:ratio=0.05", "randomk:ratio=0.8,value=bfloat16,unbiased=yes")
 CODES = ("minifloat:code=none", "minifloat:code=none,format=e4m3,style=fn,scale=0.25")
 CODES += ("minifloat:code=none,format=e1m1", "minifloat:code=none,format=e3m2")
+CODES += ("minifloat:code=none,block=32", "minifloat:code=huffman,block=7,format=e4m3,scale=0.1")
 DCT = ("dct8:chunk=8x8,k=6", "dct8:layout=tiles,chunk=16x16,k=9,values=affine8")
 DCT += ("dct8:chunk=6x5x4",)
 
@@ -83,7 +84,7 @@ def test_what_is_not_finite(gpu: Device, spec: str) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["minifloat:code=context", "minifloat:code=planes", "minifloat:block=32", "ecsq:step=1"],
+    ["minifloat:code=context", "minifloat:code=planes", "ecsq:step=1"],
 )
 def test_what_has_no_kernels(gpu: Device, spec: str) -> None:
     x = gradient(100).clip(-9, 9)
