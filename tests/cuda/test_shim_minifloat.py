@@ -70,6 +70,12 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
         wanted = np.empty(n, np.float32)
         minifloat_tensor.dequantize(codes, scale, fmt, wanted)
         assert same(gpu.to_host(out), wanted)
+        for at in range(1, 4) if 8 < n < LARGE else ():  # wherever the bytes begin
+            bytes_, rest = codes[at:], n - at * minifloat.per_byte(fmt)
+            some, there = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
+            minifloat_tensor.dequantize(bytes_, scale, fmt, some)
+            minifloat_tensor.dequantize(found[at:], scale, fmt, there)
+            assert same(gpu.to_host(there), some)
 
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
