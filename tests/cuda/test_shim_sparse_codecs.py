@@ -21,11 +21,9 @@ DCT += ("dct8:chunk=6x5x4",)
 
 @pytest.mark.parametrize("spec", SPARSE + CODES)
 def test_frames(gpu: Device, spec: str) -> None:
-    for dtype in ("float32", "float16"):
-        x = gradient(4097).clip(-100, 100).astype(dtype).reshape(17, 241)
+    for n, dtype in ((1530, "float32"), (510, "float16"), (0, "float32")):
+        x = gradient(n).clip(-100, 100).astype(dtype).reshape(n // 17, 17)
         frames_agree(gpu, spec, x, seed=3)
-    for n in (0, 1, 33):
-        frames_agree(gpu, spec, gradient(n).clip(-100, 100))
 
 
 @pytest.mark.parametrize("spec", SPARSE + CODES)
