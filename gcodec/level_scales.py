@@ -44,4 +44,4 @@ def read_scale(data: np.ndarray, nbits: int, count: int, bucket: int, s: int) ->
     if nbits < taken:
         raise Truncated(f"the payload has {nbits} bits, the norms {taken}")
     check_padding(data, nbits)
-    return Scale(host(read_norms(data[: taken // 8])), bucket, s)
+    return Scale(read_norms(host(data[: taken // 8])), bucket, s)

@@ -14,13 +14,14 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels import minifloat, minifloat_tensor, pool
+from gcodec.kernels import minifloat, pool
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.device import device_of, host
+from gcodec.kernels.dense_string import SymbolsOf
+from gcodec.kernels.device import device_of, host, placed
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import aligned_empty, empty_beside
 from gcodec.kernels.minifloat_block import per_byte
-from gcodec.kernels.pack import FieldLayout, pack_fields, unpack_fields, unpacker
+from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
     KINDS,
     Plan,
@@ -96,7 +97,7 @@ def write(
         return Written(found.code, found.book, *_tabled(codes, n, fmt, found, lead))
     data = minifloat.packed(codes, n, fmt)
     if lead.size:
-        data = np.concatenate([lead, data])
+        data = _behind(lead, data)
     return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
 
 
@@ -110,8 +111,6 @@ def _tabled(
         head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), plane_nbits(n, fmt))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if is_paired(fmt, found.code):
-            return codes[start:stop]
         symbols = codes[start:stop]
         if per_byte(fmt) == 2:
             unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
@@ -122,15 +121,19 @@ def _tabled(
             symbols = room
         return symbols
 
-    given = symbols_of if device_of(codes) is None else _all_symbols(codes, n, fmt, found.code)
+    given: SymbolsOf | np.ndarray = symbols_of
+    if is_paired(fmt, found.code) or (per_byte(fmt) == 1 and found.code != "planes"):
+        given = codes
+    elif device_of(codes) is not None:  # which has room for all
+        given = unpack_fields(codes, n, FieldLayout(4))
     return tabled.write(found.table, given, live(n, fmt, found.code), head, n)
 
 
-def _all_symbols(codes: np.ndarray, n: int, fmt: MiniFloat, code: str) -> np.ndarray:
-    """Return the symbols of codes on a device, where there is memory for all at once."""
-    if is_paired(fmt, code) or per_byte(fmt) == 1:
-        return codes
-    return unpack_fields(codes, n, FieldLayout(4))
+def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return bytes that come before others, and these, where the others are."""
+    whole = empty_beside(lead.size + data.size, np.uint8, data)
+    whole[: lead.size], whole[lead.size :] = placed(lead, data), data
+    return whole
 
 
 def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
@@ -253,8 +256,12 @@ class CodedPayload(NamedTuple):
                 signs &= np.uint8(1 << self.fmt.width - 1)
                 symbols >>= np.uint8(1)
                 symbols |= signs
-            if per_byte(self.fmt) == 2:
-                symbols = minifloat_tensor.in_halves(symbols)
+            if per_byte(self.fmt) == 2 and device_of(symbols) is not None:
+                symbols = pack_fields(symbols, FieldLayout(4))
+            elif per_byte(self.fmt) == 2:
+                held = np.empty(-(-count // 2), np.uint8)
+                packer(4, True)(symbols, held, False)
+                symbols = held
             if self.code == "planes":
                 minifloat.check(symbols, count, self.fmt)
             take(at, symbols)

@@ -14,7 +14,7 @@ from reference import universal
 from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, Truncated
-from gcodec.kernels import bit_string, dense_string, pool, sparse_string
+from gcodec.kernels import bit_string, dense_string, live, pool, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
 from gcodec.kernels.live import Live
@@ -538,7 +538,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the pool cut short inputs for so many threads."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    for module in (dense_string, sparse_string):
+    for module in (live, sparse_string):
         monkeypatch.setattr(module, "_CHUNK", 256)
     monkeypatch.setattr(sparse_string, "_READ", 128)
     return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))

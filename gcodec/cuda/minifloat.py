@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
-from gcodec.cuda.pack import pack_fields
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import Device
 from gcodec.kernels.minifloat import codes_nbytes, least_bits
 from gcodec.kernels.minifloat_block import MOST_STEPS, per_byte
-from gcodec.kernels.pack import FieldLayout
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.minifloats import MiniFloat
 
@@ -52,11 +50,6 @@ def dequantize(
     where = () if add is None else (add.view(np.uint32),)
     name = "minifloat_values" if add is None else "minifloat_values_add"
     device.launch("minifloat", name, _blocks(n), THREADS, *what, *where, out.view(np.uint32))
-
-
-def in_halves(codes: Any) -> Any:
-    """Return codes of up to four bits, a byte each, two in a byte."""
-    return pack_fields(codes, FieldLayout(4))
 
 
 def check(codes: Any, n: int, fmt: MiniFloat) -> None:

@@ -8,7 +8,6 @@ from gcodec.kernels import minifloat, pool
 from gcodec.kernels.device import twinned
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.pack import packer
 from gcodec.minifloats import MiniFloat
 
 
@@ -60,11 +59,3 @@ def dequantize(
         minifloat.dequantize(part, scale, fmt, out[start:stop], add, stream=stream)
 
     pool.run(task, out.size, BLOCK)
-
-
-@twinned("minifloat")
-def in_halves(codes: np.ndarray) -> np.ndarray:
-    """Return codes of up to four bits, a byte each, two in a byte; on the calling thread."""
-    held = np.empty(-(-codes.size // 2), np.uint8)
-    packer(4, True)(codes, held, False)
-    return held

@@ -30,7 +30,10 @@ struct Unit {
     }
 };
 
-__device__ __forceinline__ i64 nbits_of(const Share& own, i64 start, i64 last, const Unit& unit) {
+// Bits of the units of a thread. Not inlined, as three kernels call it.
+static __device__ __noinline__ i64 nbits_of(
+    const Share& own, i64 start, i64 last, const Unit& unit
+) {
     i64 nbits = 0;
 #pragma unroll 1
     for (int k = 0; k < EACH; ++k) {

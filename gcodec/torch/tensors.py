@@ -54,7 +54,7 @@ def decode(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> torch.Tensor:
-    """Decode a frame to a tensor.
+    """Decode a frame on the host, to a tensor of any device.
 
     Parameters
     ----------
@@ -80,7 +80,9 @@ def decode(
         array = coding.decode(frame, limits=limits, key=key)
         tensor = as_library_of(array, torch.empty(0, device=device or "cpu"))
     else:
-        tensor = coding.decode(frame, like=like, limits=limits, key=key)
-        tensor = tensor if device is None else tensor.to(device)
+        # On the host, as `encode`; of that shape and dtype, without memory for it.
+        same = torch.empty((), dtype=like.dtype).expand(like.shape)
+        tensor = coding.decode(frame, like=same, limits=limits, key=key)
+        tensor = tensor.to(like.device if device is None else device)
     result: torch.Tensor = tensor
     return result

@@ -29,7 +29,7 @@ def sample(n: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_frames(gpu: Device, spec: str) -> None:
-    for n in (0, 1, 2, 37, 5001):
+    for n in (0, 1, 37, 3001):
         frames_agree(gpu, spec, sample(n), seed=4)
 
 

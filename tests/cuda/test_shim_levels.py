@@ -69,6 +69,23 @@ def test_levels(gpu: Device, s: int, bucket: int) -> None:
             assert same(gpu.to_host(out), values)
 
 
+def test_many(gpu: Device) -> None:
+    x, bucket = gradient(LARGE), 3000
+    found, wanted, symbols = (
+        norms(x, bucket, "l2"),
+        np.empty(LARGE, np.uint8),
+        gpu.empty(LARGE, np.uint8),
+    )
+    there = levels.Scale(gpu.to_device(found), bucket, 15)
+    levels.quantize(x, levels.Scale(found, bucket, 15), 4, 0, wanted)
+    levels.quantize(gpu.to_device(x), there, 4, 0, symbols)
+    assert same(gpu.to_host(symbols), wanted)
+    out, values = gpu.empty(LARGE, np.float32), np.empty(LARGE, np.float32)
+    levels.dequantize(symbols, there, 0, out)
+    levels.dequantize(wanted, levels.Scale(found, bucket, 15), 0, values)
+    assert same(gpu.to_host(out), values)
+
+
 def test_words(gpu: Device) -> None:
     for start, count in ((0, 0), (0, 1), (3, 100), (2**36 - 5, 300), (2**62 + 1, 33)):
         for stream in (philox.ROUNDING, philox.SELECTION, 2**63 + 2**40):

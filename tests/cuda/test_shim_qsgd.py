@@ -35,7 +35,7 @@ def sample(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_frames(gpu: Device, spec: str) -> None:
-    for n in (0, 1, 37, 4097, 9001):
+    for n in (0, 1, 5001):
         x = sample(n)
         there = gpu.to_device(x)
         frame = gcodec.encode(there, spec, seed=5)

@@ -99,7 +99,7 @@ def test_broken(gpu: Device, code: str) -> None:
                 read(gpu, words, data, nbits, tuple(moved), 600, given.dtype, 64)
 
 
-@pytest.mark.parametrize("s", [15, 127, 1000, 100_000])
+@pytest.mark.parametrize("s", [15, 100_000])
 def test_counts(gpu: Device, s: int) -> None:
     for n, share in ((1, 1.0), (4096, 0.0), (4097, 0.01), (9001, 0.5)):
         given = symbols(n, s, share, 5.0)

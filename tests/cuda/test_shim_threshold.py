@@ -59,6 +59,14 @@ def test_codecs(gpu: Device, spec: str) -> None:
     feedback_agrees(gpu, spec, steps, decay=0.9)
 
 
+@pytest.mark.parametrize("spec", ["mxnet-2bit", "mxnet-1bit", "sign", "terngrad"])
+def test_many(gpu: Device, spec: str) -> None:
+    x = gradient(LARGE)
+    frame = gcodec.encode(x, spec, seed=1)
+    assert gcodec.encode(gpu.to_device(x), spec, seed=1) == frame
+    assert same(gpu.to_host(gcodec.decode(frame, like=gpu.to_device(x))), gcodec.decode(frame))
+
+
 def test_nan_stays(gpu: Device) -> None:
     steps = [anything(500, k) for k in range(2)]
     feedback_agrees(gpu, "mxnet-2bit", steps, nonfinite="propagate")
