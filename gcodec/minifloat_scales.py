@@ -11,9 +11,9 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.gennorm import ENOUGH, Rule, sample, scale_of
 from gcodec.kernels import arithmetic, block_scales, minifloat, minifloat_tensor, pool
 from gcodec.kernels.block_scales import choose_factors, scales_of
-from gcodec.kernels.device import host
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import aligned_empty, empty_beside
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kinds import binary32
 from gcodec.minifloats import MiniFloat
@@ -52,6 +52,10 @@ class Scales(NamedTuple):
         """Return the codes of a tensor, None if not all of it is finite; see `quantize`."""
         if not self.block:
             return minifloat_tensor.quantize(x, self.one, fmt)
+        if device_of(x) is not None:  # which has room for all at once
+            room = empty_beside(x.size, np.float32, x)
+            ratios = block_scales.divide(x, 0, self.block, self.each, room)
+            return minifloat_tensor.quantize(ratios, _ONE, fmt)
         out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
 
         def task(start: int, stop: int) -> bool:
@@ -66,6 +70,11 @@ class Scales(NamedTuple):
         """Dequantise a tensor, on the threads of the pool; see `dequantize`."""
         if not self.block:
             minifloat_tensor.dequantize(codes, self.one, fmt, out, add)
+            return
+        if device_of(out) is not None:
+            values = empty_beside(out.size, np.float32, out)
+            minifloat_tensor.dequantize(codes, _ONE, fmt, values)
+            block_scales.multiply(values, 0, self.block, self.each, out, add)
             return
 
         def task(start: int, stop: int) -> None:
@@ -196,9 +205,10 @@ def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFl
         return NO_FACTORS
     if payload.nbits < 8 * count:
         raise Truncated(f"the payload has {payload.nbits} bits, but {count} blocks a byte each")
+    factors = host(payload.data[:count])
     with np.errstate(over="ignore"):
-        largest = Scales.of(scale, block, payload.data[:count]).each * fmt.magnitudes()[-1]
+        largest = Scales.of(scale, block, factors).each * fmt.magnitudes()[-1]
     if not np.isfinite(largest).all():
         at = int(np.argmin(np.isfinite(largest)))
         raise Corrupt(f"block {at} has a scale by which codes pass float32", at)
-    return payload.data[:count]
+    return factors

@@ -17,9 +17,9 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import minifloat, pool
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import device_of, host
+from gcodec.kernels.device import device_of, host, placed
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import aligned_empty, empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
@@ -97,7 +97,7 @@ def write(
         return Written(found.code, found.book, *_tabled(codes, n, fmt, found, lead))
     data = minifloat.packed(codes, n, fmt)
     if lead.size:
-        data = np.concatenate([lead, data])
+        data = _behind(lead, data)
     return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
 
 
@@ -127,6 +127,13 @@ def _tabled(
     elif device_of(codes) is not None:  # which has room for all
         given = unpack_fields(codes, n, FieldLayout(4))
     return tabled.write(found.table, given, live(n, fmt, found.code), head, n)
+
+
+def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return bytes that come before others, and these, where the others are."""
+    whole = empty_beside(lead.size + data.size, np.uint8, data)
+    whole[: lead.size], whole[lead.size :] = placed(lead, data), data
+    return whole
 
 
 def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:

@@ -180,8 +180,8 @@ class MiniFloatCodec(Codec):
 
     @property
     def on_device(self) -> bool:
-        """Whether codes are written in one piece, without contexts, and have one scale."""
-        return self.code in ("none", "huffman", "pair", "rans") and not self.block
+        """Whether codes are written in one piece, without contexts."""
+        return self.code in ("none", "huffman", "pair", "rans")
 
     # --- quantise
 

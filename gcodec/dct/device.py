@@ -19,7 +19,7 @@ from gcodec.kernels.device import Device
 from gcodec.kernels.reduce import INFINITY_BITS
 
 _HELD = 4096  # elements of a chunk that shared memory holds
-_LISTED = 1024  # rows of coefficients of which it holds a list
+_LISTED = 512  # rows of coefficients of which it holds lists
 _BLOCKS = 1 << 12
 _ROOM = 1 << 26  # elements of other memory, in all
 
@@ -60,7 +60,7 @@ def restore(
     most = min(int(np.diff(starts).max(initial=0)), a * b)
     blocks = _blocks(chunks.count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.uint32)
-    lists = device.empty((2 * most + 2) * blocks if most > _LISTED else 0, np.int32)
+    lists = device.empty((4 * most + 2) * blocks if most > _LISTED else 0, np.int32)
     given = [device.to_device(part) for part in (starts, places, coefficients.view(np.uint32))]
     sizes = np.int64(places.size), np.int64(chunks.count)
     where = *_layout(out.size, chunks), np.int32(a), np.int32(b), np.int32(c)
@@ -89,4 +89,6 @@ def _table(
     else:
         rows = (other or basis.basis)(n)
         rows = np.ascontiguousarray(rows.T if turned else rows).reshape(-1)
-    return device.to_device(rows.view(np.uint32))
+    table = device.to_device(rows.view(np.uint32))
+    device.to_host(table[:1])  # once: the next one to use it may do so on another stream
+    return table

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
 from gcodec.kernels.memory import bits_float, float_bits
@@ -30,6 +31,7 @@ def scales_of(scale: np.float32, factors: np.ndarray) -> np.ndarray:
     return found
 
 
+@twinned("block_scales")
 def choose_factors(
     values: np.ndarray, length: int, scale: np.float32, top: np.float32, mantissa: int
 ) -> np.ndarray:
@@ -54,7 +56,7 @@ def choose_factors(
     Returns
     -------
     (ceil(n / length),) uint8 array
-        0 for blocks of zeros.
+        On the host. 0 for blocks of zeros.
     """
     factors = np.zeros(-(-values.size // length), np.uint8)
     if scale == 0:
@@ -69,6 +71,7 @@ def choose_factors(
     return factors
 
 
+@twinned("block_scales")
 def divide(
     x: np.ndarray, first: int, length: int, scales: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
@@ -92,6 +95,7 @@ def divide(
     return out[: x.size]
 
 
+@twinned("block_scales")
 def multiply(
     values: np.ndarray,
     first: int,

@@ -1,25 +1,29 @@
 // Twin of dct_inverse.py: the inverse DCT of chunks of few coefficients, in one fixed order.
 //
-// Rows that have a coefficient are listed, with the first one of each, and layers of rows. R, P and
-// x of dct_inverse.py are made from these lists, in rising order, each product and each sum rounded
-// once. What has no coefficient adds ±0, and is left out.
+// Rows that have a coefficient are listed, with their number and the first coefficient of each, and
+// so are layers of rows, with the first row. R, P and x of dct_inverse.py are made from these lists,
+// in rising order, each product and each sum rounded once. What has no coefficient adds ±0, and is
+// left out.
 #include "dct.cuh"
 #include "scan.cuh"
 
-static const i32 LISTED = 1024;  // rows whose list is kept in shared memory
+static const i32 LISTED = 512;  // rows whose lists are kept in shared memory
 
 // Lists what differs from the one before in number(q), q from 0 to count - 1: at most `most`.
-// Returned is how many there are; first has their q, and count behind the last.
+// Returned is how many there are; first has their q, and count behind the last; numbers has that.
 template <class Number>
-__device__ __forceinline__ i32 list_changes(i32 count, i32 most, i32* first, i64* scratch,
-                                            Number number) {
+__device__ __forceinline__ i32 list_changes(i32 count, i32 most, i32* first, i32* numbers,
+                                            i64* scratch, Number number) {
     i32 found = 0;
     for (i32 row = 0; row < count; row += (i32)blockDim.x) {  // the same for all threads
         i32 q = row + (i32)threadIdx.x;
         bool opens = q < count && (q == 0 || number(q) != number(q - 1));
         Scanned all = scan_block<Sum>(opens, scratch);
         i32 place = found + (i32)all.before;
-        if (opens && place < most) first[place] = q;
+        if (opens && place < most) {
+            first[place] = q;
+            numbers[place] = number(q);
+        }
         found += (i32)all.total;
     }
     found = min(found, most);
@@ -36,30 +40,33 @@ extern "C" __global__ void __launch_bounds__(256, 4)
             u32* __restrict__ out) {
     // 256 threads; starts: chunks + 1, places and values: total, out: n elements. For layout and
     // bases, which are not turned here, see dct_largest. A chunk has coefficients in at most `most`
-    // rows, most <= a·b; lists: 2·most + 2 for each block where these are more than LISTED, scratch
+    // rows, most <= a·b; lists: 4·most + 2 for each block where these are more than LISTED, scratch
     // as there.
     __shared__ u32 held[2 * HELD];
-    __shared__ i32 listed[2 * LISTED + 2];
+    __shared__ i32 listed[4 * LISTED + 2];
     __shared__ i64 sums[8];
     Layout layout = {n, rows, columns, a, b, c};
     i32 size = layout.size(), plane = b * c;
     u32* row_of = size <= HELD ? held : scratch + (i64)blockIdx.x * 2 * size;
     u32* plane_of = row_of + size;
-    i32* begins = most <= LISTED ? listed : lists + (i64)blockIdx.x * (2 * most + 2);
-    i32* layers = begins + most + 1;
+    i32* begins = most <= LISTED ? listed : lists + (i64)blockIdx.x * (4 * most + 2);
+    i32 *lines = begins + most + 1, *layers = lines + most, *depths = layers + most + 1;
     for (i64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
         i64 start = min(max(starts[chunk], (i64)0), total);
         i32 count = (i32)min(min(max(starts[chunk + 1], start), total) - start, (i64)size);
         // Inside of the chunk, whatever was given.
         auto place = [&](i32 q) { return min(max(places[start + q], 0), size - 1); };
-        i32 height = list_changes(count, most, begins, sums, [&](i32 q) { return place(q) / c; });
-        i32 depth = list_changes(height, height, layers, sums,
-                                 [&](i32 h) { return place(begins[h]) / plane; });
+        i32 height =
+            list_changes(count, most, begins, lines, sums, [&](i32 q) { return place(q) / c; });
+        i32 depth =
+            list_changes(height, height, layers, depths, sums, [&](i32 h) { return lines[h] / b; });
         for (i32 e = threadIdx.x; e < height * c; e += blockDim.x) {
             i32 h = e / c, j = e % c;
             u32 sum = 0;
-            for (i32 q = begins[h]; q < begins[h + 1]; ++q)
-                sum = add_bits(sum, multiply_bits(values[start + q], entry(last, c, place(q) % c, j)));
+            for (i32 q = begins[h]; q < begins[h + 1]; ++q) {
+                u32 factor = entry(last, c, place(q) - lines[h] * c, j);
+                sum = add_bits(sum, multiply_bits(values[start + q], factor));
+            }
             row_of[e] = sum;
         }
         __syncthreads();
@@ -68,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 i32 d = e / plane, i = e % plane / c, j = e % c;
                 u32 sum = 0;
                 for (i32 h = layers[d]; h < layers[d + 1]; ++h) {
-                    u32 factor = entry(middle, b, place(begins[h]) / c % b, i);
+                    u32 factor = entry(middle, b, lines[h] - depths[d] * b, i);
                     sum = add_bits(sum, multiply_bits(factor, row_of[h * c + j]));
                 }
                 plane_of[e] = sum;
@@ -82,12 +89,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
             u32 sum = 0;
             if (a > 1) {
                 for (i32 d = 0; d < depth; ++d) {
-                    u32 factor = entry(first, a, place(begins[layers[d]]) / plane, t);
+                    u32 factor = entry(first, a, depths[d], t);
                     sum = add_bits(sum, multiply_bits(factor, plane_of[d * plane + e % plane]));
                 }
             } else {
                 for (i32 h = 0; h < height; ++h) {
-                    u32 factor = entry(middle, b, place(begins[h]) / c, i);
+                    u32 factor = entry(middle, b, lines[h], i);
                     sum = add_bits(sum, multiply_bits(factor, row_of[h * c + j]));
                 }
             }

@@ -163,8 +163,16 @@ extern "C" __global__ void __launch_bounds__(256)
     quantize_residual<false>(x, kept, n, decay, rule, width, table, out);
 }
 
-// Codes of elements i to i + 7, where the bytes may begin anywhere.
+// Codes of elements i to i + 7, zeros behind the last; the bytes may begin anywhere.
 __device__ __forceinline__ void load_codes(const u8* codes, i64 i, i64 n, bool pairs, u32* found) {
+    const u8* here = codes + (pairs ? i / 2 : i);
+    if (i + TOGETHER <= n && ((u64)here & 3) == 0) {
+        u32 low = ((const u32*)here)[0], high = pairs ? 0 : ((const u32*)here)[1];
+        for (int k = 0; k < TOGETHER; ++k)
+            found[k] = pairs ? low >> (8 * (k / 2) + (k & 1 ? 0 : 4)) & 15
+                             : (k < 4 ? low : high) >> 8 * (k & 3) & 255;
+        return;
+    }
     for (int k = 0; k < TOGETHER; ++k) {
         if (i + k >= n) {
             found[k] = 0;

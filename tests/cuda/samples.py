@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.device import Device
+
 # None, few, around a warp, a word and a tile, and several tiles.
 SIZES = (0, 1, 3, 31, 33, 255, 4095, 4096, 4097, 9001)
 LARGE = 1 << 18  # for one call of each kernel
+
+
+def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return sizes, and the large one for a real device and for one order of the shim."""
+    return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

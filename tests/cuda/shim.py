@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -254,8 +253,8 @@ def _directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="gcodec-shim-"))
 
 
-def kernels() -> Iterator[tuple[str, str]]:
+@functools.cache
+def kernels() -> list[tuple[str, str]]:
     """All kernels: their files and names."""
-    for path in sorted(SOURCES.glob("*.cu")):
-        for name in KERNEL.findall(path.read_text()):
-            yield path.stem, name
+    paths = sorted(SOURCES.glob("*.cu"))
+    return [(path.stem, name) for path in paths for name in KERNEL.findall(path.read_text())]

@@ -192,7 +192,7 @@ def test_sources_lie_beside_what_they_are_twins_of() -> None:
         path.stem for path in devices.SOURCES.glob("*.cu") if not path.with_suffix(".py").exists()
     }
     assert alone <= {"scan", "dct_forward"}  # which NumPy does on the host
-    assert len({name for _, name in shim.kernels()}) == len(list(shim.kernels()))
+    assert len({name for _, name in shim.kernels()}) == len(shim.kernels())
 
 
 def test_a_shell_without_a_twin() -> None:

@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from samples import LARGE, anything, gradient, same
+import shim
+from samples import LARGE, anything, gradient, same, sizes_for
 
 from gcodec.errors import Corrupt
 from gcodec.gennorm import sample
-from gcodec.kernels import minifloat, minifloat_tensor
+from gcodec.kernels import block_scales, minifloat, minifloat_tensor
 from gcodec.kernels.device import Device
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 
@@ -34,33 +35,38 @@ def ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
     return np.concatenate([near, wide])
 
 
-@pytest.mark.parametrize("fmt", EVERY, ids=str)
-def test_all_ways(gpu: Device, fmt: MiniFloat) -> None:
-    for scale in (scale_for(scale, fmt) for scale in SCALES):
-        x, residual = ties(scale, fmt), gradient(1000, 1)
-        n, decay = x.size, np.float32(0.9)
-        residual = residual[:n] if n <= 1000 else np.resize(residual, n)
-        there = gpu.to_device(x)
-        codes = minifloat_tensor.quantize(x, scale, fmt)
-        found = minifloat_tensor.quantize(there, scale, fmt)
-        assert same(gpu.to_host(found), codes)
-        minifloat.check(found, n, fmt)
-        kept, memory = residual.copy(), gpu.to_device(residual)
-        codes = minifloat_tensor.quantize_residual(x, kept, decay, scale, fmt)
-        found = minifloat_tensor.quantize_residual(there, memory, decay, scale, fmt)
-        assert same(gpu.to_host(found), codes)
-        assert same(gpu.to_host(memory), kept)
-        for add in (None, np.float32(-1), np.float32(2.0**-100)):
-            out, wanted = gpu.to_device(residual), residual.copy()
-            minifloat_tensor.dequantize(codes, scale, fmt, wanted, add)
-            minifloat_tensor.dequantize(found, scale, fmt, out, add)
-            assert same(gpu.to_host(out), wanted)
+def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> None:
+    x, residual = ties(scale, fmt), gradient(1000, 1)
+    n, decay = x.size, np.float32(0.9)
+    residual = residual[:n] if n <= 1000 else np.resize(residual, n)
+    there = gpu.to_device(x)
+    codes = minifloat_tensor.quantize(x, scale, fmt)
+    found = minifloat_tensor.quantize(there, scale, fmt)
+    assert same(gpu.to_host(found), codes)
+    minifloat.check(found, n, fmt)
+    kept, memory = residual.copy(), gpu.to_device(residual)
+    codes = minifloat_tensor.quantize_residual(x, kept, decay, scale, fmt)
+    found = minifloat_tensor.quantize_residual(there, memory, decay, scale, fmt)
+    assert same(gpu.to_host(found), codes)
+    assert same(gpu.to_host(memory), kept)
+    for add in (None, np.float32(-1), np.float32(2.0**-100)):
+        out, wanted = gpu.to_device(residual), residual.copy()
+        minifloat_tensor.dequantize(codes, scale, fmt, wanted, add)
+        minifloat_tensor.dequantize(found, scale, fmt, out, add)
+        assert same(gpu.to_host(out), wanted)
+
+
+def test_all_ways(gpu: Device) -> None:
+    order = getattr(gpu, "order", None)
+    some = EVERY if order is None else EVERY[shim.ORDERS.index(order) :: len(shim.ORDERS)]
+    for fmt, scale in itertools.product(some, SCALES):
+        codes_and_values_agree(gpu, fmt, scale_for(scale, fmt))
 
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
 def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
     scale = scale_for(0.3, fmt)
-    for n in (*SIZES, LARGE):
+    for n in sizes_for(gpu, SIZES):
         x, out = gradient(n), gpu.empty(n, np.float32)
         codes = minifloat_tensor.quantize(x, scale, fmt)
         found = minifloat_tensor.quantize(gpu.to_device(x), scale, fmt)
@@ -70,6 +76,12 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
         wanted = np.empty(n, np.float32)
         minifloat_tensor.dequantize(codes, scale, fmt, wanted)
         assert same(gpu.to_host(out), wanted)
+        for at in range(1, 4) if 8 < n < LARGE else ():  # wherever the bytes begin
+            bytes_, rest = codes[at:], n - at * minifloat.per_byte(fmt)
+            some, there = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
+            minifloat_tensor.dequantize(bytes_, scale, fmt, some)
+            minifloat_tensor.dequantize(found[at:], scale, fmt, there)
+            assert same(gpu.to_host(there), some)
 
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
@@ -112,3 +124,22 @@ def test_codes_that_are_none(gpu: Device, both: tuple[str, str]) -> None:
 def test_sample(gpu: Device) -> None:
     x = gradient(5000)
     assert same(gpu.to_host(sample(gpu.to_device(x), 512, 16)), sample(x, 512, 16))
+
+
+@pytest.mark.parametrize("length", [1, 16, 37, 600])
+def test_block_scales(gpu: Device, length: int) -> None:
+    for n, scale in ((1, 0.3), (700, 0.25), (700, 2.0**-140), (700, 1e30), (5, 0.0)):
+        x, fmt = gradient(n), MiniFloat("e3m2")
+        there, how = gpu.to_device(x), (np.float32(scale), fmt.magnitudes()[-1], fmt.mantissa)
+        factors = block_scales.choose_factors(x, length, *how)
+        assert same(block_scales.choose_factors(there, length, *how), factors)
+        each, first = block_scales.scales_of(how[0], np.append(factors, 0)), length // 2
+        given, room = (first, length, each), np.empty(n, np.float32)
+        wanted = block_scales.divide(x, *given, room)
+        found = block_scales.divide(there, *given, gpu.empty(n, np.float32))
+        assert same(gpu.to_host(found), wanted)
+        for add in (None, np.float32(-0.7)):
+            out, sums = gpu.to_device(gradient(n, 1)), gradient(n, 1)
+            block_scales.multiply(wanted, *given, sums, add)
+            block_scales.multiply(found, *given, out, add)
+            assert same(gpu.to_host(out), sums)

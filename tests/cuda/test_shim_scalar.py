@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from samples import LARGE, gradient, same
+from samples import gradient, same, sizes_for
 
 from gcodec.kernels import scalar_quantize
 from gcodec.kernels.device import Device
@@ -20,7 +20,7 @@ def steps_of(x: np.ndarray) -> list[np.float32]:
 
 
 def test_plain_levels(gpu: Device) -> None:
-    for n in (*SIZES, LARGE):
+    for n in sizes_for(gpu, SIZES):
         x = gradient(n)
         for step in steps_of(x):
             wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
