@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from samples import anything, gradient, same
+from strings import agree, outcome
 
 import gcodec
 from gcodec.kernels.device import Device
@@ -127,3 +128,25 @@ def test_fetches(gpu: Device) -> None:
         before = gpu.fetched  # type: ignore[attr-defined]
         gcodec.parse(spec).encode(x)
         assert gpu.fetched - before <= most  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("code", ["omega", "rice", "packed", "huffman", "rans"])
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+def test_damage(gpu: Device, code: str, form: str) -> None:
+    """Bits turned over anywhere, or missing: values or an error, whichever the host has."""
+    if form == "sparse" and code not in ("omega", "rice"):
+        pytest.skip("there is no such form")
+    codec = gcodec.parse(f"qsgd:form={form},code={code},bucket=64")
+    payload = codec.encode(sample(300), seed=1)
+    random = np.random.default_rng(5)
+    for flip in [*random.integers(0, payload.nbits, 16).tolist(), None]:
+        data, nbits = payload.data.copy(), payload.nbits
+        if flip is None:
+            data, nbits = data[:-3], nbits - 24
+        else:
+            data[flip // 8] ^= np.uint8(0x80 >> flip % 8)
+        here = payload._replace(data=data, nbits=nbits)
+        there = payload._replace(data=gpu.to_device(data), nbits=nbits)
+        wanted = outcome(lambda p=here: codec.decode(p, 300))
+        found = outcome(lambda p=there: gpu.to_host(codec.decode(p, 300)))
+        assert agree(found, wanted), flip
