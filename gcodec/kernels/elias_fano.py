@@ -89,7 +89,7 @@ def read_blocks(
     "out int64[]"
 )
 def _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions):
-    # lows.size == positions.size
+    # lows.size == positions.size, and there is no one in `data` from bit `end` on
     blocks = starts.size - 1
     most = n >> width
     for b in range(blocks):
@@ -97,17 +97,14 @@ def _read_upper(data, end, n, width, every, known, lows, starts, lasts, position
         high = last >> width if last >= 0 else np.int64(0)
         i, stop = b * every, min((b + 1) * every, positions.size)
         while i < stop:
-            if at >= end:
-                starts[blocks] = TRUNCATED
-                return
-            word = peek(data, at)  # zeros behind the data
+            word = peek(data, at)  # zeros from `end` on: `most` tells when they are too many
             used = 0
             while word and i < stop:
                 zeros = np.int64(leading_zeros(word))
                 word = word << np.uint64(zeros) << np.uint64(1)
                 used += zeros + 1
                 high += zeros
-                position = (high << width) | lows[i]
+                position = np.int64(np.uint64(high) << np.uint64(width)) | lows[i]
                 if high > most or position <= last or position >= n:
                     starts[blocks] = CORRUPT
                     return
@@ -121,9 +118,6 @@ def _read_upper(data, end, n, width, every, known, lows, starts, lasts, position
                     starts[blocks] = TRUNCATED if at + used > end else CORRUPT
                     return
             at += used
-        if at > end:
-            starts[blocks] = TRUNCATED
-            return
         if known:
             if at != starts[b + 1] or last + 1 != lasts[b + 1]:
                 starts[blocks] = CORRUPT
