@@ -21,6 +21,7 @@ import gcodec
 from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
+from gcodec.index_strings import IndexString
 from gcodec.kernels import level_codes, prefix
 from gcodec.seek import SeekTable
 
@@ -56,6 +57,7 @@ def crafted() -> Iterator[Crafted]:
     yield from _far()
     yield from _long_gaps()
     yield Crafted("packed levels", "Truncated", b"\0", _packed)
+    yield Crafted("a one behind the end", "Truncated", b"\x0a", _cut_short)
     yield _uneven_blocks()
     yield _block_at_the_end()
     yield from _universal()
@@ -131,6 +133,12 @@ def _packed(data: bytes, key: bytes | None = None) -> Any:
     """Read more words of three bits than there are, as dissection does."""
     code = level_codes.word_code("packed", 2, {})
     return prefix.read(code, np.frombuffer(data, np.uint8), 8 * len(data), 3)
+
+
+def _cut_short(data: bytes, key: bytes | None = None) -> Any:
+    """Read positions whose last one lies in the fill, which codecs look at before."""
+    end = 8 * len(data) - 2
+    return IndexString("eliasfano", np.frombuffer(data, np.uint8), 0, end, 2, 8).read()
 
 
 def _uneven_blocks() -> Crafted:

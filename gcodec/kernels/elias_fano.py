@@ -89,7 +89,7 @@ def read_blocks(
     "out int64[]"
 )
 def _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions):
-    # lows.size == positions.size, and there is no one in `data` from bit `end` on
+    # lows.size == positions.size
     blocks = starts.size - 1
     most = n >> width
     for b in range(blocks):
@@ -97,7 +97,7 @@ def _read_upper(data, end, n, width, every, known, lows, starts, lasts, position
         high = last >> width if last >= 0 else np.int64(0)
         i, stop = b * every, min((b + 1) * every, positions.size)
         while i < stop:
-            word = peek(data, at)  # zeros from `end` on: `most` tells when they are too many
+            word = peek(data, at)  # zeros behind the data: `most` tells when they are too many
             used = 0
             while word and i < stop:
                 zeros = np.int64(leading_zeros(word))
@@ -118,6 +118,9 @@ def _read_upper(data, end, n, width, every, known, lows, starts, lasts, position
                     starts[blocks] = TRUNCATED if at + used > end else CORRUPT
                     return
             at += used
+        if at > end:
+            starts[blocks] = TRUNCATED
+            return
         if known:
             if at != starts[b + 1] or last + 1 != lasts[b + 1]:
                 starts[blocks] = CORRUPT
