@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gcodec
 from fuzz import hostile, plain
 from fuzz.calls import through
 from gcodec.kernels import jit
@@ -35,8 +33,7 @@ def reached(found: Sequence[hostile.Input]) -> set[types.CodeType]:
 
     with through(call):
         for one in found:
-            with contextlib.suppress(gcodec.FormatError):
-                gcodec.decode(one.data, key=one.key)
+            hostile.outcome(one)
     return codes
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import gcodec
 from fuzz import run
+from fuzz.crafted import crafted
 from fuzz.figures.exhaustive import CASES, frame_of
 from fuzz.goldens import ROOT, goldens
 from fuzz.promises import LIMITS
@@ -37,14 +38,28 @@ class Input(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``golden``, ``error``, ``valid``, ``short``, ``table``, ``blocks`` or ``mutant``.
+        ``golden``, ``error``, ``crafted``, ``valid``, ``short``, ``table``, ``blocks`` or
+        ``mutant``.
     data : bytes
     key : bytes or None
+    read : callable
+        (data, key=None) -> array, or a tuple of such.
     """
 
     kind: str
     data: bytes
     key: bytes | None = None
+    read: Callable[..., Any] = gcodec.decode
+
+
+def outcome(one: Input) -> list[bytes] | str:
+    """Read an input: the bytes of what it holds, or the kind of its error."""
+    try:
+        found = one.read(one.data, key=one.key)
+    except gcodec.GcodecError as error:
+        return type(error).__name__
+    parts = found if isinstance(found, tuple) else (found,)
+    return [np.asarray(part).tobytes() for part in parts]
 
 
 def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Input]:
@@ -55,7 +70,9 @@ def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Inp
     rng = random.Random(seed)
     found = [Input("golden", golden.data, golden.key) for golden in goldens()]
     errors = sorted((ROOT / "fuzz" / "golden-errors").glob("*.gcf"))
-    found += [Input("error", path.read_bytes()) for path in errors]
+    reads = gcodec.decode, gcodec.decode_sparse
+    found += [Input("error", path.read_bytes(), None, read) for path in errors for read in reads]
+    found += [Input("crafted", one.data, None, one.read) for one in crafted()]
     found += [Input("valid", one.data) for one in valid_frames(seed, each)]
     for case in short * CASES:
         for n in case.sizes:
@@ -134,6 +151,8 @@ def _table_mutant(data: bytes, rng: random.Random) -> bytes:
 
 def _small(one: Input) -> bool:
     """Tell whether decoding is quick, or refused before it begins."""
+    if one.kind == "crafted":
+        return True
     try:
         return gcodec.Frame.from_bytes(one.data, limits=LIMITS, key=one.key).size <= LARGEST
     except gcodec.FormatError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from reference import (
+    contexts,
     dct8,
     ecsq,
     fields,
@@ -37,10 +38,6 @@ from gcodec.minifloats import MiniFloat
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
 MIDDLE = (128, 128, 128)
 """The centroids of a stochastic message of ecsq."""
-
-
-class NoOracleError(Exception):
-    """No oracle reads such messages."""
 
 
 class Message:
@@ -86,11 +83,7 @@ def decode(message: Message) -> np.ndarray:
     ------
     ValueError
         If the payload is wrong.
-    NoOracleError
     """
-    found = [getattr(message.codec, name, "") for name in ("code", "form", "packing")]
-    if "context" in found:
-        raise NoOracleError(str(message.codec))
     return np.asarray(DECODERS[message.codec.name](message), np.float32)
 
 
@@ -136,6 +129,12 @@ def _two_bit(m: Message) -> Any:
         for place, negative in sent:
             out[place] = -t if negative else t
         return out
+    if m.codec.form == "context":
+        bits = universal.Bits(m.text())
+        symbols = contexts.read_symbols(bits, m.n, 3)
+        if bits.at != m.nbits:
+            raise universal.Corrupt("bits behind the last symbol")
+        return [t * np.float32(contexts.level_of(s)) if s else 0 for s in symbols]
     if 1 in _packed(m, 2, 4):
         raise universal.Corrupt("the code 01")
     return mxnet.decode_two_bit(m.data, m.n, t)
@@ -235,4 +234,4 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
 ERRORS = (ValueError, struct.error)
 """What oracles raise for payloads that are wrong."""
 
-__all__ = ["DTYPES", "ERRORS", "Message", "NoOracleError", "decode", "fields", "frames", "leb128"]
+__all__ = ["DTYPES", "ERRORS", "Message", "decode", "fields", "frames", "leb128"]

@@ -26,14 +26,15 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import gcodec
 from fuzz import hostile, plain
 from fuzz.calls import through
 from gcodec.kernels.jit import Kernel
 
-LONGEST = 60  # seconds for the inputs of a child
-MOST = 600  # inputs of a child
-STATUSES = {"TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN"}
+LONGEST = 20  # seconds of a processor for the inputs of a child
+MOST = 200  # inputs of a child
+STATUSES = {"TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN", "_SILENT"}
+ORDER = dict.fromkeys(("crafted", "error", "short", "blocks", "table", "mutant"), 0)
+REFUSALS = ("False", "-1", "np.int64(-1)")
 
 
 class Guard(NamedTuple):
@@ -54,9 +55,9 @@ def refuses(node: ast.If) -> bool:
         return False
     if last.value is None:
         return bool(before)
-    names = {one.id for one in ast.walk(last.value) if isinstance(one, ast.Name)}
+    names = {one.id for part in node.body for one in ast.walk(part) if isinstance(one, ast.Name)}
     passed_on = ast.unparse(node.test).endswith("< 0")
-    return bool(names & STATUSES) or passed_on or ast.unparse(last.value) in ("False", "-1")
+    return bool(names & STATUSES) or passed_on or ast.unparse(last.value) in REFUSALS
 
 
 def guards(codes: set[types.CodeType]) -> Iterator[Guard]:
@@ -107,14 +108,6 @@ def _has(code: types.CodeType, line: int) -> bool:
     return any(at == line for _, _, at in code.co_lines())
 
 
-def outcome(one: hostile.Input) -> Any:
-    """Decode an input: the bytes of its values, or the kind of its error."""
-    try:
-        return gcodec.decode(one.data, key=one.key).tobytes()
-    except gcodec.FormatError as error:
-        return type(error).__name__
-
-
 def baseline(found: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeType]]]:
     """Decode inputs as plain Python; return what comes of each, and the code that it reaches."""
     told = []
@@ -127,7 +120,7 @@ def baseline(found: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeTy
             return plain.call(kernel, args)
 
         with through(call):
-            told.append((outcome(one), codes))
+            told.append((hostile.outcome(one), codes))
     return told
 
 
@@ -139,12 +132,28 @@ def notices(guard: Guard, found: Sequence[tuple[hostile.Input, Any]]) -> bool:
         return os.waitstatus_to_exitcode(status) != 0
     code = 1
     with contextlib.suppress(BaseException):
-        signal.alarm(LONGEST)  # which ends the child
+        signal.setitimer(signal.ITIMER_PROF, LONGEST)  # which ends the child
         plain.REPLACED[guard.own] = guard.without
         plain.plain.cache_clear()
         with through(plain.call):
-            code = int(any(outcome(one) != right for one, right in found))
+            code = int(any(hostile.outcome(one) != right for one, right in found))
     os._exit(code)
+
+
+def measured(found: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[Guard, bool]]:
+    """Yield the guards that inputs reach, of modules whose name begins so, and if one notices."""
+    told = baseline(found)
+    codes = set(itertools.chain.from_iterable(reached for _, reached in told))
+    codes = {code for code in codes if Path(code.co_filename).name.startswith(only)}
+    for guard in guards(codes):
+        own = [
+            (one, right)
+            for one, (right, reached) in zip(found, told, strict=True)
+            if guard.own in reached
+        ]
+        # Those that are made to be wrong come first.
+        own.sort(key=lambda pair: ORDER.get(pair[0].kind, 1))
+        yield guard, any(notices(guard, own[at : at + MOST]) for at in range(0, len(own), MOST))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,20 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="of modules whose name begins with this")
     options = parser.parse_args(arguments)
     found = hostile.inputs(options.seed, options.mutants)
-    told = baseline(found)
-    codes = set(itertools.chain.from_iterable(reached for _, reached in told))
-    codes = {code for code in codes if Path(code.co_filename).name.startswith(options.only)}
     count = noticed = 0
-    for guard in guards(codes):
-        # Those that are made to be wrong come first.
-        order = dict.fromkeys(("error", "short", "blocks", "table", "mutant"), 0)
-        own = [
-            (one, right)
-            for one, (right, reached) in zip(found, told, strict=True)
-            if guard.own in reached
-        ]
-        own.sort(key=lambda pair: order.get(pair[0].kind, 1))
-        killed = any(notices(guard, own[at : at + MOST]) for at in range(0, len(own), MOST))
+    for guard, killed in measured(found, options.only):
         count += 1
         noticed += killed
         print(

@@ -9,7 +9,7 @@ import gcodec
 from fuzz.figures.figure import Figure
 from fuzz.goldens import Golden, goldens, of_codecs
 
-SHORT = 64  # bytes of frames of which all pairs of bits are flipped
+SHORT = 28  # bytes of frames of which all pairs of bits are flipped
 
 
 def damage(short: bool) -> Figure:

@@ -91,11 +91,9 @@ def _omega_word(value, parameter):
     high, low, nbits = _ZERO, _ZERO, np.int64(1)
     while value > _ONE:
         length = _bit_length(value)
-        if nbits < 64:  # and at least 1
-            low |= value << np.uint64(nbits)
-            high |= value >> np.uint64(64 - nbits)
-        else:  # nbits <= 65 + 6 + 3
-            high |= value << np.uint64(nbits - 64)
+        # 1 <= nbits <= 65 + 6 + 3
+        low |= value << np.uint64(nbits) if nbits < 64 else _ZERO
+        high |= value >> np.uint64(64 - nbits) if nbits < 64 else value << np.uint64(nbits - 64)
         nbits += length
         value = np.uint64(length - 1)
     return _ZERO, high, low, nbits

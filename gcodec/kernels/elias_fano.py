@@ -97,17 +97,14 @@ def _read_upper(data, end, n, width, every, known, lows, starts, lasts, position
         high = last >> width if last >= 0 else np.int64(0)
         i, stop = b * every, min((b + 1) * every, positions.size)
         while i < stop:
-            if at >= end:
-                starts[blocks] = TRUNCATED
-                return
-            word = peek(data, at)  # zeros behind the data
+            word = peek(data, at)  # zeros behind the data: `most` tells when they are too many
             used = 0
             while word and i < stop:
                 zeros = np.int64(leading_zeros(word))
                 word = word << np.uint64(zeros) << np.uint64(1)
                 used += zeros + 1
                 high += zeros
-                position = (high << width) | lows[i]
+                position = np.int64(np.uint64(high) << np.uint64(width)) | lows[i]
                 if high > most or position <= last or position >= n:
                     starts[blocks] = CORRUPT
                     return

@@ -262,10 +262,8 @@ def packing(width: int, msb: bool) -> Any:
                     code = np.int64(codes[index])
                 else:
                     code = index - codes.size if count else 0
-                if msb:
-                    byte |= ((code >> (width - 1 - within)) & 1) << (7 - bit)
-                else:
-                    byte |= ((code >> within) & 1) << bit
+                place = width - 1 - within if msb else within
+                byte |= ((code >> place) & 1) << (7 - bit if msb else bit)
             out[at] = np.uint8(byte)
 
     return pack_groups
@@ -304,10 +302,8 @@ def unpacking(width: int, msb: bool) -> Any:
             code = 0
             for within in range(width):
                 at, bit = divmod(i * width + within, 8)
-                if msb:
-                    code |= ((np.int64(data[at]) >> (7 - bit)) & 1) << (width - 1 - within)
-                else:
-                    code |= ((np.int64(data[at]) >> bit) & 1) << within
+                place = width - 1 - within if msb else within
+                code |= ((np.int64(data[at]) >> (7 - bit if msb else bit)) & 1) << place
             codes[i] = np.uint8(code)
 
     return unpack_groups

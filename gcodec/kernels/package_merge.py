@@ -49,9 +49,7 @@ def _merge(counts, limit, low, high, coins, lengths):
             first = source + 2 * package
             if package < packages:
                 sum_low = low[first] + low[first + 1]
-                sum_high = high[first] + high[first + 1]
-                if sum_low < low[first]:
-                    sum_high += np.uint64(1)
+                sum_high = high[first] + high[first + 1] + np.uint64(sum_low < low[first])
             is_coin = package == packages or (
                 coin < counts.size and (sum_high > 0 or counts[coin] <= sum_low)
             )

@@ -417,6 +417,19 @@ def read(bits: Bits, n: int) -> String:
     return string._replace(symbols=symbols)
 
 
+def read_symbols(bits: Bits, n: int, largest: int) -> list[int]:
+    """Return the symbols of codecs that have other codes too; without any there is no string."""
+    symbols = read(bits, n).symbols if n else []
+    if max(symbols, default=0) > largest:
+        raise Corrupt(f"a symbol above {largest}")
+    return symbols
+
+
+def level_of(symbol: int) -> int:
+    """Return the level of a symbol: twice its magnitude, and 1 more if it is negative."""
+    return -(symbol // 2) if symbol % 2 else symbol // 2
+
+
 def read_lead(
     bits: Bits, n: int, tables: int, table_of: Callable[[Bits], Any]
 ) -> tuple[String, dict[int, int]]:

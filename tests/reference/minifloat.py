@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import canonical as huffman
-from . import leb128, tabled
+from . import contexts, leb128, tabled
 from .seek import Table
 from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
 
@@ -398,7 +398,7 @@ def read(
     """
     assert len(data) == (nbits + 7) // 8
     check_scale(setting, np.float32(scale))
-    if table != OWN and (setting.code == PLAIN or book is None):
+    if table != OWN and (setting.code in (PLAIN, "context") or book is None):
         raise Corrupt("a table that does not exist")
     if setting.code == "pair" and setting.width > 4:
         raise Corrupt("pairs of codes of more than 4 bits")
@@ -415,6 +415,9 @@ def read(
     symbols, model = symbol_alphabet(setting), []
     if setting.code == PLAIN:
         codes = _read_plain(bits, setting, n)
+    elif setting.code == "context":
+        found = contexts.read_symbols(bits, n, 2 * len(magnitudes(setting)) - 1)
+        codes = [code_of(setting, bool(symbol % 2), symbol // 2) for symbol in found]
     else:
         raw = bits.take(n * (1 + setting.bits[1])) if setting.code == "planes" else ""
         count = (n + 1) // 2 if setting.paired else n

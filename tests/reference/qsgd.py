@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import canonical as huffman
-from . import leb128, philox, sums, tabled, universal
+from . import contexts, leb128, philox, sums, tabled, universal
 from .seek import Table as Table
 from .seek import lengths_of
 from .seek import section as section
@@ -286,6 +286,8 @@ def _read_dense(
     bits: Bits, setting: Setting, rices: tuple[int, ...], quiet: Sequence[bool]
 ) -> list[int]:
     s, code = setting.s, setting.code
+    if code == "context":
+        return _read_classed(bits, s, quiet)
     width = (2 * s).bit_length()
     count = quiet.count(False)
     least = {"omega": 2, "rice": 1 + sum(rices), "packed": width}.get(code, 0)
@@ -313,6 +315,16 @@ def _read_dense(
             levels.append(unzigzag(_number(bits, lambda b: b.number(width), 2 * s)))
     if bits.at != len(bits.text):
         raise Corrupt("bits behind the last element")
+    return levels
+
+
+def _read_classed(bits: Bits, s: int, quiet: Sequence[bool]) -> list[int]:
+    symbols = contexts.read_symbols(bits, 0 if all(quiet) else len(quiet), 2 * s + 1)
+    if bits.at != len(bits.text):
+        raise Corrupt("bits behind the last element")
+    levels = [contexts.level_of(symbol) for symbol in symbols] or [0] * len(quiet)
+    if any(k and q for k, q in zip(levels, quiet, strict=True)):
+        raise Corrupt("a level in a bucket without norm")
     return levels
 
 

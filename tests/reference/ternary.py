@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from . import fields, philox, sums, tabled
+from . import contexts, fields, philox, sums, tabled
 from .seek import Table
 from .universal import Bits, Corrupt, to_bytes, to_text
 
@@ -81,7 +81,16 @@ def pack(found: Sequence[int], how: str) -> bytes:
 
 
 def unpack(data: bytes, n: int, how: str, nbits: int | None = None) -> list[int]:
-    """Return the n codes of a payload, or raise ValueError; ``nbits`` is asked for ``rans``."""
+    """Return the n codes of a payload, or raise ValueError.
+
+    ``nbits`` is asked for ``rans`` and ``context``.
+    """
+    if how == "context":
+        bits = Bits(to_text(data)[:nbits])
+        symbols = contexts.read_symbols(bits, n, 3)
+        if bits.at != len(bits.text):
+            raise Corrupt("bits behind the last symbol")
+        return [contexts.level_of(symbol) for symbol in symbols]
     if how == "chapter":
         digits = fields.unpack(data, n, 2, order="lsb")
         found = [{0: 0, 1: 1, 2: -1}.get(digit) for digit in digits]

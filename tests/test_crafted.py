@@ -1,0 +1,66 @@
+"""Inputs made by hand for guards of kernels: what they give, and that nothing is touched beside.
+
+A guard that is removed must be noticed: `tools/guard_mutation.py` removes each, here some.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+
+import gcodec
+from fuzz import guard, hostile, targets
+from fuzz.crafted import Crafted, crafted
+from fuzz.goldens import ROOT
+from tools import guard_mutation
+
+posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+INPUTS = list(crafted())
+
+
+def found_in(one: Crafted) -> str | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = hostile.outcome(hostile.Input("crafted", one.data, None, one.read))
+    return found if isinstance(found, str) else None
+
+
+def test_what_crafted_inputs_give() -> None:
+    assert len({one.name for one in INPUTS}) == len(INPUTS) > 500
+    for one in INPUTS:
+        assert found_in(one) == one.error, one.name
+
+
+def test_oracles_say_the_same() -> None:
+    frames = [one for one in INPUTS if one.read is gcodec.decode]
+    assert {one.error for one in frames} == {None, "Corrupt"}
+    for one in frames:
+        targets.run("differential", one.data)
+
+
+@posix
+@pytest.mark.parametrize("at_end", [True, False])
+def test_crafted_inputs_between_guard_pages(at_end: bool) -> None:
+    calls, found = guard.replay(found_in, INPUTS, at_end)
+    assert not found
+    assert calls > len(INPUTS)
+
+
+@posix
+def test_guards_that_are_removed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_mutation, "LONGEST", 1)  # seconds: one loop would never end
+    paths = sorted((ROOT / "fuzz" / "golden-errors").glob("*eliasfano*.gcf"))
+    inputs = [hostile.Input("error", path.read_bytes()) for path in paths]
+    inputs += [
+        hostile.Input("crafted", one.data, None, one.read)
+        for one in INPUTS
+        if one.name.startswith("above 2^")
+    ]
+    told = list(guard_mutation.measured(inputs, "elias_fano"))
+    assert len(told) >= 5
+    assert [found.condition for found, noticed in told if not noticed] == []
+    # One input alone does not notice all.
+    told = list(guard_mutation.measured(inputs[-1:], "elias_fano"))
+    assert {noticed for _, noticed in told} == {False, True}
