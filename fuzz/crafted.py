@@ -22,7 +22,8 @@ from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
 from gcodec.index_strings import IndexString
-from gcodec.kernels import level_codes, prefix
+from gcodec.kernels import level_codes, prefix, prefix_read, unit_read
+from gcodec.kernels.units import Units
 from gcodec.seek import SeekTable
 
 LARGEST = 2**64 - 1
@@ -60,6 +61,7 @@ def crafted() -> Iterator[Crafted]:
     yield Crafted("a one behind the end", "Truncated", b"\x0a", _cut_short)
     yield _uneven_blocks()
     yield _block_at_the_end()
+    yield from _elsewhere()
     yield from _universal()
 
 
@@ -164,6 +166,32 @@ def _block_at_the_end() -> Crafted:
     payload = frame.payload._replace(seek=SeekTable.of(18, offsets, None, table.states))
     data = gcodec.Frame(frame.codec, frame.dtype, frame.shape, payload).to_bytes()
     return Crafted("a late block", "Corrupt", data, functools.partial(_range, RANS_BLOCK, x.size))
+
+
+def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
+    """Read two words of a byte each, the second from its own place, the first from any."""
+    code, out = level_codes.word_code("packed", 127, {}), np.empty(2, np.uint8)
+    rows = np.array([first, 8, 16]), np.array([1, 2]), out, np.empty(0, np.uint64)
+    prefix_read.read_blocks(code, np.frombuffer(data, np.uint8), *rows, 16, True)
+    return out
+
+
+def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
+    """Read two units of gap, sign and level as `_dense_from` reads words."""
+    code, bytes_ = level_codes.unit_code("omega", 1, {}), np.empty((2, 2), np.uint8)
+    units = Units(*bytes_, np.empty(2, np.uint64), np.empty(0, np.uint64))
+    rows = np.array([first, 3, 6]), np.array([1, 2])
+    unit_read.read_unit_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
+    return units.symbols
+
+
+def _elsewhere() -> Iterator[Crafted]:
+    """Yield strings whose blocks are said to begin outside, which seek tables look at before."""
+    for read, data in ((_dense_from, b"\5\7"), (_sparse_from, b"\0")):
+        yield Crafted(f"blocks of {read.__name__}", None, data, functools.partial(read, 0))
+        for first in (-(2**40), -8, 17, 2**40):
+            name = f"a block of {read.__name__} at {first}"
+            yield Crafted(name, "Corrupt", data, functools.partial(read, first))
 
 
 def _words(code: Code, count: int, data: bytes, key: bytes | None = None) -> Any:

@@ -27,7 +27,9 @@ _ROUGHLY = 0.04  # octaves of it, on a sample
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
-_CLOSE = 0.25  # octaves within which scales are held
+_CLOSE = 0.25  # octaves within which scales may be held
+_SAME = 0.06  # and within which they are as good as those of the step itself
+_MOST_HELD = 2  # times that they are found
 _APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
 _LEAST = 2.0**-149  # of float32
 
@@ -169,9 +171,15 @@ class Target:
             return search(trial(values, matrix), first, slope, _ROUGHLY, bounds, _APART)
 
         def closely(matrix: Matrix, first: float, slope: float) -> Met | None:
-            way.hold(x, self._size(sign * first), matrix)
-            met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
-            return met if met is not None and abs(met.at - first) <= _CLOSE else None
+            for _ in range(_MOST_HELD):
+                way.hold(x, self._size(sign * first), matrix)
+                met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
+                if met is None or abs(met.at - first) > _CLOSE:
+                    return None
+                if abs(met.at - first) <= _SAME:
+                    break
+                first, slope = met.at, met.slope
+            return met
 
         if start is not None:
             before = sign * math.log2(start.step)

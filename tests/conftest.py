@@ -20,7 +20,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=50,
+    max_examples=30,
     suppress_health_check=_SLOW,
 )
 settings.register_profile(

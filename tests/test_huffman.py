@@ -21,6 +21,7 @@ from gcodec.kernels import (
     bit_string,
     codewords,
     dense_string,
+    live,
     look_ahead,
     pool,
     prefix,
@@ -379,7 +380,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the pool cut short inputs for so many threads."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    for module in (dense_string, prefix):
+    for module in (live, prefix):
         monkeypatch.setattr(module, "_CHUNK", 256)
     return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
 

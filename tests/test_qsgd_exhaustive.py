@@ -295,7 +295,7 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
 def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     code = level_codes.unit_code(setting.code, setting.s, scalars)
-    tables = read_units(code.gap, code.symbol), read_singles(code.gap, unit_read._GAP_WINDOW, NEAR)
+    tables = read_units(code.gap, code.symbol), read_singles(code.gap, unit_read.GAP_WINDOW, NEAR)
     numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
     state = look_ahead.state()
     room = np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint64)

@@ -139,9 +139,7 @@ def _reader(kind: Kind, look: Look) -> Kernel:
     def read_words(
         data, starts, bounds, chained, end, runs, singles, parameter, top, kept, out, wide, status
     ):
-        # No bound passes out.size. No start is negative; one behind `end` is found as all that are
-        # wrong: the block before it ends elsewhere, or it has no word.
-        count = bounds.size
+        count = bounds.size  # of the bounds, none passes out.size
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         step = ENTRIES if chained else 1
         for first in range(0, count, step):
@@ -151,6 +149,9 @@ def _reader(kind: Kind, look: Look) -> Kernel:
                 kept[PLACE + j] = bounds[first + j - 1] if first + j else 0
                 kept[LAST_PLACE + j] = bounds[first + j] - margin
                 kept[LAST_AT + j] = last_at
+                if kept[AT + j] < 0 or kept[AT + j] > end:
+                    status[0], status[1] = BROKEN, kept[AT + j]
+                    return
             together = blocks == ENTRIES
             while together:
                 look_all(data, runs, kept, 0, 0, out)

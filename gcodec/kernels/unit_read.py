@@ -137,8 +137,7 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
         wide,
         status,
     ):
-        # No bound passes gaps.size == symbols.size; starts rise from 0 or more up to `end`.
-        count = bounds.size
+        count = bounds.size  # of the bounds, none passes gaps.size == symbols.size
         for first in range(0, count, _TOGETHER):
             some = min(_TOGETHER, count - first)
             for j in range(some):
@@ -148,6 +147,9 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
                 kept[PLACE + j] = bounds[b - 1] if b else 0
                 kept[LAST_PLACE + j] = bounds[b] - _MARGIN
                 kept[LAST_AT + j] = min(stop - TAKEN, 8 * (data.size - 8))
+                if starts[b] < 0 or starts[b] > stop or stop > end:
+                    status[0], status[1] = BROKEN, starts[b]
+                    return
             together = some == _TOGETHER
             while together:
                 _look_all(data, runs, kept, 0, 0, symbols, gaps)

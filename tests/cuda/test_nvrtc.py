@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import nvrtc
 import pytest
 import shim
+from sweeps import LONG
 
 from gcodec.kernels.device import LEAST_ARCHITECTURE, SOURCES
 
@@ -15,8 +19,17 @@ MOST_REGISTERS = 64
 MORE_REGISTERS: dict[str, int] = {"read_words": 80, "read_units": 80}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("path", sorted(SOURCES.glob("*.cu")), ids=lambda path: path.stem)
+def pairs() -> list[tuple[Path, int]]:
+    """Every file with every architecture; in a short run each with one, which take turns."""
+    files = sorted(SOURCES.glob("*.cu"))
+    if LONG:
+        return list(itertools.product(files, ARCHITECTURES))
+    return list(zip(files, itertools.cycle(ARCHITECTURES), strict=False))
+
+
+@pytest.mark.parametrize(
+    ("path", "architecture"), pairs(), ids=lambda one: getattr(one, "stem", None)
+)
 def test_compiles(path, architecture) -> None:
     if nvrtc.library() is None:
         pytest.skip("the package nvidia-cuda-nvrtc is not installed")
