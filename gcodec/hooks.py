@@ -37,6 +37,10 @@ class Hooks(Parameters):
     takes_all_finite: ClassVar[bool] = True
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
     uses_prior: ClassVar[bool] = False
+    # Whether its kernels have twins, for arrays on a CUDA device; and whether symbols and payload
+    # are on the host, as few, though the tensor is not.
+    has_twins: ClassVar[bool] = False
+    symbols_on_host: ClassVar[bool] = False
     # Whether it looks at the shape of a tensor; and the shape, which `_of_shape` sets.
     uses_shape: ClassVar[bool] = False
     _shape: ClassVar[tuple[int, ...] | None] = None
@@ -61,17 +65,12 @@ class Hooks(Parameters):
         """Return the most bits of the payload of n elements."""
         raise NotImplementedError
 
-    # What a class whose kernels have twins says.
+    # What a class of which some parameters have no twins of their kernels says.
 
     @property
     def on_device(self) -> bool:
         """Whether arrays on a CUDA device are coded there."""
-        return False
-
-    @property
-    def symbols_on_host(self) -> bool:
-        """Whether symbols and payload are on the host, as few, though the tensor is not."""
-        return False
+        return self.has_twins
 
     def _check_device(self, *arrays: Any) -> None:
         """Raise TypeError if one of the arrays is on a device where the codec does not work."""

@@ -96,6 +96,8 @@ class DCT8(Codec):
     refuses_nonfinite = True
     takes_all_finite = False  # coefficients may pass float32
     uses_shape = True
+    has_twins = True
+    symbols_on_host = True
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
@@ -144,16 +146,6 @@ class DCT8(Codec):
         else:
             count, size = self._chunks(n).count, self._chunks(n).size
         return strings.longest_nbits(count, size, min(self.k, size), self.values, self.index)
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def symbols_on_host(self) -> bool:
-        """True: few coefficients are sent."""
-        return True
 
     def _quantize(self, values: np.ndarray, seed: int, prior: DCT8Symbols | None) -> DCT8Symbols:
         cut = self._chunks(values.size)

@@ -72,6 +72,7 @@ class MinMax(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
     bucket: int = param(Integer(0, 2**32 - 1), 0, "elements that share a range; 0: all")
@@ -107,11 +108,6 @@ class MinMax(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of ranges and codes."""
         return 8 * self._ranges_nbytes(n) + n * self.bits
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None

@@ -51,6 +51,8 @@ class MXNet1Bit(Codec):
         Any number. It only moves the cut: decoding needs no threshold.
     """
 
+    has_twins = True
+
     threshold: float = param(
         Float32("a number", lambda t: True), 0.0, "values above it are sent as 1, others as -1"
     )
@@ -58,11 +60,6 @@ class MXNet1Bit(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n codes in whole words."""
         return 8 * ONE_BIT.nbytes(n)
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: OneBitSymbols | None

@@ -81,6 +81,8 @@ class RandomK(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
+    symbols_on_host = True
 
     value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
     unbiased_: str = param(
@@ -126,16 +128,6 @@ class RandomK(Codec):
         """Return what decoded values are multiplied by."""
         k = self._sent(n)
         return np.float32(n / k if self.unbiased_ == "yes" and k else 1)
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def symbols_on_host(self) -> bool:
-        """True: few elements are sent."""
-        return True
 
     # --- quantise
 

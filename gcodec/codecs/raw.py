@@ -47,6 +47,8 @@ class Raw(Codec):
         Of the payload; the frame keeps the tensor's own besides.
     """
 
+    has_twins = True
+
     dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
 
     @property
@@ -65,11 +67,6 @@ class Raw(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n values."""
         return 8 * ITEMSIZE[self.dtype] * n
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
 
     def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
         if self.dtype == "float32":

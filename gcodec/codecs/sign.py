@@ -66,6 +66,7 @@ class Sign(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
 
     scale: str = param(
         Choice("l1", "l2", "none"), "l1", "size of x̂: the mean of |x|, the root mean square, or 1"
@@ -82,11 +83,6 @@ class Sign(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return n."""
         return n
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
 
     def _quantize(self, values: np.ndarray, seed: int, prior: SignSymbols | None) -> SignSymbols:
         bits, total = signs.quantize(values, squares=self.scale == "l2")

@@ -80,6 +80,8 @@ class TopK(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
+    symbols_on_host = True
 
     value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
     index: str = param(
@@ -121,16 +123,6 @@ class TopK(Codec):
         if self.threshold:
             return n
         return shares.sent(n, self.k, self.ratio)
-
-    @property
-    def on_device(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def symbols_on_host(self) -> bool:
-        """True: few elements are sent."""
-        return True
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         if self.threshold:
