@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.dequantize import dequantize
 from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
 from gcodec.cuda.pack import launch_check_padding, padding_error
-from gcodec.kernels.dequantize import LEVELS_LOW_FIRST, LEVELS_STRIDED
 from gcodec.kernels.pack import check_length, pad_error
 from gcodec.kernels.ternary import (
     TRITS,
@@ -42,26 +40,16 @@ def quantize(x: Any, scale: np.float32, seed: int, pack: Pack) -> Any:
     return out
 
 
-def dequantize_ternary(
-    data: Any, scale: np.float32, out: Any, pack: Pack, add: np.float32 | None = None
-) -> None:
-    """Write 0 and ±scale, or add a multiple."""
-    if pack == "chapter":
-        dequantize(data, LEVELS_LOW_FIRST, scale, out, add)
-    elif pack == "terngrad":
-        size = data.size
-        for field in range(4):
-            part = out[field * size : (field + 1) * size]
-            dequantize(data[: part.size], LEVELS_STRIDED[field], scale, part, add)
-    else:
-        zero = np.float32(0)
-        if add is not None:
-            with np.errstate(all="ignore"):
-                scale, zero = add * scale, add * zero
-        device, n = device_with(data), out.size
-        arguments = data, np.int64(n), scale, zero, np.int32(add is not None), out.view(_U32)
-        grid = striding_blocks(data.size)
-        device.launch("ternary", "base3_levels", grid, THREADS, *arguments)
+def dequantize_base3(data: Any, scale: np.float32, out: Any, add: np.float32 | None) -> None:
+    """Write what the trits of bytes stand for."""
+    zero = np.float32(0)
+    if add is not None:
+        with np.errstate(all="ignore"):
+            scale, zero = add * scale, add * zero
+    device, n = device_with(data), out.size
+    arguments = data, np.int64(n), scale, zero, np.int32(add is not None), out.view(_U32)
+    grid = striding_blocks(data.size)
+    device.launch("ternary", "base3_levels", grid, THREADS, *arguments)
 
 
 def check(data: Any, n: int, pack: Pack) -> None:

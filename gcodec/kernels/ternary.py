@@ -81,7 +81,6 @@ def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndar
     return out
 
 
-@twinned("ternary")
 def dequantize_ternary(
     data: np.ndarray,
     scale: np.float32,
@@ -101,7 +100,7 @@ def dequantize_ternary(
             part = out[field * size : (field + 1) * size]
             dequantize(data[: part.size], LEVELS_STRIDED[field], scale, part, add)
     else:
-        _dequantize_base3(data, scale, out, add)
+        dequantize_base3(data, scale, out, add)
 
 
 @twinned("ternary")
@@ -284,9 +283,12 @@ def _base3_tiles(x, scale, seed, start, codes, rest, out):
             part[j] = np.uint8((word * np.uint64(_COLLECT)) >> top)
 
 
-def _dequantize_base3(
+@twinned("ternary")
+def dequantize_base3(
     data: np.ndarray, scale: np.float32, out: np.ndarray, add: np.float32 | None
 ) -> None:
+    """Write what the trits of bytes stand for; see `dequantize_ternary`."""
+
     def task(start: int, stop: int) -> None:
         codes = np.empty(min(_CHUNK, stop - start) + TRITS + _SLACK, np.uint8)
         for at in range(start, stop, _CHUNK):
