@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -10,9 +10,15 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
-from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats
 from gcodec.kernels.memory import bits_float, float_bits
-from gcodec.kernels.reduce import INFINITY_BITS, LANES, TILE, max_abs_bits, sum_squares
+from gcodec.kernels.reduce import (
+    INFINITY_BITS,
+    LANES,
+    TILE,
+    max_abs_bits,
+    sum_squares,
+    tile_squares,
+)
 
 Norm = Literal["l2", "max"]
 
@@ -79,7 +85,7 @@ def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:
         return
     tiles = -(-bucket // TILE)
     sums = np.zeros((out.size, tiles))
-    _tile_squares(x, bucket, tiles, np.empty(LANES), sums.reshape(-1))
+    tile_squares(x, bucket, tiles, np.empty(LANES), sums.reshape(-1))
     # The lanes of the tiles' sums behind these are 0; so are those that make pairs.
     while tiles > 1:
         half = 1 << (tiles - 1).bit_length() - 1
@@ -94,70 +100,6 @@ def _norm(x: np.ndarray, kind: Norm) -> np.float32:
         return np.uint32(max_abs_bits(x)).view(np.float32)
     with np.errstate(over="ignore"):
         return np.float32(np.sqrt(sum_squares(x)))
-
-
-def _squares_block(add: bool) -> Any:
-    """Make the block: squares of 32 elements of x from i, written or added to lanes from t."""
-
-    @block("x", "i", "lanes", "t")
-    def squares(e: Emitter) -> None:
-        builder = e.builder
-        source, target = e.address("x", "i"), e.address("lanes", "t")
-        e.fetch(source)
-        wide = builder.fpext(e.load(source, floats()), doubles())
-        square = builder.fmul(wide, wide)
-        if add:
-            square = builder.fadd(e.load(target, doubles(), 8), square)
-        e.store(square, target, 8)
-
-    return squares
-
-
-_write_squares = _squares_block(False)
-_add_squares = _squares_block(True)
-
-
-@block("lanes", "zero")
-def _fold_lanes(e: Emitter) -> None:
-    """Add up LANES lanes by a binary tree down to 16, which stay in the first ones."""
-    builder = e.builder
-    first = e.address("lanes", "zero")
-    held = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
-    while len(held) > 1:
-        half = len(held) // 2
-        held = [builder.fadd(held[k], held[half + k]) for k in range(half)]
-    e.store(held[0], first, 8)
-
-
-@kernel("in float32[], int64, int64, out float64[], out float64[]")
-def _tile_squares(x, bucket, tiles, lanes, sums):
-    # lanes.size == LANES; sums.size == ceil(x.size / bucket) * tiles, tiles == ceil(bucket / TILE)
-    for b in range(sums.size // tiles):
-        values = x[b * bucket : b * bucket + bucket]
-        for tile in range((values.size + TILE - 1) // TILE):
-            part = values[tile * TILE : tile * TILE + TILE]
-            whole = part.size - part.size % BLOCK
-            if part.size < LANES:
-                lanes[:] = 0.0
-            for i in range(0, min(whole, LANES), BLOCK):
-                _write_squares(part, i, lanes, i)
-            for i in range(LANES, whole, BLOCK):  # i % LANES + BLOCK <= LANES
-                _add_squares(part, i, lanes, i % LANES)
-            for i in range(whole, part.size):
-                value = np.float64(part[i])
-                lanes[i % LANES] = value * value + (lanes[i % LANES] if i >= LANES else 0.0)
-            width = LANES // 2
-            if part.size > 16:
-                _fold_lanes(lanes, 0)
-                width = 8
-            # What is added of lanes behind the part is 0, and squares are no −0.
-            while width >= part.size and width > 1:
-                width //= 2
-            while width >= 1:
-                for t in range(width):  # 2 * width <= LANES
-                    lanes[t] += lanes[t + width]
-                width //= 2
-            sums[b * tiles + tile] = lanes[0]
 
 
 @kernel("in float32[], int64, out float32[]")

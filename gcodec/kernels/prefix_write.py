@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bit_string import SLACK, BitString
-from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, lanes
 from gcodec.kernels.prefix_table import (
     DENSE_KINDS,
@@ -158,6 +158,14 @@ def places_block(digit: int, together: int) -> Any:
     return find_places
 
 
+@inline
+def joined(first, second):
+    """Return two words of a table one behind the other, and their bits: (bits, nbits)."""
+    behind = np.uint64(second) & _LENGTH
+    nbits = (np.uint64(first) & _LENGTH) + behind
+    return (np.uint64(first) >> _SIX) << behind | np.uint64(second) >> _SIX, nbits
+
+
 fours_of = places_block(FOURS, 4)
 _twos_of = places_block(TWOS, 2)
 
@@ -180,6 +188,7 @@ def _writer(kind: Kind) -> Kernel:
         at, acc, have = np.int64(state[0]), state[1], state[2]
         limit = out.size - SLACK  # BLOCK symbols by two or four take at most 56 bytes
         i, b = progress[0], progress[1]
+        twos = np.uint32(1 << 4 * FOURS)
         none = np.uint64(groups[0])  # four zeros
         n_zeros = (none & _LENGTH) * np.uint64(2)
         zeros = (none >> _SIX) << (none & _LENGTH) | none >> _SIX
@@ -188,31 +197,33 @@ def _writer(kind: Kind) -> Kernel:
             stop = bounds[b]  # at most small.size
             while i < stop and at <= limit:
                 if i + BLOCK <= stop:
-                    base, count = np.uint32(0), BLOCK // 4
+                    # A loop for each number of groups: one for both takes half as long again.
+                    begun = i
                     fours_of(small, i, places, 0)
-                    if places[count + 1] == 0 and n_zeros <= _MOST:
-                        for _ in range(BLOCK // 8):
-                            acc, have, at = put(out, at, acc, have, zeros, n_zeros)
-                        i += BLOCK
-                        continue
-                    if places[count]:
-                        base, count = np.uint32(1 << 4 * FOURS), BLOCK // 2
-                        _twos_of(small, i, places, 0)
-                    if places[count] == 0:
-                        k = 0
-                        while k < count:  # even; places are below the size of their table
-                            first = np.uint64(groups[np.uint32(base + places[k])])
-                            second = np.uint64(groups[np.uint32(base + places[k + 1])])
-                            behind = second & _LENGTH
-                            nbits = (first & _LENGTH) + behind
+                    if places[BLOCK // 4] == 0:
+                        if places[BLOCK // 4 + 1] == 0 and n_zeros <= _MOST:
+                            for _ in range(BLOCK // 8):
+                                acc, have, at = put(out, at, acc, have, zeros, n_zeros)
+                            i += BLOCK
+                            continue
+                        for k in range(0, BLOCK // 4, 2):  # places are below the first of twos
+                            bits, nbits = joined(groups[places[k]], groups[places[k + 1]])
                             if nbits > _MOST:
                                 break
-                            bits = (first >> _SIX) << behind | second >> _SIX
                             acc, have, at = put(out, at, acc, have, bits, nbits)
-                            k += 2
-                        i += k * (BLOCK // count)
-                        if k == count:
-                            continue
+                            i += 8
+                    else:
+                        _twos_of(small, i, places, 0)
+                        if places[BLOCK // 2] == 0:
+                            for k in range(0, BLOCK // 2, 2):
+                                first = groups[twos + places[k]]
+                                bits, nbits = joined(first, groups[twos + places[k + 1]])
+                                if nbits > _MOST:
+                                    break
+                                acc, have, at = put(out, at, acc, have, bits, nbits)
+                                i += 4
+                    if i == begun + BLOCK:
+                        continue
                 for _ in range(min(8, stop - i)):
                     if at > limit:
                         break

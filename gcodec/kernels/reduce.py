@@ -16,7 +16,7 @@ import numpy as np
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
-from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
+from gcodec.kernels.lanes import BLOCK, Emitter, block, doubles, floats, lanes
 from gcodec.kernels.memory import emit_prefetch, float_bits
 
 TILE = 4096
@@ -59,7 +59,14 @@ def moments(x: np.ndarray) -> Moments:
 @twinned("reduce")
 def sum_squares(x: np.ndarray) -> float:
     """Sum of squares of a (n,) float32 array, in float64 by the fixed order."""
-    return moments(x).squares
+    sums = np.empty(-(-x.size // TILE), np.float64)
+
+    def task(start: int, stop: int) -> None:
+        part = sums[start // TILE : -(-stop // TILE)]
+        tile_squares(x[start:stop], TILE, 1, np.empty(LANES), part)
+
+    pool.run(task, x.size, TILE)
+    return fold(sums)
 
 
 @twinned("reduce")
@@ -152,10 +159,9 @@ def _tile_moments(x, scratch, top, sums, squares):
     # sums.size == squares.size == ceil(x.size / TILE), of which only the last tile may be shorter;
     # scratch.size == 2 * LANES; top is COLUMN zeros
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
-    # From the last tile to the first: a quantiser then finds the first in the cache.
-    for tile in range(x.size // TILE - 1, -1, -1):
+    for tile in range(x.size // TILE):
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
-            at, ahead = tile * TILE + t, (tile - 1) * TILE + t * (LANES // COLUMN)
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
             _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     rest = x[x.size // TILE * TILE :]
@@ -171,6 +177,71 @@ def _tile_moments(x, scratch, top, sums, squares):
     for k in range(COLUMN):  # top.size == COLUMN
         largest = max(largest, top[k])
     return largest
+
+
+def _squares_block(add: bool) -> Any:
+    """Make the block: squares of 32 elements of x from i, written or added to lanes from t."""
+
+    @block("x", "i", "lanes", "t")
+    def squares(e: Emitter) -> None:
+        builder = e.builder
+        source, target = e.address("x", "i"), e.address("lanes", "t")
+        e.fetch(source)
+        wide = builder.fpext(e.load(source, floats()), doubles())
+        square = builder.fmul(wide, wide)
+        if add:
+            square = builder.fadd(e.load(target, doubles(), 8), square)
+        e.store(square, target, 8)
+
+    return squares
+
+
+_write_squares = _squares_block(False)
+_add_squares = _squares_block(True)
+
+
+@block("lanes", "zero")
+def _fold_lanes(e: Emitter) -> None:
+    """Add up LANES lanes by a binary tree down to 16, which stay in the first ones."""
+    builder = e.builder
+    first = e.address("lanes", "zero")
+    held = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
+    while len(held) > 1:
+        half = len(held) // 2
+        held = [builder.fadd(held[k], held[half + k]) for k in range(half)]
+    e.store(held[0], first, 8)
+
+
+@kernel("in float32[], int64, int64, out float64[], out float64[]")
+def tile_squares(x, bucket, tiles, lanes, sums):
+    """Sum the squares of each tile of each bucket."""
+    # lanes.size == LANES; sums.size == ceil(x.size / bucket) * tiles, tiles == ceil(bucket / TILE)
+    for b in range(sums.size // tiles):
+        values = x[b * bucket : b * bucket + bucket]
+        for tile in range((values.size + TILE - 1) // TILE):
+            part = values[tile * TILE : tile * TILE + TILE]
+            whole = part.size - part.size % BLOCK
+            if part.size < LANES:
+                lanes[:] = 0.0
+            for i in range(0, min(whole, LANES), BLOCK):
+                _write_squares(part, i, lanes, i)
+            for i in range(LANES, whole, BLOCK):  # i % LANES + BLOCK <= LANES
+                _add_squares(part, i, lanes, i % LANES)
+            for i in range(whole, part.size):
+                value = np.float64(part[i])
+                lanes[i % LANES] = value * value + (lanes[i % LANES] if i >= LANES else 0.0)
+            width = LANES // 2
+            if part.size > 16:
+                _fold_lanes(lanes, 0)
+                width = 8
+            # What is added of lanes behind the part is 0, and squares are no −0.
+            while width >= part.size and width > 1:
+                width //= 2
+            while width >= 1:
+                for t in range(width):  # 2 * width <= LANES
+                    lanes[t] += lanes[t + width]
+                width //= 2
+            sums[b * tiles + tile] = lanes[0]
 
 
 @kernel("in float64[], out float64[], out float64[]")
