@@ -64,6 +64,47 @@ def test_what_is_chosen():
     assert gcodec.choose(np.full(5000, 0.3, np.float32), max_err=0.1).name == "qsgd"
 
 
+def low_rank(rank, noise, shape=(256, 300)):
+    rng = np.random.default_rng(rank)
+    made = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
+    return (made + noise * rng.normal(size=shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("error", [0.001, 0.01, 0.3])
+def test_low_rank_is_found(error, dtype):
+    x = low_rank(3, 0.02).astype(dtype)
+    codec = gcodec.choose(x, max_err=error)
+    assert codec.name == "powersgd"
+    frame = gcodec.encode(x, codec)
+    assert error_of(x, gcodec.decode(frame)) <= error
+    assert len(frame) < len(gcodec.encode(x, f"ecsq:nmse={error}"))
+
+
+def test_low_rank_is_found_for_bits():
+    x = low_rank(2, 0.01)
+    codec = gcodec.choose(x, max_bits=2)
+    assert codec.name == "powersgd"
+    frame = gcodec.encode(x, codec)
+    assert 8 * len(frame) <= 2 * x.size
+    levels = gcodec.encode(x, "ecsq:bits=1.98")
+    assert error_of(x, gcodec.decode(frame)) < error_of(x, gcodec.decode(levels))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        low_rank(256, 0),
+        low_rank(3, 0.02).reshape(-1),  # a vector
+        np.float32(1e-30) * low_rank(3, 0.02),  # whose factors would lose bits
+        np.float32(1e37) * low_rank(3, 0.02),  # whose projections might pass float32
+    ],
+    ids=["full rank", "vector", "tiny", "huge"],
+)
+def test_no_factors_where_they_are_no_good(x):
+    assert gcodec.choose(x, max_err=0.05).name == "ecsq"
+
+
 @pytest.mark.parametrize(
     "given",
     [{}, {"max_err": 0.1, "max_bits": 1}, *({"max_err": e} for e in (-1, np.nan, np.inf, "0.1"))],

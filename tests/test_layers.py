@@ -22,7 +22,7 @@ LAYERS = [
     {"gennorm", "codebooks", "low_rank"},
     {"entropy"},
     {"contexts"},
-    {"aims", "step_search", "minifloat_plans"},
+    {"aims", "step_search", "minifloat_plans", "rank_trials"},
     {
         *(
             "scalar_levels",
@@ -39,7 +39,7 @@ LAYERS = [
     {"codec"},
     {"registry"},
     {"codecs"},
-    {"tags", "policy", "header"},
+    {"tags", "policy", "header", "cost_estimates"},
     {"frame"},
     {"coding", "choice", "feedback", "advisor"},
     {"training"},
