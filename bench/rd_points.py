@@ -16,7 +16,7 @@ from bench.rd_grid import Dial
 from gcodec.gradients.dumps import open_dump
 
 LARGE, SMALL = 1 << 16, 1 << 12  # values of a tensor
-_SEED = 1
+SEED = 1
 
 
 class Point(NamedTuple):
@@ -144,7 +144,7 @@ def seconds(call: Callable[[], Any], rounds: int) -> tuple[Any, float]:
 
 def measure(spec: str, x: np.ndarray, rounds: int = 0) -> Point:
     """Encode and decode a tensor; time it in so many rounds."""
-    frame, encode = seconds(lambda: gcodec.encode(x, spec, seed=_SEED), rounds)
+    frame, encode = seconds(lambda: gcodec.encode(x, spec, seed=SEED), rounds)
     decoded, decode = seconds(lambda: gcodec.decode(frame), rounds)
     return Point(relative_error(x, decoded), 8 * len(frame), encode, decode)
 

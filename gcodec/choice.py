@@ -41,6 +41,7 @@ from gcodec.cost_estimates import (
 )
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
+from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import sum_squares
 from gcodec.rank_trials import best_rank, least_rank
 from gcodec.views import as_numpy
@@ -63,7 +64,9 @@ _PAST = 1.5  # times what a string was too long: how much shorter the next is to
 _EXACT = 1e-10  # error of levels that are as good as exact
 
 
-def choose(x: Any, *, max_err: float | None = None, max_bits: float | None = None) -> Codec:
+def choose(
+    x: Any, *, max_err: float | None = None, max_bits: float | None = None, seed: int = 0
+) -> Codec:
     """Choose a codec for a tensor by its statistics.
 
     It takes at most the time of a few encodings by ``ecsq``, and mostly far less: for an error,
@@ -78,6 +81,9 @@ def choose(x: Any, *, max_err: float | None = None, max_bits: float | None = Non
     max_bits : float
         Most bits per value, from 0 on, in place of the error: of the whole frame, without a name.
         Where a tensor is so small that the header takes half of that, of the payload alone.
+    seed : int
+        What the codec will be given, 0 to 2**64 - 1: with another one, ``powersgd`` may miss the
+        error.
 
     Returns
     -------
@@ -87,7 +93,8 @@ def choose(x: Any, *, max_err: float | None = None, max_bits: float | None = Non
     Raises
     ------
     ParameterError
-        Both bounds or none, one out of range, an error that no frame of float64 has, NaN or Inf.
+        Both bounds or none, one out of range, a seed out of range, an error that no frame of
+        float64 has, NaN or Inf.
     TypeError
         No array, or a dtype that is not taken.
 
@@ -100,15 +107,16 @@ def choose(x: Any, *, max_err: float | None = None, max_bits: float | None = Non
     ECSQ(nmse=0.01)
     """
     aim = Aim.of(max_err, max_bits)
+    check_seed(seed)
     tensor = intake(x)
     about = About.of(tensor)
     if aim.max_err is not None:
-        return _for_error(x, tensor, about, aim.max_err)
+        return _for_error(x, tensor, about, aim.max_err, seed)
     assert aim.max_bits is not None
-    return _for_bits(x, tensor, about, aim.max_bits)
+    return _for_bits(x, tensor, about, aim.max_bits, seed)
 
 
-def _for_error(x: Any, tensor: Tensor, about: About, error: float) -> Codec:
+def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) -> Codec:
     if not about.norm:
         return parse("ecsq")  # whose payload is then empty
     if error >= 1:
@@ -126,12 +134,12 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float) -> Codec:
     if best.codec.name == "ecsq" and may_project(tensor, about):
         aim, values = about.aim(error), tensor.values.reshape(tensor.shape)
         count = lambda: best.codec.encode(values).nbits  # noqa: E731
-        if rank := least_rank(values, aim, best.nbits, count):
+        if rank := least_rank(values, aim, seed, best.nbits, count):
             return parse({"name": "powersgd", "rank": rank})
     return best.codec
 
 
-def _for_bits(x: Any, tensor: Tensor, about: About, bits: float) -> Codec:
+def _for_bits(x: Any, tensor: Tensor, about: About, bits: float, seed: int) -> Codec:
     """Choose the least error of what takes so many bits."""
     n = tensor.values.size
     if not about.norm:
@@ -145,12 +153,12 @@ def _for_bits(x: Any, tensor: Tensor, about: About, bits: float) -> Codec:
         values = tensor.values.reshape(tensor.shape)
         find = lambda: _error(codec, values, about)  # noqa: E731
         if may_project(tensor, about) and (
-            rank := best_rank(values, 4.0 ** -(room / n), room, find)
+            rank := best_rank(values, 4.0 ** -(room / n), seed, room, find)
         ):
             return parse({"name": "powersgd", "rank": rank})
         return codec
     # What has few levels of its own takes fewer bits than that, however small the step.
-    finest = _for_error(x, tensor._replace(dtype="float32"), about, _EXACT)
+    finest = _for_error(x, tensor._replace(dtype="float32"), about, _EXACT, seed)
     if finest.encode(tensor.values.reshape(tensor.shape)).nbits <= room:
         return finest
     # Too few bits for scales: the largest elements, as many as there is room for.

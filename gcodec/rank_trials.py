@@ -8,7 +8,6 @@ import numpy as np
 
 from gcodec import low_rank
 
-_SEED = 0  # of the random rows that a step begins with, where none is given
 _FIRST_RANK, _MOST_RANK = 8, 64  # that are tried
 _NBITS = 32  # of a number of a factor
 _LEAST_ERROR = 1e-4  # below it the rounding of sums is felt
@@ -18,7 +17,7 @@ _HOPE = 1.5  # times the error: what some rows may have
 
 
 def least_rank(
-    x: np.ndarray, error: float, estimate: float, count: Callable[[], int]
+    x: np.ndarray, error: float, seed: int, estimate: float, count: Callable[[], int]
 ) -> int | None:
     """Return the least rank that has the error and takes fewer bits than levels.
 
@@ -28,17 +27,19 @@ def least_rank(
         Not 0.
     error : float
         ‖x − x̂‖²/‖x‖².
+    seed : int
+        Of the random rows that the step begins with.
     estimate : float
         About how many bits levels take, or more.
     count : callable
         Returns how many they do take.
     """
     limit = _affordable(x, estimate)
-    if error < _LEAST_ERROR or not _may_have(x, error, limit):
+    if error < _LEAST_ERROR or not _may_have(x, error, seed, limit):
         return None
     rank = _FIRST_RANK
     while True:
-        errors = low_rank.errors_of_ranks(_matrix(x), min(rank, limit), _SEED)
+        errors = low_rank.errors_of_ranks(_matrix(x), min(rank, limit), seed)
         fine = np.flatnonzero(errors <= error * (1 - _MARGIN))
         if fine.size:
             least = int(fine[0]) + 1
@@ -48,7 +49,9 @@ def least_rank(
         rank *= 4
 
 
-def best_rank(x: np.ndarray, error: float, room: float, find: Callable[[], float]) -> int | None:
+def best_rank(
+    x: np.ndarray, error: float, seed: int, room: float, find: Callable[[], float]
+) -> int | None:
     """Return the largest rank that there is room for, if its error is less than that of levels.
 
     Parameters
@@ -57,15 +60,16 @@ def best_rank(x: np.ndarray, error: float, room: float, find: Callable[[], float
         Not 0.
     error : float
         About that of levels, or more.
+    seed : int
     room : float
         Bits.
     find : callable
         Returns that of levels.
     """
     rank = _affordable(x, room)
-    if error < _LEAST_ERROR or not _may_have(x, error, rank):
+    if error < _LEAST_ERROR or not _may_have(x, error, seed, rank):
         return None
-    found = low_rank.errors_of_ranks(_matrix(x), rank, _SEED)[-1]
+    found = low_rank.errors_of_ranks(_matrix(x), rank, seed)[-1]
     return rank if found < find() * (1 - _MARGIN) else None
 
 
@@ -86,7 +90,7 @@ def _nbits(x: np.ndarray, rank: int) -> int:
     return _NBITS * rank * sum(map(int, _matrix(x).shape))
 
 
-def _may_have(x: np.ndarray, error: float, rank: int) -> bool:
+def _may_have(x: np.ndarray, error: float, seed: int, rank: int) -> bool:
     """Tell whether some rows, evenly spread, have about that error with factors of a rank."""
     if not rank:
         return False
@@ -94,4 +98,4 @@ def _may_have(x: np.ndarray, error: float, rank: int) -> bool:
     some = matrix[:: max(len(matrix) // (_ROWS * rank), 1)]
     if len(some) == len(matrix) or not some.any():
         return True
-    return bool(low_rank.errors_of_ranks(some, rank, _SEED)[-1] <= _HOPE * error)
+    return bool(low_rank.errors_of_ranks(some, rank, seed)[-1] <= _HOPE * error)

@@ -81,6 +81,22 @@ def test_low_rank_is_found(error, dtype):
     assert len(frame) < len(gcodec.encode(x, f"ecsq:nmse={error}"))
 
 
+def test_the_seed_that_is_told_is_what_counts(tmp_path):
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(256, 12)) * 0.7 ** np.arange(12), rng.normal(size=(12, 300))
+    x = (left @ right).astype(np.float32)
+    codecs = [gcodec.choose(x, max_err=0.1, seed=seed) for seed in range(4)]
+    assert len(set(map(str, codecs))) > 1
+    for seed, codec in enumerate(codecs):
+        assert codec.name == "powersgd"
+        assert error_of(x, gcodec.decode(gcodec.encode(x, codec, seed=seed))) <= 0.1
+    source, target = tmp_path / "x.npy", tmp_path / "x.gcf"
+    np.save(source, x)
+    arguments = ["encode", str(source), "-c", "auto:err=0.1", "--seed", "7", "-o", str(target)]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert error_of(x, gcodec.decode(target.read_bytes())) <= 0.1
+
+
 def test_low_rank_is_found_for_bits():
     x = low_rank(2, 0.01)
     codec = gcodec.choose(x, max_bits=2)

@@ -244,7 +244,9 @@ def _write(
             array = dump.load(entry)
             tensor_seed = derive_seed(seed, name=entry.name)
             try:
-                codec = _choose(array, wanted, nonfinite) if isinstance(wanted, Aim) else wanted
+                codec = wanted
+                if isinstance(wanted, Aim):
+                    codec = _choose(array, wanted, tensor_seed, nonfinite)
                 frame = encode(
                     array, codec, seed=tensor_seed, name=entry.name, nonfinite=nonfinite
                 )
@@ -268,7 +270,7 @@ def _write(
     }
 
 
-def _choose(array: Array, aim: Aim, nonfinite: NonFinite) -> Codec:
+def _choose(array: Array, aim: Aim, seed: int, nonfinite: NonFinite) -> Codec:
     """Choose a codec for the values that it will be given."""
     from gcodec import choose
     from gcodec.arrays import intake, outlet, with_policy
@@ -280,7 +282,7 @@ def _choose(array: Array, aim: Aim, nonfinite: NonFinite) -> Codec:
     tensor = intake(array)
     if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
         array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
-    return choose(array, max_err=aim.max_err, max_bits=aim.max_bits)
+    return choose(array, max_err=aim.max_err, max_bits=aim.max_bits, seed=seed)
 
 
 def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
