@@ -36,14 +36,16 @@ def all_kernels_are_declared() -> Iterator[None]:
     if "gcodec.kernels.jit" not in sys.modules:
         return
     from gcodec.kernels import jit, rans_read, rans_write
+    from gcodec.kernels.rans_vector import widths
 
     jit.kernels()
     declared = [set(arguments()) for _, arguments in jit._FACTORIES]
-    with pytest.MonkeyPatch.context() as patch:  # tests of rANS take both ways on any host
-        for module in (rans_read, rans_write):
-            patch.setattr(module, "vectors", lambda: False)
-        for known, (_, arguments) in zip(declared, jit._FACTORIES, strict=True):
-            known.update(arguments())
+    for width in widths():  # tests of rANS take all ways that a host has
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (rans_read, rans_write):
+                patch.setattr(module, "vector_width", lambda width=width: width)
+            for known, (_, arguments) in zip(declared, jit._FACTORIES, strict=True):
+                known.update(arguments())
     for known, (make, _) in zip(declared, jit._FACTORIES, strict=True):
         # Tests have a few rules and codes of their own.
         assert make.cache_info().currsize <= len(known) + 6, make.__qualname__

@@ -12,7 +12,6 @@ from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.kernels import rans_string
-from gcodec.kernels.lanes import compiles_for
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import (
@@ -22,14 +21,14 @@ from gcodec.kernels.rans_table import (
     read_tables,
     write_tables,
 )
-from gcodec.kernels.rans_vector import LANES
+from gcodec.kernels.rans_vector import LANES, widths
 
 HEAD = 4 * LANES  # bytes of the states of a block
 
-PATHS = [False, True] if compiles_for("avx2") else [False]
+WIDTHS = widths()
 PLANES = thinned(range(12, 16), 3)
 SIZES = [0, 1, 31, 32, 33, 1000]
-each_path = pytest.mark.parametrize("vector", PATHS, ids=["singles", "vectors"][: len(PATHS)])
+each_path = pytest.mark.parametrize("width", WIDTHS)
 
 
 def model(shares: dict[int, float], log2_total: int) -> np.ndarray:
@@ -117,9 +116,9 @@ def read(
 
 
 @pytest.fixture
-def path(vector: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(rans_string, "vectors", lambda: vector)
-    return vector
+def path(width: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(rans_string, "vector_width", lambda: width)
+    return width
 
 
 # --- against the oracle -------------------------------------------------------------------------
@@ -207,8 +206,8 @@ def test_both_paths_and_threads(
     found, n = model(SHARES[name], log2_total), 5 * BLOCK + 1234
     symbols = np.resize(symbols_of(found, 100_003), n)
     made = []
-    for vector in PATHS:
-        monkeypatch.setattr(rans_string, "vectors", lambda vector=vector: vector)
+    for width in WIDTHS:
+        monkeypatch.setattr(rans_string, "vector_width", lambda width=width: width)
         data, runs = write(symbols, found, log2_total, log2_run)
         for known in (None, runs):
             np.testing.assert_array_equal(read(data, n, found, log2_total, known), symbols)
@@ -332,7 +331,7 @@ def several(words: np.ndarray, n: int, found: np.ndarray) -> tuple[np.ndarray, n
 
 @each_path
 @pytest.mark.parametrize("behind", [0, 50])
-def test_all_words(behind: int, vector: bool) -> None:
+def test_all_words(behind: int, width: int) -> None:
     """A word, and half of the first state, to every value; then random pairs of bits.
 
     Vectors read where enough words are behind, which are none of the string's.
@@ -350,7 +349,7 @@ def test_all_words(behind: int, vector: bool) -> None:
 
     def kind_of_block(data: np.ndarray) -> int:
         try:
-            reader = Reader(tables, data, data.size, 1, LANES, False, vector)
+            reader = Reader(tables, data, data.size, 1, LANES, False, width)
             reader(start, out[:0], out, LANES, 0, ends, states)
         except FormatError as error:
             return {Truncated: -1, Corrupt: -2}[type(error)]

@@ -140,7 +140,7 @@ def _threads() -> Check:
 def _kernels() -> Iterator[Check]:
     from gcodec.kernels import jit
     from gcodec.kernels.lanes import compiles_for
-    from gcodec.kernels.rans_vector import vectors
+    from gcodec.kernels.rans_vector import vector_width
 
     directory = jit.cache_directory()
     if directory is None:
@@ -155,7 +155,8 @@ def _kernels() -> Iterator[Check]:
             found += "   (the rest: gcodec warmup)"
         yield Check("kernel cache", True, found)
     features = [name for name in _FEATURES if compiles_for(name)]
-    rans = "rANS by vectors" if vectors() else "rANS by single symbols"
+    width = vector_width()
+    rans = f"rANS by vectors of {width} lanes" if width else "rANS by single symbols"
     bounds = "   with bounds checks, slow" if jit.checked() else ""
     yield Check("vector instructions", True, f"{', '.join(features) or 'none'}; {rans}{bounds}")
 

@@ -15,7 +15,7 @@ from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_runs import BLOCK
 from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
-from gcodec.kernels.rans_vector import LANES, vectors
+from gcodec.kernels.rans_vector import LANES, vector_width
 from gcodec.kernels.trellis import add_quantisers
 
 _WORD = 16  # bits
@@ -141,7 +141,9 @@ class _String:
 
     def __init__(self, walk: Walk, tables: ReadTables, lanes: int, with_trellis: bool) -> None:
         self._tables, self._lanes = tables, lanes
-        self._read = Reader(tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vectors())
+        self._read = Reader(
+            tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vector_width()
+        )
 
     def read(
         self, start: int, classes: np.ndarray, want: int, size: int

@@ -38,7 +38,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
-    vectors,
+    vector_width,
 )
 from gcodec.kernels.trellis import above_class, after
 
@@ -63,8 +63,8 @@ class Reader:
     trellis : bool
         Whether the quantiser that is next is a part of the model; see `trellis`. There are then
         classes.
-    vector : bool
-        See `vectors`; only for LANES of them.
+    width : int
+        Lanes of vectors, 0 for none; only used for LANES states. See `vector_width`.
     """
 
     def __init__(
@@ -75,12 +75,13 @@ class Reader:
         ways: int,
         lanes: int,
         trellis: bool,
-        vector: bool,
+        width: int,
     ) -> None:
         compact = tables.entries.size > 0
-        vector &= lanes == LANES and (compact or not trellis)
+        if lanes != LANES or (trellis and not compact):
+            width = 0
         kind = tables.log2_total, tables.classed, compact
-        self._loop = _reader(*kind, ways, lanes, trellis, vector)
+        self._loop = _reader(*kind, ways, lanes, trellis, width)
         self._tables = tables.entries, tables.slots, tables.pairs, _expanding()
         self._data, self._end = data, end
         self._states = np.empty(ways * lanes, np.uint32)
@@ -154,14 +155,14 @@ def _expanding() -> np.ndarray:
     return orders(words_of)
 
 
-def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, bool]]:
+def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, int]]:
     for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
         for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
-            yield log2_total, False, compact, ways, LANES, False, vectors()
+            yield log2_total, False, compact, ways, LANES, False, vector_width()
     for lanes, compact in itertools.product(CLASSED_LANES, (True, False)):
         for trellis in (False, True):
-            vector = vectors() and lanes == LANES
-            yield LEAST_LOG2, True, compact, 1, lanes, trellis, vector
+            width = vector_width() if lanes == LANES else 0
+            yield LEAST_LOG2, True, compact, 1, lanes, trellis, width
 
 
 @factory(_models)
@@ -172,12 +173,14 @@ def _reader(
     ways: int,
     lanes: int,
     trellis: bool,
-    vector: bool,
+    width: int,
 ) -> Kernel:
     last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
     above_symbol, head, group_nbytes = np.uint64(LOG2_ALPHABET), STATE_NBYTES * lanes, 2 * lanes
-    variant = f"{log2_total} {classed} {compact} {ways} {lanes} {trellis} {vector}"
-    read_groups = reading(log2_total, classed, trellis, compact, ways) if vector else no_groups
+    variant = f"{log2_total} {classed} {compact} {ways} {lanes} {trellis} {width}"
+    read_groups = no_groups
+    if width:
+        read_groups = reading(log2_total, classed, trellis, compact, ways, width)
 
     @subroutine(variant=variant)
     def read_head(data, at, states):
@@ -288,7 +291,7 @@ def _reader(
             if trellis and start % RUN == 0:
                 for k in range(ways * lanes):
                     paths[k] = 0
-            if vector:
+            if width:
                 read_groups(data, table, slots, order, states, paths, kept, classes, 0, out)
             for way in range(ways):
                 here = states[way * lanes : (way + 1) * lanes]

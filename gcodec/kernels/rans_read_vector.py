@@ -7,24 +7,25 @@ end the loop.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 from gcodec.kernels.lanes import Emitter, block, lanes
 from gcodec.kernels.rans_table import LOG2_ALPHABET
 from gcodec.kernels.rans_vector import (
     AT,
-    FIRST,
     HALF,
     KEPT,
     LANES,
+    ORDERS,
     PLACE,
-    SECOND,
     gathered,
     instruction,
     joined,
     load_states,
     loop,
     members_of,
+    packed,
     shuffled,
     spread,
     store_states,
@@ -40,7 +41,9 @@ class _Tables(NamedTuple):
     expand: Any
 
 
-def reading(log2_total: int, classed: bool, trellis: bool, compact: bool, ways: int) -> Any:
+def reading(
+    log2_total: int, classed: bool, trellis: bool, compact: bool, ways: int, width: int
+) -> Any:
     """Make the block that reads groups of several rANS blocks in turn.
 
     Of each are kept, as int64: AT, the byte of its next word, from 0 on; PLACE, of its next
@@ -56,7 +59,7 @@ def reading(log2_total: int, classed: bool, trellis: bool, compact: bool, ways: 
         Whether the quantiser that is next chooses a part of the tables too; only if compact.
     compact : bool
         Whether `table` is the `entries` of `ReadTables`, else it is the `pairs`.
-    ways : int
+    ways, width : int
     """
 
     @block("data", "table", "slots", "expand", "states", "paths", "kept", "classes", "zero", "out")
@@ -72,10 +75,10 @@ def reading(log2_total: int, classed: bool, trellis: bool, compact: bool, ways: 
         before, last = [], []
         for way in range(ways):
             at, place, *ends = (builder.load(e.element(kept, KEPT * way + k)) for k in range(KEPT))
-            before += [at, place, *load_states(e, e.element(states, LANES * way))]
-            before += load_states(e, e.element(paths, LANES * way)) if trellis else []
+            before += [at, place, *load_states(e, e.element(states, LANES * way), width)]
+            before += load_states(e, e.element(paths, LANES * way), width) if trellis else []
             last.append(ends)
-        size = len(before) // ways
+        size, count = len(before) // ways, HALF // width  # vectors of a half
 
         def going(held: list[Any]) -> Any:
             both = ir.IntType(1)(1)
@@ -88,8 +91,9 @@ def reading(log2_total: int, classed: bool, trellis: bool, compact: bool, ways: 
             after = list(held)
             for half in range(2):
                 for way in range(0, size * ways, size):
-                    here = slice(way + 2 + 2 * half, way + 4 + 2 * half)
-                    along = slice(here.start + 4, here.stop + 4)
+                    first = way + 2 + count * half
+                    here = slice(first, first + count)
+                    along = slice(here.start + 2 * count, here.stop + 2 * count)
                     place = builder.add(held[way + 1], word(HALF * half))
                     target = builder.gep(out, [place])
                     some = builder.gep(classes, [place]) if classed else None
@@ -111,32 +115,34 @@ def reading(log2_total: int, classed: bool, trellis: bool, compact: bool, ways: 
             at, place, *x = after[size * way : size * way + size]
             builder.store(at, e.element(kept, KEPT * way + AT))
             builder.store(place, e.element(kept, KEPT * way + PLACE))
-            store_states(e, x[:4], e.element(states, LANES * way))
+            store_states(e, x[: 2 * count], e.element(states, LANES * way), width)
             if trellis:
-                store_states(e, x[4:], e.element(paths, LANES * way))
+                store_states(e, x[2 * count :], e.element(paths, LANES * way), width)
 
     return read_groups
 
 
 def _indices(e: Emitter, vector: Any) -> list[Any]:
-    """Emit the eight lanes of a vector as words of 64 bits."""
+    """Emit the lanes of a vector as words of 64 bits."""
     from llvmlite import ir
 
     builder, word = e.builder, ir.IntType(64)
-    pairs = builder.bitcast(vector, lanes(64, 4))
+    count = vector.type.count // 2
+    pairs = builder.bitcast(vector, lanes(64, count))
     found = []
-    for k in range(4):
+    for k in range(count):
         both = builder.extract_element(pairs, ir.IntType(32)(k))
         found += [builder.and_(both, word(0xFFFFFFFF)), builder.lshr(both, word(32))]
     return found
 
 
 def _classes(e: Emitter, classes: Any, order: list[int], shift: int) -> Any:
-    """Emit the classes of eight lanes, moved up to where they choose a part of a table."""
-    builder = e.builder
+    """Emit the classes of some lanes, moved up to where they choose a part of a table."""
+    builder, count = e.builder, len(order)
     every = e.load(classes, lanes(8, HALF), 1)
-    some = builder.shuffle_vector(every, every, lanes(32, 8)(order))
-    return builder.shl(builder.zext(some, lanes(32, 8)), spread(shift))
+    some = builder.shuffle_vector(every, every, lanes(32, count)(order))
+    wide = builder.zext(some, lanes(32, count))
+    return builder.shl(wide, spread(wide, shift))
 
 
 def _take_compact(
@@ -153,32 +159,32 @@ def _take_compact(
     There are no paths without a trellis.
     """
     builder, symbols, after, along = e.builder, [], [], []
-    for k, (x, order) in enumerate(zip(states, (FIRST, SECOND), strict=True)):
-        slot = builder.and_(x, spread((1 << log2_total) - 1))  # so inside of the table
+    for k, (x, order) in enumerate(zip(states, ORDERS[states[0].type.count], strict=True)):
+        every = functools.partial(spread, x)
+        slot = builder.and_(x, every((1 << log2_total) - 1))  # so inside of the table
         if classes is not None:
             slot = builder.or_(slot, _classes(e, classes, order, log2_total))
         if paths:
-            other = builder.and_(paths[k], spread(OTHER))
-            slot = builder.or_(slot, builder.shl(other, spread(log2_total + LOG2_QUANTISER)))
-        entry = gathered(e, tables.table, _indices(e, slot), lanes(32, 8))
-        symbols.append(builder.and_(entry, spread(0xFF)))
+            other = builder.and_(paths[k], every(OTHER))
+            slot = builder.or_(slot, builder.shl(other, every(log2_total + LOG2_QUANTISER)))
+        entry = gathered(e, tables.table, _indices(e, slot), x.type)
+        symbols.append(builder.and_(entry, every(0xFF)))
         if paths:
             along.append(_along(e, paths[k], symbols[-1]))
-        times = builder.lshr(x, spread(log2_total))
-        scaled = builder.mul(builder.lshr(entry, spread(20)), times)
+        times = builder.lshr(x, every(log2_total))
+        scaled = builder.mul(builder.lshr(entry, every(20)), times)
         after.append(
-            builder.add(scaled, builder.and_(builder.lshr(entry, spread(8)), spread(0xFFF)))
+            builder.add(scaled, builder.and_(builder.lshr(entry, every(8)), every(0xFFF)))
         )
-    both = instruction(e, "packusdw", lanes(16, HALF), *symbols)
-    e.store(builder.trunc(both, lanes(8, HALF)), target, 1)
+    e.store(builder.trunc(packed(e, symbols), lanes(8, HALF)), target, 1)
     return after, along
 
 
 def _along(e: Emitter, path: Any, symbol: Any) -> Any:
     """Emit the paths behind symbols; see `trellis.after`."""
-    builder = e.builder
-    parity = builder.and_(builder.add(symbol, spread(2)), spread(PARITY))
-    return builder.and_(builder.lshr(spread(STEPS), builder.add(path, parity)), spread(PATH))
+    builder, every = e.builder, functools.partial(spread, path)
+    parity = builder.and_(builder.add(symbol, every(2)), every(PARITY))
+    return builder.and_(builder.lshr(every(STEPS), builder.add(path, parity)), every(PATH))
 
 
 def _take(
@@ -188,8 +194,9 @@ def _take(
     from llvmlite import ir
 
     builder, after, word = e.builder, [], ir.IntType(64)
-    for x, order in zip(states, (FIRST, SECOND), strict=True):
-        slot = builder.and_(x, spread((1 << log2_total) - 1))  # so inside of the table
+    for x, order in zip(states, ORDERS[states[0].type.count], strict=True):
+        every = functools.partial(spread, x)
+        slot = builder.and_(x, every((1 << log2_total) - 1))  # so inside of the table
         symbols = []
         for index, lane in zip(_indices(e, slot), order, strict=True):
             model = None
@@ -202,10 +209,10 @@ def _take(
             if model is not None:
                 wide = builder.or_(wide, builder.shl(model, word(LOG2_ALPHABET)))
             symbols.append(wide)
-        pair = gathered(e, tables.table, symbols, lanes(32, 8))
-        times = builder.lshr(x, spread(log2_total))
-        scaled = builder.mul(builder.and_(pair, spread(0xFFFF)), times)
-        after.append(builder.add(scaled, builder.sub(slot, builder.lshr(pair, spread(16)))))
+        pair = gathered(e, tables.table, symbols, x.type)
+        times = builder.lshr(x, every(log2_total))
+        scaled = builder.mul(builder.and_(pair, every(0xFFFF)), times)
+        after.append(builder.add(scaled, builder.sub(slot, builder.lshr(pair, every(16)))))
     return after
 
 
@@ -214,7 +221,12 @@ def _refill(
 ) -> tuple[Any, list[Any]]:
     """Emit that lanes below 2^16 take the words from byte `at` on; return the byte behind."""
     builder = e.builder
-    needs = [builder.icmp_unsigned("<", x, spread(1 << 16)) for x in states]
+    needs = [builder.icmp_unsigned("<", x, spread(x, 1 << 16)) for x in states]
+    if len(states) == 1:
+        words, behind = _expanded(e, builder.gep(data, [at]), needs[0])
+        moved = builder.shl(states[0], spread(states[0], 16))
+        full = builder.or_(moved, builder.zext(words, states[0].type))
+        return builder.add(at, behind), [builder.select(needs[0], full, states[0])]
     *members, twice = members_of(e, needs)
     middle = builder.add(at, builder.shl(builder.ctpop(members[0]), at.type(1)))
     eight = lanes(8, HALF)
@@ -225,6 +237,17 @@ def _refill(
         # Four words of each eight, with zeros above them.
         order = [i for at in (first, first + 8) for k in range(at, at + 4) for i in (k, HALF)]
         wide = builder.shuffle_vector(words, words.type([0] * HALF), lanes(32, HALF)(order))
-        moved = builder.select(need, builder.shl(x, spread(16)), x)
+        moved = builder.select(need, builder.shl(x, spread(x, 16)), x)
         after.append(builder.or_(moved, builder.bitcast(wide, lanes(32, 8))))
     return builder.add(at, builder.ctpop(twice)), after
+
+
+def _expanded(e: Emitter, pointer: Any, need: Any) -> tuple[Any, Any]:
+    """Emit that the lanes of a mask get the next words, in order; return these and their bytes."""
+    from llvmlite import ir
+
+    builder, kind = e.builder, lanes(16, HALF)
+    words = e.load(pointer, kind, 1)
+    expanded = instruction(e, "avx512.mask.expand.v16i16", kind, words, kind([0] * HALF), need)
+    count = builder.ctpop(builder.zext(builder.bitcast(need, ir.IntType(HALF)), ir.IntType(64)))
+    return expanded, builder.shl(count, count.type(1))

@@ -25,7 +25,7 @@ from gcodec.kernels.device import twinned
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
-from gcodec.kernels.rans_vector import LANES, vectors
+from gcodec.kernels.rans_vector import LANES, vector_width
 from gcodec.kernels.rans_write import Writer
 
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
@@ -74,7 +74,7 @@ def write(
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead.size if start == 0 else 0)
         size = min(BLOCK, stop - start)
-        write_block, room = Writer(tables, size, lanes, vectors()), np.empty(size, dtype)
+        write_block, room = Writer(tables, size, lanes, vector_width()), np.empty(size, dtype)
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             part = get(at, end, room[: end - at])
@@ -302,12 +302,12 @@ class _String(NamedTuple):
         # As many more as whole groups of symbols may take up.
         end = min(self.end // 8, self.data.size, stop + 2 * self.lanes)
         data = np.concatenate((head, self.data[at:end]))
-        reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vectors())
+        reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vector_width())
         return reader, np.zeros(1, np.int64), at - head.size
 
     def _reader(self, ways: int) -> Reader:
         end = min(self.end // 8, self.data.size)
-        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vectors())
+        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vector_width())
 
     def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if self.classes_of is None:

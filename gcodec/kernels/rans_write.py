@@ -24,7 +24,7 @@ from gcodec.kernels.rans_vector import (
     PLACE,
     no_groups,
     orders,
-    vectors,
+    vector_width,
 )
 from gcodec.kernels.rans_write_vector import writing
 
@@ -42,13 +42,13 @@ class Writer:
         Symbols of a block at most.
     lanes : int
         States that take turns.
-    vector : bool
-        See `vectors`; only for LANES of them.
+    width : int
+        Lanes of vectors, 0 for none; only used for LANES states. See `vector_width`.
     """
 
-    def __init__(self, tables: WriteTables, most: int, lanes: int, vector: bool) -> None:
-        vector &= lanes == LANES
-        self._loop = _writer(tables.log2_total, tables.classed, lanes, vector)
+    def __init__(self, tables: WriteTables, most: int, lanes: int, width: int) -> None:
+        width = width if lanes == LANES else 0
+        self._loop = _writer(tables.log2_total, tables.classed, lanes, width)
         self._tables = tables.entries, tables.reciprocals, tables.pairs, _compressing()
         # A symbol gives off at most one word; vectors are stored whole, garbage before the words.
         self._words = np.empty(most + LANES + 2 * lanes, "<u2")
@@ -93,17 +93,17 @@ def _compressing() -> np.ndarray:
     return orders(words_of)
 
 
-def _models() -> Iterator[tuple[int, bool, int, bool]]:
-    yield from ((p, False, LANES, vectors()) for p in range(LEAST_LOG2, MOST_LOG2 + 1))
-    yield from ((LEAST_LOG2, True, k, vectors() and k == LANES) for k in CLASSED_LANES)
+def _models() -> Iterator[tuple[int, bool, int, int]]:
+    yield from ((p, False, LANES, vector_width()) for p in range(LEAST_LOG2, MOST_LOG2 + 1))
+    yield from ((LEAST_LOG2, True, k, vector_width() if k == LANES else 0) for k in CLASSED_LANES)
 
 
 @factory(_models)
-def _writer(log2_total: int, classed: bool, lanes: int, vector: bool) -> Kernel:
-    variant, kind = f"{log2_total} {classed} {lanes} {vector}", "uint16" if classed else "uint8"
+def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
+    variant, kind = f"{log2_total} {classed} {lanes} {width}", "uint16" if classed else "uint8"
     total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)
     quotient = np.uint64(32 + log2_total)
-    write_groups = writing(log2_total) if vector else no_groups
+    write_groups = writing(log2_total, width) if width else no_groups
 
     @subroutine(variant=variant)
     def write_singles(symbols, reciprocals, pairs, states, out, at):
@@ -149,9 +149,9 @@ def _writer(log2_total: int, classed: bool, lanes: int, vector: bool) -> Kernel:
                 before, states = states, snapshots[(row + b) * lanes : (row + b + 1) * lanes]
                 for lane in range(lanes):
                     states[lane] = before[lane]
-            whole = i - i % LANES if vector else start
+            whole = i - i % LANES if width else start
             at = write_singles(symbols[whole:i], reciprocals, pairs, states, out, at)
-            if vector:
+            if width:
                 kept[AT], kept[PLACE] = at, whole
                 kept[LAST_AT], kept[LAST_PLACE] = LANES, start + LANES
                 write_groups(symbols, entries, compress, states, kept, 0, out)

@@ -5,31 +5,35 @@ No index is checked but by the conditions that end the loop.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from gcodec.kernels.lanes import Emitter, block, lanes
+from gcodec.kernels.lanes import Emitter, block, floats, lanes
 from gcodec.kernels.rans_vector import (
     AT,
-    FIRST,
     HALF,
     KEPT,
     LANES,
+    ORDERS,
     PLACE,
-    SECOND,
     gathered,
     instruction,
     load_states,
     loop,
     members_of,
+    packed,
     shuffled,
     spread,
     store_states,
 )
 
-_EVEN = [0, 2, 8, 10, 4, 6, 12, 14]  # of two vectors, words 0 and 2 of each 128 bits
+# By the lanes of a vector, which entries of 64 bits are gathered to two, so that of words of 32
+# bits those at EVEN, and those behind them, are in order.
+_GATHERED = {16: (range(8), range(8, 16)), 8: ((0, 1, 4, 5), (2, 3, 6, 7))}
+_EVEN = {16: range(0, 32, 2), 8: (0, 2, 8, 10, 4, 6, 12, 14)}
 
 
-def writing(log2_total: int) -> Any:
+def writing(log2_total: int, width: int) -> Any:
     """Make the block that writes groups of symbols, the last first.
 
     Kept are, as int64: AT, how many words of `out` are free; PLACE, how many symbols are to come;
@@ -57,10 +61,15 @@ def writing(log2_total: int) -> Any:
         def group(held: list[Any]) -> list[Any]:
             at, place, *x = held
             place = builder.sub(place, word(LANES))
+            count = HALF // width  # vectors of a half
             for half in (1, 0):
                 source = builder.gep(symbols, [builder.add(place, word(HALF * half))])
-                here = slice(2 * half, 2 * half + 2)
+                here = slice(count * half, count * half + count)
                 x[here], keep, words = _put(e, x[here], log2_total, source, entries)
+                if count == 1:
+                    at = _store_words(e, words, keep[0], out, at)
+                    continue
+                words = builder.bitcast(words, lanes(8, 2 * HALF))
                 *members, _ = members_of(e, keep)
                 words = shuffled(e, words, compress, members)
                 for k in (1, 0):
@@ -72,10 +81,10 @@ def writing(log2_total: int) -> Any:
                     at = builder.add(at, builder.ctpop(members[k]))
             return [at, place, *x]
 
-        at, place, *x = loop(e, [at, place, *load_states(e, states)], going, group)
+        at, place, *x = loop(e, [at, place, *load_states(e, states, width)], going, group)
         builder.store(at, e.element(kept, AT))
         builder.store(place, e.element(kept, PLACE))
-        store_states(e, x, states)
+        store_states(e, x, states, width)
 
     return write_groups
 
@@ -83,36 +92,52 @@ def writing(log2_total: int) -> Any:
 def _put(
     e: Emitter, states: list[Any], log2_total: int, source: Any, entries: Any
 ) -> tuple[list[Any], list[Any], Any]:
-    """Emit the coding of 16 symbols: states, masks of lanes without a word, 32 bytes of words."""
+    """Emit the coding of 16 symbols: states, masks of lanes without a word, 16 words."""
     from llvmlite import ir
 
-    builder, word, kind = e.builder, ir.IntType(64), ir.VectorType(ir.FloatType(), 8)
+    builder, word, width = e.builder, ir.IntType(64), states[0].type.count
     after, keeps, low = [], [], []
-    for x, order in zip(states, (FIRST, SECOND), strict=True):
+    for x, order in zip(states, ORDERS[width], strict=True):
+        every = functools.partial(spread, x)
         found = []
-        for some in ((0, 1, 4, 5), (2, 3, 6, 7)):
+        for some in _GATHERED[width]:
             symbols = (builder.load(e.element(source, order[k])) for k in some)
             indices = [builder.zext(symbol, word) for symbol in symbols]
-            entry = gathered(e, entries, indices, lanes(64, 4))
-            found.append(builder.bitcast(entry, lanes(32, 8)))
+            entry = gathered(e, entries, indices, lanes(64, width // 2))
+            found.append(builder.bitcast(entry, x.type))
         reciprocal, pair = (
-            builder.shuffle_vector(*found, lanes(32, 8)([first + k for k in _EVEN]))
+            builder.shuffle_vector(*found, x.type([first + k for k in _EVEN[width]]))
             for first in (0, 1)
         )
-        frequency, start = builder.and_(pair, spread(0xFFFF)), builder.lshr(pair, spread(16))
-        keep = builder.icmp_signed(">", frequency, builder.lshr(x, spread(32 - log2_total)))
+        frequency, start = builder.and_(pair, every(0xFFFF)), builder.lshr(pair, every(16))
+        keep = builder.icmp_signed(">", frequency, builder.lshr(x, every(32 - log2_total)))
         keeps.append(keep)
-        low.append(builder.and_(x, spread(0xFFFF)))
-        x = builder.select(keep, x, builder.lshr(x, spread(16)))
+        low.append(builder.and_(x, every(0xFFFF)))
+        x = builder.select(keep, x, builder.lshr(x, every(16)))
         # The quotient, or one less; see `halved_reciprocals`.
-        half = builder.sitofp(builder.lshr(x, spread(1)), kind)
-        product = builder.fmul(half, builder.bitcast(reciprocal, kind))
-        quotient = builder.fptosi(product, lanes(32, 8))
+        half = builder.sitofp(builder.lshr(x, every(1)), floats(width))
+        product = builder.fmul(half, builder.bitcast(reciprocal, half.type))
+        quotient = builder.fptosi(product, x.type)
         rest = builder.sub(x, builder.mul(quotient, frequency))
         exact = builder.icmp_signed(">", frequency, rest)
-        gain = builder.sub(spread(1 << log2_total), frequency)
-        rest = builder.add(rest, builder.select(exact, spread(0), gain))
-        x = builder.add(builder.shl(quotient, spread(log2_total)), start)
+        gain = builder.sub(every(1 << log2_total), frequency)
+        rest = builder.add(rest, builder.select(exact, every(0), gain))
+        x = builder.add(builder.shl(quotient, every(log2_total)), start)
         after.append(builder.add(x, rest))
-    both = instruction(e, "packusdw", lanes(16, HALF), *low)
-    return after, keeps, builder.bitcast(both, lanes(8, 2 * HALF))
+    return after, keeps, packed(e, low)
+
+
+def _store_words(e: Emitter, words: Any, keep: Any, out: Any, at: Any) -> Any:
+    """Emit that the words of all lanes but those of a mask are put before `at`; return where."""
+    from llvmlite import ir
+
+    builder, kind = e.builder, words.type
+    drop = builder.not_(keep)
+    first = instruction(e, "avx512.mask.compress.v16i16", kind, words, kind([0] * HALF), drop)
+    count = builder.ctpop(builder.bitcast(drop, ir.IntType(HALF)))
+    # All 16 are stored, of which the last are to stay.
+    top = builder.lshr(ir.IntType(2 * HALF)(0xFFFF), builder.zext(count, ir.IntType(2 * HALF)))
+    mask = builder.bitcast(builder.not_(builder.trunc(top, ir.IntType(HALF))), keep.type)
+    last = instruction(e, "avx512.mask.expand.v16i16", kind, first, kind([0] * HALF), mask)
+    e.store(last, builder.gep(out, [builder.sub(at, at.type(HALF))]), 2)
+    return builder.sub(at, builder.zext(count, at.type))
