@@ -21,8 +21,9 @@ from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import SymbolsOf
+from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import symbol_dtype
-from gcodec.kernels.live import Live, silent_error, spread
+from gcodec.kernels.live import Live, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.units import UnitCode
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
@@ -233,9 +234,12 @@ class DenseString(NamedTuple):
             take(at, part, _NONE)
 
         def checked(at: int, part: np.ndarray) -> None:
-            _, mask = self.live.part(at, at + part.size, part.size)
-            if mask is not None and part[~mask].any():
-                raise silent_error()
+            if device_of(part) is not None:  # which has room for all
+                refuse_silent(part, self.live)
+            else:
+                _, mask = self.live.part(at, at + part.size, part.size)
+                if mask is not None and part[~mask].any():
+                    raise silent_error()
             taken(at, part)
 
         words = self.live.words
@@ -244,8 +248,7 @@ class DenseString(NamedTuple):
         if self.live.silent is None or (self._skips_silent and words):
             return self.string.read(taken, seek, bits_follow=bits_follow)
         if room is None:
-            beside = self.string.data if isinstance(self.string, String) else None
-            room = empty_beside(words, np.uint8, beside)
+            room = empty_beside(words, np.uint8, self.string.data)
         symbols = room[:words]
 
         def keep(at: int, part: np.ndarray) -> None:

@@ -12,14 +12,15 @@ import numpy as np
 from gcodec.contexts import symbol_strings
 from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
-from gcodec.entropy.tabled import String
+from gcodec.entropy.tabled import String, Table
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels import minifloat, pool
+from gcodec.kernels import minifloat
 from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host, placed
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import aligned_empty, empty_beside
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
@@ -34,8 +35,6 @@ from gcodec.minifloat_plans import (
 )
 from gcodec.minifloats import MiniFloat
 from gcodec.seek import SeekTable
-
-_CHUNK = 1 << 18  # codes that stay in a cache
 
 
 class Written(NamedTuple):
@@ -88,7 +87,7 @@ def write(
     """
     found = plan(codes, n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        given = _symbols(codes, n, fmt), shape, _front(lead)
+        given = parts_of(codes, n, fmt, "signs last"), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))
         if (made := symbol_strings.write_shorter(*given, found.nbits)) is not None:
@@ -105,28 +104,46 @@ def _tabled(
     codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload by a plan that has a table."""
-    head = _front(lead)
     if found.code == "planes":
-        plane = _plane(codes, n, fmt)
-        head.extend(pack_fields(plane, FieldLayout(1 + fmt.mantissa)), plane_nbits(n, fmt))
+        return _in_planes(codes, n, fmt, found.table, lead)
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        symbols = codes[start:stop]
-        if per_byte(fmt) == 2:
-            unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
-            symbols = room
-        if found.code == "planes":
-            np.right_shift(symbols, np.uint8(fmt.mantissa), out=room)
-            room &= np.uint8((1 << fmt.exponent) - 1)
-            symbols = room
-        return symbols
+        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
+        return room
 
     given: SymbolsOf | np.ndarray = symbols_of
-    if is_paired(fmt, found.code) or (per_byte(fmt) == 1 and found.code != "planes"):
+    if is_paired(fmt, found.code) or per_byte(fmt) == 1:
         given = codes
     elif device_of(codes) is not None:  # which has room for all
         given = unpack_fields(codes, n, FieldLayout(4))
-    return tabled.write(found.table, given, live(n, fmt, found.code), head, n)
+    return tabled.write(found.table, given, live(n, fmt, found.code), _front(lead), n)
+
+
+def _in_planes(
+    codes: np.ndarray, n: int, fmt: MiniFloat, table: Table | None, lead: np.ndarray
+) -> tuple[np.ndarray, int, SeekTable | None]:
+    """Write a payload of signs and mantissas, and of words for exponents."""
+    plane, layout, head = (
+        parts_of(codes, n, fmt, "planes"),
+        FieldLayout(1 + fmt.mantissa),
+        BitString(),
+    )
+    # Of as many as end on a byte; the others are joined to what follows.
+    whole = n - n % 8
+    packed, rest = pack_fields(plane[:whole], layout), host(plane[whole:])
+    head.extend(pack_fields(rest, layout), plane_nbits(rest.size, fmt))
+
+    def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
+        return room
+
+    given: SymbolsOf | np.ndarray = exponents_of
+    if device_of(codes) is not None:  # which has room for all
+        given = parts_of(codes, n, fmt, "exponents")
+    before, some = lead.size + packed.size, live(n, fmt, "planes")
+    data, nbits, seek = tabled.write(table, given, some, head, n, before)
+    data[: lead.size], data[lead.size : before] = placed(lead, data), packed
+    return data, nbits, seek
 
 
 def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
@@ -134,26 +151,6 @@ def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
     whole = empty_beside(lead.size + data.size, np.uint8, data)
     whole[: lead.size], whole[lead.size :] = placed(lead, data), data
     return whole
-
-
-def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
-    """Return what stands for n codes in a string of "context", as (n,) uint8."""
-    symbols, low = aligned_empty(n, np.uint8), np.uint8((1 << fmt.width) - 1)
-
-    def task(start: int, stop: int) -> None:
-        for at in range(start, stop, _CHUNK):
-            part = symbols[at : min(at + _CHUNK, stop)]
-            if per_byte(fmt) == 2:
-                unpacker(4, True)(codes[at // 2 : -(-(at + part.size) // 2)], part)
-            else:
-                part[:] = codes[at : at + part.size]
-            signs = part >> np.uint8(fmt.width - 1)
-            part <<= np.uint8(1)
-            part &= low
-            part |= signs
-
-    pool.run(task, n, _CHUNK)
-    return symbols
 
 
 def _front(lead: np.ndarray) -> BitString:
@@ -250,12 +247,12 @@ class CodedPayload(NamedTuple):
         def singles(at: int, symbols: np.ndarray) -> None:
             count = symbols.size
             if self.code == "planes":
-                symbols = self._joined(at, symbols)
+                # A range begins with a multiple of 8 elements.
+                assert isinstance(self.string, String)
+                data = self.string.data[plane_nbits(at, self.fmt) // 8 :]
+                symbols = joined(symbols, data, self.fmt)
             elif self.code == "context":
-                signs = symbols << np.uint8(self.fmt.width - 1)
-                signs &= np.uint8(1 << self.fmt.width - 1)
-                symbols >>= np.uint8(1)
-                symbols |= signs
+                symbols = changed(symbols, self.fmt, "signs first")
             if per_byte(self.fmt) == 2 and device_of(symbols) is not None:
                 symbols = pack_fields(symbols, FieldLayout(4))
             elif per_byte(self.fmt) == 2:
@@ -268,30 +265,7 @@ class CodedPayload(NamedTuple):
 
         return pairs if is_paired(self.fmt, self.code) else singles
 
-    def _joined(self, at: int, exponents: np.ndarray) -> np.ndarray:
-        """Join exponents with the signs and mantissas of their elements."""
-        width, mantissa = 1 + self.fmt.mantissa, np.uint8(self.fmt.mantissa)
-        codes, plane = exponents << mantissa, np.empty(exponents.size, np.uint8)
-        # A range begins with a multiple of 8 elements.
-        assert isinstance(self.string, String)
-        unpacker(width, True)(self.string.data[at * width // 8 :], plane)
-        codes |= plane & np.uint8((1 << self.fmt.mantissa) - 1)
-        plane >>= mantissa
-        plane <<= np.uint8(self.fmt.width - 1)
-        codes |= plane
-        return codes
-
 
 def live(n: int, fmt: MiniFloat, code: str) -> Live:
     """Return that all of the bytes have words that stand for n codes."""
     return Live.all(coded(n, fmt, code))
-
-
-def _plane(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
-    """Return the signs and mantissas of n codes, a byte for each."""
-    if per_byte(fmt) == 2:
-        codes = unpack_fields(codes, n, FieldLayout(4))
-    plane = codes >> np.uint8(fmt.width - 1)
-    plane <<= np.uint8(fmt.mantissa)
-    plane |= codes & np.uint8((1 << fmt.mantissa) - 1)
-    return plane

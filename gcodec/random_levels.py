@@ -10,8 +10,10 @@ from gcodec.contexts import strings
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.errors import ParameterError
 from gcodec.kernels import levels, pool, scalar_quantize
+from gcodec.kernels.device import device_of
+from gcodec.kernels.escapes import cut_off, symbols_from
 from gcodec.kernels.levels import Scale
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kinds import binary32
 from gcodec.scalar_levels import Levels, largest, middle
@@ -57,19 +59,21 @@ def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
         norm = np.float32(s) * size
     if not np.isfinite(norm):
         raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
-    scale, symbols = Scale(np.array([norm]), x.size, s), aligned_empty(x.size, np.uint8)
+    scale, symbols = Scale(np.array([norm]), x.size, s), empty_beside(x.size, np.uint8, x)
+
+    chunk = x.size if device_of(x) is not None else _CHUNK  # which has room for all
 
     def task(start: int, stop: int) -> np.ndarray:
         told = [np.empty(0, np.int64)]
-        for at in range(start, stop, _CHUNK):
-            part = x[at : min(at + _CHUNK, stop)]
-            wide = np.empty(part.size, levels.symbol_dtype(s))
+        for at in range(start, stop, chunk):
+            part = x[at : min(at + chunk, stop)]
+            wide = empty_beside(part.size, levels.symbol_dtype(s), x)
             levels.quantize(part, scale, seed, at, wide)
-            symbols[at : at + part.size] = np.minimum(wide, ESCAPE)
-            told.append(wide[wide >= ESCAPE].astype(np.int64))
+            cut_off(wide, symbols[at : at + part.size])
+            told.append(symbols_from(wide, ESCAPE)[1])
         return np.concatenate(told)
 
-    beyond = np.concatenate(pool.run(task, x.size, _CHUNK))
+    beyond = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
     return Levels(step, middle(), symbols, beyond, Scales.of(symbols, matrix))
 
 
@@ -79,11 +83,17 @@ def _squares(x: np.ndarray, step: float) -> float:
     if squares >= _COARSE * x.size:
         return squares
 
-    def exactly(start: int, stop: int) -> float:
-        total = 0.0
+    def exactly(start: int, stop: int) -> list[float]:
+        totals = []
         for at in range(start, stop, _CHUNK):
             rest = np.abs(x[at : min(at + _CHUNK, stop)], dtype=np.float64) / step % 1
-            total += float((rest * (1 - rest)).sum())
-        return total
+            totals.append(float((rest * (1 - rest)).sum()))
+        return totals
 
-    return sum(pool.run(exactly, x.size, _CHUNK))
+    # One after the other, so that the sum does not depend on the threads, nor on how Python's own
+    # adds up.
+    squares = 0.0
+    for totals in pool.run(exactly, x.size, _CHUNK):
+        for total in totals:
+            squares += total
+    return squares

@@ -13,10 +13,14 @@ import numpy as np
 from gcodec.contexts import models, strings
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.kernels import pool, scalar_quantize
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.arithmetic import add_scaled
+from gcodec.kernels.escapes import symbols_from
+from gcodec.kernels.memory import aligned_copy, empty_beside
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE, Errors
+from gcodec.kernels.scatter import replace, take_to_host
 
+_MINUS_ZERO = 0x80000000
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
 _COARSE = (
     2.0**-6
@@ -58,9 +62,19 @@ def largest(x: np.ndarray) -> float:
     return float(np.array([bits], np.uint32).view(np.float32)[0])
 
 
-def nothing(n: int) -> Levels:
-    """Return the levels of n zeros."""
-    return Levels(0.0, middle(), np.zeros(n, np.uint8), np.empty(0, np.int64), None)
+def lifted(x: np.ndarray, factor: float) -> np.ndarray:
+    """Return (n,) float32 values times a factor."""
+    found = empty_beside(x.size, np.float32, x)
+    found.view(np.uint32)[:] = _MINUS_ZERO  # to which anything may be added
+    add_scaled(x, np.float32(factor), found)
+    return found
+
+
+def nothing(n: int, beside: np.ndarray) -> Levels:
+    """Return the levels of n zeros, where an array lies."""
+    symbols = empty_beside(n, np.uint8, beside)
+    symbols[:] = 0
+    return Levels(0.0, middle(), symbols, np.empty(0, np.int64), None)
 
 
 class Way(Protocol):
@@ -112,9 +126,10 @@ class Kept:
         squares = squares_of(errors) / self.halves**2
         if squares >= _COARSE * x.size:
             return squares
-        decoded = np.empty_like(x)
+        left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
         put(found, step / self.halves, decoded)
-        return sum_squares(x - decoded) / step**2
+        add_scaled(decoded, np.float32(-1), left)
+        return sum_squares(left) / step**2
 
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
@@ -142,7 +157,7 @@ class Nearest(Kept):
 
     def find(self, x: np.ndarray, step: float, scales: Scales) -> tuple[Levels, Errors]:
         """Find levels, and what they leave over, in steps."""
-        size, symbols = np.float32(step), aligned_empty(x.size, np.uint8)
+        size, symbols = np.float32(step), empty_beside(x.size, np.uint8, x)
         errors = scalar_quantize.rated_levels(x, size, scales.classes, symbols)
         beyond = _beyond(x, size, symbols, scales, errors)
         return Levels(step, centroids_of(errors), symbols, beyond, scales), errors
@@ -150,7 +165,7 @@ class Nearest(Kept):
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
     """Return the scales of plain levels of (n,) float32 values, n > 0; the step is above 0."""
-    symbols = aligned_empty(x.size, np.uint8)
+    symbols = empty_beside(x.size, np.uint8, x)
     scalar_quantize.plain_levels(x, np.float32(step), symbols)
     return Scales.of(symbols, matrix)
 
@@ -167,10 +182,10 @@ def put(levels: Levels, unit: float, out: np.ndarray) -> None:
     def task(start: int, stop: int) -> None:
         scalar_quantize.put_points(levels.symbols[start:stop], values, out[start:stop])
 
-    pool.run(task, out.size)
+    pool.run(task, out.size, beside=out)
     if levels.beyond.size:
-        places = np.flatnonzero(levels.symbols >= models.least_escape(levels.lanes > 0))
-        out[places] = point(levels.beyond, unit, levels.centroids)
+        places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+        replace(out, places, point(levels.beyond, unit, levels.centroids))
 
 
 def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
@@ -209,8 +224,8 @@ def _beyond(
     """Return the symbols, not cut off, of what escapes."""
     if not errors.escapes:
         return np.empty(0, np.int64)
-    places = np.flatnonzero(symbols == ESCAPE)
-    classes = scales.classes_at(places)
-    found = scalar_quantize.rated_magnitudes(x[places], step, classes)
-    folded: np.ndarray = 2 * found + (x[places] < 0)
+    places, _ = symbols_from(symbols, ESCAPE)
+    classes, some = scales.classes_at(places), take_to_host(x, places)
+    found = scalar_quantize.rated_magnitudes(some, step, classes)
+    folded: np.ndarray = 2 * found + (some < 0)
     return folded

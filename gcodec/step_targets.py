@@ -12,6 +12,8 @@ from gcodec.contexts import strings
 from gcodec.contexts.scales import Matrix, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
 from gcodec.kernels import scalar_quantize
+from gcodec.kernels.device import host
+from gcodec.kernels.memory import empty_beside, flattened
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kinds import binary32
 from gcodec.scalar_levels import Way, largest
@@ -51,14 +53,14 @@ def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
     every = matrices(shape)
     some = some_rows(x, every[0].width, strings.SAMPLE)
-    symbols = np.empty(some.size, np.uint8)
+    symbols = empty_beside(some.size, np.uint8, some)
     scalar_quantize.plain_levels(some, np.float32(step), symbols)
     return strings.best(symbols, every, x.size // some.size).matrix
 
 
-def check_step(x: np.ndarray, step: float) -> None:
-    """Refuse a step of which there would be too many levels."""
-    least = 2.0 ** _octaves(x)[0]
+def check_step(top: float, step: float) -> None:
+    """Refuse a step of which there would be too many levels of values up to `top`, above 0."""
+    least = 2.0 ** _octaves(top)[0]
     if step < least:
         raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
 
@@ -79,7 +81,7 @@ class Target:
 
     def __init__(self, x: np.ndarray, shape: tuple[int, ...], way: Way, lift: float = 1.0) -> None:
         self.x, self.shape, self.way, self.lift = x, shape, way, lift
-        self._power = sum_squares(x) / x.size
+        self._power, self._top = sum_squares(x) / x.size, largest(x)
 
     def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
         """Find the step of which the relative error is the target, or less where it has jumps.
@@ -117,7 +119,7 @@ class Target:
             return off
 
         first = math.log2(math.sqrt(12 * target * self._power))
-        bounds = _octaves(self.x)
+        bounds = _octaves(self._top)
         met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, 1, start)
         if met is None:
             reached = target * 2 ** trial(self.x, matrix)(bounds[0])
@@ -138,11 +140,11 @@ class Target:
             return off
 
         # Of values that have scales each, whatever these are, when steps are small; about.
-        some = self.x[:: max(self.x.size // _EXPONENTS, 1)]
+        some = host(flattened(self.x[:: max(self.x.size // _EXPONENTS, 1)]))
         _, exponents = np.frexp(some[some != 0])
-        top = float(exponents.mean()) if exponents.size else math.log2(largest(self.x))
+        top = float(exponents.mean()) if exponents.size else math.log2(self._top)
         first = target - top - _LAPLACE
-        least, most = _octaves(self.x)
+        least, most = _octaves(self._top)
         met, matrix = self._search(trial, first, 1 / target, (-most, -least), -1, start)
         if met is None or (met.at == -least and met.off < -_TOLERANCE):
             end, off = (-most, "at least") if met is None else (-least, "at most")
@@ -187,7 +189,7 @@ class Target:
                 return met, start.matrix
         matrix = matrices(self.shape)[0]
         some, width = thinned(x, matrix.width, _SAMPLE)
-        guess = roughly(some, matrix._replace(width=width), first) if some.any() else None
+        guess = roughly(some, matrix._replace(width=width), first) if largest(some) else None
         if guess is not None:
             first, slope = guess.at, guess.slope
         matrix = matrix_for(x, self._size(sign * first), self.shape)
@@ -202,7 +204,7 @@ class Target:
         return search(trial(x, matrix), found.at, found.slope, _TOLERANCE, bounds), matrix
 
 
-def _octaves(x: np.ndarray) -> tuple[float, float]:
+def _octaves(top: float) -> tuple[float, float]:
     """Return the octaves of the least step that levels allow, and of one where all are 0."""
-    top = math.log2(largest(x))
-    return max(top - _LOG2_LEVELS, -_LOWEST), min(top + 2, _HIGHEST)
+    octave = math.log2(top)
+    return max(octave - _LOG2_LEVELS, -_LOWEST), min(octave + 2, _HIGHEST)

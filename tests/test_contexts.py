@@ -74,7 +74,7 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
             found = scales.classes(start, stop, np.empty(stop - start, np.uint8))
             np.testing.assert_array_equal(found, classes_of(scales, n)[start:stop])
-        counts = class_map.class_counts(symbols, scales.rows, scales.columns, width, 1)
+        counts = class_map.class_counts(symbols, [scales.arrays], 1)
         both = classes_of(scales, n) * 256 + symbols
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
 

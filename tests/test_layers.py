@@ -31,7 +31,7 @@ LAYERS = [
             "minifloat_strings",
             "minifloat_scales",
         ),
-        *("index_strings", "sparse_values", "ternary_symbols"),
+        *("index_strings", "sparse_values"),
     },
     {"index_plans", "fields", "trellis_levels", "random_levels", "step_targets"},
     {"dct"},

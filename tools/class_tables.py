@@ -94,7 +94,7 @@ def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:
     """Count the magnitudes of each class."""
-    found = class_map.class_counts(symbols, of.rows, of.columns, of.matrix.width, 1)
+    found = class_map.class_counts(symbols, [of.arrays], 1)
     return found.reshape(CLASSES, -1, 2).sum(axis=2)
 
 

@@ -46,10 +46,12 @@ from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walk import Piece, Told, Walk
-from gcodec.kernels import scalar_quantize
+from gcodec.kernels import escapes, scalar_quantize
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_padding
+from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.scatter import replace
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
@@ -143,6 +145,11 @@ class ECSQ(Codec):
         return _MOST_NBITS * n + _FIXED_NBITS if n else 0
 
     @property
+    def on_device(self) -> bool:
+        """Whether there is no trellis, and no step to be found for levels at random."""
+        return not self._has_trellis and (self.step != "auto" or self.rounding == "nearest")
+
+    @property
     def seek_blocks(self) -> Blocks:
         """States of rANS."""
         return "states"
@@ -152,25 +159,32 @@ class ECSQ(Codec):
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if not largest:
-            return scalar_levels.nothing(values.size)
+            return scalar_levels.nothing(values.size, values)
         # Where inverses of steps would pass float32, all is moved by a power of two.
         lift = _LIFT if largest < _TINY else 1.0
-        lifted = values * np.float32(lift) if lift > 1 else values
-        found = self._of_values(lifted, lift, seed, prior)
-        told = np.append(found.beyond, found.symbols.max())
-        unit = self._unit(found.step)
-        if not np.isfinite(scalar_levels.point(told, unit, found.centroids)).all():
+        lifted = scalar_levels.lifted(values, lift) if lift > 1 else values
+        found = self._of_values(lifted, lift, largest * lift, seed, prior)
+        if not self._decodes(found.step, found.centroids, found.symbols, found.beyond):
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
 
+    def _decodes(
+        self, step: float, centroids: np.ndarray, symbols: np.ndarray, beyond: np.ndarray
+    ) -> bool:
+        """Tell if all symbols, and what is beyond them, stand for finite values."""
+        unit = self._unit(step)
+        if not np.isfinite(scalar_levels.points(unit, centroids)).all():  # seldom
+            beyond = np.append(beyond, escapes.largest(symbols))
+        return bool(np.isfinite(scalar_levels.point(beyond, unit, centroids)).all())
+
     def _of_values(
-        self, values: np.ndarray, lift: float, seed: int, prior: Levels | None
+        self, values: np.ndarray, lift: float, largest: float, seed: int, prior: Levels | None
     ) -> Levels:
         """Quantise what is finite, and not all 0, but for the factor."""
         shape, way = self._shape_of(values.size), self._way(seed)
         if isinstance(self.step, float):
             step = self.step
-            step_targets.check_step(values, step * lift)
+            step_targets.check_step(largest, step * lift)
             matrix = step_targets.matrix_for(values, step * lift, shape)
         else:
             start = None
@@ -201,7 +215,7 @@ class ECSQ(Codec):
         scalars: dict[str, Any] = dict(zip(names, symbols.centroids.tolist(), strict=False))
         scalars["step"] = symbols.step
         if symbols.scales is None:
-            return Payload(codec, scalars, np.empty(0, np.uint8), 0)
+            return Payload(codec, scalars, empty_beside(0, np.uint8, symbols.symbols), 0)
         plan = strings.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
         made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
         return Payload(codec, scalars, *made)
@@ -210,7 +224,7 @@ class ECSQ(Codec):
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         string = self._string(payload, n)
-        values = empty_like_shape(n) if out is None else out
+        values = empty_like_shape(n, payload.data) if out is None else out
         return self._put(string, payload, 0, values)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
@@ -240,7 +254,7 @@ class ECSQ(Codec):
             here = values[first - start : last - start]
             scalar_quantize.put_points(part[first - at : last - at], points, here)
             some = exceptions.within(first, last)
-            here[exceptions.places[some] - first] = beyond[some]
+            replace(here, exceptions.places[some] - first, beyond[some])
             if not safe:
                 self._finite(here)
 
@@ -250,18 +264,19 @@ class ECSQ(Codec):
     def _unpack(self, payload: Payload, n: int) -> Levels:
         string = self._string(payload, n)
         if string is None:
-            return scalar_levels.nothing(n)
-        out, (places, symbols) = aligned_empty(n, np.uint8), string.exceptions
+            return scalar_levels.nothing(n, payload.data)
+        out, (places, symbols) = empty_beside(n, np.uint8, payload.data), string.exceptions
 
         def take(at: int, part: np.ndarray) -> None:
             out[at : at + part.size] = part
 
         string.read(take, payload.seek)
         known = symbols < models.least_escape(self._has_trellis)
-        out[places] = np.where(known, symbols, models.escapes(symbols, self._has_trellis))
+        coded = np.where(known, symbols, models.escapes(symbols, self._has_trellis))
+        replace(out, places, coded)
         step, centroids = self._step(), self._centroids(payload)
-        told = np.append(symbols[~known], out.max())
-        self._finite(scalar_levels.point(told, self._unit(step), centroids))
+        if not self._decodes(step, centroids, out, symbols[~known]):
+            raise Corrupt("a value passes float32")
         lanes = string.lanes if self._has_trellis else 0
         return Levels(step, centroids, out, symbols[~known], string.scales, lanes)
 
@@ -282,7 +297,7 @@ class ECSQ(Codec):
         return np.array(given or [CENTRE] * 3, np.uint8)
 
     def _finite(self, values: np.ndarray) -> np.ndarray:
-        if not np.isfinite(values).all():
+        if not all_finite(values):
             raise Corrupt("a value passes float32")
         return values
 

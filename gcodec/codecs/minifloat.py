@@ -106,6 +106,7 @@ class MiniFloatCodec(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
     uses_shape = True
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
@@ -177,11 +178,6 @@ class MiniFloatCodec(Codec):
     def seek_count(self, n: int) -> int:
         """Return how many bytes are coded: one for each element, or each pair."""
         return minifloat_plans.coded(n, self._format, self.code)
-
-    @property
-    def on_device(self) -> bool:
-        """Whether codes are written in one piece, without contexts."""
-        return self.code in ("none", "huffman", "pair", "rans")
 
     # --- quantise
 

@@ -97,6 +97,7 @@ class QSGD(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
     uses_shape = True
     takes_all_finite = False  # a norm may pass float32
 
@@ -127,11 +128,6 @@ class QSGD(Codec):
     def unbiased(self) -> bool:
         """True."""
         return True
-
-    @property
-    def on_device(self) -> bool:
-        """Whether symbols have no classes."""
-        return self.code not in ("context", "auto")
 
     def variance(self, n: int) -> float:
         """Return min(d/4s², √d/s) for d elements in a bucket (Lemma 3.1, with p(1 − p) ≤ 1/4)."""

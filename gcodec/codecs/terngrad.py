@@ -49,12 +49,12 @@ from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits, moments
+from gcodec.kernels.ternary_symbols import FIVES, codes_of, symbols_of
 from gcodec.kinds import Choice, Float32, binary32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
-from gcodec.ternary_symbols import FIVES, codes_of, symbols_of
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
@@ -92,6 +92,7 @@ class TernGrad(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
     uses_shape = True
 
     clip: float = param(
@@ -145,11 +146,6 @@ class TernGrad(Codec):
     def seek_count(self, n: int) -> int:
         """Return how many bytes five codes each take; or the codes."""
         return n if self.packing == "context" else ternary.packed_nbytes(n, "base3")
-
-    @property
-    def on_device(self) -> bool:
-        """Whether codes have no classes."""
-        return self.packing != "context"
 
     def scale_of(self, x: Any) -> float:
         """Return the scale that this tensor gets when none is given.
@@ -293,7 +289,7 @@ class TernGrad(Codec):
         # No code need be kept: each range is dequantised where it is read.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
-        values = empty_like_shape(n) if out is None else out
+        values = empty_like_shape(n, payload.data) if out is None else out
 
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])

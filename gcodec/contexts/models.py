@@ -13,6 +13,7 @@ import numpy as np
 
 from gcodec.contexts import class_tables, trellis_tables
 from gcodec.contexts.class_tables import ClassTable
+from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.kernels import class_map, lane_order, pool, trellis
@@ -39,9 +40,8 @@ class ByClass:
 
     def counts(self, sample: int) -> np.ndarray:
         """Count symbols by model, all or about so many, as (64, 256) int64."""
-        step = max(1, self.symbols.size // sample) if sample else 1
-        of = self.scales
-        return class_map.class_counts(self.symbols, of.rows, of.columns, of.matrix.width, step)
+        found: np.ndarray = class_counts(self.symbols, [self.scales], sample)[0]
+        return found
 
     def statics_nbits(self, counts: np.ndarray) -> list[int]:
         """Return about how many bits counts take with each static table."""
@@ -56,19 +56,21 @@ class ByClass:
         """Make the table of counts, to be sent."""
         return ClassTable.own(counts)
 
-    def unknown(self, table: Any) -> np.ndarray:
-        """Return which symbols in the order of coding their models do not have, rising."""
-        of, width = self.scales, self.scales.matrix.width
-        return class_map.unknown_symbols(self.symbols, of.rows, of.columns, width, table.tops)
+    def unknown(self, table: Any) -> tuple[np.ndarray, Exceptions]:
+        """Return which symbols in the order of coding their models do not have, rising.
 
-    def places(self, coded: np.ndarray) -> np.ndarray:
-        """Return where in the tensor those are that are coded at (k,) int64 places."""
-        return coded
+        And what they are in that of the tensor.
+        """
+        found = class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
+        return found[0], Exceptions(*found)
 
-    def part(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return symbols and models of a range in the order of coding."""
-        classes = self.scales.classes(start, stop, np.empty(stop - start, np.uint8))
-        return self.symbols[start:stop], classes
+    def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
+        """Write numbers of 16 bits, models above symbols, of a range in the order of coding.
+
+        Those of the range that are unknown are escapes.
+        """
+        part = self.symbols[start:stop]
+        class_map.join_symbols(part, *self.scales.arrays, start, unknown, out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +120,26 @@ class ByTrellis:
         """Make the table of counts, to be sent."""
         return TrellisTable.own(counts)
 
-    def unknown(self, table: Any) -> np.ndarray:
+    def unknown(self, table: Any) -> tuple[np.ndarray, Exceptions]:
         """Return which symbols their models do not have; see `ByClass`."""
-        return trellis.unknown_places(self.symbols, self.models, table.known)
+        found = trellis.unknown_places(self.symbols, self.models, table.known)
+        places = lane_order.places_of(found, self.symbols.size, self.lanes)
+        order = np.argsort(places)
+        return found, Exceptions(places[order], self.symbols[found[order]].astype(np.int64))
 
-    def places(self, coded: np.ndarray) -> np.ndarray:
-        """Return where in the tensor symbols are; see `ByClass`."""
-        return lane_order.places_of(coded, self.symbols.size, self.lanes)
+    def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
+        """Write models above symbols; see `ByClass`."""
+        part = self.symbols[start:stop]
+        if unknown.size:
+            part = part.copy()
+            part[unknown] = escapes(part[unknown], True)
+        class_map.join_classes(part, self.models[start:stop], out)
 
-    def part(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return symbols and models of a range; see `ByClass`."""
-        return self.symbols[start:stop], self.models[start:stop]
+
+def class_counts(symbols: np.ndarray, every: list[Scales], sample: int) -> np.ndarray:
+    """Count symbols by class for each of several scales, all or about so many."""
+    step = max(1, symbols.size // sample) if sample else 1
+    return class_map.class_counts(symbols, [scales.arrays for scales in every], step)
 
 
 def classes_in_turns(scales: Scales, lanes: int, start: int, stop: int) -> np.ndarray:

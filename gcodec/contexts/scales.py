@@ -24,6 +24,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import class_map
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CENTRE, CLASSES
+from gcodec.kernels.memory import flattened
 
 ONE = 40  # the class where a magnitude of 1 is expected
 LEAST_ROWS = 8  # of a matrix with scales of columns
@@ -81,9 +82,20 @@ class Scales(NamedTuple):
     @classmethod
     def of(cls, symbols: np.ndarray, matrix: Matrix) -> Scales:
         """Find the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
-        width, group, quantum = matrix
-        rows, columns = class_map.magnitude_sums(symbols, width, group > 0)
-        n, total = symbols.size, int(rows.sum())
+        return cls.all_of(symbols, [matrix])[0]
+
+    @classmethod
+    def all_of(cls, symbols: np.ndarray, every: list[Matrix]) -> list[Scales]:
+        """Find the scales of symbols for one or several matrices; see `of`."""
+        kinds = list(dict.fromkeys((matrix.width, matrix.group > 0) for matrix in every))
+        sums = dict(zip(kinds, class_map.magnitude_sums(symbols, kinds), strict=True))
+        n = symbols.size
+        return [cls._of_sums(n, m, *sums[m.width, m.group > 0]) for m in every]
+
+    @classmethod
+    def _of_sums(cls, n: int, matrix: Matrix, rows: np.ndarray, columns: np.ndarray) -> Scales:
+        """Find scales, given the sums of magnitudes."""
+        (width, group, quantum), total = matrix, int(rows.sum())
         sizes = np.full(rows.size, width)
         sizes[-1] = n - (rows.size - 1) * width
         found = _log(rows, sizes, ONE, quantum)
@@ -104,7 +116,7 @@ class Scales(NamedTuple):
 
     def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Return the classes of a range of elements, in a uint8 array of as many."""
-        class_map.map_classes(self.rows, self.columns, self.matrix.width, start, room)
+        class_map.map_classes(*self.arrays, start, room)
         return room
 
     def classes_at(self, places: np.ndarray) -> np.ndarray:
@@ -113,6 +125,11 @@ class Scales(NamedTuple):
         beside = self.columns[column].astype(np.int64) if self.columns.size else CENTRE
         found: np.ndarray = np.clip(self.rows[row] + (beside - CENTRE), 0, CLASSES - 1)
         return found
+
+    @property
+    def arrays(self) -> class_map.ScalesOf:
+        """What tells kernels the classes of elements."""
+        return self.rows, self.columns, self.matrix.width
 
     def put(self, string: BitString) -> None:
         """Put the scales at the end of a string."""
@@ -171,8 +188,7 @@ def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
     every = rows // max(sample // width, LEAST_ROWS)
     if every < _SPARSE:
         return values
-    found: np.ndarray = values[: rows * width].reshape(rows, width)[::every].reshape(-1)
-    return found
+    return flattened(values[: rows * width].reshape(rows, width)[::every])
 
 
 def thinned(values: np.ndarray, width: int, sample: int) -> tuple[np.ndarray, int]:
@@ -187,7 +203,7 @@ def thinned(values: np.ndarray, width: int, sample: int) -> tuple[np.ndarray, in
     down = rows // min(rows, max(math.isqrt(sample), sample // width))
     across = max(width * -(-rows // down) // sample, 1)
     found = values[: rows * width].reshape(rows, width)[::down, ::across]
-    return np.ascontiguousarray(found).reshape(-1), found.shape[1]
+    return flattened(found), found.shape[1]
 
 
 def _log(values: np.ndarray, counts: np.ndarray, one: int, quantum: int) -> np.ndarray:

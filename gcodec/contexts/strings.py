@@ -20,16 +20,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import models
+from gcodec.contexts import class_tables, models
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByClass, ByTrellis, Table
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import tabled
-from gcodec.errors import Corrupt
-from gcodec.kernels import class_map, lane_order, rans_string
+from gcodec.errors import Corrupt, FormatError
+from gcodec.kernels import lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.dense_string import SymbolsOf
+from gcodec.kernels.device import device_of, host
+from gcodec.kernels.escapes import are_escapes
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rans_runs import LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import ReadTables
@@ -41,6 +45,7 @@ from gcodec.wire import Reader, leb128
 _NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
 _BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
 SAMPLE = 1 << 18  # symbols by which plans are compared
+_FRONT, _LONGER = 1 << 16, 16  # bytes that are looked at first for what comes before the symbols
 _WORTH = 2000  # bits for each class, from which on a table of their own may pay
 
 Take = Callable[[int, np.ndarray], None]
@@ -85,13 +90,13 @@ def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
     if len(every) == 1:
         return Scales.of(symbols, every[0])
 
-    def nbits(scales: Scales) -> int:
-        of = ByClass(symbols, scales)
-        counts = of.counts(SAMPLE)
-        coded = min(of.statics_nbits(counts))
-        return coded * symbols.size * times // int(counts.sum()) + scales.nbits(times)
-
-    return min((Scales.of(symbols, matrix) for matrix in every), key=nbits)
+    found = Scales.all_of(symbols, every)
+    sizes = []
+    for scales, counts in zip(found, models.class_counts(symbols, found, SAMPLE), strict=True):
+        coded = int(class_tables.statics_nbits(counts).min())
+        nbits = coded * symbols.size * times // int(counts.sum()) + scales.nbits(times)
+        sizes.append(nbits)
+    return found[sizes.index(min(sizes))]
 
 
 def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
@@ -127,7 +132,7 @@ def lanes_of(nbits: int) -> int:
 
 
 def write(
-    plan: Plan, symbols: np.ndarray, beyond: np.ndarray, front: BitString
+    plan: Plan, symbols: np.ndarray, beyond: np.ndarray | None, front: BitString
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a string.
 
@@ -136,8 +141,8 @@ def write(
     plan : Plan
     symbols : (n,) uint8 array
         n > 0.
-    beyond : (k,) int64 array
-        What the symbols that are escapes stand for, in order.
+    beyond : (k,) int64 array or None
+        What the symbols that are escapes stand for, in order; None for these very symbols.
     front : BitString
         What comes before it, in whole bytes.
 
@@ -151,10 +156,9 @@ def write(
     scales, n, with_trellis = plan.scales, symbols.size, plan.turns is not None
     coded: ByClass | ByTrellis = plan.turns or ByClass(symbols, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
-    unknown = coded.unknown(plan.table)
-    places = np.sort(coded.places(unknown))
-    found = symbols[places].astype(np.int64)
-    found[found >= models.least_escape(with_trellis)] = beyond
+    unknown, (places, found) = coded.unknown(plan.table)
+    if beyond is not None:
+        found[found >= models.least_escape(with_trellis)] = beyond
     numbers = (scales.matrix.width, scales.matrix.group, places.size)
     head = bytes([plan.table.number, lanes]) + b"".join(map(leb128, numbers))
     front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
@@ -163,17 +167,16 @@ def write(
     Exceptions(places, found).put(front)
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        here, of = coded.part(start, stop)
         first, last = np.searchsorted(unknown, (start, stop))
-        if first < last:
-            here, some = here.copy(), unknown[first:last] - start
-            here[some] = models.escapes(here[some], with_trellis)
-        class_map.join_classes(here, of, room)
+        coded.join(start, stop, unknown[first:last] - start, room)
         return room
 
+    given: SymbolsOf | np.ndarray = symbols_of
+    if device_of(symbols) is not None:  # which has room for all
+        given = symbols_of(0, n, empty_beside(n, np.uint16, symbols))
     tables, lead = plan.table.write_tables(), front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
-    data, nbits, runs = rans_string.write(tables, symbols_of, n, lead, log2_run, lanes)
+    data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes)
     return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
 
@@ -213,6 +216,8 @@ class ContextString(NamedTuple):
         ------
         FormatError
         """
+        if device_of(data) is not None:
+            return cls._of_front(data, first, end, n, with_trellis, first // 8 + _FRONT)
         reader = Reader(data[: end // 8].data, first // 8)
         number, lanes = reader.uint(1), reader.uint(1)
         matrix, count = Matrix(reader.leb128(), reader.leb128()), reader.leb128()
@@ -228,6 +233,23 @@ class ContextString(NamedTuple):
             raise Corrupt("bits between scales and symbols are not zero", at // 8)
         rans_string.refuse_short(n, end - after, lanes)
         return cls(table, lanes, scales, exceptions, data, after, end, n)
+
+    @classmethod
+    def _of_front(
+        cls, data: np.ndarray, first: int, end: int, n: int, with_trellis: bool, nbytes: int
+    ) -> ContextString:
+        """Read what comes before the symbols on the host, as many bytes, or more where they fail.
+
+        The data is on a device, from where there is no need to fetch all.
+        """
+        if nbytes >= end // 8:
+            return cls.of(host(data), first, end, n, with_trellis)._replace(data=data)
+        try:
+            found = cls.of(host(data[:nbytes]), first, 8 * nbytes, n, with_trellis)
+        except FormatError:
+            return cls._of_front(data, first, end, n, with_trellis, nbytes * _LONGER)
+        rans_string.refuse_short(n, end - found.first, found.lanes)
+        return found._replace(data=data, end=end)
 
     def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
         """Read all symbols; return the bit behind them.
@@ -279,8 +301,7 @@ class ContextString(NamedTuple):
                 turns, symbols = symbols, np.empty_like(symbols)
                 lane_order.from_turns(turns, self.lanes, symbols)
             here = self.exceptions.within(at, at + symbols.size)
-            some = symbols[places[here] - at]
-            if np.count_nonzero(symbols >= least) != some.size or (some != coded_as[here]).any():
+            if not are_escapes(symbols, places[here] - at, coded_as[here], least):
                 raise Corrupt("an escape is no exception, or an exception no escape")
             take(at, symbols)
 

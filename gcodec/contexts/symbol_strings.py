@@ -15,7 +15,9 @@ from gcodec.contexts.scales import Scales, matrices, some_rows
 from gcodec.contexts.strings import ContextString, Plan, Take
 from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.kernels.device import placed
+from gcodec.kernels.escapes import largest
+from gcodec.kernels.scatter import replace
 from gcodec.seek import SeekTable
 
 Written = tuple[np.ndarray, int, SeekTable | None]
@@ -50,8 +52,8 @@ def write(symbols: np.ndarray, shape: tuple[int, ...], front: BitString) -> Writ
     """
     if not symbols.size:
         nbits = front.nbits
-        return front.trimmed(), nbits, None
-    return _write(_plan(symbols, shape), symbols, front)
+        return placed(front.trimmed(), symbols), nbits, None
+    return strings.write(_plan(symbols, shape), symbols, None, front)
 
 
 def write_shorter(
@@ -63,7 +65,7 @@ def write_shorter(
     plan, before = _plan(symbols, shape), front.nbits
     if plan.nbits >= nbits:
         return None
-    made = _write(plan, symbols, front)
+    made = strings.write(plan, symbols, None, front)
     return made if made[1] - before < nbits else None
 
 
@@ -76,11 +78,6 @@ def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     return strings.plan(symbols, scales)
 
 
-def _write(plan: Plan, symbols: np.ndarray, front: BitString) -> Written:
-    beyond = symbols[symbols >= ESCAPE].astype(np.int64)
-    return strings.write(plan, symbols, beyond, front)
-
-
 class SymbolString(NamedTuple):
     """A string that is read.
 
@@ -88,6 +85,7 @@ class SymbolString(NamedTuple):
     ----------
     string : ContextString or None
         None where there is nothing to code.
+    data : uint8 array
     first, end : int
         Bits where it begins, and where what holds it ends.
     largest : int
@@ -95,6 +93,7 @@ class SymbolString(NamedTuple):
     """
 
     string: ContextString | None
+    data: np.ndarray
     first: int
     end: int
     largest: int
@@ -110,7 +109,7 @@ class SymbolString(NamedTuple):
         string = ContextString.of(data, first, end, n) if n else None
         if string is not None and int(string.exceptions.symbols.max(initial=0)) > largest:
             raise Corrupt(f"an exception is above {largest}")
-        return cls(string, first, end, largest)
+        return cls(string, data, first, end, largest)
 
     def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
         """Read all symbols; return the bit behind them. See `ContextString.read`."""
@@ -122,8 +121,8 @@ class SymbolString(NamedTuple):
 
         def taken(at: int, symbols: np.ndarray) -> None:
             some = exceptions.within(at, at + symbols.size)
-            symbols[exceptions.places[some] - at] = exceptions.symbols[some]
-            if symbols.max() > self.largest:
+            replace(symbols, exceptions.places[some] - at, exceptions.symbols[some])
+            if largest(symbols) > self.largest:
                 raise Corrupt(f"a symbol is above {self.largest}")
             take(at, symbols)
 

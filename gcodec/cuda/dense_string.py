@@ -57,11 +57,12 @@ def write(
     found = device.to_host(sums)
     if found[-1] != NO_ERROR:
         raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
-    front, first = _front(lead, head)
+    front, first = head or (_NONE.view(np.uint8), 0)
+    first += 8 * lead
     nbits = first + int(found[-2])
     out = device.zeros(-(-nbits // 32), np.uint32)
     if front.size:
-        out.view(np.uint8)[: front.size] = device.to_device(front)
+        out.view(np.uint8)[lead : lead + front.size] = device.to_device(front)
     where = sums[:-1], np.int64(first), out, np.int64(out.size)
     device.launch("prefix_write", "write_words", *grid, *coded, *where)
     starts = np.append(found[: -2 : every // TILE], found[-2])
@@ -112,11 +113,3 @@ def silence(device: Device, live: Live) -> tuple[Any, np.int64]:
     if live.silent is None:
         return device.empty(0, np.uint8), np.int64(0)
     return device.to_device(live.silent.view(np.uint8)), np.int64(live.bucket)
-
-
-def _front(lead: int, head: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, int]:
-    """Return the bytes before a string, zeros behind their last bit, and how many bits."""
-    bits, nbits = head or (_NONE.view(np.uint8), 0)
-    front = np.zeros(lead + bits.size, np.uint8)
-    front[lead:] = bits
-    return front, 8 * lead + nbits

@@ -67,7 +67,7 @@ def unpack_fields(data: Any, n: int, layout: FieldLayout) -> Any:
     """Unpack n codes."""
     layout._check()
     check_length(8 * data.size, 8 * layout.nbytes(n))
-    device, size, total = device_with(data), layout._field_bytes(n), layout._codes(n)
+    device, size = device_with(data), layout._field_bytes(n)
     codes, wrong = device.empty(n, np.uint8), device.zeros(2, np.uint64)
     count = layout.pad == "count"
     shape = np.int32(layout.width), np.int32(layout.order == "msb"), np.int32(count)
@@ -79,9 +79,7 @@ def unpack_fields(data: Any, n: int, layout: FieldLayout) -> Any:
         bits = 8 * size if count else n * layout.width
         straight = _turned(data) if _turn(layout) else data
         launch_check_padding(straight, bits, layout.order, wrong[:1])
-        lengths = np.int64(data.size), np.int64(n), np.int64(total)
-        grid, rest = striding_blocks(total, per_thread=8), (codes, wrong[1:])
-        device.launch("pack", "unpack_groups", grid, THREADS, straight, *lengths, *shape, *rest)
+        launch_unpack(straight, n, layout, codes, wrong[1:])
     padding, pad = positions(device, wrong)
     # In the order in which the host looks.
     if pad is not None and not layout.strided:
@@ -91,6 +89,16 @@ def unpack_fields(data: Any, n: int, layout: FieldLayout) -> Any:
     if pad is not None:
         raise pad_error(pad % size)
     return codes
+
+
+def launch_unpack(data: Any, n: int, layout: FieldLayout, codes: Any, wrong: Any) -> None:
+    """Launch what unpacks n contiguous codes, and reports to a word the first wrong pad code."""
+    total, count = layout._codes(n), np.int32(layout.pad == "count")
+    lengths = np.int64(data.size), np.int64(n), np.int64(total)
+    shape = np.int32(layout.width), np.int32(layout.order == "msb")
+    arguments = data, *lengths, *shape, count, codes, wrong
+    blocks = striding_blocks(total, per_thread=8)
+    device_with(data).launch("pack", "unpack_groups", blocks, THREADS, *arguments)
 
 
 def _turn(layout: FieldLayout) -> int:

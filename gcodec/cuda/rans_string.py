@@ -1,9 +1,9 @@
-"""rANS strings on a device; see `gcodec.kernels.rans_string`. Only models of all symbols alike."""
+"""rANS strings on a device; see `gcodec.kernels.rans_string`. Models have no trellis there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,10 @@ from gcodec.cuda.scan import sums_before
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.device import no_twin
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
-from gcodec.kernels.rans_string import refuse_short
+from gcodec.kernels.rans_string import ClassesOf, refuse_short
 from gcodec.kernels.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans_vector import LANES
 
-_HEAD = 2 * LANES  # words of the states before the words of a block
 _WARPS = 4  # that read runs together
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each block of symbols
 _LEFT = 64  # what a status is a multiple of, but for what is wrong
@@ -32,26 +31,21 @@ def write(
     log2_run: int = LOG2_BLOCK,
     lanes: int = LANES,
 ) -> tuple[Any, int, Runs]:
-    """Write the string of (n,) uint8 symbols. The bytes stay on the device, runs do not.
-
-    Raises
-    ------
-    TypeError
-        Where symbols have classes, or states are fewer.
-    """
-    _refuse_models(tables.classed, lanes)
+    """Write the string of (n,) symbols. The bytes stay on the device, runs do not."""
     device = device_with(symbols)
-    runs, blocks = Runs.empty(log2_run, n), -(-n >> LOG2_BLOCK)
-    count, room = runs.states.shape[0], min(n, BLOCK) + _HEAD
+    runs, blocks = Runs.empty(log2_run, n, lanes), -(-n >> LOG2_BLOCK)
+    count, room = runs.states.shape[0], min(n, BLOCK) + 2 * lanes
     slots, sizes = device.empty(blocks * room, np.uint16), device.empty(blocks, np.int64)
-    told = device.empty(blocks + 1 + count + count * LANES // 2, np.int64)
+    told = device.empty(blocks + 1 + count + count * lanes // 2, np.int64)
     sums, words, states = (
         told[: blocks + 1],
         told[blocks + 1 :][:count],
         told[blocks + 1 + count :],
     )
+    name = "write_classed" if tables.classed else "write_block"
     device.launch(
-        *("rans_write", "write_block", blocks, LANES, symbols, np.int64(n)),
+        *("rans_write", name, blocks, LANES, symbols, np.int64(n)),
+        *((np.int32(lanes),) if tables.classed else ()),
         *(np.int32(LOG2_BLOCK), np.int32(log2_run), np.int32(tables.log2_total)),
         *(device.to_device(tables.reciprocals), device.to_device(tables.pairs)),
         *(slots, np.int64(room), sizes, words, states.view(np.uint32)),
@@ -66,7 +60,7 @@ def write(
         *("rans_write", "move_blocks", (_MOST, blocks), _MOVERS, slots, np.int64(room)),
         *(sums, np.int64(lead.size), out, np.int64(out.size)),
     )
-    runs.states[:] = found[blocks + 1 + count :].view(np.uint32).reshape(-1, LANES)
+    runs.states[:] = found[blocks + 1 + count :].view(np.uint32).reshape(-1, lanes)
     runs.settle(found[blocks + 1 :][:count], ends - lead.size)
     return out, 8 * out.size, runs
 
@@ -80,23 +74,47 @@ def read(
     take: Callable[[int, Any], None],
     runs: Runs | None = None,
     bits_follow: bool = False,
-    classes_of: Any = None,
+    classes_of: ClassesOf | None = None,
     lanes: int = LANES,
     trellis: bool = False,
 ) -> int:
-    """Read the string of n symbols; `take` gets all at once. Without runs, one warp reads them."""
-    _refuse_models(tables.classed or trellis or classes_of is not None, lanes)
+    """Read the string of n symbols; `take` gets all at once. Without runs, one warp reads them.
+
+    Raises
+    ------
+    TypeError
+        Where there is a trellis.
+    """
     refuse_short(n, end - first, lanes)
-    told, where = runs or Runs.empty(LOG2_BLOCK, n), (data, first, end)
+    told = runs or Runs.empty(LOG2_BLOCK, n, lanes)
     if runs is not None:
         runs.check(n, end - first, lanes)
-    symbols, found = _read(tables, *where, n, told, runs is not None)
+    string = _String(tables, data, first, end, n, classes_of, lanes, trellis)
+    symbols, found = string.read(told, runs is not None)
     if n:
         take(0, symbols)
     behind = first + int(found.offsets[-1])
     if behind < end and not bits_follow:
         raise Corrupt(f"the payload has {end - behind} bits behind its last word")
     return behind
+
+
+def read_range(
+    tables: ReadTables,
+    data: Any,
+    first: int,
+    end: int,
+    n: int,
+    start: int,
+    stop: int,
+    take: Callable[[int, Any], None],
+    runs: Runs | None = None,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> None:
+    """Read all symbols, whatever the range."""
+    read(tables, data, first, end, n, take, runs, False, classes_of, lanes, trellis)
 
 
 def index(
@@ -106,14 +124,14 @@ def index(
     end: int,
     n: int,
     log2_run: int,
-    classes_of: Any = None,
+    classes_of: ClassesOf | None = None,
     lanes: int = LANES,
     trellis: bool = False,
 ) -> Runs:
     """Find where the runs of a string begin, by reading it; see `read`."""
-    _refuse_models(tables.classed or trellis or classes_of is not None, lanes)
     refuse_short(n, end - first, lanes)
-    found = _read(tables, data, first, end, n, Runs.empty(log2_run, n), False)[1]
+    string = _String(tables, data, first, end, n, classes_of, lanes, trellis)
+    found = string.read(Runs.empty(log2_run, n, lanes), False)[1]
     if first + found.offsets[-1] < end:
         raise Corrupt(
             f"the payload has {end - first - found.offsets[-1]} bits behind its last word"
@@ -121,44 +139,57 @@ def index(
     return found
 
 
-def _read(
-    tables: ReadTables, data: Any, first: int, end: int, n: int, runs: Runs, chained: bool
-) -> tuple[Any, Runs]:
-    """Return the symbols, and the runs that were known or are found."""
-    device = device_with(data)
-    count = runs.states.shape[0]
-    symbols = device.empty(n, np.uint8)
-    if not n:
+class _String(NamedTuple):
+    """Reads the blocks of a string; see `read`."""
+
+    tables: ReadTables
+    data: Any
+    first: int
+    end: int
+    n: int
+    classes_of: ClassesOf | None
+    lanes: int
+    trellis: bool
+
+    def read(self, runs: Runs, chained: bool) -> tuple[Any, Runs]:
+        """Return the symbols, and the runs that were known or are found."""
+        if self.trellis:
+            raise no_twin("trellis=yes")
+        device, n, tables = device_with(self.data), self.n, self.tables
+        count = runs.states.shape[0]
+        symbols = device.empty(n, np.uint8)
+        if not n:
+            return symbols, runs
+        told = np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
+        kept = device.to_device(told)
+        blocks = -(-count // _WARPS) if chained else 1
+        end = np.int64(min(self.end // 8, self.data.size))
+        name, lanes, classes = "read_blocks", tuple[np.int32, ...](), tuple[Any, ...]()
+        if self.classes_of is not None:
+            found = self.classes_of(0, n, device.empty(n, np.uint8))
+            name, lanes, classes = "read_classed", (np.int32(self.lanes),), (found,)
+        device.launch(
+            *("rans_read", name, blocks, _WARPS * LANES),
+            *(self.data, end, kept[: count + 1], np.int64(self.first)),
+            *(kept[count + 2 :].view(np.uint32), np.int64(n), *lanes, np.int32(LOG2_BLOCK)),
+            *(np.int32(runs.log2_run), np.int32(chained), np.int32(tables.log2_total)),
+            *(device.to_device(tables.slots), device.to_device(tables.pairs)),
+            *(*classes, symbols, kept[count + 1 : count + 2]),
+        )
+        found = device.to_host(kept[count + 1 : count + 2] if chained else kept)
+        _raise_status(int(found[0 if chained else count + 1]), chained, int(end))
+        if not chained:
+            states = found[count + 2 :].view(np.uint32).reshape(-1, self.lanes)
+            runs = Runs(runs.log2_run, found[: count + 1].copy(), states.copy())
         return symbols, runs
-    told = np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
-    kept = device.to_device(told)
-    device.launch(
-        *("rans_read", "read_blocks", -(-count // _WARPS) if chained else 1, _WARPS * LANES),
-        *(data, np.int64(min(end // 8, data.size)), kept[: count + 1], np.int64(first)),
-        *(kept[count + 2 :].view(np.uint32), np.int64(n), np.int32(LOG2_BLOCK)),
-        *(np.int32(runs.log2_run), np.int32(chained), np.int32(tables.log2_total)),
-        *(device.to_device(tables.slots), device.to_device(tables.pairs)),
-        *(symbols, kept[count + 1 : count + 2]),
-    )
-    found = device.to_host(kept[count + 1 : count + 2] if chained else kept)
-    _raise_status(int(found[0 if chained else count + 1]), chained)
-    if not chained:
-        states = found[count + 2 :].view(np.uint32).reshape(-1, LANES)
-        runs = Runs(runs.log2_run, found[: count + 1].copy(), states.copy())
-    return symbols, runs
 
 
-def _refuse_models(several: bool, lanes: int) -> None:
-    if several or lanes != LANES:
-        raise no_twin("code=context")
-
-
-def _raise_status(status: int, chained: bool) -> None:
+def _raise_status(status: int, chained: bool, end: int) -> None:
     if status == NO_ERROR:
         return
     run, wrong = divmod(status, _LEFT)
     if wrong == _TRUNCATED and not chained:
-        raise Truncated("the payload ends within a block of symbols")
+        raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
     if wrong == _LOW_HEAD:
         raise Corrupt("a block of symbols begins in a state below 2**16")
     if wrong == _OTHER_END:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.kernels.device import placed
 from gcodec.kernels.scalar_quantize import ClassesOf, Errors, inverse
 
 
@@ -18,9 +19,9 @@ def plain_levels(x: Any, step: np.float32, out: Any) -> None:
 
 
 def rated_levels(x: Any, step: np.float32, classes_of: ClassesOf, out: Any) -> Errors:
-    """Quantise by the classes of elements, which the host tells."""
+    """Quantise by the classes of elements."""
     device, n = device_with(x), x.size
-    classes = device.to_device(classes_of(0, n, np.empty(n, np.uint8)))
+    classes = placed(classes_of(0, n, device.empty(n, np.uint8)), x)
     sums = device.zeros(8, np.uint64)
     arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes, out, sums
     device.launch("scalar_quantize", "rated_levels", striding_blocks(n), THREADS, *arguments)

@@ -41,6 +41,18 @@ def _taken(values: Any, positions: Any) -> Any:
     return out
 
 
+def replace(array: Any, positions: Any, values: Any) -> None:
+    """Write values to positions."""
+    device, k, words = device_with(array), positions.size, array.dtype == np.float32
+    if not k:
+        return
+    some = _moved(device, values if words else values.astype(np.uint8))
+    out, given = (a.view(np.uint32) if words else a for a in (array, some))
+    what = np.int64(array.size), _moved(device, positions), given, np.int64(k), out
+    name = "replace_words" if words else "replace_bytes"
+    device.launch("scatter", name, striding_blocks(k), THREADS, *what)
+
+
 def put(out: Any, positions: Any, values: Any) -> None:
     """Write values to positions, and zeros elsewhere."""
     device, n, k = device_with(out), out.size, positions.size

@@ -100,6 +100,7 @@ def write(
     live: Live,
     head: BitString,
     n: int,
+    lead: int = 0,
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write table and string behind a head.
 
@@ -114,6 +115,8 @@ def write(
     head : BitString
     n : int
         Elements of the tensor.
+    lead : int
+        Bytes that are left free before the head, of words.
 
     Returns
     -------
@@ -131,7 +134,7 @@ def write(
     if table.kind == "huffman":
         code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
         bits = front, before
-        data, nbits, offsets = dense_string.write(code, symbols_of, dtype, live, every, 0, bits)
+        data, nbits, offsets = dense_string.write(code, symbols_of, dtype, live, every, lead, bits)
         seek = first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
     else:
         tables = write_tables(table.numbers, table.log2_total)

@@ -13,7 +13,7 @@ from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import ternary
 from gcodec.kernels.live import Live
-from gcodec.ternary_symbols import FIVES
+from gcodec.kernels.ternary_symbols import FIVES
 
 
 def codes_in(walk: Walk, packing: str, n: int, scale: float, count: int) -> Iterator[Piece]:

@@ -13,13 +13,18 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel, subroutine
+from gcodec.kernels.scalar_quantize import ESCAPE
 
 CLASSES = 64
 CENTRE = 64  # the scale of a column as large as the average
+ScalesOf = tuple[np.ndarray, np.ndarray, int]  # of rows and columns, and the width of a row
+
 _ABOVE = np.uint16(8)  # bits of a symbol below its class
 
 
+@twinned("class_map", by="out")
 def map_classes(
     rows: np.ndarray, columns: np.ndarray, width: int, start: int, out: np.ndarray
 ) -> None:
@@ -42,32 +47,70 @@ def join_classes(symbols: np.ndarray, classes: np.ndarray, out: np.ndarray) -> N
     _join_classes(symbols, classes, out)
 
 
-def class_counts(
-    symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, step: int
-) -> np.ndarray:
+@twinned("class_map")
+def join_symbols(
+    symbols: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    width: int,
+    start: int,
+    unknown: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write uint16 numbers, classes above symbols, of elements from `start` on, on this thread.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+        From element `start` on.
+    rows, columns, width, start
+        See `map_classes`.
+    unknown : (k,) int64 array
+        Which of these symbols are written as escapes; on the host.
+    out : (n,) uint16 array
+    """
+    classes = np.empty(symbols.size, np.uint8)
+    _map_classes(rows, columns, width, start, classes)
+    if unknown.size:
+        symbols = symbols.copy()
+        symbols[unknown] = ESCAPE
+    _join_classes(symbols, classes, out)
+
+
+@twinned("class_map")
+def class_counts(symbols: np.ndarray, every: list[ScalesOf], step: int) -> np.ndarray:
     """Count (n,) uint8 symbols of each class in every `step`-th tile of 2^12 elements.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    every : list of (rows, columns, width)
+        One or several ways to tell classes; see `map_classes`.
+    step : int
 
     Returns
     -------
-    (CLASSES, 256) int64 array
+    (len(every), CLASSES, 256) int64 array
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(2 * CLASSES * 256, np.int64)
+        counts = np.zeros((len(every), 2 * CLASSES * 256), np.int64)
         room = np.empty(_TILE, np.uint8)
-        _count_classes(symbols[start:stop], rows, columns, width, start, step, room, counts)
+        for of, own in zip(every, counts, strict=True):
+            _count_classes(symbols[start:stop], *of, start, step, room, own)
         return counts
 
-    total = np.zeros(2 * CLASSES * 256, np.int64)
+    total = np.zeros((len(every), 2 * CLASSES * 256), np.int64)
     for counts in pool.run(task, symbols.size, _TILE):
         total += counts
-    found: np.ndarray = total.reshape(2, CLASSES, 256).sum(axis=0)
+    found: np.ndarray = total.reshape(-1, 2, CLASSES, 256).sum(axis=1)
     return found
 
 
+@twinned("class_map")
 def unknown_symbols(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols whose magnitudes are above the largest of their class.
 
     Parameters
@@ -79,8 +122,10 @@ def unknown_symbols(
 
     Returns
     -------
-    (k,) int64 array
-        Their places, rising.
+    places : (k,) int64 array
+        Rising.
+    values : (k,) int64 array
+        The symbols there.
     """
 
     def task(start: int, stop: int) -> np.ndarray:
@@ -92,19 +137,33 @@ def unknown_symbols(
             _find_unknown(part, rows, columns, width, start, tops, room, places)
         return places[:found]
 
-    return np.concatenate(pool.run(task, symbols.size, _TILE))
+    places = np.concatenate(pool.run(task, symbols.size, _TILE))
+    return places, symbols[places].astype(np.int64)
 
 
+@twinned("class_map")
 def magnitude_sums(
-    symbols: np.ndarray, width: int, has_columns: bool
-) -> tuple[np.ndarray, np.ndarray]:
+    symbols: np.ndarray, matrices: list[tuple[int, bool]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Add up the magnitudes of the (n,) uint8 symbols of each row and of each column.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    matrices : list of (int, bool)
+        One or several widths of rows, and whether columns are added up too.
 
     Returns
     -------
-    rows : (ceil(n / width),) int64 array
-    columns : (width,) int64 array, or of no elements
+    list of (rows, columns)
+        (ceil(n / width),) int64 array, and (width,) int64 array or one of no elements.
     """
+    return [_magnitude_sums(symbols, width, columns) for width, columns in matrices]
+
+
+def _magnitude_sums(
+    symbols: np.ndarray, width: int, has_columns: bool
+) -> tuple[np.ndarray, np.ndarray]:
     rows = np.zeros(-(-symbols.size // width), np.int64)
     height = width if has_columns else 0
 

@@ -38,6 +38,15 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     return made
 
 
+def flattened(array: np.ndarray) -> np.ndarray:
+    """Return an array as (n,), contiguous, where it lies; a view where it is that already."""
+    device = device_of(array)
+    if device is None:
+        return np.ascontiguousarray(array).reshape(-1)
+    found: np.ndarray = device.flat(array)
+    return found
+
+
 def emit_prefetch(builder: Any, pointer: Any) -> None:
     """Emit a prefetch of the cache line at `pointer`: for reading, into every cache level."""
     from llvmlite import ir

@@ -3,7 +3,6 @@
 #include "scan.cuh"
 
 static const u32 LEAST_STATE = 1u << 16;
-static const int HEAD = 4 * WARP;  // bytes of the states before the words of a block
 static const int THREADS = 128;
 static const int SLOTS = 1 << 15;
 static const int SYMBOLS = 256;
@@ -42,21 +41,43 @@ struct Words {
     }
 };
 
+// One model of all symbols, whose tables are in shared memory.
+struct OneModel {
+    const u8* symbol_of;
+    const u32* pair_of;
+
+    __device__ __forceinline__ u32 of(i64) const { return 0; }
+    __device__ __forceinline__ u32 symbol(u32, u32 slot) const { return symbol_of[slot]; }
+    __device__ __forceinline__ u32 pair(u32, u32 symbol) const { return pair_of[symbol]; }
+};
+
+// One for each class, whose tables lie behind each other; all symbols have a class below 64.
+struct Classes {
+    const u8* classes;
+    const u8* symbol_of;
+    const u32* pair_of;
+    i32 log2_total;
+
+    __device__ __forceinline__ u32 of(i64 i) const { return classes[i]; }
+    __device__ __forceinline__ u32 symbol(u32 number, u32 slot) const {
+        return symbol_of[number << log2_total | slot];
+    }
+    __device__ __forceinline__ u32 pair(u32 number, u32 symbol) const {
+        return pair_of[number << 8 | symbol];
+    }
+};
+
 // `offsets` tells the bit of each run from `origin` on, and where the last ends, and `states` those
-// of the lanes before each, but for runs that begin a block of 2^18, whose states are in the data.
-// They are known and checked if `chained`; else only the first offset is, and one warp finds the
-// others. All are words: the string begins with a byte.
-extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
-    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 log2_block,
-    i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs, u8* out,
-    i64* status
+// of the 2, 8 or 32 lanes before each, but for runs that begin a block of 2^18, whose states are in
+// the data. They are known and checked if `chained`; else only the first offset is, and one warp
+// finds the others. All are words: the string begins with a byte.
+template <class Model>
+__device__ __forceinline__ void read_runs(
+    const Model& model, int lanes, const u8* data, i64 end, i64* offsets, i64 origin, u32* states,
+    i64 n, i32 log2_block, i32 log2_run, i32 chained, i32 log2_total, u8* out, i64* status
 ) {
-    __shared__ u8 symbol_of[SLOTS];
-    __shared__ u32 pair_of[SYMBOLS];
-    for (int k = threadIdx.x; k < 1 << log2_total; k += THREADS) symbol_of[k] = slots[k];
-    for (int k = threadIdx.x; k < SYMBOLS; k += THREADS) pair_of[k] = pairs[k];
-    __syncthreads();
     int lane = threadIdx.x % WARP;
+    bool active = lane < lanes;
     i64 warp = blockIdx.x * (i64)(THREADS / WARP) + threadIdx.x / WARP;
     i64 size = 1ll << log2_run, count = (n + size - 1) / size;
     i64 run = chained ? warp : 0, last = chained ? run + 1 : count;
@@ -69,23 +90,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
         int wrong = place < 0 || place > end ? BROKEN : 0;
         bool fresh = (run & inside) == 0;
         if (fresh && !wrong) {
-            if (place + HEAD > end) {
+            if (place + 4 * lanes > end) {  // the states before the words of a block
                 wrong = TRUNCATED;
             } else {
-                x = 0;
-                for (int k = 0; k < 4; ++k) x |= (u32)data[place + 4 * lane + k] << 8 * k;
-                place += HEAD;
+                if (active) {
+                    x = 0;
+                    for (int k = 0; k < 4; ++k) x |= (u32)data[place + 4 * lane + k] << 8 * k;
+                }
+                place += 4 * lanes;
                 if (__any_sync(EVERY_LANE, x < LEAST_STATE)) wrong = LOW_HEAD;
             }
-        } else if (chained && !fresh) {
-            x = states[run * WARP + lane];
+        } else if (chained && !fresh && active) {
+            x = states[run * lanes + lane];
         }
         i64 i = run * size, stop = i + size < n ? i + size : n;
         if (!wrong) words.seek(place);
-        for (; i < stop && !wrong; i += WARP) {  // the same for all lanes
-            bool some = i + lane < stop, need = false;
-            if (some) {
-                u32 slot = x & mask, symbol = symbol_of[slot], pair = pair_of[symbol];
+        u32 next = active && i + lane < stop ? model.of(i + lane) : 0;
+        for (; i < stop && !wrong; i += lanes) {  // the same for all lanes
+            bool need = false;
+            u32 number = next;  // of the model
+            if (active && i + lanes + lane < stop) next = model.of(i + lanes + lane);  // in time
+            if (active && i + lane < stop) {
+                u32 slot = x & mask, symbol = model.symbol(number, slot);
+                u32 pair = model.pair(number, symbol);
                 out[i + lane] = (u8)symbol;
                 x = (pair & 0xFFFF) * (x >> log2_total) + slot - (pair >> 16);
                 need = x < LEAST_STATE;
@@ -102,7 +129,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
         if (!wrong && whole && __any_sync(EVERY_LANE, x != LEAST_STATE)) wrong = OTHER_END;
         i64 behind = 8 * place - origin;
         if (!wrong && chained) {
-            bool other = !whole && x != states[(run + 1) * WARP + lane];  // run + 1 < count
+            // run + 1 < count
+            bool other = !whole && active && x != states[(run + 1) * lanes + lane];
             if (__any_sync(EVERY_LANE, other || behind != offsets[run + 1])) wrong = BROKEN;
         }
         if (wrong) {
@@ -111,7 +139,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
         }
         if (!chained) {
             if (lane == 0) offsets[run + 1] = behind;
-            if (!whole) states[(run + 1) * WARP + lane] = x;
+            if (!whole && active) states[(run + 1) * lanes + lane] = x;
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
+    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 log2_block,
+    i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs, u8* out,
+    i64* status
+) {
+    __shared__ u8 symbol_of[SLOTS];
+    __shared__ u32 pair_of[SYMBOLS];
+    for (int k = threadIdx.x; k < 1 << log2_total; k += THREADS) symbol_of[k] = slots[k];
+    for (int k = threadIdx.x; k < SYMBOLS; k += THREADS) pair_of[k] = pairs[k];
+    __syncthreads();
+    OneModel model = {symbol_of, pair_of};
+    read_runs(
+        model, WARP, data, end, offsets, origin, states, n, log2_block, log2_run, chained,
+        log2_total, out, status
+    );
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) read_classed(
+    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 lanes,
+    i32 log2_block, i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs,
+    const u8* classes, u8* out, i64* status
+) {
+    Classes model = {classes, slots, pairs, log2_total};
+    read_runs(
+        model, lanes, data, end, offsets, origin, states, n, log2_block, log2_run, chained,
+        log2_total, out, status
+    );
 }

@@ -170,6 +170,7 @@ def read(
     return found
 
 
+@twinned("rans_string", by="data")
 def read_range(
     tables: ReadTables,
     data: np.ndarray,

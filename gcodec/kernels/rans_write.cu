@@ -4,29 +4,32 @@
 #include "scan.cuh"
 
 static const u32 LEAST_STATE = 1u << 16;
-static const int HEAD = 2 * WARP;  // words of the states before the words of a block
 static const int THREADS = 256;
 
 // The i-th run of 2^log2_run symbols, a multiple of 32, is told by the words from its first on to
 // the end of its block, and the states before it. A slot has `room` words: one for each symbol of a
-// block, and the states. All symbols have a frequency.
-extern "C" __global__ void __launch_bounds__(WARP) write_block(
-    const u8* symbols, i64 n, i32 log2_block, i32 log2_run, i32 log2_total,
-    const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
+// block, and two for each of 2, 8 or 32 states. All symbols have a frequency; with classes they are
+// of 16 bits, the class above the symbol, and tables lie behind each other.
+template <class Symbol>
+__device__ __forceinline__ void write_states(
+    const Symbol* symbols, i64 n, i32 lanes, i32 log2_block, i32 log2_run, i32 log2_total,
+    const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words,
+    u32* snapshots
 ) {
     int lane = threadIdx.x;
+    bool active = lane < lanes;
     i64 size = 1ll << log2_block, start = blockIdx.x * size;
     i64 stop = start + size < n ? start + size : n;
     u16* end = slots + (blockIdx.x + 1) * room;  // behind the slot
     i64 used = 0;  // words, at most one for each symbol
     u32 x = LEAST_STATE, total = 1u << log2_total;
-    i64 i = (stop - 1) >> 5 << 5;  // start is a multiple of 32
-    u32 next = i + lane < stop ? symbols[i + lane] : 0;
-    for (; i >= start; i -= WARP) {
-        bool some = i + lane < stop, drop = false;
+    i64 i = (stop - 1) & ~(i64)(lanes - 1);  // start is a multiple of 32
+    u32 next = active && i + lane < stop ? symbols[i + lane] : 0;
+    for (; i >= start; i -= lanes) {
+        bool some = active && i + lane < stop, drop = false;
         u32 symbol = next;
-        if (i > start) next = symbols[i - WARP + lane];  // so that it is there in time
-        u32 pair = pairs[symbol], frequency = pair & 0xFFFF;  // 256 of each
+        if (active && i > start) next = symbols[i - lanes + lane];  // so that it is there in time
+        u32 pair = pairs[symbol], frequency = pair & 0xFFFF;  // of all that there may be
         u64 reciprocal = reciprocals[symbol];
         if (some) drop = x >> (32 - log2_total) >= frequency;
         u32 dropped = __ballot_sync(EVERY_LANE, drop);
@@ -41,14 +44,38 @@ extern "C" __global__ void __launch_bounds__(WARP) write_block(
         }
         if ((i & ((1ll << log2_run) - 1)) == 0) {
             i64 run = i >> log2_run;  // below their number
-            snapshots[run * WARP + lane] = x;
+            if (active) snapshots[run * lanes + lane] = x;
             if (lane == 0) words[run] = used;
         }
     }
-    used += HEAD;
-    end[-used + 2 * lane] = (u16)x;
-    end[-used + 2 * lane + 1] = (u16)(x >> 16);
+    used += 2 * lanes;
+    if (active) {
+        end[-used + 2 * lane] = (u16)x;
+        end[-used + 2 * lane + 1] = (u16)(x >> 16);
+    }
     if (lane == 0) sizes[blockIdx.x] = used;
+}
+
+extern "C" __global__ void __launch_bounds__(WARP) write_block(
+    const u8* symbols, i64 n, i32 log2_block, i32 log2_run, i32 log2_total,
+    const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
+) {
+    // 256 reciprocals and pairs
+    write_states(
+        symbols, n, WARP, log2_block, log2_run, log2_total, reciprocals, pairs, slots, room, sizes,
+        words, snapshots
+    );
+}
+
+extern "C" __global__ void __launch_bounds__(WARP) write_classed(
+    const u16* symbols, i64 n, i32 lanes, i32 log2_block, i32 log2_run, i32 log2_total,
+    const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
+) {
+    // 256 reciprocals and pairs of each class
+    write_states(
+        symbols, n, lanes, log2_block, log2_run, log2_total, reciprocals, pairs, slots, room, sizes,
+        words, snapshots
+    );
 }
 
 // Move the words of blocks to byte `first` of `out` and behind it, of which there are `nbytes`;

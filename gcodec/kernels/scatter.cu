@@ -1,4 +1,4 @@
-// Twin of scatter.py: few elements of an array by their positions, taken out, put, or added.
+// Twin of scatter.py: few elements of an array by their positions, taken out, replaced, put, or added.
 //
 // Positions that are not inside of the array, or do not rise where they must, raise `wrong`, and
 // nothing is read or written there.
@@ -17,6 +17,24 @@ extern "C" __global__ void __launch_bounds__(256)
         else
             atomicMax(wrong, 1u);
     }
+}
+
+template <class T>
+__device__ __forceinline__ void replace(i64 n, const i64* positions, const T* values, i64 k, T* out) {
+    for (i64 j = GCODEC_FIRST; j < k; j += GCODEC_STEP)
+        if ((u64)positions[j] < (u64)n) out[positions[j]] = values[j];
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    replace_words(i64 n, const i64* __restrict__ positions, const u32* __restrict__ values, i64 k,
+                  u32* __restrict__ out) {
+    replace(n, positions, values, k, out);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    replace_bytes(i64 n, const i64* __restrict__ positions, const u8* __restrict__ values, i64 k,
+                  u8* __restrict__ out) {
+    replace(n, positions, values, k, out);
 }
 
 __device__ __forceinline__ bool is_next(const i64* positions, i64 j, i64 n) {

@@ -1,4 +1,4 @@
-"""Few elements of an array by their positions: taken out, put among zeros, or added.
+"""Few elements of an array by their positions: taken out, replaced, put among zeros, or added.
 
 Positions are int64 and rising. They, and what is put or added, may lie on the host where the array
 is on a device. What writes goes through the array by parts that a cache holds, so
@@ -37,6 +37,12 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
 def take_to_host(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Return what `take` does on the host, wherever the values are."""
     return take(values, positions)
+
+
+@twinned("scatter")
+def replace(array: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
+    """Write (k,) values to (k,) positions of (n,) float32 or uint8 elements, all inside."""
+    array[positions] = values
 
 
 @twinned("scatter")

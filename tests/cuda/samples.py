@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
+from shim import ORDERS
 
 from gcodec.kernels.device import Device
+
+_T = TypeVar("_T")
 
 # None, few, around a warp, a word and a tile, and several tiles.
 SIZES = (0, 1, 3, 31, 33, 255, 4095, 4096, 4097, 9001)
@@ -14,6 +20,12 @@ LARGE = 1 << 18  # for one call of each kernel
 def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return sizes, and the large one for a real device and for one order of the shim."""
     return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
+
+
+def share_of(gpu: Device, every: Sequence[_T]) -> list[_T]:
+    """Return a third of what is to be tested for each order of the shim, and all for a device."""
+    order = getattr(gpu, "order", None)
+    return list(every if order is None else every[ORDERS.index(order) :: len(ORDERS)])
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

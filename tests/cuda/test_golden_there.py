@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import shim
 from golden import vector
+from samples import share_of
 
 import gcodec
 from gcodec.kernels.device import Device
@@ -17,17 +17,9 @@ THERE = {
 }
 
 
-def part_of(gpu: Device) -> dict[str, dict[str, str]]:
-    """Return a third of the vectors for each order of the shim, and all for a device."""
-    order = getattr(gpu, "order", None)
-    if order is None:
-        return THERE
-    names = sorted(THERE)[shim.ORDERS.index(order) :: len(shim.ORDERS)]
-    return {name: THERE[name] for name in names}
-
-
 def test_golden(gpu: Device) -> None:
-    for name, fields in part_of(gpu).items():
+    for name in share_of(gpu, sorted(THERE)):
+        fields = THERE[name]
         dtype, shape = fields["dtype"], vector.shape_of(fields)
         x = vector.floats(fields["grad"], dtype).reshape(shape)
         there, codec = gpu.to_device(x), gcodec.parse(fields["spec"])

@@ -58,9 +58,3 @@ def test_half_behind_the_last(gpu: Device) -> None:
     for data in (payload.data, gpu.to_device(payload.data)):
         with pytest.raises(gcodec.Corrupt, match="behind the last element"):
             codec.decode(payload._replace(data=data), 7)
-
-
-@pytest.mark.parametrize("spec", ["minifloat", "minifloat:code=planes", "minifloat:code=context"])
-def test_refused(gpu: Device, spec: str) -> None:
-    with pytest.raises(TypeError, match="takes no arrays on a CUDA device yet"):
-        gcodec.encode(gpu.to_device(sample(100)), spec)

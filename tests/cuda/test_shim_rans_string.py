@@ -110,9 +110,46 @@ def test_broken(gpu: Device) -> None:
         read(gpu, tables, data, 0, nbits, 5000, other)
 
 
-def test_models_of_classes(gpu: Device) -> None:
-    given, *model = made(100, 9)
-    with pytest.raises(TypeError, match="CUDA"):
-        rans_string.write(
-            write_tables(*model), gpu.to_device(given), 100, np.empty(0, np.uint8), lanes=8
-        )
+def classed(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return symbols, their classes, and a model for each class."""
+    random = np.random.default_rng(n)
+    classes = random.integers(0, 64, n).astype(np.uint8)
+    given = np.minimum(np.abs(random.standard_cauchy(n)) * (classes + 1) / 16, 40).astype(np.uint8)
+    frequencies = np.tile(np.arange(256) < 41, (64, 1)).astype(np.int64) * 20
+    frequencies[np.arange(64), np.arange(64) // 8] += 4096 - 41 * 20
+    return given, classes, frequencies
+
+
+@pytest.mark.parametrize("lanes", [2, 8, 32])
+@pytest.mark.parametrize("n", [1, 2, 33, 4100])
+def test_classes(gpu: Device, n: int, lanes: int) -> None:
+    given, classes, frequencies = classed(n)
+    lead, log2_run = np.arange(3, dtype=np.uint8), 9 if lanes == 32 else 18
+    tables, joined = write_tables(frequencies, 12), classes.astype(np.uint16) << 8 | given
+    data, nbits, runs = rans_string.write(tables, joined, n, lead, log2_run, lanes)
+    there = rans_string.write(tables, gpu.to_device(joined), n, lead, log2_run, lanes)
+    assert there[1] == nbits
+    assert same(gpu.to_host(there[0]), data)
+    assert np.array_equal(there[2].offsets, runs.offsets)
+    assert np.array_equal(there[2].states, runs.states)
+
+    def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        return gpu.to_device(classes[start:stop])
+
+    model, taken = read_tables(frequencies, 12), []
+    for known in (runs, None):
+        how = lambda _, part: taken.append(gpu.to_host(part)), known, False, classes_of, lanes
+        end = rans_string.read(model, there[0], 24, nbits, n, *how)
+        assert end == nbits
+        assert same(taken.pop(), given)
+    found = rans_string.index(model, there[0], 24, nbits, n, log2_run, classes_of, lanes)
+    assert np.array_equal(found.states, runs.states)
+    with pytest.raises(gcodec.Truncated):
+        rans_string.read(model, there[0], 24, nbits - 16, n, *how)
+
+
+def test_no_trellis(gpu: Device) -> None:
+    data = gpu.to_device(np.zeros(200, np.uint8))
+    tables = read_tables(np.full((128, 256), 16), 12)
+    with pytest.raises(TypeError, match="trellis=yes takes no arrays on a CUDA device"):
+        rans_string.index(tables, data, 0, 1600, 5, 18, lambda *_: data, 32, True)

@@ -80,18 +80,6 @@ def test_what_is_not_finite(gpu: Device, spec: str) -> None:
         gcodec.encode(gpu.to_device(anything(300)), spec)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    ["minifloat:code=context", "minifloat:code=planes", "ecsq:step=1"],
-)
-def test_what_has_no_kernels(gpu: Device, spec: str) -> None:
-    x = gradient(100).clip(-9, 9)
-    with pytest.raises(TypeError, match="copy them to the host first"):
-        gcodec.encode(gpu.to_device(x), spec)
-    with pytest.raises(TypeError, match="copy them to the host first"):
-        gcodec.decode(gcodec.encode(x, spec), like=gpu.to_device(x))
-
-
 def test_one_wait(gpu: Device) -> None:
     x = gpu.to_device(gradient(5000))
     if not hasattr(gpu, "fetched"):

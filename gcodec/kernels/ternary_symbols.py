@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool, ternary
+from gcodec.kernels.device import twinned
 
 FIVES = np.arange(3**ternary.TRITS).astype(np.uint8)  # bytes of five codes
 _POWERS = 3 ** np.arange(ternary.TRITS).astype(np.uint8)
@@ -12,6 +13,7 @@ _SYMBOLS = np.array([0, 2, 3], np.uint8)[FIVES[:, None] // _POWERS % 3]
 _CHUNK = 1 << 16  # bytes of five codes
 
 
+@twinned("ternary_symbols")
 def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
     """Return the symbols of n codes, five in a byte, as (n,) uint8."""
     symbols = np.empty((codes.size, ternary.TRITS), np.uint8)
@@ -23,6 +25,7 @@ def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
     return symbols.reshape(-1)[:n]
 
 
+@twinned("ternary_symbols")
 def codes_of(symbols: np.ndarray) -> np.ndarray:
     """Return the codes that (n,) uint8 symbols stand for, five in a byte."""
     codes = np.zeros(ternary.packed_nbytes(symbols.size, "base3"), np.uint8)

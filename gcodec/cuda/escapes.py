@@ -1,0 +1,52 @@
+"""Launchers of escapes.cu; see `gcodec.kernels.escapes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.cuda.listed import listed
+
+
+def symbols_from(symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find the symbols that are `least` or more."""
+    device, n = device_with(symbols), symbols.size
+    what = *_any_width(symbols), np.int64(n), np.uint32(least)
+
+    def launch(out: Any, room: np.int64) -> None:
+        device.launch("escapes", "list_from", striding_blocks(n), THREADS, *what, out, room)
+
+    return listed(device, launch)
+
+
+def are_escapes(symbols: Any, places: np.ndarray, values: np.ndarray, least: int) -> bool:
+    """Tell if the symbols at places, and no others, are `least` or more."""
+    device, n, some = device_with(symbols), symbols.size, places.size
+    counts, known = device.zeros(2, np.uint64), (symbols, np.int64(n))
+    grid = striding_blocks(n, per_thread=16)
+    device.launch("escapes", "count_escapes", grid, THREADS, *known, np.uint32(least), counts[:1])
+    told = device.to_device(places), device.to_device(values), np.int64(some)
+    grid = striding_blocks(some)
+    device.launch("escapes", "count_alike", grid, THREADS, *known, *told, counts[1:])
+    return bool((device.to_host(counts) == some).all())
+
+
+def largest(symbols: Any) -> int:
+    """Return the largest symbol."""
+    device, n = device_with(symbols), symbols.size
+    found, grid = device.zeros(1, np.uint32), striding_blocks(n, per_thread=16)
+    device.launch("escapes", "largest_symbol", grid, THREADS, symbols, np.int64(n), found)
+    return int(device.to_host(found)[0])
+
+
+def cut_off(symbols: Any, out: Any) -> None:
+    """Write symbols as uint8."""
+    n = symbols.size
+    arguments = *_any_width(symbols), np.int64(n), out
+    device_with(symbols).launch("escapes", "cut_off", striding_blocks(n), THREADS, *arguments)
+
+
+def _any_width(symbols: Any) -> tuple[Any, np.int32]:
+    return symbols.view(np.uint8), np.int32(symbols.itemsize)

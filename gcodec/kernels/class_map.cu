@@ -1,0 +1,165 @@
+// Twin of class_map.py: classes of elements, and what symbols there are of each.
+#include "counting.cuh"
+#include "listed.cuh"
+
+static const i32 CLASSES = 64, CENTRE = 64;
+static const u16 ESCAPE = 254;
+static const int THREADS = 256;
+static const i64 TILE = 4096;
+static const u32 NEAR = 16;  // symbols below it are counted in shared memory
+static const i64 SEGMENT = 4096;  // elements of a row that a warp adds up
+
+// The scales of elements in rows of `width`, those of columns only where `height` is not 0. There
+// are as many rows as elements have, and a scale for each column.
+struct Scales {
+    const u8* rows;
+    const u8* columns;
+    i64 height, width;
+};
+
+// Where an element is, and the class that it has.
+struct Place {
+    i64 row, column;
+
+    __device__ __forceinline__ Place(const Scales& of, i64 i) {
+        if (((u64)i | (u64)of.width) >> 32) row = i / of.width;
+        else row = (u32)i / (u32)of.width;
+        column = i - row * of.width;
+    }
+    __device__ __forceinline__ u32 number(const Scales& of) const {
+        i32 beside = of.height ? of.columns[column] : CENTRE;
+        return (u32)min(max(beside + of.rows[row] - CENTRE, 0), CLASSES - 1);
+    }
+    __device__ __forceinline__ void next(const Scales& of) {
+        if (++column < of.width) return;
+        column = 0;
+        ++row;
+    }
+};
+
+// The classes of `count` <= 4 elements from i on, a byte each.
+__device__ __forceinline__ u32 four_classes(const Scales& of, i64 i, int count) {
+    Place place(of, i);
+    u32 found = 0;
+    for (int k = 0; k < count; ++k) {
+        found |= place.number(of) << 8 * k;
+        place.next(of);
+    }
+    return found;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    map_classes(const u8* __restrict__ rows, const u8* __restrict__ columns, i64 height, i64 width,
+                i64 start, u8* __restrict__ out, i64 n) {
+    Scales of = {rows, columns, height, width};
+    for (i64 i = 4 * GCODEC_FIRST; i < n; i += 4 * GCODEC_STEP) {
+        int count = (int)min(n - i, (i64)4);
+        u32 found = four_classes(of, start + i, count);
+        if (count == 4 && ((u64)(out + i) & 3) == 0) *(u32*)(out + i) = found;
+        else
+            for (int k = 0; k < count; ++k) out[i + k] = (u8)(found >> 8 * k);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_symbols(const u8* __restrict__ symbols, const u8* __restrict__ rows,
+                 const u8* __restrict__ columns, i64 height, i64 width, i64 start,
+                 u16* __restrict__ out, i64 n) {
+    Scales of = {rows, columns, height, width};
+    for (i64 i = 4 * GCODEC_FIRST; i < n; i += 4 * GCODEC_STEP) {
+        int count = (int)min(n - i, (i64)4);
+        u32 found = four_classes(of, start + i, count);
+        u64 joined = 0;
+        for (int k = 0; k < count; ++k)
+            joined |= (u64)((found >> 8 * k & 255) << 8 | symbols[i + k]) << 16 * k;
+        if (count == 4 && ((u64)(out + i) & 7) == 0) *(u64*)(out + i) = joined;
+        else
+            for (int k = 0; k < count; ++k) out[i + k] = (u16)(joined >> 16 * k);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_escapes(const i64* __restrict__ places, i64 count, u16* __restrict__ out, i64 n) {
+    for (i64 j = GCODEC_FIRST; j < count; j += GCODEC_STEP)
+        if ((u64)places[j] < (u64)n) out[places[j]] = (u16)((out[places[j]] & 0xFF00) | ESCAPE);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    count_classes(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
+                  const u8* __restrict__ columns, i64 height, i64 width, i64 step,
+                  u64* __restrict__ counts) {
+    // Of each `step`-th tile; counts: 256 for each class
+    __shared__ u32 found[CLASSES * NEAR];
+    Scales of = {rows, columns, height, width};
+    for (u32 k = threadIdx.x; k < CLASSES * NEAR; k += THREADS) found[k] = 0;
+    __syncthreads();
+    for (i64 tile = blockIdx.x; tile * step * TILE < n; tile += gridDim.x) {
+        i64 first = tile * step * TILE, stop = min(first + TILE, n);
+        for (i64 row = first; row < stop; row += THREADS) {  // the same for all threads
+            i64 i = row + threadIdx.x;
+            u32 place = NOT_COUNTED;
+            if (i < stop) {
+                u32 symbol = symbols[i], number = Place(of, i).number(of);
+                if (symbol < NEAR) place = number * NEAR + symbol;
+                else atomicAdd(&counts[number << 8 | symbol], (u64)1);
+            }
+            count_place(found, place, 0, 0);
+        }
+    }
+    __syncthreads();
+    for (u32 k = threadIdx.x; k < CLASSES * NEAR; k += THREADS)
+        if (found[k]) atomicAdd(&counts[k / NEAR << 8 | k % NEAR], (u64)found[k]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    list_unknown(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
+                 const u8* __restrict__ columns, i64 height, i64 width,
+                 const u8* __restrict__ tops, u64* __restrict__ out, i64 room) {
+    // tops: of each class
+    Scales of = {rows, columns, height, width};
+    list(
+        n, out, room,
+        [&](i64 i) { return symbols[i] >> 1 > tops[Place(of, i).number(of)]; },
+        [&](i64 i) { return (u64)symbols[i]; }
+    );
+}
+
+// The sum of the magnitudes of four symbols.
+__device__ __forceinline__ u32 magnitudes(u32 four) {
+    u32 halves = four >> 1 & 0x7F7F7F7F;
+    halves = (halves & 0x00FF00FF) + (halves >> 8 & 0x00FF00FF);
+    return (halves & 0xFFFF) + (halves >> 16);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_rows(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
+    // Whole warps; sums: of each row, 0 before. A warp adds up a segment of a row at a time.
+    int lane = threadIdx.x % WARP;
+    i64 segments = (width + SEGMENT - 1) / SEGMENT, count = (n + width - 1) / width * segments;
+    for (i64 task = GCODEC_FIRST / WARP; task < count; task += GCODEC_STEP / WARP) {
+        i64 row = task / segments, first = row * width + task % segments * SEGMENT;
+        i64 stop = min(min(first + SEGMENT, (row + 1) * width), n);
+        u32 own = 0;
+        i64 aligned = min(first + (i64)(-(u64)(symbols + first) & 3), stop);
+        for (i64 i = first + lane; i < aligned; i += WARP) own += symbols[i] >> 1;
+        i64 i = aligned + 4 * lane;
+        for (; i + 4 <= stop; i += 4 * WARP) own += magnitudes(*(const u32*)(symbols + i));
+        for (; i < stop; ++i) own += symbols[i] >> 1;  // of one lane, as it is less than a word
+        for (int step = 16; step; step /= 2) own += __shfl_xor_sync(EVERY_LANE, own, step);
+        if (lane == 0 && own) atomicAdd(&sums[row], (u64)own);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_columns(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
+    // sums: of each column, 0 before. A thread has a column, or where there are few columns one of
+    // several rows; blockIdx.x tells which columns, blockIdx.y which share of the rows.
+    i64 across = min(width, (i64)THREADS), down = THREADS / across;  // elements of a step
+    if (threadIdx.x >= across * down) return;
+    i64 column = (i64)blockIdx.x * across + threadIdx.x % across;
+    if (column >= width) return;
+    i64 row = blockIdx.y * down + threadIdx.x / across, step = gridDim.y * down * width;
+    u64 own = 0;
+    for (i64 i = row * width + column; i < n; i += step) own += symbols[i] >> 1;
+    if (own) atomicAdd(&sums[column], own);
+}

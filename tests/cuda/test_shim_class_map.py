@@ -1,0 +1,135 @@
+"""Classes of elements, escapes and parts of codes on a device: as on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from samples import LARGE, gradient, same, sizes_for
+
+from gcodec.kernels import class_map, code_parts, escapes, scatter, ternary_symbols
+from gcodec.kernels.device import Device
+from gcodec.minifloats import MiniFloat
+
+# Elements, and the width of a row: one row, rows that end and that do not, narrow and wide ones.
+MATRICES = ((1, 1), (33, 33), (513, 8), (9001, 9001), (9000, 300), (9001, 97), (9001, 256))
+
+
+def symbols(n: int) -> np.ndarray:
+    """Return symbols, mostly small, some of them escapes."""
+    random = np.random.default_rng(n)
+    found = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 254).astype(np.uint8)
+    found[found == 1] = 0
+    return found
+
+
+def scales(n: int, width: int, *, columns: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return scales of rows, and of columns or none."""
+    random = np.random.default_rng([n, width])
+    rows = random.integers(0, 128, -(-n // width)).astype(np.uint8)
+    return rows, random.integers(0, 128, width if columns else 0).astype(np.uint8)
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize(("n", "width"), MATRICES)
+def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
+    of, some = (*scales(n, width, columns=columns), width), symbols(n)
+    there = gpu.to_device(some)
+    for start in (0, n // 3, n - 1):
+        wanted, found = np.empty(n - start, np.uint8), gpu.empty(n - start, np.uint8)
+        class_map.map_classes(*of, start, wanted)
+        class_map.map_classes(*of, start, found)
+        assert same(gpu.to_host(found), wanted)
+        unknown = np.arange(0, n - start, 7)
+        numbers, joined = np.empty(n - start, np.uint16), gpu.empty(n - start, np.uint16)
+        class_map.join_symbols(some[start:], *of, start, unknown, numbers)
+        class_map.join_symbols(there[start:], *of, start, unknown, joined)
+        assert same(gpu.to_host(joined), numbers)
+    for step in (1, 2, 5):
+        every = [of, (*scales(n, n, columns=False), n)]
+        counts = class_map.class_counts(some, every, step)
+        assert same(class_map.class_counts(there, every, step), counts)
+    assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])
+    for most in (1, 20, 126):  # of which many, some and few symbols are unknown
+        tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
+        wanted = class_map.unknown_symbols(some, *of, tops)
+        found = class_map.unknown_symbols(there, *of, tops)
+        assert all(same(*both) for both in zip(found, wanted, strict=True))
+
+
+def sums_agree(gpu: Device, some: np.ndarray, matrices: list[tuple[int, bool]]) -> bool:
+    """Whether sums are those of the CPU."""
+    wanted = class_map.magnitude_sums(some, matrices)
+    found = class_map.magnitude_sums(gpu.to_device(some), matrices)
+    both = zip(found, wanted, strict=True)
+    return all(same(a, b) for one, two in both for a, b in zip(one, two, strict=True))
+
+
+def test_sums_of_large_rows(gpu: Device) -> None:
+    for n in sizes_for(gpu, ()):
+        assert sums_agree(gpu, symbols(n), [(n, False), (1 << 14, True), (12, True)])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_escapes(gpu: Device, dtype: type) -> None:
+    for n in (1, 33, 9001):
+        some = symbols(n).astype(dtype) * dtype(1 if dtype == np.uint8 else 200)
+        there = gpu.to_device(some)
+        for least in (0, 2, 254, 20000):
+            if least <= np.iinfo(dtype).max:
+                wanted = escapes.symbols_from(some, least)
+                found = escapes.symbols_from(there, least)
+                assert all(same(*both) for both in zip(found, wanted, strict=True))
+        wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+        escapes.cut_off(some, wanted)
+        escapes.cut_off(there, found)
+        assert same(gpu.to_host(found), wanted)
+
+
+def test_what_symbols_are(gpu: Device) -> None:
+    for n in (1, 33, 9001):
+        some = symbols(n)
+        there, places = gpu.to_device(some), np.flatnonzero(some >= 20)
+        values, largest = some[places], some.max()
+        for given in (some, there):
+            assert escapes.largest(given) == int(largest)
+            assert escapes.are_escapes(given, places, values, 20)
+            if places.size:
+                assert not escapes.are_escapes(given, places[1:], values[1:], 20)
+                assert not escapes.are_escapes(given, places, values ^ 1, 20)
+            scatter.replace(given, places, values.astype(np.int64) // 2)
+        assert same(gpu.to_host(there), some)
+        x = gradient(n)
+        kept = gpu.to_device(x)
+        for given in (x, kept):
+            scatter.replace(given, places, gradient(places.size, 1))
+        assert same(gpu.to_host(kept), x)
+
+
+@pytest.mark.parametrize("name", ["e2m1", "e1m1", "e3m2", "e4m3", "e5m2"])
+def test_parts_of_codes(gpu: Device, name: str) -> None:
+    fmt = MiniFloat(name)
+    for n in (1, 32, 999):
+        each = np.random.default_rng(n).integers(0, 1 << fmt.width, n).astype(np.uint8)
+        codes = each
+        if fmt.width <= 4:
+            padded = np.append(each, np.zeros(n % 2, np.uint8))
+            codes = padded[::2] << np.uint8(4) | padded[1::2]
+        for change in ("signs last", "exponents", "planes"):
+            wanted = code_parts.parts_of(codes, n, fmt, change)
+            found = code_parts.parts_of(gpu.to_device(codes), n, fmt, change)
+            assert same(gpu.to_host(found), wanted)
+        last = code_parts.parts_of(codes, n, fmt, "signs last")
+        first = code_parts.changed(gpu.to_device(last), fmt, "signs first")
+        assert same(gpu.to_host(first), each)
+        assert same(code_parts.changed(last, fmt, "signs first"), each)
+
+
+def test_ternary_symbols(gpu: Device) -> None:
+    for n in (0, 1, 4, 5, 999, LARGE // 64):
+        trits = np.random.default_rng(n).integers(0, 3, n).astype(np.uint8)
+        wanted = trits + (trits > 0).astype(np.uint8)
+        codes = ternary_symbols.codes_of(wanted)
+        found = ternary_symbols.codes_of(gpu.to_device(wanted))
+        assert same(gpu.to_host(found), codes)
+        assert same(gpu.to_host(ternary_symbols.symbols_of(found, n)), wanted)
+        assert same(ternary_symbols.symbols_of(codes, n), wanted)
