@@ -196,7 +196,7 @@ class Codec(Hooks):
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
         self._check_device(payload.data)
-        if self.symbols_on_host:
+        if payload.codec.symbols_on_host:
             payload = payload._replace(data=host(payload.data))
         device = device_of(payload.data)
         data = device.flat(payload.data) if device else np.ascontiguousarray(payload.data)

@@ -40,11 +40,14 @@ from gcodec.fields.packed import lookup, packed, signs
 from gcodec.fields.positions import positions as positions_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.index_strings import IndexString
-from gcodec.kernels import arithmetic, convert, sent_codes
+from gcodec.kernels import arithmetic, convert, scatter, sent_codes
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dequantize import LEVELS_2BIT, dequantize
-from gcodec.kernels.pack import check_length, check_padding, packer, unpack_fields
+from gcodec.kernels.device import beside, device_of
+from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.pack import check_length, check_padding, pack_fields, packer, unpack_fields
 from gcodec.kernels.reduce import sum_squares
+from gcodec.kernels.sent_codes import turned
 from gcodec.kernels.threshold import (
     TWO_BIT,
     check_codes_2bit,
@@ -104,6 +107,7 @@ class MXNet2Bit(Codec):
         What the positions of a sparse form are coded in; ``"auto"``: whichever is shortest.
     """
 
+    has_twins = True
     uses_shape = True
 
     threshold: float | str = param(
@@ -157,9 +161,9 @@ class MXNet2Bit(Codec):
         return None if self.form == "dense" else index_strings.seek_blocks(self.index)
 
     @property
-    def on_device(self) -> bool:
-        """Whether the form is dense."""
-        return self.form == "dense"
+    def symbols_on_host(self) -> bool:  # type: ignore[override]
+        """Whether the form is sparse, so that few are sent."""
+        return self.form == "sparse"
 
     @property
     def _level(self) -> np.float32:
@@ -221,14 +225,14 @@ class MXNet2Bit(Codec):
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out.size)
         level = self._of(symbols)._level
-        dequantize(symbols.codes, LEVELS_2BIT, level, out)
+        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out.size)
         level = self._of(symbols)._level_in(dtype)
-        dequantize(symbols.codes, LEVELS_2BIT, level, out, add=scale)
+        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add=scale)
 
     def _check_size(self, symbols: TwoBitSymbols, n: int) -> None:
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
@@ -257,7 +261,7 @@ class MXNet2Bit(Codec):
         """Write the payload of ``form=context``, if it has fewer bits than a limit."""
         self._check_size(symbols, symbols.n)
         codes = unpack_fields(symbols.codes, symbols.n, TWO_BIT)
-        given = _turned(codes), symbols.shape or (symbols.n,), BitString()
+        given = turned(codes), symbols.shape or (symbols.n,), BitString()
         if limit is None:
             return symbol_strings.write(*given)
         return symbol_strings.write_shorter(*given, limit)
@@ -270,16 +274,27 @@ class MXNet2Bit(Codec):
             return string.read(ignore, None, bits_follow=True)
         raise ParameterError("nbits: the bytes of form=sparse do not tell it; give it as nbits=…")
 
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if self.form != "sparse" or out is None or device_of(out) is None:
+            return super()._decode(payload, n, out)
+        scatter.put(out, *self._decode_sparse(payload, n))
+        return out
+
     def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:
         if self.form == "sparse":
             positions, signs = self._sent(payload, n)
             codes = sent_codes.codes_of(positions, signs, n)
             return self._symbols(codes, float(self.threshold), n)
         if self.form == "context":
-            string, codes = self._classed_string(payload, n), np.zeros(TWO_BIT.nbytes(n), np.uint8)
+            string = self._classed_string(payload, n)
+            codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
+            codes[:] = 0
 
             def take(at: int, part: np.ndarray) -> None:
-                packer(2, True)(_turned(part), codes[at // 4 : -(-(at + part.size) // 4)], False)
+                if device_of(part) is not None:  # which has room for all
+                    codes[:] = pack_fields(turned(part), TWO_BIT)
+                    return
+                packer(2, True)(turned(part), codes[at // 4 : -(-(at + part.size) // 4)], False)
 
             string.read(take, payload.seek)
             return self._symbols(codes, float(self.threshold), n)
@@ -329,9 +344,3 @@ class MXNet2Bit(Codec):
         if symbols.threshold == self.threshold:
             return self
         return self.replaced(threshold=symbols.threshold)
-
-
-def _turned(codes: np.ndarray) -> np.ndarray:
-    """Return symbols for codes, or codes for symbols: 2 and 3, which are t and −t in these."""
-    found: np.ndarray = codes ^ (codes >> np.uint8(1))
-    return found

@@ -36,9 +36,14 @@ def joined(exponents: Any, data: Any, fmt: MiniFloat) -> Any:
     return out
 
 
-def _mapped(codes: Any, together: int, fmt: MiniFloat, change: Change, out: Any) -> Any:
+def launch_map(codes: Any, together: int, table: np.ndarray, out: Any) -> Any:
+    """Launch what makes other bytes of codes, of which one or two are in a byte; return these."""
     device, n = device_with(codes), out.size
-    table = device.to_device(code_parts.changed(np.arange(256).astype(np.uint8), fmt, change))
-    arguments = codes, np.int32(together), np.int64(n), table, out
+    arguments = codes, np.int32(together), np.int64(n), device.to_device(table), out
     device.launch("code_parts", "map_codes", striding_blocks(n), THREADS, *arguments)
     return out
+
+
+def _mapped(codes: Any, together: int, fmt: MiniFloat, change: Change, out: Any) -> Any:
+    table = code_parts.changed(np.arange(256).astype(np.uint8), fmt, change)
+    return launch_map(codes, together, table, out)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.threshold import TWO_BIT
 from gcodec.kernels.words import count_ones, leading_zeros, swapped
@@ -15,6 +16,7 @@ _SENT = 0xAAAAAAAA  # upper bits of the 16 codes of a word
 _WORD = 16  # codes
 
 
+@twinned("sent_codes")
 def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the codes that are sent.
 
@@ -28,6 +30,8 @@ def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Rising.
     signs : (ceil(k / 8),) uint8 array
         A bit for each, the first highest: 1 where it is negative.
+
+    Both are on the host, wherever the codes are.
     """
     words = np.require(codes, requirements=["C", "A"]).view(np.uint32)
     positions = np.empty(int(_count(words)), np.int64)
@@ -41,6 +45,13 @@ def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
     codes = np.zeros(TWO_BIT.nbytes(n), np.uint8)
     _place_codes(positions, signs, codes)
     return codes
+
+
+@twinned("sent_codes")
+def turned(codes: np.ndarray) -> np.ndarray:
+    """Return (n,) symbols for codes, or codes for symbols: 2 and 3 are t and −t in these."""
+    found: np.ndarray = codes ^ (codes >> np.uint8(1))
+    return found
 
 
 @inline

@@ -9,7 +9,7 @@ import pytest
 from samples import same
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.kernels.device import Device, host
 
 
 def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> bytes:
@@ -59,4 +59,4 @@ def refused_alike(gpu: Device, frame: bytes, flips: list[int]) -> None:
                 known.codec.decode(there, known.shape)
             assert str(raised.value) == str(error)
         else:
-            assert same(gpu.to_host(known.codec.decode(there, known.shape)), wanted)
+            assert same(host(known.codec.decode(there, known.shape)), wanted)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, refused_alike
-from samples import LARGE, SIZES, anything, gradient, same
+from samples import LARGE, SIZES, anything, gradient, same, share_of
 
 import gcodec
-from gcodec.kernels import threshold
+from gcodec.kernels import sent_codes, threshold
 from gcodec.kernels.device import Device
 
 THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
@@ -44,7 +44,28 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
         assert same(gpu.to_host(kept), residual)
 
 
+def test_sent_codes(gpu: Device) -> None:
+    for n in (0, 1, 33, 9001):
+        for cut in (np.float32(2), np.float32(2.0**-126)):  # few, and most
+            codes = threshold.quantize_2bit(gradient(n), cut)
+            wanted, found = sent_codes.sent(codes), sent_codes.sent(gpu.to_device(codes))
+            assert all(same(*both) for both in zip(found, wanted, strict=True))
+    every = np.array([0, 2, 3], np.uint8)
+    assert same(gpu.to_host(sent_codes.turned(gpu.to_device(every))), sent_codes.turned(every))
+
+
 SPECS = ("mxnet-2bit", "mxnet-2bit:threshold=auto", "mxnet-2bit:threshold=1e-3,server=yes")
+FORMS = ("mxnet-2bit:form=sparse", "mxnet-2bit:form=sparse,index=rans,threshold=auto")
+FORMS += ("mxnet-2bit:form=context", "mxnet-2bit:form=auto,index=auto,threshold=2")
+
+
+def test_forms(gpu: Device) -> None:
+    for spec in share_of(gpu, [*FORMS, FORMS[2], FORMS[0]]):
+        for n in (0, 1, 1000):
+            frame = frames_agree(gpu, spec, np.clip(gradient(n), -100, 100))
+            refused_alike(gpu, frame, [1, 2, 100, 200, -1, -2, -9, -30])
+        frames_agree(gpu, spec, np.clip(gradient(100), -9, 9).astype(np.float16))
+        feedback_agrees(gpu, spec, [np.clip(gradient(500, k), -9, 9) for k in range(3)])
 
 
 @pytest.mark.parametrize("spec", [*SPECS, "mxnet-1bit", "mxnet-1bit:threshold=0.1"])
@@ -70,12 +91,3 @@ def test_many(gpu: Device, spec: str) -> None:
 def test_nan_stays(gpu: Device) -> None:
     steps = [anything(500, k) for k in range(2)]
     feedback_agrees(gpu, "mxnet-2bit", steps, nonfinite="propagate")
-
-
-def test_what_is_not_there(gpu: Device) -> None:
-    x = gradient(100)
-    there = gpu.to_device(x)
-    with pytest.raises(TypeError, match="takes no arrays on a CUDA device yet: copy them"):
-        gcodec.encode(there, "mxnet-2bit:form=sparse")
-    with pytest.raises(TypeError, match="takes no arrays on a CUDA device yet: copy them"):
-        gcodec.decode(gcodec.encode(x, "mxnet-2bit:form=sparse"), like=there)
