@@ -3,27 +3,23 @@
 M of (m, k) values is told by P of (r, m) and Q of (r, k): its rows are columns of what is
 usually written, so that M is about PᵀQ. One step makes P = orthonormal(Q·Mᵀ), then Q = P·M.
 
-Which order a matrix product adds in is up to the library and the processor. So what is multiplied
-here are integers: of M up to 2^24, of factors up to 2^16, times powers of two; no more than 2^13
-products are added at a time, so all sums are exact in float64, in any order.
+Products are those of integers, times powers of two; see `kernels.products`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import size_of
-from gcodec.kernels import philox, pool
-from gcodec.kernels.reduce import fold
+from gcodec.kernels import philox, products
+from gcodec.kernels.memory import flattened
+from gcodec.kernels.products import FACTOR_NBITS, VALUE_NBITS
+from gcodec.kernels.reduce import fold, max_abs_bits
 
 STREAM = 2  # of random bits
 
-_VALUE_NBITS, _FACTOR_NBITS = 24, 16
-_SUM = 1 << 53 - _VALUE_NBITS - _FACTOR_NBITS  # products that are added at a time
-_BLOCK = 1 << 18  # values that become float64 at a time
 _PRODUCT = 1 << 15  # values that are decoded at a time
 _DEPENDENT = 2.0**-40  # of a square: what is left of a row that is one of those before
 
@@ -69,27 +65,21 @@ def start(seed: int, rank: int, k: int) -> np.ndarray:
 def fixed(rows: np.ndarray) -> Fixed:
     """Round (r, m) finite float64 numbers to 16 bits and a sign, half to even."""
     _, exponents = np.frexp(np.abs(rows).max(axis=1, initial=0, keepdims=True))
-    units = np.ldexp(1.0, exponents - _FACTOR_NBITS)
+    units = np.ldexp(1.0, exponents - FACTOR_NBITS)
     return Fixed(np.rint(rows / units) + 0.0, units)  # without −0
 
 
 def times_transposed(matrix: np.ndarray, q: Fixed) -> np.ndarray:
     """Return Q·Mᵀ, (r, m) float64, of (m, k) finite float32 values."""
-    made = np.zeros((matrix.shape[0], len(q.units)))
-    unit, turned = _unit(matrix), np.ascontiguousarray(q.integers.T)
-    for rows, columns, block in _blocks(matrix, unit):
-        made[rows] += block @ turned[columns]
-    found: np.ndarray = np.ascontiguousarray(made.T) * (q.units * unit)
+    unit = _unit(matrix)
+    found: np.ndarray = products.along_rows(matrix, unit, q.integers) * (q.units * unit)
     return found
 
 
 def times(matrix: np.ndarray, p: Fixed) -> np.ndarray:
     """Return P·M, (r, k) float64, of (m, k) finite float32 values."""
-    made = np.zeros((matrix.shape[1], len(p.units)))
-    unit, turned = _unit(matrix), np.ascontiguousarray(p.integers.T)
-    for rows, columns, block in _blocks(matrix, unit):
-        made[columns] += block.T @ turned[rows]
-    found: np.ndarray = np.ascontiguousarray(made.T) * (p.units * unit)
+    unit = _unit(matrix)
+    found: np.ndarray = products.along_columns(matrix, unit, p.integers) * (p.units * unit)
     return found
 
 
@@ -125,30 +115,6 @@ def errors_of_ranks(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
     return errors
 
 
-def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
-    """Set (m·k,) float32 `out` to PᵀQ: products, and sums in the order of rows, each rounded.
-
-    Of (r, m) and (r, k) float32 arrays, r being 1 at least.
-    """
-    m, k = p.shape[1], q.shape[1]
-    matrix = out.reshape(m, k)
-    step = max(_PRODUCT // max(k, 1), 1)
-
-    def task(first: int, behind: int) -> None:
-        scratch = np.empty((step, k), np.float32)
-        for at in range(first // k, behind // k, step):
-            part = matrix[at : min(at + step, behind // k)]
-            for j in range(len(p)):
-                factor = p[j, at : at + len(part), np.newaxis]
-                if j == 0:
-                    np.multiply(factor, q[j], out=part)
-                else:
-                    part += np.multiply(factor, q[j], out=scratch[: len(part)])
-
-    with np.errstate(all="ignore"):
-        pool.run(task, m * k, k)
-
-
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
     largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
@@ -158,7 +124,7 @@ def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     for at in range(0, p.shape[1], step):
         part = p[:, at : at + step]
         made = np.empty(part.shape[1] * q.shape[1], np.float32)
-        put_product(part, q, made)
+        products.put_product(part, q, made)
         if not np.isfinite(made).all():
             return True
     return False
@@ -166,21 +132,6 @@ def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
 
 def _unit(matrix: np.ndarray) -> float:
     """Return what integers count, of which the largest value has as many as are exact."""
-    largest = max(float(matrix.max(initial=0)), -float(matrix.min(initial=0)))
-    _, exponent = np.frexp(largest)
-    return float(np.ldexp(1.0, int(exponent) - _VALUE_NBITS))
-
-
-def _blocks(matrix: np.ndarray, unit: float) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """Cut a matrix, whatever is added up, into blocks of integers; each overwrites the last."""
-    m, k = matrix.shape
-    width = min(k, _SUM)
-    height = min(max(_BLOCK // max(width, 1), 1), _SUM)
-    room = np.empty((height, width))
-    for row in range(0, m, height):
-        for column in range(0, k, width):
-            rows, columns = slice(row, row + height), slice(column, column + width)
-            some = matrix[rows, columns]
-            block = room[: some.shape[0], : some.shape[1]]
-            np.multiply(some, 1 / unit, out=block, dtype=np.float64)
-            yield rows, columns, np.rint(block, out=block)
+    bits = max_abs_bits(flattened(matrix)) if matrix.size else 0
+    _, exponent = np.frexp(float(np.array([bits], np.uint32).view(np.float32)[0]))
+    return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))

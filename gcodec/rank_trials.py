@@ -95,7 +95,7 @@ def _may_have(x: np.ndarray, error: float, seed: int, rank: int) -> bool:
     if not rank:
         return False
     matrix = _matrix(x)
-    some = matrix[:: max(len(matrix) // (_ROWS * rank), 1)]
+    some = np.ascontiguousarray(matrix[:: max(len(matrix) // (_ROWS * rank), 1)])
     if len(some) == len(matrix) or not some.any():
         return True
     return bool(low_rank.errors_of_ranks(some, rank, seed)[-1] <= _HOPE * error)

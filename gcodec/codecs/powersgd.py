@@ -31,8 +31,10 @@ from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk, numbers
+from gcodec.kernels.device import host, placed
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
+from gcodec.kernels.products import put_product
 from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import Integer
 from gcodec.params import param
@@ -68,6 +70,8 @@ class PowerSGD(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
+    symbols_on_host = True
     takes_all_finite = False  # the norm of a column may pass float32
     uses_prior = True
     uses_shape = True
@@ -86,7 +90,7 @@ class PowerSGD(Codec):
         sizes = self._sizes(values.size)
         if sizes is None:
             bits = aligned_empty(values.size, np.uint32)
-            bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
+            bits[:] = host(values.view(np.uint32))  # symbols outlive the caller's array
             return PowerSGDSymbols(0, bits)
         matrix = values.reshape(sizes)
         q = low_rank.fixed(self._start(sizes, seed, prior))
@@ -113,9 +117,9 @@ class PowerSGD(Codec):
     def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
         sizes = self._checked_sizes(symbols, out.size)
         if sizes is None:
-            out.view(np.uint32)[:] = symbols.bits
+            out.view(np.uint32)[:] = placed(symbols.bits, out)
         else:
-            low_rank.put_product(*self._factors(symbols, sizes), out)
+            put_product(*self._factors(symbols, sizes), out)
 
     def _checked_sizes(self, symbols: PowerSGDSymbols, n: int) -> tuple[int, int] | None:
         sizes = self._sizes(n)
@@ -161,7 +165,7 @@ class PowerSGD(Codec):
         rows = slice(start // sizes[1], -(-stop // sizes[1]))
         out = empty_like_shape((rows.stop - rows.start) * sizes[1] if stop > start else 0)
         if stop > start:
-            low_rank.put_product(p[:, rows], q, out)
+            put_product(p[:, rows], q, out)
         return out[start - first : stop - first].copy()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:

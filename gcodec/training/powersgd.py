@@ -12,6 +12,7 @@ from gcodec.arrays import size_of
 from gcodec.errors import ParameterError
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
+from gcodec.kernels.products import put_product
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.seeds import derive_seed
 from gcodec.training import state
@@ -119,8 +120,8 @@ class PowerSGD:
     ) -> np.ndarray:
         """Keep what the factors of this worker leave out; return the mean."""
         mean, mine = (aligned_empty(matrix.size, np.float32) for _ in range(2))
-        low_rank.put_product(factors.p, factors.own, mine)
-        low_rank.put_product(factors.p, factors.q, mean)
+        put_product(factors.p, factors.own, mine)
+        put_product(factors.p, factors.q, mean)
         self._residual[name] = matrix.reshape(shape) - mine.reshape(shape)
         self._start[name] = factors.q
         return mean.reshape(shape)

@@ -212,7 +212,7 @@ def test_a_shell_without_a_twin() -> None:
                 shell(there.to_device(x))
 
 
-@pytest.mark.parametrize("spec", ["ecsq:trellis=yes", "powersgd"])
+@pytest.mark.parametrize("spec", ["ecsq:trellis=yes"])
 def test_codecs_that_stay_on_the_host(spec: str) -> None:
     x = gradient(64).reshape(8, 8).clip(-9, 9)
     codec = gcodec.parse(spec)
