@@ -134,7 +134,7 @@ class RandomK(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
         if not all_finite(values):
             raise nonfinite_error(values)
-        positions = draw(values.size, self._sent(values.size), seed)
+        positions = draw(values.size, self._sent(values.size), seed, values)
         return self._rounded(scatter.take_to_host(values, positions), values.size, seed)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
@@ -150,7 +150,7 @@ class RandomK(Codec):
         # Only what is sent is quantised, and changes once the residual holds u.
         check_corrected(tensor.values, residual, decay)
         n = residual.size
-        positions = draw(n, self._sent(n), seed)
+        positions = draw(n, self._sent(n), seed, residual)
         x = scatter.take_to_host(tensor.values, positions)
         error = scatter.take_to_host(residual, positions)
         values = arithmetic.corrected(x, error, decay)
@@ -166,22 +166,24 @@ class RandomK(Codec):
     # --- dequantise
 
     def _dequantize(self, symbols: RandomKSymbols, out: np.ndarray) -> None:
-        scatter.put(out, *self._elements(symbols, out.size))
+        scatter.put(out, *self._elements(symbols, out.size, out))
 
     def _dequantize_add(
         self, symbols: RandomKSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        positions, values = self._elements(symbols, out.size)
+        positions, values = self._elements(symbols, out.size, out)
         scatter.add(out, positions, convert.round_to(values, dtype), scale)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the (k,) int64 positions, rising, and the (k,) float32 values of a message."""
         return self._elements(self._unpack(payload, n), n)
 
-    def _elements(self, symbols: RandomKSymbols, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _elements(
+        self, symbols: RandomKSymbols, n: int, beside: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         self._require(symbols.n == n, n)
         values = self._values(symbols.values, n)
-        return draw(n, values.size, symbols.seed), values
+        return draw(n, values.size, symbols.seed, beside), values
 
     def _values(self, found: SparseValues, n: int) -> np.ndarray:
         """Return the decoded values that are sent of n, infinite where they pass float32."""

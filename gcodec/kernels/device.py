@@ -299,7 +299,7 @@ def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[
 
         @functools.wraps(function)
         def shell(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            array = args[at] if at < len(args) else kwargs[by]
+            array = args[at] if at < len(args) else kwargs.get(by)
             if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.philox import SELECTION, words
 from gcodec.kernels.words import high_product, trailing_zeros
@@ -18,7 +19,8 @@ _MOST = 1 << 18  # draws at a time
 _WORD = 64
 
 
-def draw(n: int, k: int, seed: int) -> np.ndarray:
+@twinned("draw", by="beside")
+def draw(n: int, k: int, seed: int, beside: np.ndarray | None = None) -> np.ndarray:
     """Draw k of n positions.
 
     Parameters
@@ -27,6 +29,8 @@ def draw(n: int, k: int, seed: int) -> np.ndarray:
         0 <= k <= n < 2^63.
     seed : int
         From 0 to 2**64 - 1.
+    beside : array, optional
+        On whose device positions are drawn, and lie, if it is on one.
 
     Returns
     -------

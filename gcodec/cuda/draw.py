@@ -1,0 +1,42 @@
+"""Launchers of draw.cu; see `gcodec.kernels.draw`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.bit_list import bits_before, blocks
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.kernels.device import Device
+
+_SPARE = 10  # bits by which it is unlikely that something is missing
+
+
+def draw(n: int, k: int, seed: int, beside: Any = None) -> Any:
+    """Draw k of n positions."""
+    device, others = device_with(beside), 2 * k > n
+    words, count = -(-n // 32), n - k if others else k
+    marks = device.zeros(words, np.uint32)
+    _mark(device, n, count, seed, marks)
+    given = marks, np.int64(words), np.int64(n), np.int32(others)
+    before = bits_before(device, "draw", "count_marks", words, *given)
+    out = device.empty(k, np.int64)
+    arguments = *given, before, out, np.int64(k)
+    device.launch("draw", "list_marks", blocks(words), THREADS, *arguments)
+    return out
+
+
+def _mark(device: Device, n: int, count: int, seed: int, marks: Any) -> None:
+    """Mark as many different draws."""
+    state, missing = device.zeros(3, np.uint64), count
+    while missing:
+        # Of draws that are missing, about the share count / n is drawn again.
+        rounds = 1 + math.ceil((math.log2(missing) + _SPARE) / math.log2(n / count))
+        for _ in range(rounds):
+            arguments = np.uint64(seed), np.uint64(n), np.int64(count), state
+            grid = striding_blocks(-(-missing // 2) + 1)
+            device.launch("draw", "mark_draws", grid, THREADS, *arguments, marks)
+            device.launch("draw", "go_on", 1, 1, np.int64(count), state)
+        missing = count - int(device.to_host(state)[0])
