@@ -69,16 +69,19 @@ def fixed(rows: np.ndarray) -> Fixed:
     return Fixed(np.rint(rows / units) + 0.0, units)  # without −0
 
 
-def times_transposed(matrix: np.ndarray, q: Fixed) -> np.ndarray:
-    """Return Q·Mᵀ, (r, m) float64, of (m, k) finite float32 values."""
-    unit = _unit(matrix)
+def times_transposed(matrix: np.ndarray, q: Fixed, top: int | None = None) -> np.ndarray:
+    """Return Q·Mᵀ, (r, m) float64, of (m, k) finite float32 values.
+
+    `top` has the bits of the largest magnitude, where these are known.
+    """
+    unit = _unit(matrix, top)
     found: np.ndarray = products.along_rows(matrix, unit, q.integers) * (q.units * unit)
     return found
 
 
-def times(matrix: np.ndarray, p: Fixed) -> np.ndarray:
-    """Return P·M, (r, k) float64, of (m, k) finite float32 values."""
-    unit = _unit(matrix)
+def times(matrix: np.ndarray, p: Fixed, top: int | None = None) -> np.ndarray:
+    """Return P·M, (r, k) float64; see `times_transposed`."""
+    unit = _unit(matrix, top)
     found: np.ndarray = products.along_columns(matrix, unit, p.integers) * (p.units * unit)
     return found
 
@@ -130,8 +133,8 @@ def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     return False
 
 
-def _unit(matrix: np.ndarray) -> float:
+def _unit(matrix: np.ndarray, top: int | None) -> float:
     """Return what integers count, of which the largest value has as many as are exact."""
-    bits = max_abs_bits(flattened(matrix)) if matrix.size else 0
+    bits = max_abs_bits(flattened(matrix)) if top is None else top
     _, exponent = np.frexp(float(np.array([bits], np.uint32).view(np.float32)[0]))
     return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))

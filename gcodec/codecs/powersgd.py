@@ -35,7 +35,7 @@ from gcodec.kernels.device import host, placed
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
 from gcodec.kernels.products import put_product
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.reduce import INFINITY_BITS, all_finite, max_abs_bits
 from gcodec.kinds import Integer
 from gcodec.params import param
 from gcodec.payload import Payload
@@ -85,7 +85,8 @@ class PowerSGD(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
-        if not all_finite(values):
+        top = max_abs_bits(values)
+        if top >= INFINITY_BITS:
             raise nonfinite_error(values)
         sizes = self._sizes(values.size)
         if sizes is None:
@@ -94,9 +95,10 @@ class PowerSGD(Codec):
             return PowerSGDSymbols(0, bits)
         matrix = values.reshape(sizes)
         q = low_rank.fixed(self._start(sizes, seed, prior))
-        p = low_rank.fixed(low_rank.orthonormal(low_rank.times_transposed(matrix, q)))
+        p = low_rank.fixed(low_rank.orthonormal(low_rank.times_transposed(matrix, q, top)))
         with np.errstate(over="ignore"):
-            factors = [part.astype(np.float32) for part in (p.values, low_rank.times(matrix, p))]
+            both = p.values, low_rank.times(matrix, p, top)
+            factors = [part.astype(np.float32) for part in both]
         if not np.isfinite(factors[1]).all() or low_rank.passes_float32(*factors):
             raise ParameterError("x: must not pass float32 when it is decoded")
         made = np.concatenate([part.reshape(-1) for part in factors])
