@@ -12,7 +12,7 @@ import abc
 import contextlib
 import functools
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -322,6 +322,11 @@ def no_twin(what: str) -> TypeError:
         f"{what} takes no arrays on a CUDA device yet: copy them to the host first, as in "
         "cupy.asnumpy(x) or x.cpu()"
     )
+
+
+def has_cupy() -> bool:
+    """Whether CuPy is installed."""
+    return "cupy" in sys.modules or importlib.util.find_spec("cupy") is not None
 
 
 def _cupy() -> Any:

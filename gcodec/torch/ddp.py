@@ -20,10 +20,12 @@ import torch.distributed as dist
 
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
+from gcodec.kernels.device import has_cupy, host
 from gcodec.kinds import check_between
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Part
 from gcodec.torch.settings import Settings
+from gcodec.views import on_device, working_on
 
 _ROOM = 64  # bytes beyond an eighth more than last time, before a second collective is needed
 _OWN = ("iteration", "rank", "size")  # keys of a state_dict that are not of `Feedback`
@@ -156,7 +158,7 @@ class DdpState:
         """Return a copy of what is still unsent of a parameter; see `gcodec.Feedback.residual`."""
         if self._coder.feedback is None:
             raise ParameterError("feedback=False: nothing is kept")
-        return torch.from_numpy(self._coder.feedback.residual(name).copy())
+        return torch.from_numpy(host(self._coder.feedback.residual(name)).copy())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return this rank's residuals and counts, copied; each rank saves its own.
@@ -277,22 +279,38 @@ class DdpState:
         names: Sequence[str],
         iteration: int,
     ) -> None:
-        host = flat.to("cpu", torch.float32)  # itself, where it is that already
-        start = flat.storage_offset()
-        parts = []
-        for gradient, name in zip(gradients, names, strict=True):
-            at = gradient.storage_offset() - start + host.storage_offset()
-            values = host.as_strided(gradient.shape, gradient.stride(), at).numpy()
-            parts.append(Part(name, values, self.settings.codec(name, values.shape)))
-        message = self._coder.encode(parts, iteration)
-        messages = self._wires.all_gather(message, self._room.get(names[0], 0))
-        self._coder.average(parts, messages)
+        codecs = [
+            self.settings.codec(name, tuple(gradient.shape))
+            for gradient, name in zip(gradients, names, strict=True)
+        ]
+        there = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
+        wide = flat.to(flat.device if there else "cpu", torch.float32)  # itself, if it is that
+        with working_on(wide):
+            start, pairs, parts = flat.storage_offset() - wide.storage_offset(), [], []
+            for gradient, name, codec in zip(gradients, names, codecs, strict=True):
+                at = gradient.storage_offset() - start
+                place = wide.as_strided(gradient.shape, gradient.stride(), at)
+                values = place.contiguous() if there else place  # itself, if it is that
+                found = on_device(values, name) if there else None
+                parts.append(Part(name, values.numpy() if found is None else found[0], codec))
+                pairs.append((place, values))
+            message = self._coder.encode(parts, iteration)
+            messages = self._wires.all_gather(message, self._room.get(names[0], 0))
+            self._coder.average(parts, messages)
         sizes = np.array([len(other) for other in messages])
         self._room[names[0]] = int(sizes.max() * 9 // 8) + _ROOM
         self.sent_nbytes += len(message)
         self.received_nbytes += int(sizes.sum()) - len(message)
-        if host is not flat:
-            flat.copy_(host)
+        for place, values in pairs:
+            if values is not place:
+                place.copy_(values)
+        if wide is not flat:
+            flat.copy_(wide)
+
+
+def _works_there(flat: torch.Tensor) -> bool:
+    """Whether kernels can work where a bucket lies; else it is copied to the host."""
+    return bool(flat.is_cuda) and has_cupy()
 
 
 class _Names:

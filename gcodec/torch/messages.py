@@ -21,7 +21,9 @@ from gcodec.coding import encode
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Memory
 from gcodec.frame import Frame
-from gcodec.kernels.reduce import all_finite, all_finite_corrected
+from gcodec.kernels.device import beside
+from gcodec.kernels.memory import empty_beside, flattened
+from gcodec.kernels.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
@@ -39,7 +41,8 @@ class Part(NamedTuple):
     ----------
     name : str
     values : float32 array
-        Read by `BucketCoder.encode`, and written by `BucketCoder.average`.
+        Read by `BucketCoder.encode`, and written by `BucketCoder.average`. On a device it must be
+        contiguous, as must those of all parts, and codecs must work there.
     codec : Codec or None
         None: sent dense, and exact.
     """
@@ -73,7 +76,7 @@ class BucketCoder:
         frames: list[bytes] = []
         dense = [part.values.reshape(-1) for part in parts if part.codec is None]
         if dense:
-            frames.append(encode(np.concatenate(dense), _DENSE, nonfinite="propagate"))
+            frames.append(encode(_joined(dense), _DENSE, nonfinite="propagate"))
         for name, values, codec in parts:
             if codec is None:
                 continue
@@ -92,7 +95,7 @@ class BucketCoder:
         """
         coded = [part for part in parts if part.codec is not None]
         dense = [part for part in parts if part.codec is None]
-        total = np.zeros(sum(part.values.size for part in dense), np.float32)
+        total = _zeros([part.values for part in dense])
         for part in coded:
             part.values[...] = 0
         scale = 1 / len(messages)
@@ -134,7 +137,7 @@ class BucketCoder:
     def _encode_one(
         self, name: str, values: np.ndarray, codec: Codec, step: int
     ) -> tuple[int, bytes]:
-        if not values.any():
+        if not max_abs_bits(flattened(values)):
             return _NOTHING, b""
         try:
             return _CODED, self._code(name, values, codec, step)
@@ -159,13 +162,31 @@ class BucketCoder:
             return all_finite(flat)
         if known.residual is None or known.residual.shape != values.shape:
             return all_finite(flat)
-        residual = known.residual.reshape(-1)
+        residual = beside(known.residual, flat).reshape(-1)
         return all_finite_corrected(flat, residual, np.float32(self.feedback.decay))
 
     def _restore(self, names: set[str] | dict[str, Memory]) -> None:
         for name in names:
             if self.feedback is not None and name in self._before:
                 self.feedback.restore(name, self._before[name])
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return (n,) float32 arrays end to end, where the first one lies."""
+    made = empty_beside(sum(array.size for array in arrays), np.float32, arrays[0])
+    at = 0
+    for array in arrays:
+        made[at : at + array.size] = array
+        at += array.size
+    return made
+
+
+def _zeros(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return as many float32 zeros as there are elements, where the first array lies."""
+    first = arrays[0] if arrays else None
+    made = empty_beside(sum(array.size for array in arrays), np.float32, first)
+    made[:] = 0
+    return made
 
 
 def _read(message: bytes, count: int) -> tuple[bytes, Iterator[Frame]]:

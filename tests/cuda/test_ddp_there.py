@@ -1,0 +1,89 @@
+"""The hook for DDP with gradients on a device: the messages and means of those on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import gradient
+from shim import ShimArray, ShimDevice
+
+from gcodec.kernels.device import Device
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+if not dist.is_available():
+    pytest.skip("torch has no distributed", allow_module_level=True)
+
+from gcodec.torch import ddp, ddp_hook  # noqa: E402
+
+SHAPES = ((40, 30), (7,), (2, 3, 4, 5), (30, 20))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One rank."""
+    store = Path(tmp_path_factory.mktemp("store")) / "file"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def bucket(step: int, dtype: Any, room: np.ndarray) -> tuple[Any, list[Any]]:
+    """Return a flat tensor in some memory, and the gradients in it, one of another layout."""
+    sizes = [int(np.prod(shape)) for shape in SHAPES]
+    values = torch.from_numpy(gradient(sum(sizes), step).clip(-9, 9)).to(dtype)
+    flat = torch.from_numpy(room).view(dtype)[: values.numel()].copy_(values)
+    parts = [part.view(shape) for part, shape in zip(flat.split(sizes), SHAPES, strict=True)]
+    strides = torch.empty(SHAPES[2]).to(memory_format=torch.channels_last).stride()
+    parts[2] = flat.as_strided(SHAPES[2], strides, parts[2].storage_offset())
+    return flat, parts
+
+
+def hooked(codec: str) -> Any:
+    return ddp_hook(codec, min_numel=10, start_iter=0, seed=3)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("codec", ["sign", "topk:ratio=0.1", "ecsq:step=0.1", "ecsq:trellis=yes"])
+def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(gpu, ShimDevice):
+        pytest.skip("only the shim shares memory with tensors of the host")
+    here, there, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
+    taken: list[Any] = []
+
+    def on_device(x: Any, name: str) -> tuple[Any, str]:
+        """Take a tensor as one of the device; that it lies elsewhere is no matter to the shim."""
+        made = gpu.to_device(x.numpy())
+        taken.append((made, x))
+        return made, "float32"
+
+    average = there._coder.average
+
+    def averaged(*args: Any) -> None:
+        average(*args)
+        for made, x in taken:  # as if the memory were the same
+            x.copy_(torch.from_numpy(gpu.to_host(made)))
+        taken.clear()
+
+    for step in range(2):
+        room = np.empty(4 * 2000, np.uint8)
+        flat, parts = bucket(step, dtype, room)
+        here._average(flat, parts, names, step)
+        wanted = flat.clone()
+        flat, parts = bucket(step, dtype, room)
+        with monkeypatch.context() as patch:
+            patch.setattr(ddp, "_works_there", lambda _: True)
+            patch.setattr(ddp, "on_device", on_device)
+            patch.setattr(there._coder, "average", averaged)
+            there._average(flat, parts, names, step)
+        assert torch.equal(flat, wanted)
+        assert here.sent_nbytes == there.sent_nbytes
+    states = here.state_dict(), there.state_dict()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    residual = there._coder.feedback.residual("a")
+    assert isinstance(residual, ShimArray) == (codec != "ecsq:trellis=yes")
+    assert torch.equal(there.residual("a"), here.residual("a"))
