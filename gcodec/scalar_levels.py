@@ -14,11 +14,11 @@ from gcodec.contexts import models, strings
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.arithmetic import add_scaled
-from gcodec.kernels.escapes import symbols_from
+from gcodec.kernels.escapes import elements_from, symbols_from
 from gcodec.kernels.memory import aligned_copy, empty_beside
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE, Errors
-from gcodec.kernels.scatter import replace, take_to_host
+from gcodec.kernels.scatter import replace
 
 _MINUS_ZERO = 0x80000000
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
@@ -224,8 +224,8 @@ def _beyond(
     """Return the symbols, not cut off, of what escapes."""
     if not errors.escapes:
         return np.empty(0, np.int64)
-    places, _ = symbols_from(symbols, ESCAPE)
-    classes, some = scales.classes_at(places), take_to_host(x, places)
+    places, some = elements_from(x, symbols, ESCAPE)
+    classes = scales.classes_at(places)
     found = scalar_quantize.rated_magnitudes(some, step, classes)
     folded: np.ndarray = 2 * found + (some < 0)
     return folded

@@ -32,13 +32,14 @@ from gcodec.kernels import lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host
-from gcodec.kernels.escapes import are_escapes
+from gcodec.kernels.escapes import are_right
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rans_runs import LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import ReadTables
 from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
+from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
@@ -89,13 +90,11 @@ def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
     """
     if len(every) == 1:
         return Scales.of(symbols, every[0])
-
     found = Scales.all_of(symbols, every)
     sizes = []
     for scales, counts in zip(found, models.class_counts(symbols, found, SAMPLE), strict=True):
         coded = int(class_tables.statics_nbits(counts).min())
-        nbits = coded * symbols.size * times // int(counts.sum()) + scales.nbits(times)
-        sizes.append(nbits)
+        sizes.append(coded * symbols.size * times // int(counts.sum()) + scales.nbits(times))
     return found[sizes.index(min(sizes))]
 
 
@@ -251,7 +250,14 @@ class ContextString(NamedTuple):
         rans_string.refuse_short(n, end - found.first, found.lanes)
         return found._replace(data=data, end=end)
 
-    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+    def read(
+        self,
+        take: Take,
+        seek: SeekTable | None,
+        *,
+        bits_follow: bool = False,
+        largest: int = ESCAPE,
+    ) -> int:
         """Read all symbols; return the bit behind them.
 
         Parameters
@@ -263,6 +269,8 @@ class ContextString(NamedTuple):
             Blocks are then read side by side, and must be so.
         bits_follow : bool
             Whether the string may end before `end`.
+        largest : int
+            Of all symbols that there may be, but for escapes.
 
         Raises
         ------
@@ -271,7 +279,7 @@ class ContextString(NamedTuple):
         if seek is not None and not bits_follow:
             seek.must_cover(self.end - self.first)
         runs = _runs(seek)
-        how = self._checked(take), runs, bits_follow
+        how = self._checked(take, largest), runs, bits_follow
         return rans_string.read(*self._where(), *how, *self._models())
 
     def read_range(self, start: int, stop: int, take: Take, seek: SeekTable | None) -> None:
@@ -290,8 +298,8 @@ class ContextString(NamedTuple):
             runs = None  # No path is known within a run of the trellis.
         rans_string.read_range(*where, self._checked(take), runs, *self._models())
 
-    def _checked(self, take: Take) -> Take:
-        """Return a `take` that checks that exceptions, and no others, are escapes."""
+    def _checked(self, take: Take, largest: int = ESCAPE) -> Take:
+        """Return a `take` that checks that exceptions, and no others, are escapes; and sizes."""
         places, beside = self.exceptions
         coded_as = models.escapes(beside, self.with_trellis)
         least = models.least_escape(self.with_trellis)
@@ -301,8 +309,11 @@ class ContextString(NamedTuple):
                 turns, symbols = symbols, np.empty_like(symbols)
                 lane_order.from_turns(turns, self.lanes, symbols)
             here = self.exceptions.within(at, at + symbols.size)
-            if not are_escapes(symbols, places[here] - at, coded_as[here], least):
+            alike, small = are_right(symbols, places[here] - at, coded_as[here], least, largest)
+            if not alike:
                 raise Corrupt("an escape is no exception, or an exception no escape")
+            if not small:
+                raise Corrupt(f"a symbol is above {largest}")
             take(at, symbols)
 
         return taken

@@ -16,7 +16,6 @@ from gcodec.contexts.strings import ContextString, Plan, Take
 from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import placed
-from gcodec.kernels.escapes import largest
 from gcodec.kernels.scatter import replace
 from gcodec.seek import SeekTable
 
@@ -122,11 +121,9 @@ class SymbolString(NamedTuple):
         def taken(at: int, symbols: np.ndarray) -> None:
             some = exceptions.within(at, at + symbols.size)
             replace(symbols, exceptions.places[some] - at, exceptions.symbols[some])
-            if largest(symbols) > self.largest:
-                raise Corrupt(f"a symbol is above {self.largest}")
             take(at, symbols)
 
-        return self.string.read(taken, seek, bits_follow=bits_follow)
+        return self.string.read(taken, seek, bits_follow=bits_follow, largest=self.largest)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""

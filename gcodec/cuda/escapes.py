@@ -21,16 +21,31 @@ def symbols_from(symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
     return listed(device, launch)
 
 
-def are_escapes(symbols: Any, places: np.ndarray, values: np.ndarray, least: int) -> bool:
-    """Tell if the symbols at places, and no others, are `least` or more."""
+def elements_from(x: Any, symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find the elements whose symbols are `least` or more."""
+    device, n = device_with(symbols), symbols.size
+    what = x.view(np.uint32), symbols, np.int64(n), np.uint32(least)
+
+    def launch(out: Any, room: np.int64) -> None:
+        device.launch("escapes", "list_elements", striding_blocks(n), THREADS, *what, out, room)
+
+    places, bits = listed(device, launch)
+    return places, bits.astype(np.uint32).view(np.float32)
+
+
+def are_right(
+    symbols: Any, places: np.ndarray, values: np.ndarray, least: int, most: int
+) -> tuple[bool, bool]:
+    """Tell if escapes are those at places, and if others are at most so large."""
     device, n, some = device_with(symbols), symbols.size, places.size
-    counts, known = device.zeros(2, np.uint64), (symbols, np.int64(n))
-    grid = striding_blocks(n, per_thread=16)
-    device.launch("escapes", "count_escapes", grid, THREADS, *known, np.uint32(least), counts[:1])
+    counts, known = device.zeros(3, np.uint64), (symbols, np.int64(n))
+    bounds, grid = (np.uint32(least), np.uint32(most)), striding_blocks(n, per_thread=16)
+    device.launch("escapes", "count_escapes", grid, THREADS, *known, *bounds, counts[:2])
     told = device.to_device(places), device.to_device(values), np.int64(some)
     grid = striding_blocks(some)
-    device.launch("escapes", "count_alike", grid, THREADS, *known, *told, counts[1:])
-    return bool((device.to_host(counts) == some).all())
+    device.launch("escapes", "count_alike", grid, THREADS, *known, *told, counts[2:])
+    count, above, alike = device.to_host(counts).tolist()
+    return count == alike == some, above == 0
 
 
 def largest(symbols: Any) -> int:

@@ -21,12 +21,30 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    count_escapes(const u8* __restrict__ symbols, i64 n, u32 least, u64* __restrict__ count) {
-    // Whole warps
-    i64 own = 0;
-    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) own += symbols[i] >= least;
-    for (int step = 16; step; step /= 2) own += __shfl_xor_sync(EVERY_LANE, own, step);
-    if (threadIdx.x % WARP == 0 && own) atomicAdd(count, (u64)own);
+    list_elements(const u32* __restrict__ x, const u8* __restrict__ symbols, i64 n, u32 least,
+                  u64* __restrict__ out, i64 room) {
+    list(
+        n, out, room, [&](i64 i) { return symbols[i] >= least; },
+        [&](i64 i) { return (u64)x[i]; }
+    );
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    count_escapes(const u8* __restrict__ symbols, i64 n, u32 least, u32 most,
+                  u64* __restrict__ counts) {
+    // Whole warps; counts: of escapes, and of others above `most`
+    i64 own = 0, above = 0;
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        own += symbols[i] >= least;
+        above += symbols[i] < least && symbols[i] > most;
+    }
+    for (int step = 16; step; step /= 2) {
+        own += __shfl_xor_sync(EVERY_LANE, own, step);
+        above += __shfl_xor_sync(EVERY_LANE, above, step);
+    }
+    if (threadIdx.x % WARP != 0) return;
+    if (own) atomicAdd(counts, (u64)own);
+    if (above) atomicAdd(counts + 1, (u64)above);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -27,8 +27,24 @@ def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarra
 
 
 @twinned("escapes")
-def are_escapes(symbols: np.ndarray, places: np.ndarray, values: np.ndarray, least: int) -> bool:
-    """Tell if of (n,) uint8 symbols those at places, and no others, are `least` or more.
+def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find the (n,) float32 elements whose uint8 symbols are `least` or more.
+
+    Returns
+    -------
+    places : (k,) int64 array
+        Rising.
+    elements : (k,) float32 array
+    """
+    places = np.flatnonzero(symbols >= least)
+    return places, x[places]
+
+
+@twinned("escapes")
+def are_right(
+    symbols: np.ndarray, places: np.ndarray, values: np.ndarray, least: int, most: int
+) -> tuple[bool, bool]:
+    """Look at (n,) uint8 symbols.
 
     Parameters
     ----------
@@ -38,9 +54,20 @@ def are_escapes(symbols: np.ndarray, places: np.ndarray, values: np.ndarray, lea
     values : (k,) uint8 array
         What symbols must be there.
     least : int
+        Of escapes.
+    most : int
+        The largest that others may be.
+
+    Returns
+    -------
+    bool
+        Whether symbols at places, and no others, are escapes, and those that they must be.
+    bool
+        Whether there is no other above `most`.
     """
-    alike: bool = (symbols[places] == values).all()
-    return alike and np.count_nonzero(symbols >= least) == places.size
+    count = np.count_nonzero(symbols >= least)
+    alike = count == places.size and bool((symbols[places] == values).all())
+    return alike, most >= least - 1 or np.count_nonzero(symbols > most) == count
 
 
 @twinned("escapes")

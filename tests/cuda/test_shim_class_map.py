@@ -92,14 +92,20 @@ def test_what_symbols_are(gpu: Device) -> None:
         values, largest = some[places], some.max()
         for given in (some, there):
             assert escapes.largest(given) == int(largest)
-            assert escapes.are_escapes(given, places, values, 20)
+            below = some[some < 20].max(initial=0)
+            for most in {19, int(below), max(int(below) - 1, 0)}:
+                told = escapes.are_right(given, places, values, 20, most)
+                assert told == (True, below <= most)
             if places.size:
-                assert not escapes.are_escapes(given, places[1:], values[1:], 20)
-                assert not escapes.are_escapes(given, places, values ^ 1, 20)
+                assert not escapes.are_right(given, places[1:], values[1:], 20, 30)[0]
+                assert not escapes.are_right(given, places, values ^ 1, 20, 30)[0]
             scatter.replace(given, places, values.astype(np.int64) // 2)
         assert same(gpu.to_host(there), some)
         x = gradient(n)
         kept = gpu.to_device(x)
+        wanted = escapes.elements_from(x, some, 9)
+        found = escapes.elements_from(kept, there, 9)
+        assert all(same(*both) for both in zip(found, wanted, strict=True))
         for given in (x, kept):
             scatter.replace(given, places, gradient(places.size, 1))
         assert same(gpu.to_host(kept), x)
