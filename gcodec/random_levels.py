@@ -16,7 +16,7 @@ from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kinds import binary32
-from gcodec.scalar_levels import Levels, largest, middle
+from gcodec.scalar_levels import Habits, Levels, largest, middle
 
 _CHUNK = 1 << 18
 _COARSE = (
@@ -28,6 +28,10 @@ class AtRandom(NamedTuple):
     """Levels at random, unbiased; see `scalar_levels.Way`."""
 
     seed: int
+
+    def habits(self) -> Habits:
+        """Return what helps the search of a step."""
+        return Habits(self)
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Do nothing: what is at random has errors that no scale changes."""

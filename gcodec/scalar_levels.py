@@ -6,7 +6,7 @@ these the ones that are sent; see `kernels.scalar_quantize`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -77,8 +77,35 @@ def nothing(n: int, beside: np.ndarray) -> Levels:
     return Levels(0.0, middle(), symbols, np.empty(0, np.int64), None)
 
 
+class Habits(NamedTuple):
+    """What helps the search of a step.
+
+    Attributes
+    ----------
+    rough : Way
+        A quicker one, to begin with.
+    ahead, ahead_of_bits : float
+        By about how many octaves steps of the same error, and of as many bits, are larger than
+        those of `rough`.
+    close : float
+        Octaves within which scales may be held.
+    same : float
+        And within which they are as good as those of the step itself.
+    """
+
+    rough: Way
+    ahead: float = 0.0
+    ahead_of_bits: float = 0.0
+    close: float = 0.25
+    same: float = 0.06
+    back: float = 0.0
+
+
 class Way(Protocol):
     """How levels are found."""
+
+    def habits(self) -> Habits:
+        """Return what helps the search of a step."""
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Take scales of this step for these values at other steps too.
@@ -99,18 +126,24 @@ class Way(Protocol):
         """Return about how many bits the string takes."""
 
 
-class Kept:
-    """Levels that a search of bits and error finds, the last ones kept; see `Way`."""
+_By = TypeVar("_By")
+
+
+class Kept(Generic[_By]):
+    """Levels that a search of bits and error finds, the last ones kept; see `Way`.
+
+    They are found by what a step leads to: scales, and maybe more.
+    """
 
     halves: ClassVar[int] = 1  # that a step has, where errors are counted in parts of one
 
     def __init__(self) -> None:
         self._last: tuple[Any, Levels, Errors] | None = None
-        self._held: tuple[Any, Scales] | None = None
+        self._held: tuple[Any, _By] | None = None
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Take scales of this step at other steps too."""
-        self._last, self._held = None, ((x.size, matrix), scales_at(x, step, matrix))
+        self._last, self._held = None, ((x.size, matrix), self.prepare(x, step, matrix))
 
     def release(self) -> None:
         """Take scales of each step again."""
@@ -141,26 +174,38 @@ class Kept:
         key = x.size, step, matrix  # of a tensor, and of some of its rows
         if self._last is None or self._last[0] != key:
             if self._held is not None and self._held[0] == (x.size, matrix):
-                scales = self._held[1]
+                by = self._held[1]
             else:
-                scales = scales_at(x, step, matrix)
-            self._last = key, *self.find(x, step, scales)
+                by = self.prepare(x, step, matrix)
+            self._last = key, *self.find(x, step, by)
         return self._last[1:]
 
-    def find(self, x: np.ndarray, step: float, scales: Scales) -> tuple[Levels, Errors]:
+    def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> _By:
+        """Return what levels of a step are found by."""
+        raise NotImplementedError
+
+    def find(self, x: np.ndarray, step: float, by: _By) -> tuple[Levels, Errors]:
         """Find levels, and what they leave over."""
         raise NotImplementedError
 
 
-class Nearest(Kept):
+class Nearest(Kept[Scales]):
     """Levels that are best for bits and error of each element alone; see `Way`."""
 
-    def find(self, x: np.ndarray, step: float, scales: Scales) -> tuple[Levels, Errors]:
+    def habits(self) -> Habits:
+        """Return what helps the search of a step."""
+        return Habits(self)
+
+    def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Scales:
+        """Return the scales of plain levels."""
+        return scales_at(x, step, matrix)
+
+    def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[Levels, Errors]:
         """Find levels, and what they leave over, in steps."""
         size, symbols = np.float32(step), empty_beside(x.size, np.uint8, x)
-        errors = scalar_quantize.rated_levels(x, size, scales.classes, symbols)
-        beyond = _beyond(x, size, symbols, scales, errors)
-        return Levels(step, centroids_of(errors), symbols, beyond, scales), errors
+        errors = scalar_quantize.rated_levels(x, size, by.classes, symbols)
+        beyond = _beyond(x, size, symbols, by, errors)
+        return Levels(step, centroids_of(errors), symbols, beyond, by), errors
 
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:

@@ -29,8 +29,6 @@ _LAPLACE = 2.8  # bits of a Laplace value in units of 2 to the mean exponent, lo
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
-_CLOSE = 0.25  # octaves within which scales may be held
-_SAME = 0.06  # and within which they are as good as those of the step itself
 _MOST_HELD = 2  # times that they are found
 _APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
 _LEAST = 2.0**-149  # of float32
@@ -107,22 +105,23 @@ class Target:
             Where no step reaches it.
         """
 
-        def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+        def trial(way: Way, values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
             # Of some rows too: most of the energy may be in few others, but not of what is left.
             norm = self._power * values.size
 
             def off(octave: float) -> float:
                 size = self._size(octave)
-                squares = self.way.squares(values, size, matrix)
+                squares = way.squares(values, size, matrix)
                 return math.log2(max(squares * size**2 / norm, _NONE) / (_SURE * target))
 
             return off
 
         first = math.log2(math.sqrt(12 * target * self._power))
         bounds = _octaves(self._top)
-        met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, 1, start)
+        ahead = self.way.habits().ahead
+        met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, ahead, start)
         if met is None:
-            reached = target * 2 ** trial(self.x, matrix)(bounds[0])
+            reached = target * 2 ** trial(self.way, self.x, matrix)(bounds[0])
             raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
         return self._size(met.at) / self.lift, matrix
 
@@ -132,9 +131,9 @@ class Target:
         See `step_for_error`.
         """
 
-        def trial(values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+        def trial(way: Way, values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
             def off(finer: float) -> float:
-                nbits = self.way.nbits(values, self._size(-finer), matrix)
+                nbits = way.nbits(values, self._size(-finer), matrix)
                 return math.log2(nbits / (target * values.size))
 
             return off
@@ -145,10 +144,12 @@ class Target:
         top = float(exponents.mean()) if exponents.size else math.log2(self._top)
         first = target - top - _LAPLACE
         least, most = _octaves(self._top)
-        met, matrix = self._search(trial, first, 1 / target, (-most, -least), -1, start)
+        ahead = -self.way.habits().ahead_of_bits
+        bounds = -most, -least
+        met, matrix = self._search(trial, first, 1 / target, bounds, ahead, start, -1)
         if met is None or (met.at == -least and met.off < -_TOLERANCE):
             end, off = (-most, "at least") if met is None else (-least, "at most")
-            reached = target * 2 ** trial(self.x, matrix)(end)
+            reached = target * 2 ** trial(self.way, self.x, matrix)(end)
             raise ParameterError.of("bits", target, f"{off} {reached:.3g} for this tensor")
         return self._size(-met.at) / self.lift, matrix
 
@@ -158,29 +159,32 @@ class Target:
 
     def _search(
         self,
-        trial: Callable[[np.ndarray, Matrix], Callable[[float], float]],
+        trial: Callable[[Way, np.ndarray, Matrix], Callable[[float], float]],
         first: float,
         slope: float,
         bounds: tuple[float, float],
-        sign: int,
+        ahead: float,
         start: Start | None,
+        sign: int = 1,
     ) -> tuple[Met | None, Matrix]:
         """Search on some rows, and from there on all; the sign is that of the step's octave."""
-        x, way = self.x, self.way
+        x, way, habits = self.x, self.way, self.way.habits()
 
         def roughly(values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
-            way.release()
-            return search(trial(values, matrix), first, slope, _ROUGHLY, bounds, _APART)
+            habits.rough.release()
+            of = trial(habits.rough, values, matrix)
+            met = search(of, first - ahead, slope, _ROUGHLY, bounds, _APART)
+            return met._replace(at=met.at + ahead) if met else None
 
         def closely(matrix: Matrix, first: float, slope: float) -> Met | None:
             for _ in range(_MOST_HELD):
                 way.hold(x, self._size(sign * first), matrix)
-                met = search(trial(x, matrix), first, slope, _TOLERANCE, bounds)
-                if met is None or abs(met.at - first) > _CLOSE:
+                met = search(trial(way, x, matrix), first, slope, _TOLERANCE, bounds)
+                if met is None or abs(met.at - first) > habits.close:
                     return None
-                if abs(met.at - first) <= _SAME:
+                if abs(met.at - first) <= habits.same:
                     break
-                first, slope = met.at, met.slope
+                first, slope = met.at - habits.back * (met.at - first), met.slope
             return met
 
         if start is not None:
@@ -199,9 +203,9 @@ class Target:
         if found is not None and (met := closely(matrix, found.at, found.slope)):
             return met, matrix
         way.release()
-        if found is None:
-            return None, matrix
-        return search(trial(x, matrix), found.at, found.slope, _TOLERANCE, bounds), matrix
+        if found is not None:
+            first, slope = found.at, found.slope
+        return search(trial(way, x, matrix), first, slope, _TOLERANCE, bounds), matrix
 
 
 def _octaves(top: float) -> tuple[float, float]:

@@ -2,54 +2,120 @@
 
 Plain levels tell scales, states that take turns, and which static table is likely. What the best
 path costs by that table, on some runs of the tensor, tells the table and the centroids by which
-levels are found: the best path again, on all runs. A bit is worth 0.12 of the square of a step.
+levels are found next; after some rounds, on all runs. A table and the path that is best by it draw
+each other to fewer bits, and so do scales, which are moved where that pays. A bit is worth 0.12 of
+the square of a step.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gcodec import scalar_levels
-from gcodec.contexts import strings, trellis_tables
+from gcodec.contexts import class_tables, scale_fit, strings, trellis_tables
+from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.models import ByClass
-from gcodec.contexts.scales import Scales
+from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
 from gcodec.kernels import scalar_quantize, trellis_search
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.scalar_quantize import Errors
 from gcodec.kernels.trellis import ODD
-from gcodec.scalar_levels import CENTRE, Kept, Levels
+from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest
 
 _WORTH = 0.48  # of a bit, in squares of half a step
 _SAMPLE = 1 << 18  # elements, about, that tell the table
+_ROUNDS = 3
+# Octaves; see `scalar_levels.Habits`.
+_AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
+_CLOSE, _SAME, _BACK = 0.6, 0.15, 0.4
 
 
-class Best(Kept):
+class Setting(NamedTuple):
+    """By what a path is searched.
+
+    Attributes
+    ----------
+    scales : Scales
+    lanes : int
+        States that take turns.
+    table : TrellisTable
+    moved : (3,) float32 array
+        How far from the levels 1, 2, and those above, points lie, in halves of a step.
+    """
+
+    scales: Scales
+    lanes: int
+    table: TrellisTable
+    moved: np.ndarray
+
+
+class Best(Kept[Setting]):
     """Levels on the best path; see `scalar_levels.Way`."""
 
     halves = 2
 
-    def find(self, x: np.ndarray, step: float, scales: Scales) -> tuple[Levels, Errors]:
+    def habits(self) -> Habits:
+        """Return what helps the search of a step."""
+        return Habits(Nearest(), _AHEAD, _AHEAD_OF_BITS, _CLOSE, _SAME, _BACK)
+
+    def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Setting:
+        """Find by what the path of this step is searched, from what is held if there is."""
+        held = self._held[1] if self._held and self._held[0] == (x.size, matrix) else None
+        return tuned(x, step, scalar_levels.scales_at(x, step, matrix), held)
+
+    def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
         """Find levels, and what they leave over, in halves of a step."""
-        return best(x, step, scales)
+        return best(x, step, by)
 
 
-def best(
-    x: np.ndarray, step: float, scales: Scales, start: TrellisTable | None = None, passes: int = 1
-) -> tuple[Levels, Errors]:
-    """Quantise (n,) float32 values, n > 0, by scales of plain levels.
+def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = None) -> Setting:
+    """Return by what (n,) float32 values, n > 0, are quantised.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    step : float
+    scales : Scales
+        Of plain levels.
+    start : Setting, optional
+        Of a step near this one: a round is enough.
+    """
+    symbols, every = aligned_empty(x.size, np.uint8), max(1, x.size // _SAMPLE)
+    scalar_quantize.plain_levels(x, np.float32(step), symbols)
+    plan = strings.plan(symbols, scales)
+    assert isinstance(plan.table, ClassTable)
+    costs = class_tables.costs(plan.table.frequencies)[:, ::2]
+    scales = scale_fit.refined(symbols, scales, costs)
+    lanes = strings.lanes_of(plan.nbits)
+    if start is None:
+        table = trellis_tables.static_for(ByClass(symbols, scales).counts(_SAMPLE))
+        found = Setting(scales, lanes, table, np.zeros(3, np.float32))
+    else:
+        found = start._replace(scales=scales, lanes=lanes)
+    for _ in range(_ROUNDS if start is None else 1):
+        errors = _search(x, step, found, every, symbols)
+        if every == 1:
+            costs = found.table.magnitude_costs()
+            found = found._replace(scales=scale_fit.refined(symbols, found.scales, costs))
+        next_table = strings.plan(symbols, found.scales, _SAMPLE, found.lanes).table
+        assert isinstance(next_table, TrellisTable)
+        found = found._replace(table=next_table, moved=_moved(errors))
+    return found
+
+
+def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
+    """Quantise (n,) float32 values, n > 0.
 
     Parameters
     ----------
     x : (n,) float32 array
     step : float
         Above 0: the distance of the points of one quantiser.
-    scales : Scales
-    start : TrellisTable, optional
-        By which the path is first searched.
-    passes : int
-        In which the table is found.
+    by : Setting
 
     Returns
     -------
@@ -57,27 +123,30 @@ def best(
     errors : Errors
         In halves of a step.
     """
-    size, symbols = np.float32(step), aligned_empty(x.size, np.uint8)
-    scalar_quantize.plain_levels(x, size, symbols)
-    lanes = strings.lanes_of(strings.plan(symbols, scales).nbits)
-    table = start or trellis_tables.static_for(ByClass(symbols, scales).counts(_SAMPLE))
-    factor, moved = scalar_quantize.inverse(np.float32(size / 2)), np.zeros(3, np.float32)
-    sparse = max(1, x.size // _SAMPLE)
-    for last in (*[False] * passes, True):
-        every = 1 if last else sparse
-        costs = (table.costs() * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
-        told = x, factor, scales.classes, costs, moved, lanes
-        trellis_search.best_levels(*told, every, symbols)
-        errors = trellis_search.errors_of(x, factor, every, symbols)
-        centroids = scalar_levels.centroids_of(errors)
-        moved = ((centroids.astype(np.int64) - CENTRE) / 256).astype(np.float32)
-        if not last:
-            found = strings.plan(symbols, scales, _SAMPLE, lanes).table
-            assert isinstance(found, TrellisTable)
-            table = found
+    symbols = aligned_empty(x.size, np.uint8)
+    errors = _search(x, step, by, 1, symbols)
     places = np.flatnonzero(symbols >= ODD)
-    beyond = trellis_search.beyond(x[places], factor, symbols[places])
+    beyond = trellis_search.beyond(x[places], _factor(step), symbols[places])
     # The nearest level to what escapes may have a symbol, though no model has it.
     known = beyond < ODD
     symbols[places[known]] = beyond[known]
-    return Levels(step, centroids, symbols, beyond[~known], scales, lanes), errors
+    centroids = scalar_levels.centroids_of(errors)
+    return Levels(step, centroids, symbols, beyond[~known], by.scales, by.lanes), errors
+
+
+def _search(x: np.ndarray, step: float, by: Setting, every: int, symbols: np.ndarray) -> Errors:
+    """Find symbols, of one in `every` runs; return what they leave over, in halves of a step."""
+    costs = (by.table.costs() * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
+    told = x, _factor(step), by.scales.classes, costs, by.moved, by.lanes
+    trellis_search.best_levels(*told, every, symbols)
+    return trellis_search.errors_of(x, _factor(step), every, symbols)
+
+
+def _factor(step: float) -> np.float32:
+    return scalar_quantize.inverse(np.float32(np.float32(step) / 2))
+
+
+def _moved(errors: Errors) -> np.ndarray:
+    centroids = scalar_levels.centroids_of(errors).astype(np.int64)
+    found: np.ndarray = ((centroids - CENTRE) / 256).astype(np.float32)
+    return found

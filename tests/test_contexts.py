@@ -9,9 +9,10 @@ from gcodec import Corrupt, FormatError, Truncated
 from gcodec.contexts import class_tables, scale_lists, strings
 from gcodec.contexts.class_tables import SENT, TOTAL, ClassTable
 from gcodec.contexts.exceptions import Exceptions
+from gcodec.contexts.scale_fit import refined
 from gcodec.contexts.scales import ONE, Matrix, Scales, matrices
 from gcodec.contexts.strings import ContextString
-from gcodec.kernels import class_map
+from gcodec.kernels import class_map, scale_fit
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
@@ -77,6 +78,40 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         counts = class_map.class_counts(symbols, [scales.arrays], 1)
         both = classes_of(scales, n) * 256 + symbols
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (300, 50), (2000,), (64, 8, 3, 3)], ids=str)
+def test_scales_move_to_where_symbols_cost_less(shape: tuple[int, ...]) -> None:
+    symbols = levels_of(shape)
+    n, sizes = symbols.size, symbols >> 1
+    for matrix in matrices(shape):
+        before = Scales.of(symbols, matrix)
+        costs = class_tables.costs(strings.plan(symbols, before).table.frequencies)[:, ::2]
+        short = (costs >> 16).astype(np.int32)
+        columns = before.columns if matrix.group else np.full(matrix.width, CENTRE, np.uint8)
+        row, column = np.arange(n) // matrix.width, np.arange(n) % matrix.width
+        told = symbols, before.rows, columns, short, matrix.quantum
+        found = scale_fit.row_costs(*told), scale_fit.column_costs(*told)
+        for k, shift in enumerate(matrix.quantum * np.arange(-2, 3)):
+            sums = before.rows[row].astype(np.int64) + columns[column] - CENTRE + shift
+            each = short[np.clip(sums, 0, CLASSES - 1), sizes]
+            for place, totals in zip((row, column), found, strict=True):
+                np.testing.assert_array_equal(totals[:, k], np.bincount(place, each))
+        after = refined(symbols, before, costs)
+        assert after.told.quantum % matrix.quantum == 0
+        assert ((after.rows == 0) == (before.rows == 0)).all()
+        if matrix.group:
+            assert ((after.columns == 0) == (before.columns == 0)).all()
+            each = np.repeat(after.columns[:: matrix.group], matrix.group)[: matrix.width]
+            np.testing.assert_array_equal(after.columns, each)
+        paid = [int(short[classes_of(of, n), sizes].sum()) >> 12 for of in (before, after)]
+        assert paid[1] + after.nbits() <= 1.01 * (paid[0] + before.nbits())
+
+
+def test_few_symbols_keep_their_scales() -> None:
+    symbols = levels_of((30, 34))
+    scales = Scales.of(symbols, Matrix(34, 1))
+    assert refined(symbols, scales, np.zeros((CLASSES, 128), np.int64)) is scales
 
 
 def test_matrices() -> None:

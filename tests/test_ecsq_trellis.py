@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,6 +185,24 @@ def test_bits_are_met() -> None:
     for x, target in ((matrix(300, 200), 0.5), (matrix(100, 70), 3.0)):
         payload = gcodec.parse(f"ecsq:trellis=yes,bits={target}").encode(x)
         assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
+
+
+@pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=1.5"])
+def test_a_target_takes_few_searches(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, search = [0], trellis_search.best_levels
+
+    def counted(x: np.ndarray, *told: Any) -> None:
+        searched[-1] += x.size
+        search(x, *told)
+
+    monkeypatch.setattr(trellis_search, "best_levels", counted)
+    normal = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    for x in (normal, *(matrix(300, 200, beta=beta) for beta in (1.0, 0.6))):
+        payload = gcodec.parse(f"ecsq:trellis=yes,{target}").encode(x)
+        searched.append(0)
+        gcodec.parse(f"ecsq:trellis=yes,step={payload.codec.step}").encode(x)
+        assert searched[-2] <= 3 * searched[-1]
+        searched.append(0)
 
 
 def test_seek_tables_and_ranges() -> None:

@@ -17,14 +17,16 @@ import numpy as np
 from class_tables import ERRORS, ROUNDS, SCALE, blended, prior, tensors
 
 from gcodec import scalar_levels, trellis_levels
-from gcodec.contexts import class_tables, trellis_tables
+from gcodec.contexts import class_tables, strings, trellis_tables
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.models import ByTrellis
 from gcodec.contexts.trellis_tables import LEVELS, TrellisTable
+from gcodec.kernels import scalar_quantize
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.trellis import QUANTISERS
 from gcodec.step_targets import Target
+from gcodec.trellis_levels import Setting
 
 TABLES = 12
 TURNS = 20  # of levels, and tables of them, for each tensor
@@ -39,9 +41,13 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         target = Target(flat, x.shape, scalar_levels.Nearest())
         step, matrix = target.step_for_error(error)
         scales = scalar_levels.scales_at(flat, step, matrix)
+        plain = np.empty(flat.size, np.uint8)
+        scalar_quantize.plain_levels(flat, np.float32(step), plain)
         made = table(np.stack([prior()] * QUANTISERS) * SCALE)
         for _ in range(TURNS):
-            found, _ = trellis_levels.best(flat, step, scales, made, passes=0)
+            lanes = strings.lanes_of(strings.plan(plain, scales).nbits)
+            by = Setting(scales, lanes, made, np.zeros(3, np.float32))
+            found, _ = trellis_levels.best(flat, step, by)
             assert found.scales is not None
             counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
             levels = np.stack(trellis_tables.level_counts(counts))

@@ -84,7 +84,9 @@ class ClassTable(NamedTuple):
         used = np.flatnonzero(counts.any(axis=1))
         first, last = int(used[0]), int(used[-1])
         nearest = used[np.abs(used - np.arange(first, last + 1)[:, None]).argmin(axis=1)]
-        return cls(SENT, _all_classes(_own(counts, kind)[nearest], first, last), first, last)
+        rows = np.empty((CLASSES, _ALPHABET), np.int64)
+        rows[used] = _own(counts[used], kind)
+        return cls(SENT, _all_classes(rows[nearest], first, last), first, last)
 
     @property
     def tops(self) -> np.ndarray:
@@ -95,7 +97,8 @@ class ClassTable(NamedTuple):
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
-        return int(nbits(counts, costs(self.frequencies)[None])[0])
+        rows = np.flatnonzero(counts.any(axis=1))
+        return int(nbits(counts[rows], costs(self.frequencies[rows])[None])[0])
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
@@ -218,22 +221,23 @@ def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
 
 
 def _own(counts: np.ndarray, kind: Magnitudes) -> np.ndarray:
-    """Return the frequencies of (64, 256) counts; of classes that do not occur, of no meaning."""
-    pairs = counts.reshape(CLASSES, -1, 2).sum(axis=2)
-    totals = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
-    places, least = np.arange(1, MOST + 1), kind.least_escape
-    likely = (pairs[:, 1 : MOST + 1] * (2 * TOTAL) >= totals) & (places <= kind.most)
-    tops = (likely * places).max(axis=1, keepdims=True)
+    """Return the frequencies of (classes, 256) counts, of which each class has one at least."""
+    pairs = counts[:, ::2] + counts[:, 1::2]
+    totals, known = pairs.sum(axis=1, keepdims=True), pairs[:, 1 : min(MOST, kind.most) + 1]
+    known = known[:, : 1 + int(np.flatnonzero(known.any(axis=0)).max(initial=-1))]
+    places, least = np.arange(1, known.shape[1] + 1), kind.least_escape
+    likely = known * (2 * TOTAL) >= totals
+    tops = (likely * places).max(axis=1, keepdims=True, initial=0)
     # Half of the share of each, as there are two signs; at least a slot.
-    sizes = np.maximum((pairs[:, 1 : MOST + 1] * TOTAL + totals) // (2 * totals), 1)
+    sizes = np.maximum((known * TOTAL + totals) // (2 * totals), 1)
     sizes[places > tops] = 0
-    above = np.where(np.arange(pairs.shape[1]) > tops, pairs, 0).sum(axis=1)
+    above = totals[:, 0] - pairs[:, 0] - np.where(places <= tops, known, 0).sum(axis=1)
     escapes = np.maximum(above * TOTAL // totals[:, 0], least)
     escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
     while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
         sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
     found = np.zeros(counts.shape, np.int64)
-    found[:, 2:ESCAPE] = np.repeat(sizes, 2, axis=1)
+    found[:, 2 : 2 * known.shape[1] + 2] = np.repeat(sizes, 2, axis=1)
     found[:, ESCAPE] = escapes
     found[:, 0] = TOTAL - found.sum(axis=1)
     return found
@@ -252,11 +256,20 @@ def _read_frequency(reader: BitReader) -> int:
     return 1 << length - 1 | reader.take(length - 1) if length else 0
 
 
-def costs(frequencies: np.ndarray) -> np.ndarray:
-    """Return the bits of symbols in units of 2^-28; those of what escapes, with the rest of it."""
+def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:
+    """Return the bits of symbols in units of 2^-28; those of what escapes, with the rest of it.
+
+    Parameters
+    ----------
+    frequencies : (classes, symbols) int64 array
+    escape : int
+        Which of these symbols escapes are.
+    """
     each: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
-    escape = each[:, ESCAPE : ESCAPE + 1] + (_EXCEPTION << rans.POINT)
-    return np.where((frequencies > 0) & (np.arange(_ALPHABET) != ESCAPE), each, escape)
+    above = each[:, escape : escape + 1] + (_EXCEPTION << rans.POINT)
+    found = np.where(frequencies > 0, each, above)
+    found[:, escape] = above[:, 0]
+    return found
 
 
 @functools.cache
@@ -265,7 +278,7 @@ def _statics_costs() -> np.ndarray:
 
 
 def nbits(counts: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Return about how many bits (64, 256) counts take, for each of several tables' `costs`."""
+    """Return about how many bits (classes, 256) counts take, by each of several `costs`."""
     used = np.flatnonzero(counts)
     some, each = counts.reshape(-1)[used], every.reshape(len(every), -1)[:, used]
     # In halves, as the products would pass 64 bits.

@@ -29,6 +29,7 @@ LEVELS = Magnitudes(MOST, least_escape=2)
 _SIGNED = np.arange(2 * MOST + 2)  # twice a k, plus the sign
 # The symbols of the levels of each quantiser.
 _SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTISERS)]
+_TOLD = np.array([*range(0, 2 * MOST + 2, 2), ESCAPE])  # one of each magnitude
 
 
 class TrellisTable(NamedTuple):
@@ -76,8 +77,22 @@ class TrellisTable(NamedTuple):
         (2, 64, MOST + 2) int64 array
             The last is that of what escapes, with what it takes beside.
         """
-        every = np.stack([class_tables.costs(table.frequencies) for table in self.tables])
-        return every[:, :, [*range(0, 2 * MOST + 2, 2), ESCAPE]]
+        told = [table.frequencies[:, _TOLD] for table in self.tables]
+        return np.stack([class_tables.costs(some, MOST + 1) for some in told])
+
+    def magnitude_costs(self) -> np.ndarray:
+        """Return the bits of magnitudes by class, whichever quantiser is next; see `costs`.
+
+        Returns
+        -------
+        (64, 128) int64 array
+            Of 0, which both have, the mean.
+        """
+        each, h = self.costs(), np.arange(2 * MOST + 4)
+        k = np.minimum((h + 1) >> 1, MOST + 1)
+        found: np.ndarray = each[h & 1, :, k].T
+        found[:, 0] = each[:, :, 0].sum(axis=0) >> 1
+        return found
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (128, 256) counts of symbols take; see `ClassTable`."""
