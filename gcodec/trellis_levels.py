@@ -1,10 +1,11 @@
 """Levels of two quantisers that take turns: the path that is best for error and bits together.
 
-Plain levels tell scales, states that take turns, and which static table is likely. What the best
-path costs by that table, on some runs of the tensor, tells the table and the centroids by which
-levels are found next; after some rounds, on all runs. A table and the path that is best by it draw
-each other to fewer bits, and so do scales, which are moved where that pays. A bit is worth 0.12 of
-the square of a step.
+Plain levels tell scales and states that take turns; a search of few elements by each static table
+tells by which of them error and bits together are least. The path by that table, on some runs of
+the tensor, tells the table and the centroids by which levels are found next; after some rounds, on
+all runs. A table and the path that is best by it draw each other to fewer bits, but not out of the
+neighbourhood where they begin; and so do scales, which are moved where that pays. A bit is worth
+0.12 of the square of a step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gcodec.contexts.models import ByClass
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
-from gcodec.kernels import scalar_quantize, trellis_search
+from gcodec.kernels import lane_order, scalar_quantize, trellis, trellis_search
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.scalar_quantize import Errors
 from gcodec.kernels.trellis import ODD
@@ -29,6 +30,9 @@ from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest
 _WORTH = 0.48  # of a bit, in squares of half a step
 _SAMPLE = 1 << 18  # elements, about, that tell the table
 _ROUNDS = 3
+_LEAST = 1 << 10  # elements, below which plain levels tell the first table
+_PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
+_LANES = 8  # by which these are searched
 # Octaves; see `scalar_levels.Habits`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
 _CLOSE, _SAME, _BACK = 0.6, 0.15, 0.4
@@ -92,7 +96,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     scales = scale_fit.refined(symbols, scales, costs)
     lanes = strings.lanes_of(plan.nbits)
     if start is None:
-        table = trellis_tables.static_for(ByClass(symbols, scales).counts(_SAMPLE))
+        table = _first_table(x, step, symbols, scales)
         found = Setting(scales, lanes, table, np.zeros(3, np.float32))
     else:
         found = start._replace(scales=scales, lanes=lanes)
@@ -134,10 +138,40 @@ def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
     return Levels(step, centroids, symbols, beyond[~known], by.scales, by.lanes), errors
 
 
+def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:
+    """Return the static table with which a path is probably best, for plain levels."""
+    if x.size < _LEAST:
+        return trellis_tables.static_for(ByClass(symbols, scales).counts(0))
+    last, whole = x.size - _PIECE, x.size <= _PIECES * _PIECE
+    starts = [last * k // (_PIECES - 1) for k in range(_PIECES)]
+    parts = [(0, x.size)] if whole else [(at, at + _PIECE) for at in starts]
+    some = np.concatenate([x[i:j] for i, j in parts])
+    each = [scales.classes(i, j, np.empty(j - i, np.uint8)) for i, j in parts]
+    classes, models = np.concatenate(each), np.empty(some.size, np.uint8)
+    found, turns = np.empty(some.size, np.uint8), np.empty(some.size, np.uint8)
+
+    def paid(table: TrellisTable) -> float:
+        moved = np.zeros(3, np.float32)
+        told = some, _factor(step), lambda i, j, _: classes[i:j], _costs(table), moved, _LANES, 1
+        trellis_search.best_levels(*told, found)
+        errors = trellis_search.errors_of(some, _factor(step), 1, found)
+        lane_order.to_turns(found, _LANES, turns)
+        lane_order.to_turns(classes, _LANES, models)
+        trellis.add_quantisers(turns, _LANES, models)
+        nbits = table.nbits(trellis.model_counts(turns, models, 0))
+        return scalar_levels.squares_of(errors) + _WORTH * nbits
+
+    return min(trellis_tables.statics(), key=paid)
+
+
+def _costs(table: TrellisTable) -> np.ndarray:
+    """Return what levels cost, in squares of half a step."""
+    return (table.costs() * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
+
+
 def _search(x: np.ndarray, step: float, by: Setting, every: int, symbols: np.ndarray) -> Errors:
     """Find symbols, of one in `every` runs; return what they leave over, in halves of a step."""
-    costs = (by.table.costs() * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
-    told = x, _factor(step), by.scales.classes, costs, by.moved, by.lanes
+    told = x, _factor(step), by.scales.classes, _costs(by.table), by.moved, by.lanes
     trellis_search.best_levels(*told, every, symbols)
     return trellis_search.errors_of(x, _factor(step), every, symbols)
 
