@@ -97,6 +97,9 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         rows.append((dump, [f"{error:.4f}", f"{bits:.3f}"], at_fp4(dump, found)))
     yield from table(("error", "FP4"), rows)
     yield ""
+    yield "### `ecsq` beside FP4, at its error\n"
+    yield from beside_fp4(measured)
+    yield ""
     yield "### Least error, and its bits per value\n"
     names = list(measured[0][1])
     yield f"| dump | {' | '.join(f'`{name}`' for name in names)} |"
@@ -110,6 +113,26 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
     yield "|---|---|"
     for name in names:
         yield f"| `{name}` | {'<br>'.join(dial.described() for dial in GRID[name])} |"
+
+
+def beside_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
+    """Return bits per value of FP4 and of both dials of ecsq, and what these are less than FP4."""
+    heads = ("FP4, no context", "FP4", "`ecsq`", "less", "`ecsq:trellis=yes`", "less")
+    yield f"| dump | {' | '.join(heads)} |"
+    yield "|" + "---|" * (1 + len(heads))
+    for dump, found in measured:
+        alone, shortest = (
+            sum(point.nbits for point in points) / dump.size
+            for points in zip(*((t.fp4_alone, t.fp4) for t in dump.tensors), strict=True)
+        )
+        texts = [f"{alone:.3f}", f"{shortest:.3f}"]
+        targets = [tensor.fp4.error for tensor in dump.tensors]
+        for dial in zip(*found["ecsq"], strict=True):
+            point = total([[curve] for curve in dial], targets)
+            bits = point.nbits / dump.size if point else np.nan
+            shares = (f"{100 * (1 - bits / of):.1f}" for of in (alone, shortest))
+            texts += [f"{bits:.3f}", " / ".join(shares) + " %"]
+        yield f"| {' | '.join([title(dump), *texts])} |"
 
 
 def least(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:

@@ -17,6 +17,7 @@ from gcodec.gradients.dumps import open_dump
 
 LARGE, SMALL = 1 << 16, 1 << 12  # values of a tensor
 SEED = 1
+_ALONE = ("none", "huffman", "pair", "planes", "rans")  # codes of minifloat
 
 
 class Point(NamedTuple):
@@ -63,11 +64,21 @@ class Curve(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor that is measured, and the target that is its own."""
+    """A tensor that is measured, and the target that is its own.
+
+    Attributes
+    ----------
+    name : str
+    x : array
+    fp4, fp4_alone : Point
+        FP4's in the shortest of its codes, and in the shortest of those that take its symbols for
+        independent draws.
+    """
 
     name: str
     x: np.ndarray
     fp4: Point
+    fp4_alone: Point
 
     @property
     def energy(self) -> float:
@@ -106,10 +117,14 @@ def load(path: Path) -> Dump | None:
     found = read(path)
     for least in (LARGE, SMALL):
         if large := {name: x for name, x in found.items() if x.size >= least}:
-            fp4 = {name: measure("minifloat", x) for name, x in large.items()}
-            measured = tuple(Tensor(name, x, fp4[name]) for name, x in large.items())
-            return Dump(path.stem, least, measured)
+            return Dump(path.stem, least, tuple(_tensor(name, x) for name, x in large.items()))
     return None
+
+
+def _tensor(name: str, x: np.ndarray) -> Tensor:
+    alone = (measure(f"minifloat:code={code}", x) for code in _ALONE)
+    shortest = min(alone, key=lambda point: point.nbits)
+    return Tensor(name, x, measure("minifloat", x), shortest)
 
 
 def files(paths: Sequence[str]) -> list[Path]:

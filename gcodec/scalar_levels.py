@@ -88,9 +88,12 @@ class Habits(NamedTuple):
         By about how many octaves steps of the same error, and of as many bits, are larger than
         those of `rough`.
     close : float
-        Octaves within which scales may be held.
+        Octaves within which scales may be held, or to which others are held at once.
     same : float
         And within which they are as good as those of the step itself.
+    settles : bool
+        Whether scales are held where they meet the target themselves, or almost, before others
+        are looked for near there; else where others did.
     """
 
     rough: Way
@@ -98,7 +101,7 @@ class Habits(NamedTuple):
     ahead_of_bits: float = 0.0
     close: float = 0.25
     same: float = 0.06
-    back: float = 0.0
+    settles: bool = False
 
 
 class Way(Protocol):

@@ -29,7 +29,8 @@ _LAPLACE = 2.8  # bits of a Laplace value in units of 2 to the mean exponent, lo
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
-_MOST_HELD = 2  # times that they are found
+_MOST_HELD = 2  # times that scales are found
+_MOST_SETTLED = 3  # and where they have to settle
 _APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
 _LEAST = 2.0**-149  # of float32
 
@@ -176,7 +177,25 @@ class Target:
             met = search(of, first - ahead, slope, _ROUGHLY, bounds, _APART)
             return met._replace(at=met.at + ahead) if met else None
 
+        def settled(matrix: Matrix, first: float, slope: float) -> Met | None:
+            of, least, before = trial(way, x, matrix), slope / 2, None
+            for left in reversed(range(_MOST_SETTLED)):
+                way.hold(x, self._size(sign * first), matrix)
+                off = of(first)
+                if before is not None and first != before.at:
+                    rise = (off - before.off) / (first - before.at)
+                    slope = min(max(rise, least), 4 * least)
+                move = -(off + _TOLERANCE / 2) / slope
+                if abs(move) <= habits.same or not left:
+                    break
+                before = Met(first, off, slope)
+                first += min(max(move, -habits.close), habits.close)
+                first = min(max(first, bounds[0]), bounds[1])
+            return search(of, first, slope, _TOLERANCE, bounds)
+
         def closely(matrix: Matrix, first: float, slope: float) -> Met | None:
+            if habits.settles:
+                return settled(matrix, first, slope)
             for _ in range(_MOST_HELD):
                 way.hold(x, self._size(sign * first), matrix)
                 met = search(trial(way, x, matrix), first, slope, _TOLERANCE, bounds)
@@ -184,7 +203,7 @@ class Target:
                     return None
                 if abs(met.at - first) <= habits.same:
                     break
-                first, slope = met.at - habits.back * (met.at - first), met.slope
+                first, slope = met.at, met.slope
             return met
 
         if start is not None:

@@ -33,9 +33,9 @@ _ROUNDS = 3
 _LEAST = 1 << 10  # elements, below which plain levels tell the first table
 _PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
 _LANES = 8  # by which these are searched
-# Octaves; see `scalar_levels.Habits`.
+# See `scalar_levels.Habits`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
-_CLOSE, _SAME, _BACK = 0.6, 0.15, 0.4
+_CLOSE, _SAME = 0.6, 0.03
 
 
 class Setting(NamedTuple):
@@ -64,7 +64,7 @@ class Best(Kept[Setting]):
 
     def habits(self) -> Habits:
         """Return what helps the search of a step."""
-        return Habits(Nearest(), _AHEAD, _AHEAD_OF_BITS, _CLOSE, _SAME, _BACK)
+        return Habits(Nearest(), _AHEAD, _AHEAD_OF_BITS, _CLOSE, _SAME, settles=True)
 
     def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Setting:
         """Find by what the path of this step is searched, from what is held if there is."""
