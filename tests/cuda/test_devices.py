@@ -296,7 +296,7 @@ def test_residuals_move() -> None:
         ("mxnet-1bit", 2, 1),
         ("minmax", 2, 1),
         ("terngrad", 2, 1),
-        ("ecsq:step=0.2", 11, 3),  # two of them for levels that are told apart
+        ("ecsq:step=0.2", 10, 3),  # one of them for levels that are told apart
     ],
 )
 def test_how_often_the_host_waits(spec: str, encoding: int, decoding: int) -> None:
