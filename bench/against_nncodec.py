@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.bits import EXAMPLE
 from bench.rate_distortion import ERRORS, title
-from bench.rd_grid import grid
+from bench.rd_grid import Dial, grid
 from bench.rd_points import Curve, Dump, Point, curves, load_all, total
 
 _WORKER = Path(__file__).with_name("nncodec_worker.py")
@@ -51,12 +51,23 @@ def nncodec(python: str, dump: Dump) -> Measured:
 
 
 def own(dump: Dump, names: Sequence[str]) -> Measured:
-    """Measure and time registered codecs; all of them if none is named."""
-    return {
-        f"`{name}`": [curves(dials, tensor.x, _ROUNDS) for tensor in dump.tensors]
-        for name, dials in grid().items()
-        if not names or name in names
-    }
+    """Measure and time registered codecs; all of them if none is named.
+
+    Dials that are apart in speed are coders of their own.
+    """
+    found: Measured = {}
+    for name, dials in grid().items():
+        if not names or name in names:
+            apart: dict[str, list[Dial]] = {}
+            for dial in dials:
+                apart.setdefault(f"`{name}{_slow(dial)}`", []).append(dial)
+            for coder, some in apart.items():
+                found[coder] = [curves(some, tensor.x, _ROUNDS) for tensor in dump.tensors]
+    return found
+
+
+def _slow(dial: Dial) -> str:
+    return ":trellis=yes" if "trellis=yes" in dial.spec else ""
 
 
 def lines(dumps: Sequence[Dump], python: str, names: Sequence[str]) -> Iterator[str]:

@@ -1,0 +1,68 @@
+"""What it costs ecsq to meet a target, and how well it is met.
+
+    python -m bench.targets DUMP...
+
+Of each tensor of 64 Ki values or more, and of normal and Laplace values: the processor's time for
+an encode to the target, in units of one with the step that meets it, on one thread, medians of
+three; and what is reached, in shares of the target. A line for each target: mean, 90th percentile
+and most of the times; least and most of what is reached.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+
+import gcodec
+from bench.rd_points import LARGE, read, relative_error, seconds
+
+TARGETS = ("nmse=0.02", "nmse=0.1", "bits=0.5", "bits=1.5")
+_ROUNDS = 3
+
+
+def tensors(dumps: tuple[str, ...]) -> Iterator[np.ndarray]:
+    """Yield what is measured."""
+    rng = np.random.default_rng(0)
+    for draw in (rng.standard_normal, rng.laplace):
+        yield draw(size=(512, 512)).astype(np.float32)
+    for path in dumps:
+        yield from (x for x in read(Path(path)).values() if x.size >= LARGE and x.any())
+
+
+def measure(x: np.ndarray, trellis: str, target: str) -> tuple[float, float] | None:
+    """Return the cost of a target and what is reached of it; None where it cannot be."""
+    codec = gcodec.parse(f"ecsq:trellis={trellis},{target}")
+    try:
+        payload, aimed = seconds(lambda: codec.encode(x), _ROUNDS)
+    except gcodec.ParameterError:
+        return None
+    _, plain = seconds(lambda: payload.codec.encode(x), _ROUNDS)
+    name, _, number = target.partition("=")
+    if name == "bits":
+        met = payload.nbits / x.size
+    else:
+        met = relative_error(x, payload.codec.decode(payload, x.shape))
+    return aimed / plain, met / float(number)
+
+
+@click.command()
+@click.argument("dumps", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+def main(dumps: tuple[str, ...]) -> None:
+    """Print a line for each target."""
+    os.environ["GCODEC_NUM_THREADS"] = "1"
+    every = list(tensors(dumps))
+    for trellis in ("no", "yes"):
+        for target in TARGETS:
+            found = [made for x in every if (made := measure(x, trellis, target)) is not None]
+            times, met = np.array(found).T
+            shown = f"{times.mean():.1f} {np.percentile(times, 90):.1f} {times.max():.1f}"
+            reached = f"{met.min():.3f} {met.max():.3f}"
+            print(f"trellis={trellis} {target}: {shown} × one encode; {reached} reached of it")
+
+
+if __name__ == "__main__":
+    main()
