@@ -16,12 +16,12 @@ import numpy as np
 
 import gcodec
 from bench.bits import EXAMPLE
+from bench.page import parts, put
 from bench.rd_grid import GRID, grid
 from bench.rd_plot import draw, require_matplotlib
 from bench.rd_points import LARGE, Curve, Dump, Point, curves, load_all, total
 
 ERRORS = (0.02, 0.1)
-_BEGIN, _END = "<!-- measured -->", "<!-- end of what is measured -->"
 
 Measured = dict[str, list[list[Curve]]]  # by codec: the curves of each tensor
 
@@ -143,15 +143,6 @@ def least(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
     return f"{max(errors):.2g} ({point.nbits / dump.size:.2f})"
 
 
-def parts(page: Path) -> tuple[str, str]:
-    """Return what is before and what is behind the tables of a page."""
-    before, begin, rest = page.read_text("utf-8").partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{page}: no {_BEGIN} … {_END}")
-    return before + begin, end + after
-
-
 def picture(text: str) -> Path:
     """Return the path of a plot."""
     if (path := Path(text)).suffix not in (".svg", ".png"):
@@ -183,8 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured.append((dump, measure(dump)))
     text = "\n".join(lines(measured))
     if options.page:
-        before, after = parts(options.page)
-        options.page.write_text(f"{before}\n\n{text}\n\n{after}", "utf-8")
+        put(options.page, text)
     else:
         print(text)
     draw(measured, options.plot)

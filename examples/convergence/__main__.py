@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
+from bench.page import parts, put
 from examples.convergence import report
 from examples.convergence.methods import methods
 from examples.convergence.runs import Outcome, run
-from examples.convergence.tasks import TASKS, Task
+from examples.convergence.tasks import TASKS, Changes, Task
 from examples.convergence.tasks import chosen as tasks_of
 
 
@@ -48,12 +49,19 @@ def show(tasks: dict[str, Task], outcomes: list[Outcome], console: Console) -> N
 @click.option(
     "--task", "names", multiple=True, type=click.Choice(list(TASKS)), help="Default: all."
 )
-@click.option("--method", "chosen", multiple=True, help="By name. Default: all.")
+@click.option(
+    "--method",
+    "chosen",
+    multiple=True,
+    type=click.Choice(list(methods(0.0))),
+    help="Default: all. Dense gradients are always there, to compare with.",
+)
 @click.option("--seeds", default=3, show_default=True, help="Runs of each method.")
 @click.option("--steps", type=int, help="Of each run, in place of the task's own.")
+@click.option("--rates", default=1.0, show_default=True, help="Times those of the tasks.")
 @click.option("--jobs", default=2, show_default=True, help="Runs at once, in processes.")
 @click.option("--results", type=click.Path(path_type=Path), default=Path("convergence.jsonl"))
-@click.option("--page", type=click.Path(path_type=Path), help="Write the tables there.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write the tables into this.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the plot there, as SVG.")
 @click.option("--cifar", "folder", type=click.Path(exists=True, path_type=Path), help="CIFAR-10.")
 def main(
@@ -61,6 +69,7 @@ def main(
     chosen: tuple[str, ...],
     seeds: int,
     steps: int | None,
+    rates: float,
     jobs: int,
     results: Path,
     page: Path | None,
@@ -68,15 +77,18 @@ def main(
     folder: Path | None,
 ) -> None:
     """Train small models with compressed gradients, and compare them with dense ones."""
-    tasks, console = tasks_of(names, folder, steps), Console()
+    changes = Changes(folder, steps, rates)
+    tasks, console = tasks_of(names, changes), Console()
+    if page is not None:
+        parts(page)  # refuses one that has no place for tables before anything is trained
     outcomes = known(results)
     done = {outcome[:3] for outcome in outcomes}
     wanted = [
         (key, task, name, seed)
         for seed in range(seeds)
         for key, task in tasks.items()
-        for name in methods(task.optimiser)
-        if not chosen or name in chosen
+        for name in methods(task.momentum)
+        if not chosen or name in chosen or name.startswith("dense")
     ]
     wanted = [one for one in wanted if (one[0], one[2], one[3]) not in done]
     context = multiprocessing.get_context("spawn")
@@ -87,8 +99,7 @@ def main(
     ):
         line = bar.add_task("runs", total=len(wanted))
         # Tasks have functions that no process can be sent; names are enough.
-        again = folder, steps
-        waiting = [pool.submit(run, key, name, seed, *again) for key, _, name, seed in wanted]
+        waiting = [pool.submit(run, key, name, seed, changes) for key, _, name, seed in wanted]
         for future in as_completed(waiting):
             outcome = future.result()
             outcomes.append(outcome)
@@ -99,10 +110,7 @@ def main(
     if plot is not None:
         report.draw(tasks, outcomes, plot)
     if page is not None:
-        where = "convergence.svg" if plot is None else plot.resolve()
-        if plot is not None and plot.resolve().is_relative_to(page.resolve().parent):
-            where = plot.resolve().relative_to(page.resolve().parent)
-        page.write_text(report.page(tasks, outcomes, str(where)), "utf-8")
+        put(page, "\n".join(report.lines(tasks, outcomes)))
 
 
 if __name__ == "__main__":

@@ -32,12 +32,15 @@ class Method(NamedTuple):
         Whether what is left out of a step is sent later; empty where nothing is, or always.
     momentum_inside : bool
         Whether the optimiser must not have momentum.
+    adam : bool
+        Whether steps are those of Adam.
     """
 
     start: Callable[[Communicator], Average] | None
     spec: str
     feedback: str = ""
     momentum_inside: bool = False
+    adam: bool = False
 
 
 def dense(communicator: Communicator) -> Average:
@@ -71,9 +74,9 @@ def framed(spec: str, decay: float) -> Callable[[Communicator], Average]:
 
 
 def dgc(communicator: Communicator, momentum: float) -> Average:
-    """Average by deep gradient compression: 1 % of the values, after four short epochs."""
-    method = DGC(communicator, density=0.01, momentum=momentum, clip=4.0, min_size=SMALL)
-    return lambda step, gradients: method.average(gradients, epoch=step // 10)
+    """Average by deep gradient compression: 1 % of the values, after four epochs of 20 steps."""
+    method = DGC(communicator, density=0.01, momentum=momentum, min_size=SMALL)
+    return lambda step, gradients: method.average(gradients, epoch=step // 20)
 
 
 def power_sgd(communicator: Communicator) -> Average:
@@ -107,16 +110,14 @@ FRAMED = {
 }
 
 
-def methods(optimiser: str) -> dict[str, Method]:
-    """Return all methods, for a task whose optimiser is "sgd" or "adam"."""
-    momentum = 0.9 if optimiser == "sgd" else 0.0
+def methods(momentum: float) -> dict[str, Method]:
+    """Return all methods, for a task that has a momentum."""
     found = {"dense": Method(dense, "all-reduce")}
     for name, (spec, decay) in FRAMED.items():
         found[name] = Method(framed(spec, decay), spec, "yes")
         found[f"{name}, none"] = Method(framed(spec, 0.0), spec, "no")
     found["DGC"] = Method(lambda c: dgc(c, momentum), "topk:ratio=0.01", "yes", True)
     found["PowerSGD"] = Method(power_sgd, "rank 4", "yes")
-    if optimiser == "sgd":
-        found["dense Adam"] = Method(dense, "all-reduce")
-    found["1-bit Adam"] = Method(None, "sign, two phases", "yes")
+    found["dense Adam"] = Method(dense, "all-reduce", adam=True)
+    found["1-bit Adam"] = Method(None, "sign, two phases", "yes", adam=True)
     return found

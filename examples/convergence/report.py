@@ -1,10 +1,10 @@
-"""What all runs come to: a page with a table for each task, and a plot."""
+"""What all runs come to: a table for each task, and a plot."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from examples.convergence.methods import methods
@@ -13,21 +13,6 @@ from examples.convergence.tasks import Task
 
 POINT, SHARE = 1.0, 0.02
 """How far from dense is near: percentage points of accuracy, share of a loss."""
-
-TEXT = """\
-# Do models still learn?
-
-Small real models, trained by {workers} workers with data of their own, which are threads of one
-process; every message is encoded, sent, counted and decoded. Made by
-`python -m examples.convergence`; numbers depend on the version of PyTorch, and the text on that of
-Python.
-
-Scores are means of {seeds} seeds, ± their standard deviation. *From dense* is **bold** where it is
-more than {point:g} point of accuracy, or {share:g} % of the loss, worse. *Bits sent* are those a
-worker sends in a step, for each value of the model: a dense ring of four sends 48. Frames go to
-three others, so a frame of b bits for each value counts 3·b. Tensors of fewer than 1024 values are
-sent as they are by all. 1-bit Adam has dense gradients in 15 % of its steps.
-"""
 
 Outcomes = dict[str, list[Outcome]]
 
@@ -46,6 +31,13 @@ def worse(task: Task, score: float, dense: float) -> float:
     if task.metric == "accuracy":
         return (dense - score) / POINT
     return (score / dense - 1) / SHARE
+
+
+def from_dense(task: Task, score: float, dense: float) -> str:
+    """Say how far a score is from that of dense gradients."""
+    if task.metric == "accuracy":
+        return f"{score - dense:+.1f}"
+    return f"{100 * (score / dense - 1):+.1f} %"
 
 
 def baseline(name: str, found: Outcomes) -> str:
@@ -67,7 +59,7 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
         "|---|---|---|---:|---:|---:|---:|",
     ]
     dense_bits = found["dense"][0].bits
-    for name, method in methods(task.optimiser).items():
+    for name, method in methods(task.momentum).items():
         if name not in found:
             continue
         some = found[name]
@@ -80,12 +72,11 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
             scores = [outcome.score for outcome in some]
             spread = statistics.pstdev(scores)
             digits = 1 if task.metric == "accuracy" else 3
-            off = mean(some) - mean(found[baseline(name, found)])
-            far = worse(task, mean(some), mean(found[baseline(name, found)])) > 1
-            mark = "**" if far else ""
+            dense = mean(found[baseline(name, found)])
+            mark = "**" if worse(task, mean(some), dense) > 1 else ""
             cells = [
                 f"{mean(some):.{digits}f} ± {spread:.{digits}f}",
-                f"{mark}{off:+.{digits}f}{mark}",
+                f"{mark}{from_dense(task, mean(some), dense)}{mark}",
                 f"{bits:.2f}",
                 f"{dense_bits / bits:.1f}",
             ]
@@ -94,23 +85,35 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
     return lines
 
 
-def page(tasks: dict[str, Task], outcomes: list[Outcome], plot: str) -> str:
-    """Return the page."""
-    seeds = sorted({outcome.seed for outcome in outcomes})
-    told = TEXT.format(workers=WORKERS, seeds=len(seeds), point=POINT, share=100 * SHARE)
-    lines = told.splitlines()
+def far(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]]:
+    """Return tasks and methods with feedback that come out worse than near."""
+    found = []
     for key, task in tasks.items():
-        how = "SGD with momentum" if task.optimiser == "sgd" else "Adam"
-        lines += [
-            "",
-            f"## {task.title}",
-            "",
-            f"{task.steps} steps of {WORKERS} times {task.batch}, {how}.",
-            "",
-            *table(key, task, outcomes),
-        ]
-    lines += ["", f"![Scores by bits that are sent]({plot})", ""]
-    return "\n".join(lines)
+        of_task = by_method(outcomes, key)
+        for name, method in methods(task.momentum).items():
+            if name not in of_task or method.feedback != "yes":
+                continue
+            score, dense = mean(of_task[name]), mean(of_task[baseline(name, of_task)])
+            if not worse(task, score, dense) <= 1:  # nan fails as well
+                found.append((key, name))
+    return found
+
+
+def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
+    """Return the tables of all tasks, each with how it was trained."""
+    for key, task in tasks.items():
+        seeds = {outcome.seed for outcome in outcomes if outcome.task == key}
+        values = sum(p.numel() for p in task.model().parameters())
+        yield f"### {task.title}\n"
+        yield (
+            f"{values:,} values; {task.steps} steps of {WORKERS} batches of {task.batch}, at a"
+            f" rate of {task.rate:g} with momentum {task.momentum:g}, Adam at {task.adam_rate:g};"
+            f" {len(seeds)} seeds.\n"
+        )
+        yield from table(key, task, outcomes)
+        yield ""
+    worst = [f"{name} ({tasks[key].title})" for key, name in far(tasks, outcomes)]
+    yield f"With feedback and further from dense than that: {', '.join(worst) or 'none'}."
 
 
 def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +10,12 @@ import torch
 from torch import nn
 
 from examples.convergence.methods import Method, methods
-from examples.convergence.tasks import Task, chosen, error, rate_at
+from examples.convergence.tasks import Changes, Task, chosen, error, share_of_rate
 from gcodec.training import Communicator, OneBitAdam, Simulator
 
 WORKERS = 4
-_ADAM_RATE = 3e-3
-_WARM = 0.15  # of the steps of 1-bit Adam
+WARM = 0.3
+"""Share of the steps of 1-bit Adam that have dense gradients."""
 
 
 class Outcome(NamedTuple):
@@ -43,11 +42,11 @@ class Outcome(NamedTuple):
     failure: str = ""
 
 
-def run(key: str, name: str, seed: int, folder: Path | None, steps: int | None) -> Outcome:
-    """Train one task with one method; see `tasks.chosen`."""
-    task = chosen(() if folder is not None else (key,), folder, steps)[key]
+def run(key: str, name: str, seed: int, changes: Changes) -> Outcome:
+    """Train one task with one method."""
+    task = chosen(() if changes.folder is not None else (key,), changes)[key]
     torch.set_num_threads(1)
-    method, simulator, start = methods(task.optimiser)[name], Simulator(WORKERS), time.monotonic()
+    method, simulator, start = methods(task.momentum)[name], Simulator(WORKERS), time.monotonic()
 
     torch.manual_seed(seed)
     state = task.model().state_dict()
@@ -56,7 +55,7 @@ def run(key: str, name: str, seed: int, folder: Path | None, steps: int | None) 
         model = task.model()
         model.load_state_dict(state)
         train = train_adam if method.start is None else train_means
-        train(task, name, method, model, communicator, seed)
+        train(task, method, model, communicator, seed)
         return model
 
     try:
@@ -82,37 +81,35 @@ def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarr
 
 
 def train_means(
-    task: Task, name: str, method: Method, model: nn.Module, communicator: Communicator, seed: int
+    task: Task, method: Method, model: nn.Module, communicator: Communicator, seed: int
 ) -> None:
     """Train with means of gradients."""
     assert method.start is not None
     average = method.start(communicator)
-    adam = task.optimiser == "adam" or name == "dense Adam"
-    momentum = 0.0 if method.momentum_inside else 0.9
+    momentum = 0.0 if method.momentum_inside else task.momentum
     optimiser: torch.optim.Optimizer
-    if adam:
+    if method.adam:
         optimiser = torch.optim.Adam(model.parameters())
     else:
         optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
-    scale = _ADAM_RATE / task.rate if name == "dense Adam" else 1.0
+    largest = task.adam_rate if method.adam else task.rate
     batches = task.batches(seed, communicator.rank, WORKERS)
     for step in range(task.steps):
         means = average(step, gradients_of(model, task, next(batches)))
         for parameter, mean in zip(model.parameters(), means.values(), strict=True):
             parameter.grad = torch.from_numpy(np.ascontiguousarray(mean))
         for group in optimiser.param_groups:
-            group["lr"] = scale * rate_at(task, step)
+            group["lr"] = largest * share_of_rate(task, step)
         optimiser.step()
 
 
 def train_adam(
-    task: Task, name: str, method: Method, model: nn.Module, communicator: Communicator, seed: int
+    task: Task, method: Method, model: nn.Module, communicator: Communicator, seed: int
 ) -> None:
     """Train with 1-bit Adam."""
-    adam = OneBitAdam(communicator, warmup=max(1, round(_WARM * task.steps)))
+    adam = OneBitAdam(communicator, warmup=max(1, round(WARM * task.steps)))
     own = {name: p.detach().numpy() for name, p in model.named_parameters()}
-    scale = 1.0 if task.optimiser == "adam" else _ADAM_RATE / task.rate
     batches = task.batches(seed, communicator.rank, WORKERS)
     for step in range(task.steps):
         gradients = gradients_of(model, task, next(batches))
-        adam.step(own, gradients, rate=scale * rate_at(task, step))
+        adam.step(own, gradients, rate=task.adam_rate * share_of_rate(task, step))

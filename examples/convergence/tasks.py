@@ -29,9 +29,10 @@ class Task(NamedTuple):
         In percent; in nats for each byte.
     steps, batch : int
         Of a run; of one worker.
-    optimiser : {"sgd", "adam"}
-    rate : float
-        The largest; it falls to 0 along a cosine.
+    rate, momentum : float
+        Of descent along the mean gradient. A rate is the largest: it falls to 0 along a cosine.
+    adam_rate : float
+        Of Adam, with dense gradients and with 1 bit.
     model : callable
         Makes a new one.
     batches : callable
@@ -44,8 +45,9 @@ class Task(NamedTuple):
     metric: str
     steps: int
     batch: int
-    optimiser: str
     rate: float
+    momentum: float
+    adam_rate: float
     model: Callable[[], nn.Module]
     batches: Callable[[int, int, int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
     score: Callable[[nn.Module], float]
@@ -141,11 +143,12 @@ def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
 DIGITS = Task(
     "ResNet on digits, two or three classes to each worker",
     "accuracy",
-    steps=200,
-    batch=32,
-    optimiser="sgd",
-    rate=0.05,
-    model=lambda: resnet(1, (16, 32, 64), 1, 10),
+    steps=500,
+    batch=8,
+    rate=0.1,
+    momentum=0.5,
+    adam_rate=3e-3,
+    model=lambda: resnet(1, (16, 32), 1, 10),
     batches=_digit_batches,
     score=lambda model: accuracy(model, *_digits()[2:]),
 )
@@ -157,7 +160,7 @@ DIGITS = Task(
 class GPT(nn.Module):
     """A small transformer of bytes."""
 
-    def __init__(self, width: int = 64, layers: int = 2, context: int = 64) -> None:
+    def __init__(self, width: int = 32, layers: int = 1, context: int = 32) -> None:
         super().__init__()
         self.token = nn.Embedding(256, width)
         self.place = nn.Parameter(0.02 * torch.randn(context, width))
@@ -181,7 +184,7 @@ class GPT(nn.Module):
 class LSTM(nn.Module):
     """A recurrent network of bytes."""
 
-    def __init__(self, width: int = 64, hidden: int = 128) -> None:
+    def __init__(self, width: int = 16, hidden: int = 32) -> None:
         super().__init__()
         self.token = nn.Embedding(256, width)
         self.lstm = nn.LSTM(width, hidden, batch_first=True)
@@ -240,22 +243,24 @@ GPT_BYTES = Task(
     "loss",
     steps=300,
     batch=8,
-    optimiser="adam",
-    rate=3e-3,
+    rate=0.7,
+    momentum=0.5,
+    adam_rate=1e-2,
     model=GPT,
-    batches=_text_batches(64, 8),
-    score=_loss(64),
+    batches=_text_batches(32, 8),
+    score=_loss(32),
 )
 LSTM_BYTES = Task(
     "LSTM on bytes",
     "loss",
-    steps=300,
+    steps=400,
     batch=8,
-    optimiser="adam",
-    rate=5e-3,
+    rate=3.0,
+    momentum=0.5,
+    adam_rate=5e-2,
     model=LSTM,
-    batches=_text_batches(48, 8),
-    score=_loss(48),
+    batches=_text_batches(32, 8),
+    score=_loss(32),
 )
 
 
@@ -265,16 +270,16 @@ def error(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(answers.reshape(-1, answers.shape[-1]), y.reshape(-1))
 
 
-def rate_at(task: Task, step: int) -> float:
-    """Return the rate of learning: a short rise, then a cosine down to 0."""
+def share_of_rate(task: Task, step: int) -> float:
+    """Return what part of the largest rate a step has: a short rise, then a cosine down to 0."""
     rise = min(1.0, (step + 1) / 20)
-    return task.rate * rise * 0.5 * (1 + math.cos(math.pi * step / task.steps))
+    return rise * 0.5 * (1 + math.cos(math.pi * step / task.steps))
 
 
 # --- CIFAR-10, for those who have it ------------------------------------------------------------
 
 
-def cifar(folder: Path, steps: int) -> Task:
+def cifar(folder: Path) -> Task:
     """Return ResNet-18 on CIFAR-10, of the ``cifar-10-batches-py`` files in a folder.
 
     They are pickles: only take them from those who made the data set.
@@ -299,10 +304,11 @@ def cifar(folder: Path, steps: int) -> Task:
     return Task(
         "ResNet-18 on CIFAR-10",
         "accuracy",
-        steps=steps,
+        steps=2000,
         batch=32,
-        optimiser="sgd",
         rate=0.1,
+        momentum=0.9,
+        adam_rate=3e-3,
         model=lambda: resnet(3, (64, 128, 256, 512), 2, 10),
         batches=batches,
         score=lambda model: accuracy(model, *held),
@@ -312,9 +318,34 @@ def cifar(folder: Path, steps: int) -> Task:
 TASKS = {"digits": DIGITS, "gpt": GPT_BYTES, "lstm": LSTM_BYTES}
 
 
-def chosen(names: tuple[str, ...], folder: Path | None, steps: int | None) -> dict[str, Task]:
+class Changes(NamedTuple):
+    """What is not as the tasks say.
+
+    Attributes
+    ----------
+    folder : Path or None
+        Of CIFAR-10, in place of all tasks.
+    steps : int or None
+    rates : float
+        A factor.
+    """
+
+    folder: Path | None = None
+    steps: int | None = None
+    rates: float = 1.0
+
+
+def chosen(names: tuple[str, ...], changes: Changes) -> dict[str, Task]:
     """Return the tasks of some names, or all; or CIFAR-10, where its folder is given."""
-    if folder is not None:
-        return {"cifar": cifar(folder, steps or 2000)}
-    found = {name: TASKS[name] for name in names or TASKS}
-    return {key: task._replace(steps=steps or task.steps) for key, task in found.items()}
+    if changes.folder is not None:
+        found = {"cifar": cifar(changes.folder)}
+    else:
+        found = {name: TASKS[name] for name in names or TASKS}
+    return {
+        key: task._replace(
+            steps=changes.steps or task.steps,
+            rate=changes.rates * task.rate,
+            adam_rate=changes.rates * task.adam_rate,
+        )
+        for key, task in found.items()
+    }
