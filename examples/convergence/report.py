@@ -73,7 +73,7 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
             spread = statistics.pstdev(scores)
             digits = 1 if task.metric == "accuracy" else 3
             dense = mean(found[baseline(name, found)])
-            mark = "**" if worse(task, mean(some), dense) > 1 else ""
+            mark = "**" if method.feedback and worse(task, mean(some), dense) > 1 else ""
             cells = [
                 f"{mean(some):.{digits}f} ± {spread:.{digits}f}",
                 f"{mark}{from_dense(task, mean(some), dense)}{mark}",
@@ -117,40 +117,45 @@ def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
 
 
 def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:
-    """Draw scores by bits: filled with feedback, hollow without."""
+    """Draw the score of each method: filled with feedback, hollow without."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(tasks), figsize=(5.2 * len(tasks), 4.2), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(tasks), figsize=(4.6 * len(tasks), 4.4), squeeze=False)
     for axis, (key, task) in zip(axes[0], tasks.items(), strict=True):
         found = by_method(outcomes, key)
-        line = mean(found["dense"])
-        axis.axhline(line, color="#888888", linewidth=1)
-        for name, some in found.items():
-            score, bits = mean(some), statistics.fmean(outcome.bits for outcome in some)
-            if math.isnan(score):
-                continue
-            plain = name.endswith(", none")
-            axis.plot(
-                bits,
-                score,
-                "o",
-                color="#b0413e" if plain else "#2b5c8a",
-                markerfacecolor="white" if plain else "#2b5c8a",
-                markersize=6,
-            )
-            if not plain:
-                axis.annotate(name, (bits, score), (4, 4), textcoords="offset points", fontsize=7)
-        axis.set_xscale("log")
-        axis.set_xlabel("bits that a worker sends, for each value of each step")
-        axis.set_ylabel("accuracy, %" if task.metric == "accuracy" else "loss, nats per byte")
-        axis.set_title(task.title)
+        dense = mean(found["dense"])
+        near = POINT if task.metric == "accuracy" else SHARE * dense
+        axis.axvspan(dense - near, dense + near, color="#e8e8e8", linewidth=0)
+        names = [name for name in methods(task.momentum) if name in found]
+        rows = [name for name in names if not name.endswith(", none")]
+        for row, name in enumerate(rows):
+            for some, plain in ((found[name], False), (found.get(f"{name}, none", []), True)):
+                if not some or math.isnan(mean(some)):
+                    continue
+                axis.errorbar(
+                    mean(some),
+                    row,
+                    xerr=statistics.pstdev(outcome.score for outcome in some),
+                    fmt="o",
+                    color="#b0413e" if plain else "#2b5c8a",
+                    markerfacecolor="white" if plain else "#2b5c8a",
+                    markersize=6,
+                    zorder=2 if plain else 3,
+                )
+        bits = [statistics.fmean(outcome.bits for outcome in found[name]) for name in rows]
+        labels = [f"{name}  {b:.1f}" for name, b in zip(rows, bits, strict=True)]
+        axis.set_yticks(range(len(rows)), labels)
+        axis.invert_yaxis()
+        axis.set_xlabel("accuracy, %" if task.metric == "accuracy" else "loss, nats per byte")
+        axis.set_title(task.title, fontsize=10)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
-    figure.suptitle("filled: with feedback; hollow: without", fontsize=9)
+    told = "filled: with feedback; hollow: without; grey: near dense; numbers: bits sent"
+    figure.suptitle(told, fontsize=9)
     figure.tight_layout()
-    with matplotlib.rc_context({"svg.hashsalt": "gcodec"}):
+    with matplotlib.rc_context({"svg.hashsalt": "gcodec", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -241,7 +241,7 @@ def _loss(length: int) -> Callable[[nn.Module], float]:
 GPT_BYTES = Task(
     "GPT on bytes",
     "loss",
-    steps=300,
+    steps=250,
     batch=8,
     rate=0.7,
     momentum=0.5,
