@@ -49,7 +49,8 @@ def test_odd_tensors():
     assert entropy_at(np.full(8, 3.0), 0.01).bits == 0
     for x in (np.array([1.0]), np.array([1.0, 1e-30]), np.array([1e300, -1e300, 1e-300])):
         found = entropy_at(x, 0.01)
-        assert found.error <= 0.01 and 0 <= found.bits <= math.log2(x.size)
+        most = math.log2(x.size) * (1 + 1e-12)  # logarithms differ in the last digit
+        assert found.error <= 0.01 and 0 <= found.bits <= most
     with_nan = np.array([1, np.nan, 2, -3], ml_dtypes.bfloat16)
     assert entropy_at(with_nan, 0.01) == entropy_at(np.array([1.0, 2.0, -3.0]), 0.01)
     assert entropy_at(np.array([1.0, 2.0, -3.0]), 5.0).bits == 0
