@@ -8,7 +8,6 @@ that fuses multiply and add gets the same bits.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -213,37 +212,6 @@ def _fold_lanes(e: Emitter) -> None:
     e.store(held[0], first, 8)
 
 
-@block("x", "i", "sums", "at")
-def _two_rows(e: Emitter) -> None:
-    """Sum the squares of 2 * LANES elements of x from i, all in registers."""
-    builder = e.builder
-    source = e.address("x", "i")
-    ahead = itertools.count(2 * LANES, COLUMN)
-
-    def column(k: int) -> Any:
-        for _ in range(2):  # those behind, in order
-            emit_prefetch(builder, e.element(source, next(ahead)))
-        rows = (e.load(e.element(source, row + COLUMN * k), floats(COLUMN)) for row in (0, LANES))
-        first, second = (builder.fpext(row, doubles(COLUMN)) for row in rows)
-        return builder.fadd(builder.fmul(first, first), builder.fmul(second, second))
-
-    def branch(k: int, apart: int) -> Any:
-        """Add up the columns from k on that are so far apart."""
-        if apart == LANES // COLUMN:
-            return column(k)
-        return builder.fadd(branch(k, 2 * apart), branch(k + apart, 2 * apart))
-
-    total, width = branch(0, 1), COLUMN
-    while width > 1:
-        width //= 2
-        low, high = (
-            builder.shuffle_vector(total, total, lanes(32, width)(list(range(at, at + width))))
-            for at in (0, width)
-        )
-        total = builder.fadd(low, high)
-    e.store(total, e.address("sums", "at"), 8)
-
-
 @kernel("in float32[], int64, int64, out float64[], out float64[]")
 def tile_squares(x, bucket, tiles, lanes, sums):
     """Sum the squares of each tile of each bucket."""
@@ -252,9 +220,6 @@ def tile_squares(x, bucket, tiles, lanes, sums):
         values = x[b * bucket : b * bucket + bucket]
         for tile in range((values.size + TILE - 1) // TILE):
             part = values[tile * TILE : tile * TILE + TILE]
-            if part.size == 2 * LANES:
-                _two_rows(part, 0, sums, b * tiles + tile)
-                continue
             whole = part.size - part.size % BLOCK
             if part.size < LANES:
                 lanes[:] = 0.0
