@@ -12,7 +12,7 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
 - Values near the end of the dtype, which a level might pass: ``raw`` as well.
 - A few hundred values: lists, tables and fields of ``ecsq`` take 20 to 40 bytes more than a range
   does. How many bits of ``minmax`` reach the error is found by rounding, quick for so few.
-
+- Large errors of tensors that are not large: ``ecsq:trellis=yes``, whose encoder takes its time.
 - Matrices of low rank, such as the gradient of a layer for few examples: ``powersgd``. Some rows
   tell whether it may be so; then the bits of ``ecsq`` and one step of ``powersgd`` are found out.
 """
@@ -32,6 +32,7 @@ from gcodec.cost_estimates import (
     GAP_NBITS,
     MOST_RANGE_BITS,
     TOPK_NBITS,
+    TRELLIS_SHARE,
     About,
     exact,
     levels,
@@ -133,7 +134,9 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) ->
             raise ParameterError.of("max_err", error, f"at least {least:.3g} for this tensor")
     if best.codec.name == "ecsq" and may_project(tensor, about):
         aim, values = about.aim(error), tensor.values.reshape(tensor.shape)
-        count = lambda: best.codec.encode(values).nbits  # noqa: E731
+        quick = best.codec.replaced(trellis="no")
+        share = 1.0 if quick == best.codec else TRELLIS_SHARE
+        count = lambda: share * quick.encode(values).nbits  # noqa: E731
         if rank := least_rank(values, aim, seed, best.nbits, count):
             return parse({"name": "powersgd", "rank": rank})
     return best.codec

@@ -23,6 +23,9 @@ _RATE = 0.1  # bits of a level, more than log2(1/error)/2
 _LEAST_STEP = 2.0**-20  # of the largest magnitude: levels can have it, with room to search
 _NEGLIGIBLE = 1e-4  # rounding beside the root of an error, in the 2 % that ecsq stays below it
 _LEAST_NORMAL = 2.0**-126  # of float32: steps below that have not all their bits
+# Where a trellis takes a tenth off the bits, and its encoder, ten times as slow, is no burden.
+_TRELLIS_ERROR, _TRELLIS_VALUES = 0.05, range(1 << 11, (1 << 18) + 1)
+TRELLIS_SHARE = 0.9
 _LEAST_NORM = 2.0**-80  # of a tensor whose factors lose nothing below what float32 has
 # Of each dtype: the largest rounding of a value, as a share of it, and of what underflows.
 _ROUNDING = {
@@ -121,7 +124,9 @@ def levels(tensor: Tensor, about: About, error: float) -> list[Costed]:
     rate = max(math.log2(k / n / aim) / 2, 0.0) + _RATE if k else 0.0
     place = math.log2(n / k) if k else 0.0
     plain = about.rounding < _NEGLIGIBLE * math.sqrt(error)
-    codec = parse({"name": "ecsq", "nmse": error if plain else aim})
+    trellis = error >= _TRELLIS_ERROR and n in _TRELLIS_VALUES
+    wanted = {"name": "ecsq", "nmse": error if plain else aim}
+    codec = parse(wanted | {"trellis": "yes"} if trellis else wanted)
     return [Costed(k * (rate + place) + _ECSQ_NBITS, codec)]
 
 

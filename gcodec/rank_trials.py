@@ -17,7 +17,7 @@ _HOPE = 1.5  # times the error: what some rows may have
 
 
 def least_rank(
-    x: np.ndarray, error: float, seed: int, estimate: float, count: Callable[[], int]
+    x: np.ndarray, error: float, seed: int, estimate: float, count: Callable[[], float]
 ) -> int | None:
     """Return the least rank that has the error and takes fewer bits than levels.
 
@@ -32,7 +32,7 @@ def least_rank(
     estimate : float
         About how many bits levels take, or more.
     count : callable
-        Returns how many they do take.
+        Returns how many they do take, or nearly.
     """
     limit = _affordable(x, estimate)
     if error < _LEAST_ERROR or not _may_have(x, error, seed, limit):

@@ -56,7 +56,9 @@ def test_small_tensors_are_held_to_the_payload(bits):
 
 
 def test_what_is_chosen():
-    assert str(gcodec.choose(LAPLACE, max_err=0.1)) == "ecsq:nmse=0.1"
+    assert str(gcodec.choose(LAPLACE, max_err=0.04)) == "ecsq:nmse=0.04"
+    assert str(gcodec.choose(LAPLACE, max_err=0.1)) == "ecsq:trellis=yes,nmse=0.1"
+    assert str(gcodec.choose(LAPLACE.reshape(-1)[:2000], max_err=0.1)) == "ecsq:nmse=0.1"
     assert str(gcodec.choose(LAPLACE, max_err=0)) == "raw"
     assert str(gcodec.choose(LAPLACE.astype(np.float16), max_err=0)) == "raw:dtype=float16"
     assert str(gcodec.choose(SPARSE, max_err=0)) == "topk:k=14"
@@ -71,7 +73,7 @@ def low_rank(rank, noise, shape=(256, 300)):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)
-@pytest.mark.parametrize("error", [0.001, 0.01, 0.3])
+@pytest.mark.parametrize("error", [0.001, 0.01, 0.1])
 def test_low_rank_is_found(error, dtype):
     x = low_rank(3, 0.02).astype(dtype)
     codec = gcodec.choose(x, max_err=error)
@@ -85,16 +87,16 @@ def test_the_seed_that_is_told_is_what_counts(tmp_path):
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(256, 12)) * 0.7 ** np.arange(12), rng.normal(size=(12, 300))
     x = (left @ right).astype(np.float32)
-    codecs = [gcodec.choose(x, max_err=0.1, seed=seed) for seed in range(4)]
+    codecs = [gcodec.choose(x, max_err=0.04, seed=seed) for seed in range(4)]
     assert len(set(map(str, codecs))) > 1
     for seed, codec in enumerate(codecs):
         assert codec.name == "powersgd"
-        assert error_of(x, gcodec.decode(gcodec.encode(x, codec, seed=seed))) <= 0.1
+        assert error_of(x, gcodec.decode(gcodec.encode(x, codec, seed=seed))) <= 0.04
     source, target = tmp_path / "x.npy", tmp_path / "x.gcf"
     np.save(source, x)
-    arguments = ["encode", str(source), "-c", "auto:err=0.1", "--seed", "7", "-o", str(target)]
+    arguments = ["encode", str(source), "-c", "auto:err=0.04", "--seed", "7", "-o", str(target)]
     assert CliRunner().invoke(cli, arguments).exit_code == 0
-    assert error_of(x, gcodec.decode(target.read_bytes())) <= 0.1
+    assert error_of(x, gcodec.decode(target.read_bytes())) <= 0.04
 
 
 def test_low_rank_is_found_for_bits():
