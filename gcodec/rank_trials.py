@@ -35,7 +35,7 @@ def least_rank(
         Returns how many they do take, or nearly.
     """
     limit = _affordable(x, estimate)
-    if error < _LEAST_ERROR or not _may_have(x, error, seed, limit):
+    if not _may_have(x, error, seed, limit):
         return None
     rank = _FIRST_RANK
     while True:
@@ -67,7 +67,7 @@ def best_rank(
         Returns that of levels.
     """
     rank = _affordable(x, room)
-    if error < _LEAST_ERROR or not _may_have(x, error, seed, rank):
+    if not _may_have(x, error, seed, rank):
         return None
     found = low_rank.errors_of_ranks(_matrix(x), rank, seed)[-1]
     return rank if found < find() * (1 - _MARGIN) else None
@@ -92,7 +92,7 @@ def _nbits(x: np.ndarray, rank: int) -> int:
 
 def _may_have(x: np.ndarray, error: float, seed: int, rank: int) -> bool:
     """Tell whether some rows, evenly spread, have about that error with factors of a rank."""
-    if not rank:
+    if error < _LEAST_ERROR or not rank:
         return False
     matrix = _matrix(x)
     some = np.ascontiguousarray(matrix[:: max(len(matrix) // (_ROWS * rank), 1)])
