@@ -34,6 +34,7 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kernels import convert
 from gcodec.kernels.device import Device, device_of, host, no_twin
 from gcodec.kinds import check_integer, check_number
+from gcodec.large_bytes import joined
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
@@ -126,7 +127,7 @@ class Frame:
 
     def to_bytes(self) -> bytes:
         """Return the frame's bytes."""
-        return b"".join(self.parts())
+        return joined(self.parts())
 
     def parts(self) -> list[Any]:
         """Return the frame's bytes in pieces: header, payload, checksum and tag."""

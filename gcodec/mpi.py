@@ -16,6 +16,7 @@ except ImportError as error:  # also where there is no MPI library
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.large_bytes import joined
 
 
 class MPICommunicator:
@@ -55,7 +56,7 @@ class MPICommunicator:
         self.comm.Alltoall(sizes, coming)
         received = np.empty(int(coming.sum()), np.uint8)
         self.comm.Alltoallv(
-            [b"".join(messages), sizes, _starts(sizes), MPI.BYTE],
+            [joined(messages), sizes, _starts(sizes), MPI.BYTE],
             [received, coming, _starts(coming), MPI.BYTE],
         )
         return _split(received, coming)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "gcodec"
 # From the bottom to the top; a name stands for a module or for a whole package.
 LAYERS = [
     {"errors"},
-    {"limits", "wire", "minifloats"},
+    {"limits", "wire", "minifloats", "large_bytes"},
     {"kernels"},
     {"cuda"},
     {"kinds", "seeds"},

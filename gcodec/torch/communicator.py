@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gcodec.errors import ParameterError
+from gcodec.large_bytes import joined
 
 _LENGTH_NBYTES = 8
 
@@ -86,7 +87,7 @@ class TorchCommunicator:
         dist.all_to_all_single(coming, sent, group=self.group)
         counts = coming.tolist()
         received = torch.empty(sum(counts), dtype=torch.uint8, device=self._device)
-        payload = self._to_device(np.frombuffer(b"".join(messages), np.uint8))
+        payload = self._to_device(np.frombuffer(joined(messages), np.uint8))
         dist.all_to_all_single(received, payload, counts, lengths, group=self.group)
         return [part.numpy().tobytes() for part in received.cpu().split(counts)]
 

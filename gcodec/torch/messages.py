@@ -24,6 +24,7 @@ from gcodec.frame import Frame
 from gcodec.kernels.device import beside
 from gcodec.kernels.memory import empty_beside, flattened
 from gcodec.kernels.reduce import all_finite, all_finite_corrected, max_abs_bits
+from gcodec.large_bytes import joined
 from gcodec.limits import Limits
 from gcodec.seeds import derive_seed
 
@@ -83,7 +84,7 @@ class BucketCoder:
             kind, frame = self._encode_one(name, values, codec, step)
             kinds.append(kind)
             frames.append(frame)
-        return bytes(kinds) + b"".join(frames)
+        return joined([bytes(kinds), *frames])
 
     def average(self, parts: Sequence[Part], messages: Sequence[bytes]) -> None:
         """Write the mean over ranks to the parts: the same bits on every rank.

@@ -18,6 +18,7 @@ from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.frame import Frame
 from gcodec.kernels.reduce import all_finite
+from gcodec.large_bytes import joined
 from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import taken
@@ -52,7 +53,7 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
     FormatError
         If what a rank sent is wrong; on every rank.
     """
-    gathered = _alike(communicator.all_gather(b"".join(frames)), communicator.rank)
+    gathered = _alike(communicator.all_gather(joined(frames)), communicator.rank)
     means = [np.zeros(frame.shape, np.float32) for frame in gathered[communicator.rank]]
     for of_rank in gathered:
         for frame, mean in zip(of_rank, means, strict=True):
@@ -103,7 +104,7 @@ def two_phase_mean(
     for share in range(communicator.size):
         parts = {name: _share(array, share, communicator.size) for name, array in arrays.items()}
         frames = [worker.compress(f"{share}/{name}", part) for name, part in parts.items()]
-        messages.append(b"".join(frames))
+        messages.append(joined(frames))
     served = _alike(communicator.all_to_all(messages), communicator.rank)
     answers = []
     for at, name in enumerate(arrays):
@@ -113,7 +114,7 @@ def two_phase_mean(
         total /= np.float32(communicator.size)
         answers.append(server.compress(name, total))
     means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
-    for share, message in enumerate(communicator.all_gather(b"".join(answers))):
+    for share, message in enumerate(communicator.all_gather(joined(answers))):
         rooms = [_share(mean, share, communicator.size) for mean in means.values()]
         found = _frames(message, share)
         _check_alike(found, [room.shape for room in rooms], share, communicator.rank)
@@ -149,7 +150,7 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     FormatError
         If what a rank sent is wrong.
     """
-    own = _frames(b"".join(frames), communicator.rank)
+    own = _frames(joined(frames), communicator.rank)
     sums = [_sparse(frame) for frame in own]
     shapes = [frame.shape for frame in own]
     step = 1
@@ -337,4 +338,4 @@ def _message(shapes: Sequence[tuple[int, ...]], sums: Sequence[Sparse]) -> bytes
         symbols = TopKSymbols(n, positions, sparse_values.quantize(values, "float32"))
         payload = codec.pack(symbols)
         frames.append(Frame(payload.codec, "float32", shape, payload).to_bytes())
-    return b"".join(frames)
+    return joined(frames)
