@@ -18,7 +18,7 @@ from gcodec.kernels.memory import emit_prefetch
 
 BLOCK = 32  # elements
 SIGN = 0x80000000  # of a float32
-_AHEAD = 256  # elements between a block and what is prefetched for a later one
+AHEAD = 256  # elements between a block and what is prefetched for a later one
 _LINE = 16  # float32 elements in a cache line
 
 
@@ -147,10 +147,10 @@ class Emitter:
         bits = self.builder.bitcast(mask, ir.IntType(mask.type.count))
         return self.builder.bswap(self.builder.bitreverse(bits))
 
-    def fetch(self, pointer: Any) -> None:
+    def fetch(self, pointer: Any, ahead: int = AHEAD) -> None:
         """Ask for the cache lines of the float32 elements of a later block."""
-        for ahead in range(_AHEAD, _AHEAD + BLOCK, _LINE):
-            emit_prefetch(self.builder, self.element(pointer, ahead))
+        for line in range(ahead, ahead + BLOCK, _LINE):
+            emit_prefetch(self.builder, self.element(pointer, line))
 
     def in_order(self) -> None:
         """Keep memory accesses, prefetches too, on their side of this place."""

@@ -10,7 +10,7 @@ in float64 and rounded once. Source: Alistarh et al., "QSGD", NIPS 2017, section
 from __future__ import annotations
 
 import itertools
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from gcodec.errors import ParameterError
 from gcodec.kernels import cover
 from gcodec.kernels.device import device_of, twinned
 from gcodec.kernels.jit import Kernel, factory, inline, kernel
-from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
-from gcodec.kernels.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.lanes import BLOCK, fence
+from gcodec.kernels.level_blocks import Store, dequantize_block, quantize_block
+from gcodec.kernels.philox import COUNTER_SPAN, words
 
-Store = Literal["write", "stream", "add"]
 KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # of symbols
 
 _PART = 1 << 18  # symbols that are checked at a time
@@ -238,43 +238,11 @@ def _spreading(up: bool) -> Any:
     return spread
 
 
-def _quantize_block(bits: int) -> Any:
-    """Make the block: 32 elements of x from i, from element `start` of the tensor, to symbols."""
-
-    @block("x", "i", "numbers", "zero", "s", "seed", "start", "span", "out", "at")
-    def quantize_block(e: Emitter) -> None:
-        builder = e.builder
-        every = lanes(32)
-        source = e.address("x", "i")
-        e.fetch(source)
-        x = e.load(source, floats())
-        size = builder.bitcast(e.magnitude_bits(x), floats())
-        r = builder.fmul(size, e.load(e.address("numbers", "zero"), floats()))
-        whole = builder.fptosi(r, every)
-        rest = builder.fsub(r, builder.sitofp(whole, floats()))
-        bound = builder.fptosi(builder.fmul(rest, floats()([2.0**31] * BLOCK)), every)
-        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
-        halves = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
-        up = builder.icmp_signed("<", halves, bound)
-        level = builder.sub(whole, builder.sext(up, every))
-        top = e.splat(e.args["s"])
-        # r may pass s by the rounding of the norm.
-        level = builder.select(builder.icmp_signed("<", level, top), level, top)
-        one = every([1] * BLOCK)
-        sign = builder.lshr(builder.bitcast(x, every), every([31] * BLOCK))
-        codes = builder.trunc(builder.or_(builder.shl(level, one), sign), lanes(bits))
-        # The sign of level 0 is no sign.
-        lone = builder.icmp_unsigned("==", codes, codes.type([1] * BLOCK))
-        codes = builder.add(codes, builder.sext(lone, codes.type))
-        e.store(codes, e.address("out", "at"), align=1)
-
-    return quantize_block
-
-
 @factory(lambda: ((kind,) for kind in KINDS))
 def _quantizer(kind: np.dtype[Any]) -> Kernel:
     dtype = kind.name
-    one_block = _quantize_block(8 * kind.itemsize)
+    one_block, two_blocks = (quantize_block(8 * kind.itemsize, count) for count in (1, 2))
+    pair, odd = np.int64(2 * BLOCK), np.uint64(BLOCK)
     spread = _spreading(True)
 
     @kernel(
@@ -286,43 +254,30 @@ def _quantizer(kind: np.dtype[Any]) -> Kernel:
         # out.size == x.size, a multiple of BLOCK, as is `first`; the first bucket begins `phase`
         # elements before x; numbers.size == BLOCK. Returned is whether some norm is tiny; its
         # elements are 0.
-        held, any_tiny = np.int64(-1), False
-        for i in range(0, x.size, BLOCK):
-            if i + phase + BLOCK > held:
+        i, same, any_tiny = np.int64(0), np.int64(0), False
+        while i < x.size:
+            if i + BLOCK > same:
                 held, tiny = spread(numbers, norms, bucket, i + phase, s)
+                same = min(held - phase, x.size)  # up to where the numbers hold, or i
                 any_tiny |= tiny
             start = first + np.uint64(i)
-            one_block(x, i, numbers, 0, s, seed, start, start >> COUNTER_SPAN, out, i)
+            span = start >> COUNTER_SPAN
+            if i + pair <= same and start & odd == 0:
+                two_blocks(x, i, numbers, 0, s, seed, start, span, out, i)
+                i += pair
+            else:
+                one_block(x, i, numbers, 0, s, seed, start, span, out, i)
+                i += BLOCK
         return any_tiny
 
     return quantize_part
-
-
-def _dequantize_block(bits: int, store: Store) -> Any:
-    """Make the block: 32 symbols from `at` to elements of `out` from i."""
-
-    @block("symbols", "at", "numbers", "zero", "scale", "out", "i")
-    def dequantize_block(e: Emitter) -> None:
-        builder = e.builder
-        every = lanes(32)
-        target = e.address("out", "i")
-        codes = e.load(e.address("symbols", "at"), lanes(bits), bits // 8)
-        if bits < 32:
-            codes = builder.zext(codes, every)
-        sign = builder.shl(codes, every([31] * BLOCK))
-        level = builder.sitofp(builder.lshr(codes, every([1] * BLOCK)), floats())
-        size = builder.fmul(level, e.load(e.address("numbers", "zero"), floats()))
-        values = builder.bitcast(builder.or_(builder.bitcast(size, every), sign), floats())
-        e.store_as(store, values, target)
-
-    return dequantize_block
 
 
 @factory(lambda: itertools.product(KINDS, get_args(Store)))
 def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     dtype = kind.name
     bits = 8 * kind.itemsize
-    one_block = _dequantize_block(bits, store)
+    one_block = dequantize_block(bits, store)
     streaming = store == "stream"
     spread = _spreading(False)
 

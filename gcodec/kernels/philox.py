@@ -60,34 +60,53 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
 
 
 def emit_words(
-    e: Emitter, seed: Any, start: Any, span: Any, stream: Any, *, halved: bool = False
-) -> Any:
-    """Emit the words of 32 elements from `start` on, a multiple of 32, as lanes of 32 bits.
+    e: Emitter,
+    seed: Any,
+    start: Any,
+    span: Any,
+    stream: Any,
+    *,
+    blocks: int = 1,
+    halved: bool = False,
+) -> list[Any]:
+    """Emit the words of so many blocks of 32 elements from `start` on, each as lanes of 32 bits.
 
-    `span` is ``start >> COUNTER_SPAN``; a loop that knows it to be constant saves instructions.
-    With `halved`, each word is divided by 2, so that it is not negative as a signed number.
+    `start` is a multiple of 32 times the blocks, and `span` is ``start >> COUNTER_SPAN``; a loop
+    that knows it to be constant saves instructions. Each round waits for the one before it, so
+    two blocks take turns in less time than one after the other. With `halved`, each word is
+    divided by 2, so that it is not negative as a signed number.
     """
     builder = e.builder
     counter = builder.lshr(start, start.type(2))
-    # Eight blocks side by side, each word in the lower half of 64 bits; the upper half is noise,
-    # which the multiplication does not see. This order of the blocks makes the words fall into
-    # place below without a shuffle across 128 bits.
-    c0 = builder.add(e.splat(counter, 8), lanes(64, 8)([0, 2, 1, 3, 4, 6, 5, 7]))
+    # Eight counters side by side, each word in the lower half of 64 bits; the upper half is
+    # noise, which the multiplication does not see. This order of the counters makes the words
+    # fall into place below without a shuffle across 128 bits.
+    order = lanes(64, 8)([0, 2, 1, 3, 4, 6, 5, 7])
     # The upper half of the counter is the same for all eight, as counter is a multiple of 8; so
     # the first two rounds are half done in scalars.
-    c1 = span
     c2, c3 = builder.and_(stream, stream.type(_MASK)), builder.lshr(stream, stream.type(32))
     k0, k1 = builder.and_(seed, seed.type(_MASK)), builder.lshr(seed, seed.type(32))
+    firsts = (builder.add(counter, counter.type(8 * k)) for k in range(blocks))
+    turns = [(builder.add(e.splat(first, 8), order), span, c2, c3) for first in firsts]
     for _ in range(10):
-        p0, p1 = _product(e, c0, _MULTIPLY[0]), _product(e, c2, _MULTIPLY[1])
-        c0, c2 = (
-            _xor(e, _upper(e, p1), _xor(e, c1, k0)),
-            _xor(e, _upper(e, p0), _xor(e, c3, k1)),
-        )
-        c1, c3 = p1, p0
+        turns = [_round(e, turn, k0, k1) for turn in turns]
         k0 = builder.and_(builder.add(k0, k0.type(_WEYL[0])), k0.type(_MASK))
         k1 = builder.and_(builder.add(k1, k1.type(_WEYL[1])), k1.type(_MASK))
-    c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in (c0, c1, c2, c3))
+    return [_in_order(builder, turn, halved) for turn in turns]
+
+
+def _round(e: Emitter, turn: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, ...]:
+    """Emit one round of Philox."""
+    c0, c1, c2, c3 = turn
+    p0, p1 = _product(e, c0, _MULTIPLY[0]), _product(e, c2, _MULTIPLY[1])
+    c0 = _xor(e, _upper(e, p1), _xor(e, c1, k0))
+    c2 = _xor(e, _upper(e, p0), _xor(e, c3, k1))
+    return c0, p1, c2, p0
+
+
+def _in_order(builder: Any, turn: tuple[Any, ...], halved: bool) -> Any:
+    """Emit the words of eight counters in the order of elements."""
+    c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in turn)
     upper, lower = _interleaved(builder, c0, c1, 0), _interleaved(builder, c2, c3, 0)
     if halved:  # here it also keeps LLVM from merging the shuffles, which makes more of them
         one = lanes(32, 16)([1] * 16)
@@ -128,7 +147,7 @@ def _interleaved(builder: Any, a: Any, b: Any, first: int) -> Any:
 
 @block("seed", "start", "span", "stream", "out", "at")
 def _words_block(e: Emitter) -> None:
-    found = emit_words(e, *(e.args[name] for name in ("seed", "start", "span", "stream")))
+    (found,) = emit_words(e, *(e.args[name] for name in ("seed", "start", "span", "stream")))
     e.store(found, e.address("out", "at"))
 
 

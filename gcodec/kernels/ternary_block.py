@@ -30,7 +30,7 @@ def ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
         # Where r is 1 the conversion passes the range; that lane is not looked at.
         bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), every)
         seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
-        halves = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+        (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
         below = builder.icmp_signed("<", halves, bound)
         sent = builder.select(full, lanes(1)([1] * BLOCK), below)
         # What is sent is no zero, so its bits tell its sign as an integer.

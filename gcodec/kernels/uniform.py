@@ -164,7 +164,7 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
             bound = builder.fptosi(rest, every)
             seed, start = e.args["seed"], e.args["start"]
             span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
-            halves = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+            (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
             up = builder.icmp_signed("<", halves, bound)
             codes = builder.sub(builder.fptosi(whole, every), builder.sext(up, every))
             # r may pass the last level by the rounding of its factor.
