@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import ParameterError, Truncated
-from gcodec.kernels.device import host
+from gcodec.kernels import bucket_levels, levels
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
+from gcodec.kernels.live import Live
 from gcodec.kernels.norms import Norm, norms, read_norms
 from gcodec.kernels.pack import check_padding
 from gcodec.kernels.reduce import all_finite
@@ -15,19 +19,69 @@ from gcodec.kernels.reduce import all_finite
 NORM_NBITS = 32
 
 
-def scale_of(values: np.ndarray, bucket: int, norm: Norm, s: int) -> Scale:
-    """Find the norms of all buckets of (n,) float32 values; refuse what is not finite.
+@dataclass(frozen=True)
+class Quantizer:
+    """Quantises a tensor by ranges, and finds norms on the way where that is quicker.
 
-    Raises
-    ------
-    ParameterError
+    Attributes
+    ----------
+    values : (n,) float32 array
+    scale : Scale
+    live : Live
+        Of both, what belongs to a range is told when that is quantised, if norms are found then.
+    seed : int
+    finds_norms : bool
     """
-    found = host(norms(values, bucket, norm))
+
+    values: np.ndarray
+    scale: Scale
+    live: Live
+    seed: int
+    finds_norms: bool
+
+    @classmethod
+    def of(cls, values: np.ndarray, bucket: int, norm: Norm, s: int, seed: int) -> Quantizer:
+        """Prepare it for (n,) float32 values; refuse what is not finite, if norms are found now.
+
+        Raises
+        ------
+        ParameterError
+        """
+        n, buckets = values.size, -(-values.size // bucket)
+        if device_of(values) is None and bucket_levels.has_loop(bucket, norm, s):
+            scale = Scale(np.empty(buckets, np.float32), bucket, s)
+            live = Live(n, bucket, np.empty(buckets, np.bool_))
+            return cls(values, scale, live, seed, finds_norms=True)
+        scale = Scale(host(norms(values, bucket, norm)), bucket, s)
+        _refuse_unfit(scale.norms, s, values)
+        return cls(values, scale, live_of(scale, n), seed, finds_norms=False)
+
+    def __call__(self, start: int, stop: int, out: np.ndarray) -> np.ndarray:
+        """Write the symbols of a range, which begins where a bucket does, and return them."""
+        part, scale = self.values[start:stop], self.scale
+        if self.finds_norms:
+            bucket_levels.quantize(part, scale, self.seed, start, out)
+            here = slice(start // scale.bucket, -(-stop // scale.bucket))
+            _refuse_unfit(scale.norms[here], scale.s, self.values)
+            assert self.live.silent is not None
+            self.live.silent[here] = scale.norms[here] == 0
+        else:
+            levels.quantize(part, scale, self.seed, start, out)
+        return out
+
+
+def live_of(scale: Scale, n: int) -> Live:
+    """Tell which of n elements have a word: those of buckets whose norm is not 0."""
+    return Live.of(n, scale.bucket, scale.norms == 0)
+
+
+def _refuse_unfit(found: np.ndarray, s: int, values: np.ndarray) -> None:
+    """Refuse norms by which levels would not be finite, given all values of the tensor."""
     largest = found.max(initial=0)  # NaN, if there is one
     with np.errstate(over="ignore"):
         decoded = np.float32(s) * np.float32(float(largest) / s)
     if np.isfinite(decoded):
-        return Scale(found, bucket, s)
+        return
     if all_finite(values):
         raise ParameterError("x: its norm must not pass float32")
     raise nonfinite_error(values)

@@ -99,7 +99,7 @@ def chances(x: np.ndarray, codec: Any, norms: np.ndarray, factor: float = 1) -> 
 
 
 def chances_of(x: np.ndarray, codec: Any) -> Chances:
-    return chances(x, codec, codec._scale_of(x).norms)
+    return chances(x, codec, codec.quantize(x).norms)
 
 
 def codecs_for(n: int, s: int) -> list[Any]:
@@ -259,7 +259,7 @@ def sampled_and_known(
     shape: str, setting: dict[str, Any], factor: float = 1
 ) -> tuple[np.ndarray, np.ndarray, Chances]:
     x, codec = vector(shape, PLACES), qsgd(**setting)
-    norms = codec._scale_of(x).norms
+    norms = codec.quantize(x).norms
     return *sample(shape, tuple(setting.items())), chances(x, codec, norms, factor)
 
 
@@ -398,7 +398,7 @@ def test_payloads_have_the_expected_bits(shape: str, n: int) -> None:
     settings = [{"s": 1}, {"s": 4}, {"s": root}, {"s": 15, "bucket": 100, "norm": "max"}]
     for setting in settings:
         codec = qsgd(**setting)
-        norms = codec._scale_of(x).norms
+        norms = codec.quantize(x).norms
         known = chances(x, codec, norms)
         for form, expected in (("dense", dense_nbits), ("sparse", sparse_nbits)):
             one = codec.replaced(form=form)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,10 +44,10 @@ from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import Live, gathered, refuse_silent
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.norms import read_norms, write_norms
+from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
-from gcodec.level_scales import NORM_NBITS, read_scale, scale_of
+from gcodec.level_scales import NORM_NBITS, Quantizer, live_of, read_scale
 from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
 from gcodec.params import Field, param
 from gcodec.payload import Payload
@@ -155,33 +155,26 @@ class QSGD(Codec):
     def _buckets(self, n: int) -> int:
         return -(-n // self._bucket(n))
 
-    def _scale_of(self, values: np.ndarray) -> Scale:
-        kind: Any = self.norm
-        return scale_of(values, self._bucket(values.size), kind, self.s)
+    def _quantizer(self, values: np.ndarray, seed: int) -> Quantizer:
+        norm = cast(Norm, self.norm)
+        return Quantizer.of(values, self._bucket(values.size), norm, self.s, seed)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
-        scale = self._scale_of(values)
+        quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
 
         def task(start: int, stop: int) -> None:
-            levels.quantize(values[start:stop], scale, seed, start, out[start:stop])
+            quantize(start, stop, out[start:stop])
 
         pool.run(task, values.size, beside=values)
-        return QSGDSymbols(scale.norms, out, self._shape_of(values.size))
+        return QSGDSymbols(quantize.scale.norms, out, self._shape_of(values.size))
 
     def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             return self._packed(self._quantize(values, seed, prior))
         # No symbol need be kept: each range is quantised where it is written.
-        scale = self._scale_of(values)
-
-        def symbols_of(start: int, stop: int, out: np.ndarray) -> np.ndarray:
-            levels.quantize(values[start:stop], scale, seed, start, out)
-            return out
-
-        return self._dense(
-            scale, Plan("dense", self.code, {}), symbols_of, _live(scale, values.size)
-        )
+        quantize = self._quantizer(values, seed)
+        return self._dense(quantize.scale, Plan("dense", self.code, {}), quantize, quantize.live)
 
     # --- dequantise
 
@@ -246,7 +239,7 @@ class QSGD(Codec):
     def _packed(self, symbols: QSGDSymbols) -> Payload:
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
-        live = _live(scale, parts.size)
+        live = live_of(scale, parts.size)
         plan = level_strings.plan(parts, self.s, live, self.form, self.code)
         if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
             limit = None if self.code == "context" else plan.nbits
@@ -283,7 +276,7 @@ class QSGD(Codec):
             out = empty_beside(n, dtype, payload.data)
             out[:] = 0
             self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
-            refuse_silent(out, _live(scale, n))
+            refuse_silent(out, live_of(scale, n))
             return QSGDSymbols(scale.norms, out, self._shape_of(n))
         string = self._dense_string(payload, scale, n)
         out = empty_beside(n, dtype, payload.data)
@@ -302,7 +295,7 @@ class QSGD(Codec):
         """Check what can be told of a dense form without reading its string."""
         plan = Plan(self.form, self.code, payload.scalars)
         first = NORM_NBITS * scale.norms.size
-        return DenseString.of(plan, self.s, payload.data, first, payload.nbits, _live(scale, n))
+        return DenseString.of(plan, self.s, payload.data, first, payload.nbits, live_of(scale, n))
 
     def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
@@ -336,8 +329,4 @@ class QSGD(Codec):
         scale, describe = Scale(found, self._bucket(n), self.s), dense
         if self.form == "sparse":
             describe = sparse
-        yield from describe(walk, self.code, self.s, payload.scalars, scale, _live(scale, n))
-
-
-def _live(scale: Scale, n: int) -> Live:
-    return Live.of(n, scale.bucket, scale.norms == 0)
+        yield from describe(walk, self.code, self.s, payload.scalars, scale, live_of(scale, n))

@@ -53,6 +53,7 @@ def write(
     dtype : dtype
         Of the symbols.
     live : Live
+        Of a range it is not asked before the symbols of that were.
     every : int
         Elements of a block, a power of two up to 2^17.
     lead : int
@@ -79,8 +80,8 @@ def write(
         room = np.empty(min(stop - start, chunk), dtype)
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
-            bounds, mask = live.part(at, end, every)
             part = get(at, end, room[: end - at])
+            bounds, mask = live.part(at, end, every)
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
@@ -136,7 +137,7 @@ def read(
     FormatError
     """
     read_part = _PartReader(code, data, live, end, take)
-    chunk = live.chunk(code.wide)
+    chunk = live.chunk(code.wide or live.silent is not None)  # symbols are spread by a mask
     if offsets is not None and every <= chunk:
 
         def task(start: int, stop: int) -> None:

@@ -23,7 +23,8 @@ class Live(NamedTuple):
     bucket : int
         Elements of a bucket.
     silent : (ceil(n / bucket),) bool array, or None
-        The buckets whose elements have none; None where all have one.
+        The buckets whose elements have none; None where all have one. May be filled by and by:
+        of those of a range, `part` looks at no others.
     """
 
     n: int
@@ -49,17 +50,20 @@ class Live(NamedTuple):
         return self.n - silent + (-self.n % self.bucket if self.silent[-1] else 0)
 
     def chunk(self, wide: bool) -> int:
-        """Tell how many elements to take at a time; `wide` if symbols pass a byte."""
-        return _LESS if wide or self.silent is not None else _CHUNK
+        """Tell how many elements to take at a time; `wide` if more than a byte is kept of each."""
+        return _LESS if wide else _CHUNK
 
     def part(self, start: int, stop: int, every: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the words up to the end of each block of a range, and which elements have one."""
         bounds = np.minimum(np.arange(start + every, stop + every, every), stop) - start
         if self.silent is None:
             return bounds, None
-        first = start // self.bucket
-        some = ~self.silent[first : -(-stop // self.bucket)]
-        mask = some[(np.arange(start, stop) // self.bucket) - first]
+        first, last = start // self.bucket, -(-stop // self.bucket)
+        some = ~self.silent[first:last]
+        if some.all():
+            return bounds, None
+        edges = np.minimum(np.arange(first, last + 1) * self.bucket, stop)
+        mask = np.repeat(some, np.diff(np.maximum(edges, start)))
         counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
         return np.cumsum(counts), mask
 

@@ -212,6 +212,47 @@ def _fold_lanes(e: Emitter) -> None:
     e.store(held[0], first, 8)
 
 
+def bucket_squares(bucket: int) -> Any:
+    """Make the block: the sum of squares of x from i, of a power of two from 32 to TILE elements.
+
+    It is written to the first lane; all is kept in registers. Values should lie in a cache: what
+    is read out of order comes slowly from memory.
+    """
+    across = min(bucket, LANES)
+
+    @block("x", "i", "lanes", "zero")
+    def squares(e: Emitter) -> None:
+        builder, source = e.builder, e.address("x", "i")
+
+        def column(first: int) -> Any:
+            total = None
+            for row in range(0, bucket, across):
+                here = e.element(source, row + first)
+                wide = builder.fpext(e.load(here, floats(COLUMN)), doubles(COLUMN))
+                square = builder.fmul(wide, wide)
+                total = square if total is None else builder.fadd(total, square)
+            return total
+
+        def added(first: int, step: int) -> Any:
+            """Add up every `step`-th column from one on: halves first, as the tree does."""
+            if step * COLUMN == across:
+                return column(first * COLUMN)
+            return builder.fadd(added(first, 2 * step), added(first + step, 2 * step))
+
+        total = added(0, 1)
+        while (half := total.type.count // 2) > 0:
+            low, high = (
+                builder.shuffle_vector(
+                    total, total, lanes(32, half)([first + k for k in range(half)])
+                )
+                for first in (0, half)
+            )
+            total = builder.fadd(low, high)
+        e.store(total, e.address("lanes", "zero"), 8)
+
+    return squares
+
+
 @kernel("in float32[], int64, int64, out float64[], out float64[]")
 def tile_squares(x, bucket, tiles, lanes, sums):
     """Sum the squares of each tile of each bucket."""

@@ -1,0 +1,87 @@
+"""Levels of buckets of which the norms are found on the way, while values are in a cache.
+
+Norms and levels are those of `norms` and `levels`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import levels
+from gcodec.kernels.jit import Kernel, factory, kernel
+from gcodec.kernels.lanes import BLOCK
+from gcodec.kernels.level_blocks import quantize_block
+from gcodec.kernels.levels import TINY, Scale, symbol_dtype
+from gcodec.kernels.norms import Norm, norms
+from gcodec.kernels.philox import COUNTER_SPAN
+from gcodec.kernels.reduce import TILE, bucket_squares
+
+BUCKETS = tuple(1 << k for k in range(6, TILE.bit_length()))
+"""Elements of the buckets that there is a loop for."""
+
+_PAIR = 2 * BLOCK
+
+
+def has_loop(bucket: int, norm: Norm, s: int) -> bool:
+    """Whether there is a loop for such buckets."""
+    return bucket in BUCKETS and norm == "l2" and symbol_dtype(s) == np.uint8
+
+
+def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
+    """Find the norms of a part of a tensor and quantise it, on the calling thread.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        From element `first` of the tensor on, where a bucket begins, to the end of one, or of all.
+    scale : Scale
+        Of the tensor; the norms of this part are written.
+    seed, first : int
+    out : (n,) uint8 array
+        What is written where a norm is not finite, is not defined.
+    """
+    bucket = scale.bucket
+    at, whole = first // bucket, x.size - x.size % bucket
+    found = scale.norms[at : at + -(-x.size // bucket)]
+    scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK)
+    numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
+    tiny = _quantizer(bucket)(x[:whole], *numbers, *scratch, found, out)
+    if tiny:
+        levels.quantize(x[:whole], scale, seed, first, out[:whole])
+    if whole < x.size:
+        found[-1:] = norms(x[whole:], bucket, "l2")
+        levels.quantize(x[whole:], scale, seed, first + whole, out[whole:])
+
+
+@factory(lambda: ((bucket,) for bucket in BUCKETS))
+def _quantizer(bucket: int) -> Kernel:
+    squares = bucket_squares(bucket)
+    two_blocks = quantize_block(8, 2, ahead=bucket)
+
+    @kernel(
+        "in float32[], uint64, uint64, uint32, out float32[], out float64[], out float32[], "
+        "out uint8[]",
+        variant=str(bucket),
+    )
+    def quantize_buckets(x, seed, first, s, numbers, lanes, norms, out):
+        # x.size is a multiple of the bucket, and `first` one of _PAIR; x.size // bucket <=
+        # norms.size, x.size <= out.size; numbers and lanes have BLOCK elements. Returned is
+        # whether some norm is tiny; its elements are 0.
+        any_tiny = False
+        for b in range(x.size // bucket):
+            start = b * bucket
+            squares(x, start, lanes, 0)
+            norm = np.float32(np.sqrt(lanes[0]))
+            norms[b] = norm
+            factor = np.float32(0)
+            if norm >= TINY:
+                factor = np.float32(np.float64(s) / np.float64(norm))
+            elif norm > 0:
+                any_tiny = True
+            numbers[:] = factor
+            for i in range(start, start + bucket, _PAIR):
+                here = first + np.uint64(i)
+                two_blocks(x, i, numbers, 0, s, seed, here, here >> COUNTER_SPAN, out, i)
+        return any_tiny
+
+    return quantize_buckets
