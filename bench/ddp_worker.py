@@ -74,7 +74,11 @@ class Timed:
 
 
 def coding(spec: str, model: Any) -> dict[str, float]:
-    """Return the bits per value of a step's frames, and values encoded and decoded a second."""
+    """Return the bits per value of a step's frames, and values encoded and decoded a second.
+
+    The gradients of the model must be those of a rank alone: means of decoded ones are no longer
+    like what is encoded in training.
+    """
     gradients = {n: p.grad.numpy().copy() for n, p in model.named_parameters() if p.ndim > 1}
     feedback = gcodec.Feedback(spec)
     values = sum(gradient.size for gradient in gradients.values())
@@ -110,9 +114,9 @@ def main() -> None:
     if device == "lo":  # which counts what both ranks send
         for found in results.values():
             found["bytes"] //= 2
-    for hook, timed in every.items():
+    for hook in every:
         if hook not in ("none", "alone", "fp16", "PowerSGD"):
-            results[hook] |= coding(hook, timed.model)
+            results[hook] |= coding(hook, every["alone"].model)
     results["values"] = sum(p.numel() for p in every["none"].model.parameters())
     dist.barrier()
     if rank == 0:
