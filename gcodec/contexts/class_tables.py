@@ -234,8 +234,10 @@ def _own(counts: np.ndarray, kind: Magnitudes) -> np.ndarray:
     above = totals[:, 0] - pairs[:, 0] - np.where(places <= tops, known, 0).sum(axis=1)
     escapes = np.maximum(above * TOTAL // totals[:, 0], least)
     escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
-    while (crowded := np.flatnonzero(2 * sizes.sum(axis=1) + escapes >= TOTAL)).size:
-        sizes[crowded, sizes[crowded].argmax(axis=1)] -= 1
+    over = (2 * sizes.sum(axis=1) + escapes - TOTAL) // 2 + 1  # slots of both signs
+    for row in np.flatnonzero(over > 0):
+        for _ in range(over[row]):
+            sizes[row, sizes[row].argmax()] -= 1
     found = np.zeros(counts.shape, np.int64)
     found[:, 2 : 2 * known.shape[1] + 2] = np.repeat(sizes, 2, axis=1)
     found[:, ESCAPE] = escapes

@@ -15,7 +15,9 @@ import numpy as np
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel, subroutine
+from gcodec.kernels.lanes import Emitter, block, lanes
 from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.kernels.words import trailing_zeros
 
 CLASSES = 64
 CENTRE = 64  # the scale of a column as large as the average
@@ -94,17 +96,17 @@ def class_counts(symbols: np.ndarray, every: list[ScalesOf], step: int) -> np.nd
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros((len(every), 2 * CLASSES * 256), np.int64)
+        counts = np.zeros((len(every), _TABLES * _APART), np.int64)
         room = np.empty(_TILE, np.uint8)
         for of, own in zip(every, counts, strict=True):
             _count_classes(symbols[start:stop], *of, start, step, room, own)
         return counts
 
-    total = np.zeros((len(every), 2 * CLASSES * 256), np.int64)
+    total = np.zeros((len(every), _TABLES * _APART), np.int64)
     for counts in pool.run(task, symbols.size, _TILE):
         total += counts
-    found: np.ndarray = total.reshape(-1, 2, CLASSES, 256).sum(axis=1)
-    return found
+    found: np.ndarray = total.reshape(-1, _TABLES, _APART).sum(axis=1)[:, : CLASSES * 256]
+    return found.reshape(-1, CLASSES, 256)
 
 
 @twinned("class_map")
@@ -131,10 +133,11 @@ def unknown_symbols(
     def task(start: int, stop: int) -> np.ndarray:
         part = symbols[start:stop]
         room, places = np.empty(_TILE, np.uint8), np.empty(1 << 8 | part.size >> 4, np.int64)
-        found = _find_unknown(part, rows, columns, width, start, tops, room, places)
+        how = rows, columns, width, start, tops, room, np.empty(1, np.uint64)
+        found = _find_unknown(part, *how, places)
         if found > places.size:
             places = np.empty(found, np.int64)
-            _find_unknown(part, rows, columns, width, start, tops, room, places)
+            _find_unknown(part, *how, places)
         return places[:found]
 
     places = np.concatenate(pool.run(task, symbols.size, _TILE))
@@ -179,8 +182,10 @@ def _magnitude_sums(
     return rows, columns
 
 
+_LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTRE)
 _TILE = 1 << 12
-_FEW = 1 << 6  # elements that are looked at twice where one of them is sought
+_TABLES = 2
+_APART = CLASSES * 256 + 40  # at multiples of a page a processor takes one table for another
 _FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
 
 
@@ -193,17 +198,19 @@ def _fill_classes(rows, columns, width, start, out):
         count = min(width - column, out.size - at)  # so column + count <= width
         here = out[at : at + count]
         # rows.size > row, as `at` is an element; columns are as many as a row has, or none.
-        scale = np.int16(rows[row]) - np.int16(CENTRE)
-        if columns.size > 0:
-            beside = columns[column : column + count]
-            for j in range(here.size):
-                value = np.int16(beside[j]) + scale
-                here[j] = np.uint8(min(max(value, np.int16(0)), np.int16(CLASSES - 1)))
-        else:
-            value = np.int16(CENTRE) + scale
-            only = np.uint8(min(max(value, np.int16(0)), np.int16(CLASSES - 1)))
+        scale = rows[row]
+        if columns.size == 0:
+            only = min(scale, _LAST)
             for j in range(here.size):
                 here[j] = only
+        elif scale >= _CENTRE:  # in bytes alone: up to 127 + 63
+            beside, up = columns[column : column + count], np.uint8(scale - _CENTRE)
+            for j in range(here.size):
+                here[j] = min(np.uint8(beside[j] + up), _LAST)
+        else:
+            beside, down = columns[column : column + count], np.uint8(_CENTRE - scale)
+            for j in range(here.size):
+                here[j] = min(np.uint8(max(beside[j], down) - down), _LAST)
         at += count
         row, column = row + 1, 0
 
@@ -222,42 +229,60 @@ def _join_classes(symbols, classes, out):
 
 @kernel("in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int64[]")
 def _count_classes(symbols, rows, columns, width, start, step, room, counts):
-    # room.size == _TILE; counts.size == 2 * CLASSES * 256; classes are below CLASSES.
+    # room.size == _TILE; counts.size == _TABLES * CLASSES * 256; classes are below CLASSES.
     for first in range(0, symbols.size, _TILE):
         if (start + first) // _TILE % step:
             continue
         part = symbols[first : first + _TILE]
         classes = room[: part.size]
         _fill_classes(rows, columns, width, start + first, classes)
-        # Two tables, as a count that has just been raised is not ready to be raised again.
-        for i in range(0, part.size - 1, 2):
-            counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
-            counts[CLASSES * 256 + (np.int64(classes[i + 1]) << 8 | np.int64(part[i + 1]))] += 1
-        if part.size % 2:
-            i = part.size - 1
+        # Several tables, as a count that has just been raised is not ready to be raised again.
+        whole = part.size - part.size % _TABLES
+        for i in range(0, whole, _TABLES):
+            for k in range(_TABLES):
+                place = np.int64(classes[i + k]) << 8 | np.int64(part[i + k])
+                counts[k * _APART + place] += 1
+        for i in range(whole, part.size):
             counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
 
 
-@kernel("in uint8[], in uint8[], in uint8[], int64, int64, in uint8[], out uint8[], out int64[]")
-def _find_unknown(symbols, rows, columns, width, start, tops, room, places):
-    # room.size == _TILE; tops.size == CLASSES. Returned is how many there are; those that fit are
-    # told.
+@block("symbols", "classes", "i", "tops", "above", "zero")
+def _find_above(e: Emitter) -> None:
+    """Write 64 bits, lowest first: whether symbols from i on pass the tops of their classes."""
+    builder, kind = e.builder, lanes(8, 64)
+    models = e.load(e.address("classes", "i"), kind, 1)
+    tops = e.looked_up(e.address("tops", "zero"), models)
+    sizes = builder.lshr(e.load(e.address("symbols", "i"), kind, 1), kind([1] * 64))
+    mask = builder.bitcast(builder.icmp_unsigned(">", sizes, tops), lanes(64, 1))
+    e.store(mask, e.address("above", "zero"), 8)
+
+
+@kernel(
+    "in uint8[], in uint8[], in uint8[], int64, int64, in uint8[], out uint8[], out uint64[], "
+    "out int64[]"
+)
+def _find_unknown(symbols, rows, columns, width, start, tops, room, above, places):
+    # room.size == _TILE; tops.size == CLASSES; above.size == 1. Returned is how many there are;
+    # those that fit are told.
     found = 0
     for first in range(0, symbols.size, _TILE):
         part = symbols[first : first + _TILE]
         classes = room[: part.size]
         _fill_classes(rows, columns, width, start + first, classes)
-        for at in range(0, classes.size, _FEW):
-            some, above = part[at : at + _FEW], np.uint8(0)
-            models = classes[at : at + _FEW]
-            for i in range(models.size):
-                above |= np.uint8(some[i] >> np.uint8(1) > tops[models[i]])
-            if above:  # seldom
-                for i in range(models.size):
-                    if some[i] >> np.uint8(1) > tops[models[i]]:
-                        if found < places.size:
-                            places[found] = start + first + at + i
-                        found += 1
+        for at in range(0, classes.size, 64):
+            if at + 64 <= classes.size:
+                _find_above(part, classes, at, tops, above, 0)
+            else:
+                above[0] = 0
+                for i in range(at, classes.size):
+                    more = np.uint64(part[i] >> np.uint8(1) > tops[classes[i]])
+                    above[0] |= more << np.uint64(i - at)
+            mask = above[0]
+            while mask:  # seldom
+                if found < places.size:
+                    places[found] = start + first + at + np.int64(trailing_zeros(mask))
+                found += 1
+                mask &= mask - np.uint64(1)
     return found
 
 

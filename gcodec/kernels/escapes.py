@@ -9,7 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.device import twinned
+from gcodec.kernels.jit import kernel
 from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.kernels.words import bytes_at_least, trailing_zeros
+
+_FEW = 1 << 10  # of them, for which there is room at first
 
 
 @twinned("escapes")
@@ -22,7 +26,7 @@ def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarra
         Rising.
     values : (k,) int64 array
     """
-    places = np.flatnonzero(symbols >= least)
+    places = _places_from(symbols, least)
     return places, symbols[places].astype(np.int64)
 
 
@@ -36,7 +40,7 @@ def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.nd
         Rising.
     elements : (k,) float32 array
     """
-    places = np.flatnonzero(symbols >= least)
+    places = _places_from(symbols, least)
     return places, x[places]
 
 
@@ -80,3 +84,34 @@ def largest(symbols: np.ndarray) -> int:
 def cut_off(symbols: np.ndarray, out: np.ndarray) -> None:
     """Write (n,) unsigned symbols as uint8, those above `ESCAPE` as that."""
     np.minimum(symbols, ESCAPE, out=out, casting="unsafe")
+
+
+def _places_from(symbols: np.ndarray, least: int) -> np.ndarray:
+    """Return where (n,) unsigned symbols are `least` or more, as int64."""
+    if symbols.dtype != np.uint8:
+        return np.flatnonzero(symbols >= least)
+    places = np.empty(_FEW, np.int64)
+    found = _find_from(symbols, np.uint8(least), places)
+    if found > places.size:
+        places = np.empty(found, np.int64)
+        _find_from(symbols, np.uint8(least), places)
+    return places[:found]
+
+
+@kernel("in uint8[], uint8, out int64[]")
+def _find_from(symbols, least, places):
+    # Returned is how many there are; those that fit are told.
+    found = 0
+    for first in range(0, symbols.size, 64):
+        mask = np.uint64(0)
+        if first + 64 <= symbols.size:
+            mask = bytes_at_least(symbols, first, least)
+        else:
+            for i in range(first, symbols.size):
+                mask |= np.uint64(symbols[i] >= least) << np.uint64(i - first)
+        while mask:  # seldom
+            if found < places.size:
+                places[found] = first + np.int64(trailing_zeros(mask))
+            found += 1
+            mask &= mask - np.uint64(1)
+    return found

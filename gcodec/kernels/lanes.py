@@ -19,6 +19,7 @@ from gcodec.kernels.memory import emit_prefetch
 BLOCK = 32  # elements
 SIGN = 0x80000000  # of a float32
 AHEAD = 256  # elements between a block and what is prefetched for a later one
+_PERMUTE = "llvm.x86.avx512.permvar.qi.512"
 _LINE = 16  # float32 elements in a cache line
 
 
@@ -138,6 +139,24 @@ class Emitter:
         """Bits of the absolute values of float32 lanes."""
         bits = self.builder.bitcast(x, lanes(32, x.type.count))
         return self.builder.and_(bits, bits.type([SIGN - 1] * x.type.count))
+
+    def looked_up(self, table: Any, places: Any) -> Any:
+        """Load the bytes of a table of 64 that are at these 64 places, all below 64."""
+        from llvmlite import ir
+        from numba.core import cgutils
+
+        builder, kind = self.builder, places.type
+        if compiles_for("avx512vbmi"):  # one instruction; LLVM has none that does it everywhere
+            function = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(kind, [kind, kind]), _PERMUTE
+            )
+            return builder.call(function, [self.load(table, kind, 1), places])
+        found, number = kind(ir.Undefined), ir.IntType(32)
+        for k in range(kind.count):
+            place = builder.zext(builder.extract_element(places, number(k)), ir.IntType(64))
+            byte = builder.load(builder.gep(table, [place]))
+            found = builder.insert_element(found, byte, number(k))
+        return found
 
     def first_highest(self, mask: Any) -> Any:
         """Bits of a mask, its first lane the highest bit of the first byte."""

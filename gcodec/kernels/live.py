@@ -73,10 +73,12 @@ def gathered(symbols: np.ndarray, live: Live) -> np.ndarray:
     """Return the symbols of the elements that have a word, of those of all."""
     if live.silent is None:
         return symbols
-    starts = range(0, live.n, _LESS)
-    parts = [symbols[at : at + _LESS] for at in starts]
-    masks = [live.part(at, at + s.size, s.size)[1] for at, s in zip(starts, parts, strict=True)]
-    return np.concatenate([s[mask] for s, mask in zip(parts, masks, strict=True)])
+    found = []
+    for at in range(0, live.n, _LESS):
+        part = symbols[at : at + _LESS]
+        _, mask = live.part(at, at + part.size, part.size)
+        found.append(part if mask is None else part[mask])
+    return np.concatenate(found)
 
 
 @twinned("live")

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.units import SCAN
@@ -151,15 +152,7 @@ def _gaps(symbols: np.ndarray) -> np.ndarray:
 
 def _sums_of_bytes(symbols: np.ndarray, numbers: Numbers) -> np.ndarray:
     """Return the same of levels as `_gaps` does of gaps."""
-
-    def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(4 * _NEAR, np.int64)
-        _byte_counts(symbols[start:stop], counts)
-        return counts.reshape(4, _NEAR)
-
-    counts = np.zeros(_NEAR, np.int64)
-    for part in _in_parts(task, symbols.size):
-        counts += part.sum(axis=0)
+    counts = byte_counts(symbols)
     if numbers == "zigzag":
         order = np.array([0, *(k ^ 1 for k in range(2, _NEAR))])  # 0, −1, 1, −2, 2, …
         return _sums(counts[order])
@@ -283,19 +276,6 @@ def _tally_wide(symbols, counts, ends):
                 ends[0] = i + 1
             last = np.int64(i + 1)
     ends[1] = last
-
-
-@kernel("in uint8[], out int64[]")
-def _byte_counts(small, counts):
-    # counts.size == 4 * _NEAR: four tables, so that equal neighbours do not wait for each other.
-    whole = small.size - small.size % 4
-    for i in range(0, whole, 4):
-        counts[small[i]] += 1
-        counts[_NEAR + small[i + 1]] += 1
-        counts[2 * _NEAR + small[i + 2]] += 1
-        counts[3 * _NEAR + small[i + 3]] += 1
-    for i in range(whole, small.size):
-        counts[small[i]] += 1
 
 
 @kernel("in uint8[], out int64[], out int64[], out int64[]")
