@@ -45,6 +45,8 @@ _GOALS = {
     "minifloat:code=none": Goals(),
     "minifloat:scale=0.5,code=pair,table=3": Goals(decode=0.95),
     "minifloat:format=e4m3,code=huffman": Goals(),
+    "ecsq:step=1": Goals(payload=0.09, decode=0.15),
+    "ecsq:nmse=0.02": Goals(),
     "topk": Goals(),
     "topk:ratio=0.1,value=int8": Goals(),
     "randomk": Goals(),
