@@ -26,7 +26,7 @@ from gcodec.kernels.rans_table import MOST_LOG2
 
 MOST = 127
 _CODE, _SHIFT, _SCALE, _RICE = 2, 2, 7, 3  # bits
-_MOST_RICE, _MOST_SHIFT = 7, 3
+_PARAMETERS, _MOST_SHIFT = np.arange(8), 3
 _ESTIMATED = 1 << 8  # scales from which on their bits are not counted
 _TOLD = 6  # bits, about, that tell how often a scale occurs
 _MANY = 1 << 11  # scales from which on states of rANS may pay
@@ -63,14 +63,14 @@ def nbits(scales: np.ndarray) -> int:
 
 
 class _Told(NamedTuple):
-    """Scales as they are told: u of each, and its number as a Rice word."""
+    """Scales as they are told: u of each, how often each u occurs, and the best Rice words."""
 
     least: int
     shift: int
     moved: np.ndarray
     centre: int
     k: int
-    numbers: np.ndarray
+    counts: np.ndarray
     rice_nbits: int
 
     @classmethod
@@ -81,16 +81,28 @@ class _Told(NamedTuple):
         apart = int(np.bitwise_or.reduce(live - least)) | 1 << _MOST_SHIFT
         shift = (apart & -apart).bit_length() - 1
         moved = np.where(wide > 0, (wide - least >> shift) + 1, 0)
-        centre = int(np.median(moved))
-        away = moved - centre
-        numbers = np.where(away < 0, -1 - 2 * away, 2 * away)
-        sizes = [int((numbers >> k).sum()) + (k + 1) * moved.size for k in range(_MOST_RICE + 1)]
-        k = sizes.index(min(sizes))
-        return cls(least, shift, moved, centre, k, numbers, sizes[k])
+        counts = np.bincount(moved, minlength=1)
+        middle = np.searchsorted(
+            np.cumsum(counts), ((moved.size - 1) // 2, moved.size // 2), "right"
+        )
+        centre = int(middle.sum()) // 2  # the median
+        each = _zigzag(np.arange(counts.size) - centre)
+        sizes = (each >> _PARAMETERS[:, None]) @ counts + (_PARAMETERS + 1) * moved.size
+        k = int(sizes.argmin())
+        return cls(least, shift, moved, centre, k, counts, int(sizes[k]))
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """What Rice words tell."""
+        return _zigzag(self.moved - self.centre)
 
     def sizes(self) -> list[int]:
         """Return the bits of Rice words, what they need besides included, and of Huffman words."""
-        return [_SCALE + _RICE + self.rice_nbits, huffman.string_nbits(np.bincount(self.moved))]
+        return [_SCALE + _RICE + self.rice_nbits, huffman.string_nbits(self.counts)]
+
+
+def _zigzag(away: np.ndarray) -> np.ndarray:
+    return np.where(away < 0, -1 - 2 * away, 2 * away)
 
 
 def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, int]:

@@ -96,17 +96,16 @@ def class_counts(symbols: np.ndarray, every: list[ScalesOf], step: int) -> np.nd
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros((len(every), _TABLES * _APART), np.int64)
-        room = np.empty(_TILE, np.uint8)
+        counts = np.zeros((len(every), _COUNTS), np.int64)
+        room, spare = np.empty(_TILE, np.uint8), np.zeros(_COUNTS + _APART, np.int64)[_APART:]
         for of, own in zip(every, counts, strict=True):
-            _count_classes(symbols[start:stop], *of, start, step, room, own)
+            _count_classes(symbols[start:stop], *of, start, step, room, spare, own)
         return counts
 
-    total = np.zeros((len(every), _TABLES * _APART), np.int64)
-    for counts in pool.run(task, symbols.size, _TILE):
-        total += counts
-    found: np.ndarray = total.reshape(-1, _TABLES, _APART).sum(axis=1)[:, : CLASSES * 256]
-    return found.reshape(-1, CLASSES, 256)
+    first, *others = pool.run(task, symbols.size, _TILE)
+    for counts in others:
+        first += counts
+    return first.reshape(-1, CLASSES, 256)
 
 
 @twinned("class_map")
@@ -184,8 +183,8 @@ def _magnitude_sums(
 
 _LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTRE)
 _TILE = 1 << 12
-_TABLES = 2
-_APART = CLASSES * 256 + 40  # at multiples of a page a processor takes one table for another
+_COUNTS = CLASSES * 256
+_APART = 40  # at multiples of a page a processor takes one table for another
 _FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
 
 
@@ -227,23 +226,28 @@ def _join_classes(symbols, classes, out):
         out[i] = np.uint16(classes[i]) << _ABOVE | np.uint16(symbols[i])
 
 
-@kernel("in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int64[]")
-def _count_classes(symbols, rows, columns, width, start, step, room, counts):
-    # room.size == _TILE; counts.size == _TABLES * CLASSES * 256; classes are below CLASSES.
+@kernel(
+    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int64[], "
+    "out int64[]"
+)
+def _count_classes(symbols, rows, columns, width, start, step, room, spare, counts):
+    # room.size == _TILE; counts.size == spare.size == _COUNTS, and spare is 0, here and behind.
     for first in range(0, symbols.size, _TILE):
         if (start + first) // _TILE % step:
             continue
         part = symbols[first : first + _TILE]
         classes = room[: part.size]
         _fill_classes(rows, columns, width, start + first, classes)
-        # Several tables, as a count that has just been raised is not ready to be raised again.
-        whole = part.size - part.size % _TABLES
-        for i in range(0, whole, _TABLES):
-            for k in range(_TABLES):
-                place = np.int64(classes[i + k]) << 8 | np.int64(part[i + k])
-                counts[k * _APART + place] += 1
-        for i in range(whole, part.size):
+        # Two tables, as a count that has just been raised is not ready to be raised again.
+        for i in range(0, part.size - 1, 2):
             counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
+            spare[np.int64(classes[i + 1]) << 8 | np.int64(part[i + 1])] += 1
+        if part.size % 2:
+            i = part.size - 1
+            counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
+    for k in range(counts.size):
+        counts[k] += spare[k]
+        spare[k] = 0
 
 
 @block("symbols", "classes", "i", "tops", "above", "zero")
