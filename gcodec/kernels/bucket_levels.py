@@ -43,9 +43,8 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
     bucket = scale.bucket
     at, whole = first // bucket, x.size - x.size % bucket
     found = scale.norms[at : at + -(-x.size // bucket)]
-    scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK)
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
-    tiny = _quantizer(bucket)(x[:whole], *numbers, *scratch, found, out)
+    tiny = _quantizer(bucket)(x[:whole], *numbers, np.empty(1), found, out)
     if tiny:
         levels.quantize(x[:whole], scale, seed, first, out[:whole])
     if whole < x.size:
@@ -56,32 +55,30 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
 @factory(lambda: ((bucket,) for bucket in BUCKETS))
 def _quantizer(bucket: int) -> Kernel:
     squares = bucket_squares(bucket)
-    two_blocks = quantize_block(8, 2, ahead=bucket)
+    two_blocks = quantize_block(8, 2, "same", ahead=bucket)
 
     @kernel(
-        "in float32[], uint64, uint64, uint32, out float32[], out float64[], out float32[], "
-        "out uint8[]",
+        "in float32[], uint64, uint64, uint32, out float64[], out float32[], out uint8[]",
         variant=str(bucket),
     )
-    def quantize_buckets(x, seed, first, s, numbers, lanes, norms, out):
+    def quantize_buckets(x, seed, first, s, square, norms, out):
         # x.size is a multiple of the bucket, and `first` one of _PAIR; x.size // bucket <=
-        # norms.size, x.size <= out.size; numbers and lanes have BLOCK elements. Returned is
+        # norms.size, x.size <= out.size; square.size == 1. Returned is
         # whether some norm is tiny; its elements are 0.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
-            squares(x, start, lanes, 0)
-            norm = np.float32(np.sqrt(lanes[0]))
+            squares(x, start, square, 0)
+            norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
             factor = np.float32(0)
             if norm >= TINY:
                 factor = np.float32(np.float64(s) / np.float64(norm))
             elif norm > 0:
                 any_tiny = True
-            numbers[:] = factor
             for i in range(start, start + bucket, _PAIR):
                 here = first + np.uint64(i)
-                two_blocks(x, i, numbers, 0, s, seed, here, here >> COUNTER_SPAN, out, i)
+                two_blocks(x, i, factor, s, seed, here, here >> COUNTER_SPAN, out, i)
         return any_tiny
 
     return quantize_buckets

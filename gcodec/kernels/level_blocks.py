@@ -11,16 +11,32 @@ from gcodec.kernels.lanes import AHEAD, BLOCK, Emitter, block, floats, lanes
 from gcodec.kernels.philox import ROUNDING, emit_words
 
 Store = Literal["write", "stream", "add"]
+Factors = Literal["each", "two", "same"]
+"""Whether each of 32 elements has a factor of its own, in an array, or `split` of them the first
+of two and the others the second, or all have one."""
+
+_FACTORS = {"each": ("numbers", "zero"), "two": ("factor", "other", "split"), "same": ("factor",)}
 
 
-def quantize_block(bits: int, blocks: int, ahead: int = AHEAD) -> Any:
+def _factors(e: Emitter) -> Any:
+    """Emit the factors of 32 elements."""
+    if "numbers" in e.args:
+        return e.load(e.address("numbers", "zero"), floats())
+    if "other" not in e.args:
+        return e.splat(e.args["factor"])
+    split = e.args["split"]
+    lane = lanes(split.type.width)(list(range(BLOCK)))
+    before = e.builder.icmp_signed("<", lane, e.splat(split))
+    return e.builder.select(before, e.splat(e.args["factor"]), e.splat(e.args["other"]))
+
+
+def quantize_block(bits: int, blocks: int, factors: Factors, ahead: int = AHEAD) -> Any:
     """Make the block: 32·blocks elements of x from i, from element `start` on, to symbols.
 
-    All have the factors of `numbers`, in which there is one for each of 32. What lies so many
-    elements `ahead` is asked for.
+    What lies so many elements `ahead` is asked for.
     """
 
-    @block("x", "i", "numbers", "zero", "s", "seed", "start", "span", "out", "at")
+    @block("x", "i", *_FACTORS[factors], "s", "seed", "start", "span", "out", "at")
     def levels_of(e: Emitter) -> None:
         seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
         stream = seed.type(ROUNDING)
@@ -38,7 +54,7 @@ def _codes(e: Emitter, x: Any, halves: Any, kind: Any) -> Any:
     """Emit the symbols of 32 values, given halves of their random words."""
     builder, every = e.builder, lanes(32)
     size = builder.bitcast(e.magnitude_bits(x), floats())
-    r = builder.fmul(size, e.load(e.address("numbers", "zero"), floats()))
+    r = builder.fmul(size, _factors(e))
     whole = builder.fptosi(r, every)
     rest = builder.fsub(r, builder.sitofp(whole, floats()))
     bound = builder.fptosi(builder.fmul(rest, floats()([2.0**31] * BLOCK)), every)
@@ -55,10 +71,10 @@ def _codes(e: Emitter, x: Any, halves: Any, kind: Any) -> Any:
     return builder.add(codes, builder.sext(lone, codes.type))
 
 
-def dequantize_block(bits: int, store: Store) -> Any:
+def dequantize_block(bits: int, store: Store, factors: Factors) -> Any:
     """Make the block: 32 symbols from `at` to elements of `out` from i."""
 
-    @block("symbols", "at", "numbers", "zero", "scale", "out", "i")
+    @block("symbols", "at", *_FACTORS[factors], "scale", "out", "i")
     def values_of(e: Emitter) -> None:
         builder = e.builder
         every = lanes(32)
@@ -68,7 +84,7 @@ def dequantize_block(bits: int, store: Store) -> Any:
             codes = builder.zext(codes, every)
         sign = builder.shl(codes, every([31] * BLOCK))
         level = builder.sitofp(builder.lshr(codes, every([1] * BLOCK)), floats())
-        size = builder.fmul(level, e.load(e.address("numbers", "zero"), floats()))
+        size = builder.fmul(level, _factors(e))
         values = builder.bitcast(builder.or_(builder.bitcast(size, every), sign), floats())
         e.store_as(store, values, target)
 

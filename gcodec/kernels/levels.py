@@ -204,36 +204,49 @@ def _dequantize_part(
         out[whole:] = rest[: out.size - whole]
 
 
+def _factoring(up: bool) -> Any:
+    """Make the helper that tells the factor by a norm, 0 if that is tiny: (norm, s) -> factor."""
+
+    @inline
+    def factor_of(norm, s):
+        wide, level = np.float64(norm), np.float64(s)
+        if wide < TINY:
+            return np.float32(0)
+        return np.float32(level / wide if up else wide / level)
+
+    return factor_of
+
+
 def _spreading(up: bool) -> Any:
     """Make the helper that writes the factor of each element of a block.
 
-    (numbers, norms, bucket, start, s) -> (up to where they hold, whether a norm is tiny)
+    (numbers, norms, bucket, start, s, b) -> (up to where they hold, whether a norm is tiny, the
+    bucket of `start`); b is a bucket that begins at `start` or before it, best the last.
     """
+    factor_of = _factoring(up)
 
     @inline
-    def spread(numbers, norms, bucket, start, s):
+    def spread(numbers, norms, bucket, start, s, b):
         # numbers.size == BLOCK. Lanes behind the last bucket, which are cut off, have its factor.
         last = norms.size - 1
-        b = min(start // bucket, last)
         end = (b + 1) * bucket
-        lane = 0
-        held = start
-        tiny = False
+        while end <= start and b < last:
+            b, end = b + 1, end + bucket
+        here, held, lane, tiny = b, start, 0, False
         while lane < BLOCK:
             stop = min(end - start, BLOCK) if b < last else BLOCK
-            norm = np.float64(norms[b])
-            factor = np.float32(0)
-            if norm >= TINY:
-                factor = np.float32(np.float64(s) / norm if up else norm / np.float64(s))
-            elif norm > 0:
-                tiny = True
-            for k in range(lane, stop):  # stop <= BLOCK
-                numbers[k] = factor
+            norm = norms[b]
+            tiny |= 0 < norm < TINY
             if lane == 0 and stop == BLOCK:
+                numbers[:] = factor_of(norm, s)
                 held = end
+            else:
+                factor = factor_of(norm, s)
+                for k in range(lane, stop):  # stop <= BLOCK
+                    numbers[k] = factor
             lane = stop
             b, end = b + 1, end + bucket
-        return held, tiny
+        return held, tiny, here
 
     return spread
 
@@ -241,7 +254,8 @@ def _spreading(up: bool) -> Any:
 @factory(lambda: ((kind,) for kind in KINDS))
 def _quantizer(kind: np.dtype[Any]) -> Kernel:
     dtype = kind.name
-    one_block, two_blocks = (quantize_block(8 * kind.itemsize, count) for count in (1, 2))
+    one_block = quantize_block(8 * kind.itemsize, 1, "each")
+    two_blocks = quantize_block(8 * kind.itemsize, 2, "same")
     pair, odd = np.int64(2 * BLOCK), np.uint64(BLOCK)
     spread = _spreading(True)
 
@@ -254,16 +268,16 @@ def _quantizer(kind: np.dtype[Any]) -> Kernel:
         # out.size == x.size, a multiple of BLOCK, as is `first`; the first bucket begins `phase`
         # elements before x; numbers.size == BLOCK. Returned is whether some norm is tiny; its
         # elements are 0.
-        i, same, any_tiny = np.int64(0), np.int64(0), False
+        i, same, b, any_tiny = np.int64(0), np.int64(0), np.int64(0), False
         while i < x.size:
             if i + BLOCK > same:
-                held, tiny = spread(numbers, norms, bucket, i + phase, s)
+                held, tiny, b = spread(numbers, norms, bucket, i + phase, s, b)
                 same = min(held - phase, x.size)  # up to where the numbers hold, or i
                 any_tiny |= tiny
             start = first + np.uint64(i)
             span = start >> COUNTER_SPAN
             if i + pair <= same and start & odd == 0:
-                two_blocks(x, i, numbers, 0, s, seed, start, span, out, i)
+                two_blocks(x, i, numbers[0], s, seed, start, span, out, i)
                 i += pair
             else:
                 one_block(x, i, numbers, 0, s, seed, start, span, out, i)
@@ -277,9 +291,9 @@ def _quantizer(kind: np.dtype[Any]) -> Kernel:
 def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     dtype = kind.name
     bits = 8 * kind.itemsize
-    one_block = dequantize_block(bits, store)
+    any_block, two_buckets = (dequantize_block(bits, store, how) for how in ("each", "two"))
     streaming = store == "stream"
-    spread = _spreading(False)
+    factor_of, spread = _factoring(False), _spreading(False)
 
     @kernel(
         f"in {dtype}[], in float32[], int64, int64, uint32, float32, out float32[], out float32[]",
@@ -287,11 +301,23 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     )
     def dequantize_part(symbols, norms, phase, bucket, s, scale, numbers, out):
         # symbols.size == out.size, a multiple of BLOCK; for the rest see quantize_part
-        held = np.int64(-1)
-        for i in range(0, out.size, BLOCK):
-            if i + phase + BLOCK > held:
-                held, _ = spread(numbers, norms, bucket, i + phase, s)
-            one_block(symbols, i, numbers, 0, scale, out, i)
+        i, b, last = np.int64(0), np.int64(0), norms.size - 1
+        while i < out.size and bucket >= BLOCK:
+            factor, end = factor_of(norms[b], s), out.size
+            if b < last:  # lanes behind the last, which are cut off, have its factor
+                end = min((b + 1) * bucket - phase, out.size)
+            while i + BLOCK <= end:
+                two_buckets(symbols, i, factor, factor, BLOCK, scale, out, i)
+                i += BLOCK
+            b = min(b + 1, last)
+            if i < end:  # so that was not the last, and out.size is BLOCK or more from i
+                other = factor_of(norms[b], s)
+                two_buckets(symbols, i, factor, other, end - i, scale, out, i)
+                i += BLOCK
+        while i < out.size:
+            _, _, b = spread(numbers, norms, bucket, i + phase, s, b)
+            any_block(symbols, i, numbers, 0, scale, out, i)
+            i += BLOCK
         if streaming:
             fence()
 

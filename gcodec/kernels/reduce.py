@@ -215,8 +215,8 @@ def _fold_lanes(e: Emitter) -> None:
 def bucket_squares(bucket: int) -> Any:
     """Make the block: the sum of squares of x from i, of a power of two from 32 to TILE elements.
 
-    It is written to the first lane; all is kept in registers. Values should lie in a cache: what
-    is read out of order comes slowly from memory.
+    It is written to `lanes`, of which one is enough; all is kept in registers. Values should lie
+    in a cache: what is read out of order comes slowly from memory.
     """
     across = min(bucket, LANES)
 
