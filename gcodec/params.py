@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief
@@ -51,11 +51,15 @@ class Param(Field):
     in_message : bool
         Whether every message carries its own value among the frame's scalars, rather than in the
         parameters: so it is for what a codec may resolve per tensor.
+    left_out : optional
+        The value of messages that do not carry it, which come last among the scalars then. It is
+        for what a later version knows. None: all carry it.
     """
 
     attribute: str
     default: Any
     in_message: bool
+    left_out: Any = None
 
 
 class Found(NamedTuple):
@@ -76,11 +80,19 @@ class Found(NamedTuple):
 
 
 def param(
-    kind: Kind, default: Any, doc: str, *, name: str | None = None, in_message: bool = False
+    kind: Kind,
+    default: Any,
+    doc: str,
+    *,
+    name: str | None = None,
+    in_message: bool = False,
+    left_out: Any = None,
 ) -> Any:
     """Declare a parameter in the body of a codec class; see `Param`."""
-    metadata = {"name": name, "kind": kind, "doc": doc, "in_message": in_message}
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"name": name, "kind": kind, "doc": doc}
+    return dataclasses.field(
+        default=default, metadata=metadata | {"in_message": in_message, "left_out": left_out}
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -110,6 +122,7 @@ class Parameters:
                 attribute=field.name,
                 default=field.default,
                 in_message=field.metadata["in_message"],
+                left_out=field.metadata["left_out"],
             )
             for field in dataclasses.fields(cls)
         )
@@ -203,7 +216,7 @@ class Parameters:
     @classmethod
     def parameters_in(cls, data: memoryview) -> Iterator[Found]:
         """Read parameters one by one; see `read_parameters`."""
-        return _found((d for d in cls.declared() if not d.in_message), data, all_there=False)
+        return _found([d for d in cls.declared() if not d.in_message], data)
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return what each message carries that is no parameter, such as a scale."""
@@ -211,8 +224,12 @@ class Parameters:
 
     def message_fields(self) -> tuple[Field, ...]:
         """Return what each message carries, in the order of the frame's scalars."""
-        resolved = tuple(declared for declared in self.declared() if declared.in_message)
-        return (*resolved, *self.scalar_fields())
+        own = [declared for declared in self.declared() if declared.in_message]
+        return (
+            *(d for d in own if d.left_out is None),
+            *self.scalar_fields(),
+            *(d for d in own if d.left_out is not None),
+        )
 
     def unresolved(self) -> list[str]:
         """Return the names of parameters that stand for what the message will say."""
@@ -226,15 +243,27 @@ class Parameters:
 
     def write_scalars(self, scalars: Mapping[str, Any]) -> bytes:
         """Return the header bytes of what a message carries."""
-        return b"".join(f.kind.write(scalars[f.name]) for f in self.message_fields())
+        sent, left_out = [*self.message_fields()], self._left_out()
+        while sent and sent[-1].name in left_out:
+            if scalars[sent[-1].name] != left_out[sent[-1].name]:
+                break
+            sent.pop()
+        return b"".join(f.kind.write(scalars[f.name]) for f in sent)
 
     def read_scalars(self, data: memoryview) -> dict[str, Any]:
         """Read what `write_scalars` wrote."""
-        return {found.field.name: found.value for found in self.scalars_in(data)}
+        told = {found.field.name: found.value for found in self.scalars_in(data)}
+        return told | {k: v for k, v in self._left_out().items() if k not in told}
 
     def scalars_in(self, data: memoryview) -> Iterator[Found]:
-        """Read scalars one by one; see `read_scalars`."""
-        return _found(self.message_fields(), data, all_there=True)
+        """Read scalars one by one, those that are there; see `read_scalars`."""
+        fields = self.message_fields()
+        return _found(fields, data, len(fields) - len(self._left_out()))
+
+    @classmethod
+    def _left_out(cls) -> dict[str, Any]:
+        """Return what scalars that a message need not carry are where it does not."""
+        return {d.name: d.left_out for d in cls.declared() if d.left_out is not None}
 
     def fields_nbytes(self) -> int:
         """Return the most bytes that parameters and scalars take together."""
@@ -275,12 +304,12 @@ def parse_spec(what: str, spec: object, base: type[_P], known: Mapping[str, type
     return made
 
 
-def _found(fields: Iterable[Field], data: memoryview, *, all_there: bool) -> Iterator[Found]:
-    """Read fields; those at the end may be missing, unless all must be there."""
+def _found(fields: Sequence[Field], data: memoryview, needed: int = 0) -> Iterator[Found]:
+    """Read fields; those behind the first that are needed may be missing."""
     reader = Reader(data)
-    for field in fields:
+    for number, field in enumerate(fields):
         start = reader.at
-        if start == len(data) and not all_there:
+        if start == len(data) and number >= needed:
             return
         try:
             value = field.kind.read(reader)

@@ -46,6 +46,8 @@ class Levels(NamedTuple):
     lanes : int
         With a trellis, the states that take turns, and symbols are in halves of a step; see
         `kernels.trellis`. Else 0.
+    transform : str
+        "dct" where the levels are those of coefficients of `gcodec.taps`, else "none".
     """
 
     step: float
@@ -54,6 +56,7 @@ class Levels(NamedTuple):
     beyond: np.ndarray
     scales: Scales | None
     lanes: int = 0
+    transform: str = "none"
 
 
 def largest(x: np.ndarray) -> float:

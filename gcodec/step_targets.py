@@ -64,6 +64,20 @@ def check_step(top: float, step: float) -> None:
         raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
 
 
+def step_of_error(target: float, power: float) -> float:
+    """Return about which step has a relative error, of values of this mean square."""
+    return math.sqrt(12 * target * power)
+
+
+def step_of_bits(target: float, x: np.ndarray, top: float) -> float:
+    """Return about with which step (n,) values up to `top`, above 0, take so many bits each."""
+    # Of values that have scales each, whatever these are, when steps are small; about.
+    some = host(flattened(x[:: max(x.size // _EXPONENTS, 1)]))
+    _, exponents = np.frexp(some[some != 0])
+    octave = float(exponents.mean()) if exponents.size else math.log2(top)
+    return float(2.0 ** (octave + _LAPLACE - target))
+
+
 class Target:
     """What is looked for in a tensor.
 
@@ -117,7 +131,7 @@ class Target:
 
             return off
 
-        first = math.log2(math.sqrt(12 * target * self._power))
+        first = math.log2(step_of_error(target, self._power))
         bounds = _octaves(self._top)
         ahead = self.way.habits().ahead
         met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, ahead, start)
@@ -139,11 +153,7 @@ class Target:
 
             return off
 
-        # Of values that have scales each, whatever these are, when steps are small; about.
-        some = host(flattened(self.x[:: max(self.x.size // _EXPONENTS, 1)]))
-        _, exponents = np.frexp(some[some != 0])
-        top = float(exponents.mean()) if exponents.size else math.log2(self._top)
-        first = target - top - _LAPLACE
+        first = -math.log2(step_of_bits(target, self.x, self._top))
         least, most = _octaves(self._top)
         ahead = -self.way.habits().ahead_of_bits
         bounds = -most, -least

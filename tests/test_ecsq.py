@@ -244,7 +244,7 @@ def test_values_that_pass_float32_are_refused() -> None:
     codec = gcodec.parse("ecsq:step=0.001")
     payload = codec.encode(x)
     huge = payload._replace(
-        codec=codec.replaced(step=3e38), scalars={**payload.scalars, "step": 3e38}
+        codec=payload.codec.replaced(step=3e38), scalars={**payload.scalars, "step": 3e38}
     )
     with pytest.raises(Corrupt, match="float32"):
         codec.decode(huge, x.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import tracemalloc
@@ -46,8 +47,9 @@ def found(
     text: str, n: int, step: float = 1.0, centroids: tuple[int, ...] = MIDDLE
 ) -> list[int] | type[gcodec.FormatError]:
     """What gcodec reads: the same, whether symbols or only values are asked for."""
-    codec: Any = gcodec.codecs()["ecsq"](step=float(np.float32(step)))
-    scalars = {f"centroid{k + 1}": c for k, c in enumerate(centroids)} | {"step": codec.step}
+    codec: Any = gcodec.codecs()["ecsq"](step=float(np.float32(step)), transform="none")
+    scalars = {f"centroid{k + 1}": c for k, c in enumerate(centroids)}
+    scalars |= {"step": codec.step, "transform": "none"}
     data = np.frombuffer(universal.to_bytes(text), np.uint8)
     payload = Payload(codec, scalars, data, len(text))
     try:
@@ -77,14 +79,20 @@ def lists_of(made: String, like: String) -> String:
 
 
 def same_choices(
-    x: np.ndarray, step: np.float32, string: String, rounding: str, seed: int, held: bool = False
+    x: np.ndarray,
+    step: np.float32,
+    string: String,
+    rounding: str,
+    seed: int,
+    held: bool = False,
+    sizes: tuple[int, ...] | None = None,
 ) -> ecsq.Message:
     """The oracle's message with what is left to an encoder, as read off a string."""
     scales = (string.rows, string.columns) if held else None
     for coarse in (False, True):
         shape = string.width, string.group, coarse
         choice = ecsq.Choice(*shape, string.table, string.lanes, scales=scales)
-        message = ecsq.encode(x, step, choice, rounding, seed)
+        message = ecsq.encode(x, step, choice, rounding, seed, sizes)
         made = message.string
         assert made is not None
         if (made.rows, made.columns) == (string.rows, string.columns):
@@ -99,13 +107,14 @@ def check(
     payload = gcodec.parse(spec).encode(x, seed=seed)
     scalars, data = dict(payload.scalars), payload.tobytes()
     step = np.float32(scalars.pop("step"))
+    sizes = ecsq.taps(x.shape) if scalars.pop("transform") == "dct" else None
     centroids = tuple(scalars.values()) or MIDDLE
-    string, values = ecsq.read(data, payload.nbits, x.size, step, centroids)
+    string, values = ecsq.read(data, payload.nbits, x.size, step, centroids, sizes=sizes)
     assert bits(payload.codec.decode(payload, x.shape)) == bits(values)
     if string is None:
         assert not x.any() and step == 0 and centroids == MIDDLE
         return None
-    message = same_choices(x.reshape(-1), step, string, rounding, seed, held)
+    message = same_choices(x.reshape(-1), step, string, rounding, seed, held, sizes)
     assert message.data == data and message.centroids == centroids
     return string
 
@@ -199,15 +208,17 @@ def test_frames(dtype: str) -> None:
         wide = halves.widen(x.reshape(-1).view(np.uint16), dtype)
     else:
         wide = x.reshape(-1).astype(np.float32)
-    for rounding in ecsq.ROUNDINGS:
-        spec = f"ecsq:step=0.3,rounding={rounding}"
+    for rounding, transform in itertools.product(ecsq.ROUNDINGS, ecsq.TRANSFORMS):
+        spec = f"ecsq:step=0.3,rounding={rounding},transform={transform}"
         made = gcodec.encode(x, spec, seed=9)
         frame, step = gcodec.Frame.from_bytes(made), np.float32(0.3)
-        centroids = [v for k, v in frame.payload.scalars.items() if k != "step"] or MIDDLE
+        centroids = tuple(v for k, v in frame.payload.scalars.items() if k[:8] == "centroid")
         data, nbits = frame.payload.tobytes(), frame.payload.nbits
-        string, values = ecsq.read(data, nbits, x.size, step, centroids)
+        sizes = (3, 3) if transform == "dct" else None
+        told = data, nbits, x.size, step, centroids or MIDDLE
+        string, values = ecsq.read(*told, sizes=sizes)
         assert string is not None
-        message = same_choices(wide, step, string, rounding, 9)
+        message = same_choices(wide, step, string, rounding, 9, sizes=sizes)
         fields = ecsq.parameters(rounding), ecsq.scalars(message), message.data
         nbits = 8 * len(message.data)
         assert made == reference_frame.build(ID, DTYPES[dtype], x.shape, *fields, nbits)
@@ -499,8 +510,12 @@ ONE = bytes.fromhex("0000803f")  # the step
         (b"", ONE, gcodec.Corrupt),  # no centroids
         (b"", ONE + b"\1\1", gcodec.Corrupt),
         (b"", ONE + b"\x80\2\1\1", gcodec.Corrupt),  # 256
-        (b"", ONE + b"\1\1\1\1", gcodec.Unsupported),
-        (b"\1", ONE + b"\1", gcodec.Unsupported),
+        (b"", ONE + b"\1\1\1\1", gcodec.Corrupt),  # the transform of a vector
+        (b"", ONE + b"\1\1\1\2", gcodec.Unsupported),
+        (b"", ONE + b"\1\1\1\0\0", gcodec.Unsupported),
+        (b"\1", ONE + b"\1", gcodec.Corrupt),
+        (b"\1", ONE + b"\2", gcodec.Unsupported),
+        (b"\1", ONE + b"\0\0", gcodec.Unsupported),
         (b"\1", bytes.fromhex("000080bf"), gcodec.Corrupt),
         (b"\1", bytes.fromhex("0000807f"), gcodec.Corrupt),
         (b"\1", bytes.fromhex("0000c07f"), gcodec.Corrupt),
@@ -511,7 +526,11 @@ ONE = bytes.fromhex("0000803f")  # the step
 )
 def test_wrong_fields(params: bytes, scalars: bytes, error: type[gcodec.FormatError]) -> None:
     data = universal.to_bytes(STRING)
-    for right in ((b"\1", ONE), (b"\0", ONE + b"\x80\1" * 3), (b"", ONE + b"\x80\1" * 3)):
+    centroids = b"\x80\1" * 3
+    for right in (
+        *((b"\1", ONE), (b"\0", ONE + centroids), (b"", ONE + centroids)),
+        *((b"\1", ONE + b"\0"), (b"", ONE + centroids + b"\0")),
+    ):
         frame = reference_frame.build(ID, 1, (4,), *right, data, len(STRING))
         assert gcodec.decode(frame).tolist() == [0, 1, -1, 2]
     frame = reference_frame.build(ID, 1, (4,), params, scalars, data, len(STRING))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def matrix(rows: int, columns: int, seed: int = 0, beta: float = 1.0) -> np.ndar
     return x.astype(np.float32)
 
 
-def plain_read(payload: Payload, n: int) -> tuple[String, np.ndarray]:
+def plain_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.ndarray]:
     """What the oracle reads."""
-    scalars = dict(payload.scalars)
+    scalars, n = dict(payload.scalars), math.prod(shape)
     step = np.float32(scalars.pop("step"))
+    sizes = ecsq.taps(shape) if scalars.pop("transform") == "dct" else None
     told = payload.tobytes(), payload.nbits, n, step, tuple(scalars.values())
-    string, values = ecsq.read(*told, with_trellis=True)
+    string, values = ecsq.read(*told, with_trellis=True, sizes=sizes)
     assert string is not None
     return string, values
 
@@ -60,7 +62,7 @@ def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.Monkey
     codec = gcodec.parse(f"ecsq:trellis=yes,step={0.5 * np.abs(x).mean():.4f}")
     payload = codec.encode(x)
     found = codec.decode(payload, x.shape)
-    string, values = plain_read(payload, x.size)
+    string, values = plain_read(payload, x.shape)
     np.testing.assert_array_equal(found.reshape(-1), values)
     assert to_bytes(trellis.write(string)) == payload.tobytes()
     symbols = payload.codec.unpack(payload, x.shape)
@@ -76,7 +78,7 @@ def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByTrellis, "statics_nbits", lambda self, counts: [1 << 40])
     x = matrix(160, 250, beta=0.4)
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
-    string, values = plain_read(payload, x.size)
+    string, values = plain_read(payload, x.shape)
     assert not isinstance(string.table, int)
     found = payload.codec.decode(payload, x.shape)
     np.testing.assert_array_equal(found.reshape(-1), values)

@@ -35,6 +35,8 @@ LAYERS = [
     },
     {"index_plans", "fields", "trellis_levels", "random_levels", "step_targets"},
     {"dct"},
+    {"taps"},
+    {"scalar_points"},
     {"hooks"},
     {"codec"},
     {"registry"},

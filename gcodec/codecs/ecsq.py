@@ -20,13 +20,18 @@ elements l·⌊m/L⌋ + t, t < ⌊m/L⌋, and what is left follows. In each run,
 of rANS are a path of their own, from 0 on. So points are twice as dense as those of which a model
 chooses, which are closer in more dimensions; the levels are found by the algorithm of Viterbi.
 
-Arithmetic: see `kernels.scalar_quantize`, and `kernels.trellis_search`. NaN and Inf are refused.
+With ``transform=dct`` levels are those of coefficients: of each filter of a convolution, the
+orthonormal DCT-II along all axes of the tensor but the first two; see `gcodec.taps`.
+
+Arithmetic: see `kernels.scalar_quantize`, `kernels.trellis_search` and `kernels.small_transform`.
+NaN and Inf are refused.
 
 Source: gcodec's own; docs/ecsq.md says why it works. Entropy-coded scalar quantisation: T. Berger,
 "Optimum quantizers and permutation codes", IEEE Trans. Information Theory 18, 1972; a scale per
 row times one per column: N. Shazeer and M. Stern, "Adafactor", ICML 2018; a trellis: M. Marcellin
 and T. Fischer, "Trellis coded quantization", IEEE Trans. Communications 38, 1990, with the states
-of ITU-T H.266, 8.7.
+of ITU-T H.266, 8.7; the transform: N. Ahmed, T. Natarajan and K. R. Rao, "Discrete cosine
+transform", IEEE Trans. Computers 23, 1974.
 """
 
 from __future__ import annotations
@@ -41,16 +46,14 @@ from gcodec import scalar_levels, step_targets, trellis_levels
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.contexts import models, strings
-from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
-from gcodec.fields.walk import Piece, Told, Walk
-from gcodec.kernels import escapes, scalar_quantize
+from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.scatter import replace
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
@@ -58,8 +61,10 @@ from gcodec.payload import Payload
 from gcodec.random_levels import AtRandom
 from gcodec.registry import register
 from gcodec.scalar_levels import CENTRE, Levels
+from gcodec.scalar_points import Points
 from gcodec.seek import Blocks, SeekTable
 from gcodec.step_targets import Start, Target
+from gcodec.taps import Taps
 
 _NMSE = 0.02
 _TINY, _LIFT = 2.0**-60, 2.0**64
@@ -87,6 +92,9 @@ class ECSQ(Codec):
         Relative error ‖x − x̂‖²/‖x‖² that is met, within 2 % below it, from 0 to 1.
     bits : float
         Bits of the payload for each value, met in place of the error; 0: not.
+    transform : {"auto", "none", "dct"}
+        Of the taps of convolutions, which are all axes but the first two, into coefficients of
+        which levels are taken. ``"auto"``: where that probably saves bits.
     """
 
     refuses_nonfinite = True
@@ -115,6 +123,13 @@ class ECSQ(Codec):
         Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
         0.0,
         "bits per value that are met, in place of the error; 0: not",
+    )
+    transform: str = param(
+        Choice("none", "dct", unsent=("auto",)),
+        "auto",
+        "of the taps of convolutions; auto: where that saves bits",
+        in_message=True,
+        left_out="none",
     )
 
     def check(self) -> None:
@@ -155,27 +170,48 @@ class ECSQ(Codec):
         return "states"
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
-        largest = scalar_levels.largest(values)
+        largest, taps = scalar_levels.largest(values), self._taps()
         if not math.isfinite(largest):
             raise nonfinite_error(values)
+        if self.transform == "dct" and taps is None:
+            shape = self._shape_of(values.size)
+            raise ParameterError.of("transform", "dct", f"none for a tensor of the shape {shape}")
         if not largest:
-            return scalar_levels.nothing(values.size, values)
+            transform = "none" if self.transform == "auto" else self.transform
+            return scalar_levels.nothing(values.size, values)._replace(transform=transform)
         # Where inverses of steps would pass float32, all is moved by a power of two.
         lift = _LIFT if largest < _TINY else 1.0
-        lifted = scalar_levels.lifted(values, lift) if lift > 1 else values
-        found = self._of_values(lifted, lift, largest * lift, seed, prior)
-        if not self._decodes(found.step, found.centroids, found.symbols, found.beyond):
+        lifted, top = values, largest * lift
+        if lift > 1:
+            lifted = scalar_levels.lifted(values, lift)
+        if taps is not None and not self._worth(taps, lifted, lift, top):
+            taps = None
+        if taps is not None:
+            lifted = taps.forward(lifted)
+            top = scalar_levels.largest(lifted)
+            if not math.isfinite(top):
+                raise ParameterError("x: must not pass float32 when it is transformed")
+        transform = "none" if taps is None else "dct"
+        if prior is not None and prior.transform != transform:
+            prior = None
+        found = self._of_values(lifted, lift, top, seed, prior)._replace(transform=transform)
+        if not self._points(found.step, found.centroids, taps).are_finite(found):
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
 
-    def _decodes(
-        self, step: float, centroids: np.ndarray, symbols: np.ndarray, beyond: np.ndarray
-    ) -> bool:
-        """Tell if all symbols, and what is beyond them, stand for finite values."""
-        unit = self._unit(step)
-        if not np.isfinite(scalar_levels.points(unit, centroids)).all():  # seldom
-            beyond = np.append(beyond, escapes.largest(symbols))
-        return bool(np.isfinite(scalar_levels.point(beyond, unit, centroids)).all())
+    def _worth(self, taps: Taps, values: np.ndarray, lift: float, top: float) -> bool:
+        """Tell if levels of coefficients are to be sent."""
+        if self.transform == "dct":
+            return True
+
+        def step(some: np.ndarray) -> float:
+            if isinstance(self.step, float):
+                return self.step * lift
+            if self.bits:
+                return step_targets.step_of_bits(self.bits, some, top)
+            return step_targets.step_of_error(self.nmse, sum_squares(some) / some.size)
+
+        return taps.pay(values, self._shape_of(values.size), top, lift, step)
 
     def _of_values(
         self, values: np.ndarray, lift: float, largest: float, seed: int, prior: Levels | None
@@ -204,16 +240,18 @@ class ECSQ(Codec):
         return trellis_levels.Best() if self._has_trellis else scalar_levels.Nearest()
 
     def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
-        self._require(symbols.symbols.size == out.size, out.size)
-        scalar_levels.put(symbols, self._unit(symbols.step), out)
+        taps = None if symbols.transform == "none" else Taps.of(self._shape_of(out.size))
+        fits = symbols.symbols.size == out.size and (taps is None) == (symbols.transform == "none")
+        self._require(fits, out.size)
+        self._points(symbols.step, symbols.centroids, taps).put(symbols, out)
 
     # --- pack
 
     def _pack(self, symbols: Levels) -> Payload:
-        codec = self.of_message({"step": symbols.step})
+        codec = self.of_message({"step": symbols.step, "transform": symbols.transform})
         names = [field.name for field in codec.scalar_fields()]
         scalars: dict[str, Any] = dict(zip(names, symbols.centroids.tolist(), strict=False))
-        scalars["step"] = symbols.step
+        scalars |= {"step": symbols.step, "transform": symbols.transform}
         if symbols.scales is None:
             return Payload(codec, scalars, empty_beside(0, np.uint8, symbols.symbols), 0)
         plan = strings.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
@@ -228,43 +266,27 @@ class ECSQ(Codec):
         return self._put(string, payload, 0, values)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
-        string = self._string(payload, n)
-        return self._put(string, payload, start, empty_like_shape(stop - start))
+        string, taps = self._string(payload, n), self._taps()
+        count = 1 if taps is None else taps.size
+        first = start // count * count  # of whole filters
+        values = empty_like_shape(-(-stop // count) * count - first)
+        return self._put(string, payload, first, values)[start - first : stop - first]
 
     def _put(
         self, string: ContextString | None, payload: Payload, start: int, values: np.ndarray
     ) -> np.ndarray:
         """Write the values from element `start` on, as many as there is room for."""
-        # No symbol need be kept: each range is dequantised where it is read.
         if string is None or not values.size:
             values[:] = 0
-            return values
-        stop = start + values.size
-        unit, centroids = self._unit(self._step()), self._centroids(payload)
-        points = scalar_levels.points(unit, centroids)
-        inside = string.exceptions.within(start, stop)
-        exceptions = Exceptions(*(part[inside] for part in string.exceptions))
-        beyond = self._finite(scalar_levels.point(exceptions.symbols, unit, centroids))
-        safe = bool(np.isfinite(points).all())
-
-        def take(at: int, part: np.ndarray) -> None:
-            first, last = max(at, start), min(at + part.size, stop)
-            if first >= last:
-                return
-            here = values[first - start : last - start]
-            scalar_quantize.put_points(part[first - at : last - at], points, here)
-            some = exceptions.within(first, last)
-            replace(here, exceptions.places[some] - first, beyond[some])
-            if not safe:
-                self._finite(here)
-
-        string.read_range(start, stop, take, payload.seek)
+        else:
+            points = self._points(self._step(), self._centroids(payload), self._taps())
+            points.read(string, payload.seek, start, values)
         return values
 
     def _unpack(self, payload: Payload, n: int) -> Levels:
         string = self._string(payload, n)
         if string is None:
-            return scalar_levels.nothing(n, payload.data)
+            return scalar_levels.nothing(n, payload.data)._replace(transform=self.transform)
         out, (places, symbols) = empty_beside(n, np.uint8, payload.data), string.exceptions
 
         def take(at: int, part: np.ndarray) -> None:
@@ -274,19 +296,24 @@ class ECSQ(Codec):
         known = symbols < models.least_escape(self._has_trellis)
         coded = np.where(known, symbols, models.escapes(symbols, self._has_trellis))
         replace(out, places, coded)
-        step, centroids = self._step(), self._centroids(payload)
-        if not self._decodes(step, centroids, out, symbols[~known]):
-            raise Corrupt("a value passes float32")
         lanes = string.lanes if self._has_trellis else 0
-        return Levels(step, centroids, out, symbols[~known], string.scales, lanes)
+        told = self._centroids(payload), out, symbols[~known], string.scales
+        levels = Levels(self._step(), *told, lanes, self.transform)
+        if not self._points(levels.step, levels.centroids, self._taps()).are_finite(levels):
+            raise Corrupt("a value passes float32")
+        return levels
 
     @property
     def _has_trellis(self) -> bool:
         return self.trellis == "yes"
 
-    def _unit(self, step: float) -> float:
-        """Return what symbols count: a step, or with a trellis a half of it."""
-        return step / 2 if self._has_trellis else step
+    def _points(self, step: float, centroids: np.ndarray, taps: Taps | None) -> Points:
+        """Return what symbols stand for; they count steps, or with a trellis halves of them."""
+        return Points(step / 2 if self._has_trellis else step, centroids, taps)
+
+    def _taps(self) -> Taps | None:
+        """Return the taps of the tensor; None where it has none, or is not to be transformed."""
+        return None if self._shape is None or self.transform == "none" else Taps.of(self._shape)
 
     def _step(self) -> float:
         assert isinstance(self.step, float)
@@ -296,14 +323,11 @@ class ECSQ(Codec):
         given = [payload.scalars[field.name] for field in self.scalar_fields()]
         return np.array(given or [CENTRE] * 3, np.uint8)
 
-    def _finite(self, values: np.ndarray) -> np.ndarray:
-        if not all_finite(values):
-            raise Corrupt("a value passes float32")
-        return values
-
     def _string(self, payload: Payload, n: int) -> ContextString | None:
         """Check what can be told without reading symbols; None where all elements are 0."""
         check_padding(payload.data, payload.nbits)
+        if self.transform == "dct" and self._taps() is None:
+            raise Corrupt(f"transform=dct of a tensor of the shape {self._shape_of(n)}")
         if self._step() and n:
             return ContextString.of(payload.data, 0, payload.nbits, n, self._has_trellis)
         if payload.nbits:
@@ -311,18 +335,8 @@ class ECSQ(Codec):
         return None
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
-        step, centroids = self._step(), self._centroids(payload)
-        unit = self._unit(step)
-
-        def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
-            values = scalar_levels.point(symbols, unit, centroids).tolist()
-            for element, (symbol, value) in enumerate(
-                zip(symbols.tolist(), values, strict=True), at
-            ):
-                level = -(symbol >> 1) if symbol & 1 else symbol >> 1
-                yield Told(level, element=element, decoded=(value,))
-
-        if step:
+        if step := self._step():
+            tell = self._points(step, self._centroids(payload), self._taps()).tell
             yield from context_string(walk, "level", "level", n, tell, self._has_trellis)
         walk.finish()
 

@@ -16,12 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import contexts, leb128, philox, trellis
+from . import contexts, cosines, leb128, philox, trellis
 from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 
 ROUNDINGS = ("nearest", "stochastic")
+TRANSFORMS = ("none", "dct")
+LONGEST_AXIS, MOST_TAPS, MOST_AXES = 16, 1024, 3  # of filters that are transformed
 LARGEST_PLAIN = 126
 DEAD_FROM = 44  # the class below which levels are rated
 NEUTRAL = 128  # the centroid in the middle of a cell
@@ -36,6 +38,7 @@ class Message(NamedTuple):
     step: np.float32
     centroids: tuple[int, int, int]
     string: contexts.String | None
+    transform: str = "none"
 
     @property
     def data(self) -> bytes:
@@ -55,14 +58,47 @@ class Choice(NamedTuple):
     scales: tuple[list[int], list[int]] | None = None  # None: those of plain levels
 
 
+# --- taps ---------------------------------------------------------------------------------------
+
+
+def taps(shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the axes of a filter of a tensor; None where it has no taps to be transformed."""
+    sizes = tuple(shape[2:])
+    if len(sizes) > MOST_AXES or any(not 1 <= size <= LONGEST_AXIS for size in sizes):
+        return None
+    return sizes if 2 <= math.prod(sizes) <= MOST_TAPS else None
+
+
+def transformed(x: Floats, sizes: Sequence[int], forward: bool) -> Floats:
+    """Return the coefficients of filters, or the values of coefficients."""
+    x = np.asarray(x, np.float32).reshape(-1, *sizes)
+    for axis in reversed(range(1, x.ndim)):
+        n = x.shape[axis]
+        if n == 1:
+            continue
+        before, after = np.moveaxis(x, axis, 0), np.zeros_like(np.moveaxis(x, axis, 0))
+        for j in range(n):
+            for v in range(n):
+                u, i = (j, v) if forward else (v, j)
+                with np.errstate(all="ignore"):
+                    after[j] = after[j] + before[v] * np.float32(cosines.row(u, n)[i])
+        x = np.moveaxis(after, 0, axis)
+    return np.ascontiguousarray(x).reshape(-1)
+
+
 # --- levels -------------------------------------------------------------------------------------
+
+
+def lifted(x: Floats, step: np.float32) -> tuple[Floats, np.float32]:
+    """Return values and step, where inverses of steps do not pass float32."""
+    if max(abs(v) for v in x) < TINY:
+        return x * LIFT, step * LIFT
+    return x, step
 
 
 def scaled(x: Floats, step: np.float32) -> Floats:
     """Return magnitudes in steps."""
     with np.errstate(under="ignore"):
-        if max(abs(v) for v in x) < TINY:
-            x, step = x * LIFT, step * LIFT
         return np.array([abs(v) * (ONE / step) for v in x], np.float32)
 
 
@@ -117,15 +153,24 @@ def symbols_of(x: Floats, magnitudes: Sequence[int]) -> list[int]:
 
 
 def encode(
-    x: Floats, step: np.float32, choice: Choice, rounding: str = "nearest", seed: int = 0
+    x: Floats,
+    step: np.float32,
+    choice: Choice,
+    rounding: str = "nearest",
+    seed: int = 0,
+    sizes: Sequence[int] | None = None,
 ) -> Message:
-    """Return the message of a gradient, with a step above 0."""
+    """Return the message of a gradient, with a step above 0, transformed if it is of filters."""
     x, step = np.asarray(x, np.float32), np.float32(step)
     n = len(x)
     neutral = (NEUTRAL, NEUTRAL, NEUTRAL)
+    transform = TRANSFORMS[sizes is not None]
     if not n:
-        return Message(rounding, step, neutral, None)
-    matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, step)
+        return Message(rounding, step, neutral, None, transform)
+    x, size = lifted(x, step)
+    if sizes is not None:
+        x = transformed(x, sizes, forward=True)
+    matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, size)
     if rounding == "nearest":
         plain = [plain_level(y) for y in ys]
         scales = choice.scales or contexts.scales_of(plain, *matrix)
@@ -139,7 +184,7 @@ def encode(
         centroids = neutral
     symbols, how = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
     string = contexts.made(symbols, choice.width, choice.group, scales, *how)
-    return Message(rounding, step, centroids, string)
+    return Message(rounding, step, centroids, string, transform)
 
 
 def decode_symbols(
@@ -167,8 +212,12 @@ def read(
     step: np.float32,
     centroids: Sequence[int],
     with_trellis: bool = False,
+    sizes: Sequence[int] | None = None,
 ) -> tuple[contexts.String | None, Floats]:
-    """Return the string of a payload and its values, or raise `Truncated` or `Corrupt`."""
+    """Return the string of a payload and its values, or raise `Truncated` or `Corrupt`.
+
+    `sizes` are the axes of a filter where levels are of coefficients.
+    """
     if len(data) < (nbits + 7) // 8:
         raise Truncated("fewer bytes than bits")
     text = to_text(data)
@@ -179,6 +228,10 @@ def read(
     if n and step > 0:
         string = (trellis if with_trellis else contexts).read(bits, n)
         values = decode_symbols(string.symbols, step, centroids, 2 if with_trellis else 1)
+        if sizes is not None:
+            values = transformed(values, sizes, forward=False)
+            if not np.isfinite(values).all():
+                raise Corrupt("a value that is infinite")
     if bits.at != nbits:
         raise Corrupt("bits behind the string")
     return string, values
@@ -197,4 +250,6 @@ def scalars(message: Message) -> bytes:
     out = struct.pack("<f", message.step)
     if message.rounding == "nearest":
         out += b"".join(leb128.encode(c) for c in message.centroids)
+    if message.transform != TRANSFORMS[0]:
+        out += bytes([TRANSFORMS.index(message.transform)])
     return out

@@ -1,0 +1,120 @@
+"""What levels stand for: points, or the values of which points are the coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec import scalar_levels
+from gcodec.contexts.exceptions import Exceptions
+from gcodec.contexts.strings import ContextString
+from gcodec.errors import Corrupt
+from gcodec.fields.walk import Told
+from gcodec.kernels import escapes, scalar_quantize
+from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.scatter import replace
+from gcodec.scalar_levels import Levels
+from gcodec.seek import SeekTable
+from gcodec.taps import Restored, Taps
+
+
+class Points(NamedTuple):
+    """What turns symbols to values.
+
+    Attributes
+    ----------
+    unit : float
+        What symbols count.
+    centroids : (3,) uint8 array
+    taps : Taps or None
+        None where points are the values.
+    """
+
+    unit: float
+    centroids: np.ndarray
+    taps: Taps | None
+
+    def put(self, levels: Levels, out: np.ndarray) -> None:
+        """Write the (n,) float32 values that levels stand for."""
+        scalar_levels.put(levels, self.unit, out)
+        if self.taps is not None:
+            self.taps.inverse(out)
+
+    def are_finite(self, levels: Levels) -> bool:
+        """Tell if all values are, that levels stand for."""
+        points, beyond = self._of_symbols(), levels.beyond
+        if not np.isfinite(points).all():  # seldom
+            beyond = np.append(beyond, escapes.largest(levels.symbols))
+        sizes = self._of(beyond)
+        if self.taps is None:
+            return bool(np.isfinite(sizes).all())
+        if self._stay_finite(points) and self._stay_finite(sizes):
+            return True
+        values = empty_beside(levels.symbols.size, np.float32, levels.symbols)
+        self.put(levels, values)
+        return all_finite(values)
+
+    def read(
+        self, string: ContextString, seek: SeekTable | None, start: int, values: np.ndarray
+    ) -> None:
+        """Write the values from element `start` on, as many as there is room for.
+
+        With taps, they are those of whole filters.
+
+        Raises
+        ------
+        FormatError
+            Where bytes are wrong, or a value passes float32.
+        """
+        # No symbol need be kept: each range is dequantised where it is read.
+        stop, points = start + values.size, self._of_symbols()
+        inside = string.exceptions.within(start, stop)
+        exceptions = Exceptions(*(part[inside] for part in string.exceptions))
+        beyond = self._of(exceptions.symbols)
+        if not np.isfinite(beyond).all():
+            raise Corrupt("a value passes float32")
+        restored = None if self.taps is None else Restored(self.taps, values)
+
+        def take(at: int, part: np.ndarray) -> None:
+            first, last = max(at, start), min(at + part.size, stop)
+            if first >= last:
+                return
+            here = values[first - start : last - start]
+            scalar_quantize.put_points(part[first - at : last - at], points, here)
+            some = exceptions.within(first, last)
+            replace(here, exceptions.places[some] - first, beyond[some])
+            if restored is not None:
+                restored.written(first - start, last - start)
+
+        string.read_range(start, stop, take, seek)
+        if restored is not None:
+            restored.finish()
+        sure = self._stay_finite(points) and self._stay_finite(beyond)
+        if not sure and not all_finite(values):
+            raise Corrupt("a value passes float32")
+
+    def tell(self, at: int, symbols: np.ndarray) -> Iterator[Told]:
+        """Tell what symbols from element `at` on are, and what they stand for."""
+        points, each = self._of(symbols).tolist(), 1 if self.taps is None else self.taps.size
+        for place, (symbol, point) in enumerate(zip(symbols.tolist(), points, strict=True), at):
+            level = -(symbol >> 1) if symbol & 1 else symbol >> 1
+            if self.taps is None:
+                yield Told(level, element=place, decoded=(point,))
+            else:
+                start = place // each * each
+                yield Told(level, f"coefficient {place - start}: {point:.6g}", element=start)
+
+    def _of_symbols(self) -> np.ndarray:
+        return scalar_levels.points(self.unit, self.centroids)
+
+    def _of(self, symbols: np.ndarray) -> np.ndarray:
+        return scalar_levels.point(symbols, self.unit, self.centroids)
+
+    def _stay_finite(self, points: np.ndarray) -> bool:
+        """Tell if values are surely finite that are these, or of which these are coefficients."""
+        most = 1 if self.taps is None else self.taps.size
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(points * np.float32(most)).all())

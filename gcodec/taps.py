@@ -1,0 +1,161 @@
+"""The taps of the filters of convolutions, and their discrete cosine transform.
+
+A convolution has a filter for each of its outputs and inputs, and the gradients of the taps of one
+are alike: neighbours mostly agree in sign. The transform moves what they share to one coefficient.
+It is orthonormal, so an error is the same before and after it. Each coefficient is a column of its
+own to the scale model, as each tap was; where their scales differ more than those of taps did,
+levels take fewer bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.contexts import strings
+from gcodec.contexts.scales import matrices, some_rows
+from gcodec.dct.basis import basis
+from gcodec.kernels import pool, scalar_quantize, small_transform
+from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.reduce import sum_squares
+from gcodec.kernels.small_transform import Matrices, Sizes
+
+_FIRST_AXIS, _MOST_AXES = 2, 3  # outputs and inputs lie before the taps
+_LONGEST = 16  # axis
+_SAMPLE = 1 << 16  # elements by which both ways are compared
+_SAVED = 200  # of so many bits at least one
+_COARSE = 2.0**-4  # of the root of the mean square: steps of which nearly all levels have symbols
+_FINE = 2.0**-19  # of the largest coefficient that there may be: steps that can have levels
+_SMALL, _LARGE = 2.0**-120, 2.0**120  # steps and sums that float32 has room around
+
+
+class Taps(NamedTuple):
+    """What filters look like.
+
+    Attributes
+    ----------
+    sizes : (int, int, int)
+        Of their axes; the first ones are 1 where there are fewer.
+    """
+
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> Taps | None:
+        """Return the taps of a tensor, all dimensions but the first two; None where none are."""
+        sizes = shape[_FIRST_AXIS:]
+        if len(sizes) > _MOST_AXES or not all(1 <= size <= _LONGEST for size in sizes):
+            return None
+        if not 1 < math.prod(sizes) <= small_transform.MOST:
+            return None
+        one, two, three = (1,) * (_MOST_AXES - len(sizes)) + sizes
+        return cls((one, two, three))
+
+    @property
+    def size(self) -> int:
+        """How many a filter has.
+
+        So many times the largest coefficient no value is above, nor the other way round.
+        """
+        return math.prod(self.sizes)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Return the coefficients of (n,) float32 values."""
+        out = empty_beside(x.size, np.float32, x)
+        self._along(x, _matrices(self.sizes, True), out)
+        return out
+
+    def inverse(self, values: np.ndarray) -> None:
+        """Make values of (n,) float32 coefficients, in place."""
+        self._along(values, _matrices(self.sizes, False), values)
+
+    def _along(self, x: np.ndarray, by: Matrices, out: np.ndarray) -> None:
+        def task(start: int, stop: int) -> None:
+            small_transform.transform(x[start:stop], self.sizes, by, out[start:stop])
+
+        pool.run(task, x.size, self.size, beside=x)
+
+    def pay(
+        self, x: np.ndarray, shape: tuple[int, ...], top: float, lift: float, step: StepOf
+    ) -> bool:
+        """Tell whether levels of coefficients probably take fewer bits than those of values.
+
+        Some rows are quantised both ways, plainly and with one step, which has about one error.
+        Where float32 has little room for steps, or above values, it is not told.
+
+        Parameters
+        ----------
+        x : (n,) float32 array
+        shape : tuple of int
+        top : float
+            The largest magnitude, above 0.
+        lift : float
+            What values were multiplied by.
+        step : callable
+            Returns about the step that there will be, given some of the values.
+        """
+        every, times = matrices(shape), -(-matrices(shape)[0].width // self.size)
+        some = some_rows(x, min(times * self.size, x.size), _SAMPLE)
+        size = step(some)
+        least = max(_FINE * math.sqrt(self.size) * top, _SMALL * lift)
+        if not least <= size <= top <= _LARGE / self.size:
+            return False
+
+        def nbits(values: np.ndarray) -> int:
+            symbols = empty_beside(values.size, np.uint8, values)
+            scalar_quantize.plain_levels(values, np.float32(size), symbols)
+            return strings.sized(symbols, every, x.size // values.size)[1]
+
+        # What is saved is about the same for all steps that are smaller.
+        size = max(size, _COARSE * math.sqrt(sum_squares(some) / some.size))
+        without = nbits(some)
+        return nbits(self.forward(some)) < without - without // _SAVED
+
+
+StepOf = Callable[[np.ndarray], float]
+
+
+class Restored:
+    """Values that coefficients are written to, part by part, and which become values there.
+
+    Parameters
+    ----------
+    taps : Taps
+    values : (n,) float32 array
+        Whole filters.
+    """
+
+    def __init__(self, taps: Taps, values: np.ndarray) -> None:
+        self.taps, self.values = taps, values
+        self._by = _matrices(taps.sizes, False)
+        self._cut: set[int] = set()
+
+    def written(self, start: int, stop: int) -> None:
+        """Transform the filters of which all coefficients are in this part, on this thread."""
+        count = self.taps.size
+        first, last = -(-start // count) * count, stop // count * count
+        self._cut.update(at // count for at in (start, stop) if at % count)
+        self._transform(first, last)
+
+    def finish(self) -> None:
+        """Transform the others, when all parts are written."""
+        count = self.taps.size
+        for number in self._cut:
+            self._transform(number * count, (number + 1) * count)
+
+    def _transform(self, start: int, stop: int) -> None:
+        if start < stop:
+            here = self.values[start:stop]
+            small_transform.transform(here, self.taps.sizes, self._by, here)
+
+
+@functools.lru_cache(maxsize=32)
+def _matrices(sizes: Sizes, forward: bool) -> Matrices:
+    """Return the bases of axes, or transposed, as transforms take them."""
+    bases = [basis(n).T if forward else basis(n) for n in sizes]
+    one, two, three = (np.ascontiguousarray(matrix).tobytes() for matrix in bases)
+    return one, two, three
