@@ -16,19 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import strings
-from gcodec.contexts.scales import matrices, some_rows
 from gcodec.dct.basis import basis
-from gcodec.kernels import pool, scalar_quantize, small_transform
-from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.reduce import sum_squares
+from gcodec.kernels import pool, small_transform
+from gcodec.kernels.device import host
+from gcodec.kernels.memory import empty_beside, flattened
 from gcodec.kernels.small_transform import Matrices, Sizes
 
 _FIRST_AXIS, _MOST_AXES = 2, 3  # outputs and inputs lie before the taps
 _LONGEST = 16  # axis
-_SAMPLE = 1 << 16  # elements by which both ways are compared
-_SAVED = 200  # of so many bits at least one
-_COARSE = 2.0**-4  # of the root of the mean square: steps of which nearly all levels have symbols
+_SAMPLE, _RUN = 1 << 15, 1 << 9  # elements of which the gain is found, and of those side by side
+_GAIN = 0.035  # bits of an element, below which it takes as many without, or fewer
+_UNSURE = 0.8  # more, over the number of filters
+_FLOOR = 2.0**-20  # of the squares of a filter, so that they have a logarithm
 _FINE = 2.0**-19  # of the largest coefficient that there may be: steps that can have levels
 _SMALL, _LARGE = 2.0**-120, 2.0**120  # steps and sums that float32 has room around
 
@@ -80,43 +79,43 @@ class Taps(NamedTuple):
         pool.run(task, x.size, self.size, beside=x)
 
     def pay(
-        self, x: np.ndarray, shape: tuple[int, ...], top: float, lift: float, step: StepOf
+        self, x: np.ndarray, top: float, lift: float, step: Callable[[np.ndarray], float]
     ) -> bool:
         """Tell whether levels of coefficients probably take fewer bits than those of values.
 
-        Some rows are quantised both ways, plainly and with one step, which has about one error.
-        Where float32 has little room for steps, or above values, it is not told.
+        That is by the coding gain of the transform, half the mean octaves by which the squares of
+        a coefficient are less than those of a tap, each filter counting as much as any other.
+        Where float32 has little room for steps, or above values, values are left alone.
 
         Parameters
         ----------
         x : (n,) float32 array
-        shape : tuple of int
+            Whole filters, not all zero.
         top : float
-            The largest magnitude, above 0.
+            The largest magnitude.
         lift : float
             What values were multiplied by.
         step : callable
             Returns about the step that there will be, given some of the values.
         """
-        every, times = matrices(shape), -(-matrices(shape)[0].width // self.size)
-        some = some_rows(x, min(times * self.size, x.size), _SAMPLE)
-        size = step(some)
+        length = -(-min(_RUN, x.size) // self.size) * self.size
+        runs = x[: x.size - x.size % length].reshape(-1, length)
+        some = host(flattened(runs[:: max(x.size // _SAMPLE, 1)]))
         least = max(_FINE * math.sqrt(self.size) * top, _SMALL * lift)
-        if not least <= size <= top <= _LARGE / self.size:
+        if not some.any() or not least <= step(some) <= top <= _LARGE / self.size:
             return False
-
-        def nbits(values: np.ndarray) -> int:
-            symbols = empty_beside(values.size, np.uint8, values)
-            scalar_quantize.plain_levels(values, np.float32(size), symbols)
-            return strings.sized(symbols, every, x.size // values.size)[1]
-
-        # What is saved is about the same for all steps that are smaller.
-        size = max(size, _COARSE * math.sqrt(sum_squares(some) / some.size))
-        without = nbits(some)
-        return nbits(self.forward(some)) < without - without // _SAVED
-
-
-StepOf = Callable[[np.ndarray], float]
+        taps, coefficients = (
+            part.reshape(-1, self.size).astype(np.float64) ** 2
+            for part in (some, self.forward(some))
+        )
+        # Along the first axis numpy adds up in order, whatever the processor.
+        sums = np.ascontiguousarray(taps.T).sum(axis=0)
+        live = sums > 0
+        found = [
+            np.log2((part[live] / sums[live, None]).sum(axis=0) + _FLOOR).sum() / (2 * self.size)
+            for part in (taps, coefficients)
+        ]
+        return bool(found[0] - found[1] >= _GAIN + _UNSURE / np.count_nonzero(live))
 
 
 class Restored:

@@ -211,7 +211,7 @@ class ECSQ(Codec):
                 return step_targets.step_of_bits(self.bits, some, top)
             return step_targets.step_of_error(self.nmse, sum_squares(some) / some.size)
 
-        return taps.pay(values, self._shape_of(values.size), top, lift, step)
+        return taps.pay(values, top, lift, step)
 
     def _of_values(
         self, values: np.ndarray, lift: float, largest: float, seed: int, prior: Levels | None

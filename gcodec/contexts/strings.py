@@ -30,6 +30,7 @@ from gcodec.entropy import tabled
 from gcodec.errors import Corrupt, FormatError
 from gcodec.kernels import lane_order, rans_string
 from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host
 from gcodec.kernels.escapes import are_right
 from gcodec.kernels.memory import empty_beside
@@ -87,16 +88,14 @@ def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
     times : int
         How many times as many symbols there are.
     """
-    return Scales.of(symbols, every[0]) if len(every) == 1 else sized(symbols, every, times)[0]
-
-
-def sized(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> tuple[Scales, int]:
-    """Return the scales that `best` does, and about how many bits a string takes with them."""
-    found, sizes = Scales.all_of(symbols, every), []
+    if len(every) == 1:
+        return Scales.of(symbols, every[0])
+    found = Scales.all_of(symbols, every)
+    sizes = []
     for scales, counts in zip(found, models.class_counts(symbols, found, SAMPLE), strict=True):
         coded = int(class_tables.statics_nbits(counts).min())
         sizes.append(coded * symbols.size * times // int(counts.sum()) + scales.nbits(times))
-    return min(zip(found, sizes, strict=True), key=lambda each: each[1])
+    return found[sizes.index(min(sizes))]
 
 
 def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
@@ -159,8 +158,8 @@ def write(
     unknown, (places, found) = coded.unknown(plan.table)
     if beyond is not None:
         found[found >= models.least_escape(with_trellis)] = beyond
-    numbers = map(leb128, (*scales.matrix[:2], places.size))
-    head = bytes([plan.table.number, lanes]) + b"".join(numbers)
+    numbers = (scales.matrix.width, scales.matrix.group, places.size)
+    head = bytes([plan.table.number, lanes]) + b"".join(map(leb128, numbers))
     front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
     scales.put(front)
     plan.table.put(front)
@@ -171,8 +170,9 @@ def write(
         coded.join(start, stop, unknown[first:last] - start, room)
         return room
 
-    has_room = device_of(symbols) is not None
-    given = symbols_of(0, n, empty_beside(n, np.uint16, symbols)) if has_room else symbols_of
+    given: SymbolsOf | np.ndarray = symbols_of
+    if device_of(symbols) is not None:  # which has room for all
+        given = symbols_of(0, n, empty_beside(n, np.uint16, symbols))
     tables, lead = plan.table.write_tables(), front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes)
@@ -223,7 +223,8 @@ class ContextString(NamedTuple):
         if lanes not in STATES:
             raise Corrupt(f"symbols of {lanes} states that take turns")
         scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
-        table, at = (TrellisTable if with_trellis else ClassTable).read(number, data, at, end)
+        kind: Any = TrellisTable if with_trellis else ClassTable
+        table, at = kind.read(number, data, at, end)
         exceptions, at = Exceptions.read(count, n, data, at, end)
         after = at + -at % 8
         between = data[at // 8] if at < min(after, end) else 0
