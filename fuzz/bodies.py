@@ -311,7 +311,9 @@ def _ecsq(rng: random.Random, shape: tuple[int, ...]) -> Body:
     string = contexts.made(
         symbols, width, group, (rows, columns), number, rng.choice(contexts.LANES), lists
     )
-    message = ecsq.Message(rng.choice(ecsq.ROUNDINGS), step, (rng.randrange(256), 0, 255), string)
+    transforms = ecsq.TRANSFORMS[: 1 if ecsq.taps(shape) is None else 2]
+    told = step, (rng.randrange(256), 0, 255), string, rng.choice(transforms)
+    message = ecsq.Message(rng.choice(ecsq.ROUNDINGS), *told)
     params = ecsq.parameters(message.rounding)
     return Body(13, params, ecsq.scalars(message), message.data, 8 * len(message.data))
 

@@ -212,8 +212,12 @@ def _powersgd(m: Message) -> Any:
 
 def _ecsq(m: Message) -> Any:
     step = _finite(m.scalars["step"])
-    centroids = [v for name, v in m.scalars.items() if name != "step"] or MIDDLE
-    return ecsq.read(m.data, m.nbits, m.n, step, centroids, m.codec.trellis == "yes")[1]
+    centroids = [v for name, v in m.scalars.items() if name.startswith("centroid")] or MIDDLE
+    sizes = ecsq.taps(m.shape) if m.codec.transform == "dct" else None
+    if sizes is None and m.codec.transform == "dct":
+        raise universal.Corrupt("the transform of a tensor without taps")
+    told = m.data, m.nbits, m.n, step, centroids, m.codec.trellis == "yes"
+    return ecsq.read(*told, sizes=sizes)[1]
 
 
 DECODERS: dict[str, Callable[[Message], Any]] = {
