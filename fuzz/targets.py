@@ -193,7 +193,8 @@ def _suits_all(codec: Codec) -> bool:
     declared: Any = codec
     if codec.name != "ecsq":
         return True
-    return declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
+    aims = declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
+    return aims and declared.transform != "dct"  # which vectors cannot have
 
 
 @functools.lru_cache(64)

@@ -11,6 +11,7 @@ from gcodec.arrays import Tensor, nonfinite_error, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.kernels.reduce import moments
+from gcodec.taps import Taps
 from gcodec.wire import ITEMSIZE
 
 _SPARSE = 64  # at least so many values for each that is not zero
@@ -117,7 +118,9 @@ def levels(tensor: Tensor, about: About, error: float) -> list[Costed]:
     aim = about.aim(error)
     step = math.sqrt(12 * aim / n) * about.norm
     most = _LARGEST.get(tensor.dtype, _FLOAT32)
-    if step < max(_LEAST_STEP * about.peak, _LEAST_NORMAL) or about.peak + 4 * step > most:
+    taps = Taps.of(tensor.shape)
+    room = 4 * step if taps is None else 4 * step * math.sqrt(taps.size)  # rests may add up
+    if step < max(_LEAST_STEP * about.peak, _LEAST_NORMAL) or about.peak + room > most:
         return []
     # In what is not zero there is all that levels tell; where that is, costs as in topk.
     k = int(np.count_nonzero(tensor.values))
