@@ -174,18 +174,15 @@ class ECSQ(Codec):
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if self.transform == "dct" and taps is None:
-            shape = self._shape_of(values.size)
-            raise ParameterError.of("transform", "dct", f"none for a tensor of the shape {shape}")
+            raise ParameterError.of("transform", "dct", f"none for the shape {self._shape}")
         if not largest:
             transform = "none" if self.transform == "auto" else self.transform
             return scalar_levels.nothing(values.size, values)._replace(transform=transform)
         # Where inverses of steps would pass float32, all is moved by a power of two.
         lift = _LIFT if largest < _TINY else 1.0
-        lifted, top = values, largest * lift
-        if lift > 1:
-            lifted = scalar_levels.lifted(values, lift)
-        if taps is not None and not self._worth(taps, lifted, lift, top):
-            taps = None
+        lifted = scalar_levels.lifted(values, lift) if lift > 1 else values
+        top = largest * lift
+        taps = taps if taps and self._worth(taps, lifted, lift, top) else None
         if taps is not None:
             lifted = taps.forward(lifted)
             top = scalar_levels.largest(lifted)
@@ -201,8 +198,6 @@ class ECSQ(Codec):
 
     def _worth(self, taps: Taps, values: np.ndarray, lift: float, top: float) -> bool:
         """Tell if levels of coefficients are to be sent."""
-        if self.transform == "dct":
-            return True
 
         def step(some: np.ndarray) -> float:
             if isinstance(self.step, float):
@@ -211,7 +206,7 @@ class ECSQ(Codec):
                 return step_targets.step_of_bits(self.bits, some, top)
             return step_targets.step_of_error(self.nmse, sum_squares(some) / some.size)
 
-        return taps.pay(values, top, lift, step)
+        return self.transform == "dct" or taps.pay(values, top, lift, step)
 
     def _of_values(
         self, values: np.ndarray, lift: float, largest: float, seed: int, prior: Levels | None
@@ -315,6 +310,11 @@ class ECSQ(Codec):
         """Return the taps of the tensor; None where it has none, or is not to be transformed."""
         return None if self._shape is None or self.transform == "none" else Taps.of(self._shape)
 
+    def _told_taps(self) -> Taps | None:
+        if (taps := self._taps()) is None and self.transform == "dct":
+            raise Corrupt(f"transform=dct of a tensor of the shape {self._shape}")
+        return taps
+
     def _step(self) -> float:
         assert isinstance(self.step, float)
         return self.step
@@ -326,8 +326,7 @@ class ECSQ(Codec):
     def _string(self, payload: Payload, n: int) -> ContextString | None:
         """Check what can be told without reading symbols; None where all elements are 0."""
         check_padding(payload.data, payload.nbits)
-        if self.transform == "dct" and self._taps() is None:
-            raise Corrupt(f"transform=dct of a tensor of the shape {self._shape_of(n)}")
+        self._told_taps()
         if self._step() and n:
             return ContextString.of(payload.data, 0, payload.nbits, n, self._has_trellis)
         if payload.nbits:
@@ -335,8 +334,9 @@ class ECSQ(Codec):
         return None
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        taps = self._told_taps()
         if step := self._step():
-            tell = self._points(step, self._centroids(payload), self._taps()).tell
+            tell = self._points(step, self._centroids(payload), taps).tell
             yield from context_string(walk, "level", "level", n, tell, self._has_trellis)
         walk.finish()
 
