@@ -19,6 +19,7 @@ from fuzz.bodies import WRITERS
 from gcodec.codecs import by_id
 
 SHAPES = ((), (0,), (1,), (2,), (37,), (5, 7), (64,), (3, 1, 50), (300,), (40, 37), (1,) * 32)
+SHAPES += ((4, 2, 3, 3), (3, 2, 5))
 
 
 class Valid(NamedTuple):

@@ -84,6 +84,7 @@ _TARGETS = {
     "ecsq": (
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=0.001", "ecsq:rounding=stochastic"),
         *("ecsq:rounding=stochastic,nmse=0.25", "ecsq:trellis=yes", "ecsq:nmse=0.2,trellis=yes"),
+        "ecsq:transform=none",
     )
 }
 MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values

@@ -123,6 +123,19 @@ def test_no_factors_where_they_are_no_good(x):
     assert gcodec.choose(x, max_err=0.05).name == "ecsq"
 
 
+@pytest.mark.parametrize("largest", [65000, 40000, 10000])
+@pytest.mark.parametrize("shape", [(40, 8, 3, 3), (20, 4, 16, 16)])
+def test_taps_near_the_end_of_their_dtype(shape, largest):
+    """What coefficients leave over adds up, to values that the dtype does not have."""
+    rng = np.random.default_rng(0)
+    x = rng.laplace(size=shape) + 3 * rng.laplace(size=(*shape[:2], 1, 1))
+    x = (x / np.abs(x).max() * largest).astype(np.float16)
+    for error in (0.3, 0.05):
+        found = gcodec.decode(gcodec.encode(x, gcodec.choose(x, max_err=error)))
+        off = (found.astype(float) - x) ** 2
+        assert off.sum() <= error * (x.astype(float) ** 2).sum()
+
+
 @pytest.mark.parametrize(
     "given",
     [{}, {"max_err": 0.1, "max_bits": 1}, *({"max_err": e} for e in (-1, np.nan, np.inf, "0.1"))],

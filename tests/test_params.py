@@ -213,6 +213,18 @@ def test_parameters_mean_the_same_on_both_sides() -> None:
     assert codec.read_scalars(memoryview(codec.write_scalars(scalars))) == {"threshold": 0.1}
 
 
+def test_a_scalar_that_messages_of_before_do_not_have() -> None:
+    codec, step = gcodec.parse("ecsq:rounding=stochastic"), struct.pack("<f", 1)
+    for transform, written in (("none", b""), ("dct", b"\1")):
+        scalars = {"step": 1.0, "transform": transform}
+        assert codec.write_scalars(scalars) == step + written
+        assert codec.read_scalars(memoryview(step + written)) == scalars
+    assert codec.read_scalars(memoryview(step + b"\0"))["transform"] == "none"
+    for wrong, error in ((b"", gcodec.Corrupt), (step + b"\2", gcodec.Unsupported)):
+        with pytest.raises(error):
+            codec.read_scalars(memoryview(wrong))
+
+
 @given(gs.codecs())
 def test_header_fields_round_trip(codec: Codec) -> None:
     payload = codec.encode(np.float32([0.5, -3, 2]))

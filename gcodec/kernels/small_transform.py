@@ -13,6 +13,7 @@ distance leads out of the axis, which adds ±0 to a sum that is never −0. No v
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -41,20 +42,16 @@ def transform(x: np.ndarray, sizes: Sizes, matrices: Matrices, out: np.ndarray) 
     out : float32 array
         As large as `x`; it may be the same.
     """
-    room = aligned_empty(2 * _room(sizes), np.float32)
+    half = _TILE + 2 * math.prod(sizes) + BLOCK  # zeros lie on both sides of a tile
+    room = aligned_empty(2 * half, np.float32)
     room[:] = 0
-    _transform(x, *sizes, _weights(sizes, matrices), *np.split(room, 2), out)
-
-
-def _room(sizes: Sizes) -> int:
-    """Return the values of a tile, and a chunk of zeros on each side of what is read of it."""
-    return _TILE + 2 * int(np.prod(sizes)) + BLOCK
+    _transform(x, *sizes, _weights(sizes, matrices), room[:half], room[half:], out)
 
 
 @functools.lru_cache(maxsize=32)
 def _weights(sizes: Sizes, matrices: Matrices) -> np.ndarray:
     """Return rows of weights, as long as a chunk and a block: of each axis, of each distance."""
-    (a, b, c), size = sizes, int(np.prod(sizes))
+    (a, b, c), size = sizes, math.prod(sizes)
     lane, rows = np.arange(size + BLOCK) % size, [np.empty((0, size + BLOCK), np.float32)]
     for n, stride, matrix in zip((c, b, a), (1, c, b * c), matrices[::-1], strict=True):
         j = lane // stride % n
@@ -114,8 +111,8 @@ def _along(x, stride, n, size, weights, row, count, out):
     "in float32[], int64, int64, int64, in float32[], out float32[], out float32[], out float32[]"
 )
 def _transform(x, a, b, c, weights, one, two, out):
-    # x.size == out.size, a multiple of size == a * b * c; one.size == two.size, as `_room` tells,
-    # both all zeros; weights: those of a, b, c.
+    # x.size == out.size, a multiple of size == a * b * c; one and two: _TILE + 2 * size + 32 zeros
+    # each; weights: those of a, b, c.
     size = a * b * c
     tile = _TILE // size * size
     for start in range(0, x.size, tile):
