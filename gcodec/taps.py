@@ -111,11 +111,10 @@ class Taps(NamedTuple):
         # Along the first axis numpy adds up in order, whatever the processor.
         sums = np.ascontiguousarray(taps.T).sum(axis=0)
         live = sums > 0
-        found = [
-            np.log2((part[live] / sums[live, None]).sum(axis=0) + _FLOOR).sum() / (2 * self.size)
-            for part in (taps, coefficients)
-        ]
-        return bool(found[0] - found[1] >= _GAIN + _UNSURE / np.count_nonzero(live))
+        shares = ((part[live] / sums[live, None]).sum(axis=0) for part in (taps, coefficients))
+        before, after = (sum(math.log2(s + _FLOOR) for s in part.tolist()) for part in shares)
+        least = 2 * self.size * (_GAIN + _UNSURE / np.count_nonzero(live))
+        return bool(before - after >= least)
 
 
 class Restored:
