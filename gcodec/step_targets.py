@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import strings
-from gcodec.contexts.scales import Matrix, matrices, some_rows, thinned
+from gcodec.contexts.scales import Matrix, apart, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
 from gcodec.kernels import scalar_quantize
 from gcodec.kernels.device import host
@@ -64,15 +64,22 @@ def check_step(top: float, step: float) -> None:
         raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
 
 
+def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
+    """Return about which step (n,) values up to `top`, not all 0, meet bits with, or an error."""
+    if bits:
+        return step_of_bits(bits, x, top)
+    return step_of_error(nmse, sum_squares(x) / x.size)
+
+
 def step_of_error(target: float, power: float) -> float:
     """Return about which step has a relative error, of values of this mean square."""
     return math.sqrt(12 * target * power)
 
 
-def step_of_bits(target: float, x: np.ndarray, top: float) -> float:
+def step_of_bits(target: float, x: np.ndarray, top: float, period: int = 1) -> float:
     """Return about with which step (n,) values up to `top`, above 0, take so many bits each."""
     # Of values that have scales each, whatever these are, when steps are small; about.
-    some = host(flattened(x[:: max(x.size // _EXPONENTS, 1)]))
+    some = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), period)]))
     _, exponents = np.frexp(some[some != 0])
     octave = float(exponents.mean()) if exponents.size else math.log2(top)
     return float(2.0 ** (octave + _LAPLACE - target))
@@ -90,10 +97,19 @@ class Target:
         It holds the scales by which the step that is found meets the target.
     lift : float
         Steps are those of float32, times this.
+    period : int
+        With which scales of elements repeat, if they do.
     """
 
-    def __init__(self, x: np.ndarray, shape: tuple[int, ...], way: Way, lift: float = 1.0) -> None:
-        self.x, self.shape, self.way, self.lift = x, shape, way, lift
+    def __init__(
+        self,
+        x: np.ndarray,
+        shape: tuple[int, ...],
+        way: Way,
+        lift: float = 1.0,
+        period: int = 1,
+    ) -> None:
+        self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
         self._power, self._top = sum_squares(x) / x.size, largest(x)
 
     def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
@@ -153,7 +169,7 @@ class Target:
 
             return off
 
-        first = -math.log2(step_of_bits(target, self.x, self._top))
+        first = -math.log2(step_of_bits(target, self.x, self._top, self.period))
         least, most = _octaves(self._top)
         ahead = -self.way.habits().ahead_of_bits
         bounds = -most, -least
@@ -221,7 +237,7 @@ class Target:
             if met := closely(start.matrix, before, slope):
                 return met, start.matrix
         matrix = matrices(self.shape)[0]
-        some, width = thinned(x, matrix.width, _SAMPLE)
+        some, width = thinned(x, matrix.width, _SAMPLE, self.period)
         guess = roughly(some, matrix._replace(width=width), first) if largest(some) else None
         if guess is not None:
             first, slope = guess.at, guess.slope

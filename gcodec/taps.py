@@ -24,7 +24,7 @@ from gcodec.kernels.small_transform import Matrices, Sizes
 
 _FIRST_AXIS, _MOST_AXES = 2, 3  # outputs and inputs lie before the taps
 _LONGEST = 16  # axis
-_SAMPLE, _RUN = 1 << 15, 1 << 9  # elements of which the gain is found, and of those side by side
+_SAMPLE, _RUN = 1 << 14, 1 << 9  # elements of which the gain is found, and of those side by side
 _GAIN = 0.035  # bits of an element, below which it takes as many without, or fewer
 _UNSURE = 0.8  # more, over the number of filters
 _FLOOR = 2.0**-20  # of the squares of a filter, so that they have a logarithm

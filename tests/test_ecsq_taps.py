@@ -15,10 +15,12 @@ from test_ecsq_reference import MIDDLE, bits, check
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
+from gcodec.contexts.scales import thinned
 from gcodec.dct.basis import basis
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import pool, small_transform
 from gcodec.payload import Payload
+from gcodec.step_targets import step_of_bits
 from gcodec.taps import Taps
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -167,6 +169,23 @@ def test_bits_are_met() -> None:
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
         assert payload.scalars["transform"] == "dct"
         assert 0.98 * target <= payload.nbits / x.size <= 1.01 * target
+
+
+@pytest.mark.parametrize("period", [4, 9, 25, 49])
+def test_a_search_begins_with_all_coefficients(period: int) -> None:
+    """Those at equal distances might all be of one tap."""
+    width = 64 * period
+    places = np.tile(np.arange(period, dtype=np.float32), 512 * 64)
+    for sample in (1 << 12, 1 << 14, 1 << 16):
+        found, columns = thinned(places, width, sample, period)
+        assert found.size % columns == 0
+        counts = np.bincount(found.astype(np.int64), minlength=period)
+        assert counts.min() > 0.7 * counts.mean()
+    # Steps that are guessed of all are about those of a like tensor without a period.
+    x = np.exp2(-4 * (places > 0)) * np.random.default_rng(0).laplace(size=places.size)
+    x = x.astype(np.float32)
+    guesses = [step_of_bits(2.0, some, 9.0, period) for some in (x, np.sort(x))]
+    assert 0.9 < guesses[0] / guesses[1] < 1.1
 
 
 def test_levels_at_random_are_unbiased() -> None:

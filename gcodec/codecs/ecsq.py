@@ -53,7 +53,6 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.scatter import replace
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
@@ -182,16 +181,18 @@ class ECSQ(Codec):
         lift = _LIFT if largest < _TINY else 1.0
         lifted = scalar_levels.lifted(values, lift) if lift > 1 else values
         top = largest * lift
-        taps = taps if taps and self._worth(taps, lifted, lift, top) else None
-        if taps is not None:
-            lifted = taps.forward(lifted)
+        transform, period = "none", 1
+        if taps is not None and self._worth(taps, lifted, lift, top):
+            transform, period, lifted = "dct", taps.size, taps.forward(lifted)
             top = scalar_levels.largest(lifted)
             if not math.isfinite(top):
                 raise ParameterError("x: must not pass float32 when it is transformed")
-        transform = "none" if taps is None else "dct"
+        else:
+            taps = None
         if prior is not None and prior.transform != transform:
             prior = None
-        found = self._of_values(lifted, lift, top, seed, prior)._replace(transform=transform)
+        found = self._of_values(lifted, lift, top, seed, prior, period)
+        found = found._replace(transform=transform)
         if not self._points(found.step, found.centroids, taps).are_finite(found):
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
@@ -202,32 +203,30 @@ class ECSQ(Codec):
         def step(some: np.ndarray) -> float:
             if isinstance(self.step, float):
                 return self.step * lift
-            if self.bits:
-                return step_targets.step_of_bits(self.bits, some, top)
-            return step_targets.step_of_error(self.nmse, sum_squares(some) / some.size)
+            return step_targets.about(self.nmse, self.bits, some, top)
 
         return self.transform == "dct" or taps.pay(values, top, lift, step)
 
     def _of_values(
-        self, values: np.ndarray, lift: float, largest: float, seed: int, prior: Levels | None
+        self, x: np.ndarray, lift: float, top: float, seed: int, prior: Levels | None, period: int
     ) -> Levels:
         """Quantise what is finite, and not all 0, but for the factor."""
-        shape, way = self._shape_of(values.size), self._way(seed)
+        shape, way = self._shape_of(x.size), self._way(seed)
         if isinstance(self.step, float):
             step = self.step
-            step_targets.check_step(largest, step * lift)
-            matrix = step_targets.matrix_for(values, step * lift, shape)
+            step_targets.check_step(top, step * lift)
+            matrix = step_targets.matrix_for(x, step * lift, shape)
         else:
             start = None
-            if prior is not None and prior.scales and prior.symbols.size == values.size:
+            if prior is not None and prior.scales and prior.symbols.size == x.size:
                 start = Start(prior.step * lift, prior.scales.told)
-            target = Target(values, shape, way, lift)
+            target = Target(x, shape, way, lift, period)
             if self.bits:
                 step, matrix = target.step_for_bits(self.bits, start)
             else:
                 step, matrix = target.step_for_error(self.nmse, start)
         size = float(np.float32(step)) * lift
-        return way.quantize(values, size, matrix)._replace(step=step)
+        return way.quantize(x, size, matrix)._replace(step=step)
 
     def _way(self, seed: int) -> scalar_levels.Way:
         if self.rounding == "stochastic":

@@ -191,19 +191,29 @@ def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
     return flattened(values[: rows * width].reshape(rows, width)[::every])
 
 
-def thinned(values: np.ndarray, width: int, sample: int) -> tuple[np.ndarray, int]:
+def thinned(
+    values: np.ndarray, width: int, sample: int, period: int = 1
+) -> tuple[np.ndarray, int]:
     """Return about a sample of (n,) values in rows of a width, and its own width; or all of few.
 
     It is of rows and columns at equal distances, about as many of these as of those: what differs
-    most in a gradient are the scales of rows, and those of columns.
+    most in a gradient are the scales of rows, and those of columns. Where those of columns repeat
+    with a period, columns are from all over it.
     """
     rows = values.size // width
     if values.size < _SPARSE * sample:
         return values, width
     down = rows // min(rows, max(math.isqrt(sample), sample // width))
-    across = max(width * -(-rows // down) // sample, 1)
+    across = apart(max(width * -(-rows // down) // sample, 1), period)
     found = values[: rows * width].reshape(rows, width)[::down, ::across]
     return flattened(found), found.shape[1]
+
+
+def apart(distance: int, period: int) -> int:
+    """Return a distance, this or a little more, that leads to all places of a period."""
+    while math.gcd(distance, period) > 1:
+        distance += 1
+    return distance
 
 
 def _log(values: np.ndarray, counts: np.ndarray, one: int, quantum: int) -> np.ndarray:
