@@ -52,8 +52,8 @@ class Param(Field):
         Whether every message carries its own value among the frame's scalars, rather than in the
         parameters: so it is for what a codec may resolve per tensor.
     left_out : optional
-        The value of messages that do not carry it, which come last among the scalars then. It is
-        for what a later version knows. None: all carry it.
+        What it is in messages that do not carry it, as those of versions before it do not; it then
+        comes last among the scalars. None: all carry it.
     """
 
     attribute: str

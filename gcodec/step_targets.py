@@ -67,22 +67,22 @@ def check_step(top: float, step: float) -> None:
 def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
     """Return about which step (n,) values up to `top`, not all 0, meet bits with, or an error."""
     if bits:
-        return step_of_bits(bits, x, top)
-    return step_of_error(nmse, sum_squares(x) / x.size)
+        return float(2.0 ** -_fineness(bits, x, top))
+    return _step_of_error(nmse, sum_squares(x) / x.size)
 
 
-def step_of_error(target: float, power: float) -> float:
+def _step_of_error(target: float, power: float) -> float:
     """Return about which step has a relative error, of values of this mean square."""
     return math.sqrt(12 * target * power)
 
 
-def step_of_bits(target: float, x: np.ndarray, top: float, period: int = 1) -> float:
-    """Return about with which step (n,) values up to `top`, above 0, take so many bits each."""
+def _fineness(target: float, x: np.ndarray, top: float, period: int = 1) -> float:
+    """Return about how many octaves below 1 the step is with which values take so many bits."""
     # Of values that have scales each, whatever these are, when steps are small; about.
     some = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), period)]))
     _, exponents = np.frexp(some[some != 0])
     octave = float(exponents.mean()) if exponents.size else math.log2(top)
-    return float(2.0 ** (octave + _LAPLACE - target))
+    return target - octave - _LAPLACE
 
 
 class Target:
@@ -147,7 +147,7 @@ class Target:
 
             return off
 
-        first = math.log2(step_of_error(target, self._power))
+        first = math.log2(_step_of_error(target, self._power))
         bounds = _octaves(self._top)
         ahead = self.way.habits().ahead
         met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, ahead, start)
@@ -169,7 +169,7 @@ class Target:
 
             return off
 
-        first = -math.log2(step_of_bits(target, self.x, self._top, self.period))
+        first = _fineness(target, self.x, self._top, self.period)
         least, most = _octaves(self._top)
         ahead = -self.way.habits().ahead_of_bits
         bounds = -most, -least

@@ -20,7 +20,7 @@ from gcodec.dct.basis import basis
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import pool, small_transform
 from gcodec.payload import Payload
-from gcodec.step_targets import step_of_bits
+from gcodec.scalar_levels import Nearest
 from gcodec.taps import Taps
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -181,11 +181,23 @@ def test_a_search_begins_with_all_coefficients(period: int) -> None:
         assert found.size % columns == 0
         counts = np.bincount(found.astype(np.int64), minlength=period)
         assert counts.min() > 0.7 * counts.mean()
-    # Steps that are guessed of all are about those of a like tensor without a period.
-    x = np.exp2(-4 * (places > 0)) * np.random.default_rng(0).laplace(size=places.size)
-    x = x.astype(np.float32)
-    guesses = [step_of_bits(2.0, some, 9.0, period) for some in (x, np.sort(x))]
-    assert 0.9 < guesses[0] / guesses[1] < 1.1
+
+
+def test_a_search_is_as_short_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, find, passes = filters((256, 256, 2, 2)), Nearest.find, []
+
+    def counted(self: Nearest, values: np.ndarray, *told: Any) -> Any:
+        passes.append(values.size == x.size)
+        return find(self, values, *told)
+
+    monkeypatch.setattr(Nearest, "find", counted)
+    for target in ("bits=0.5", "bits=3", "nmse=0.1"):
+        found = []
+        for transform in ("none", "dct"):
+            passes.clear()
+            gcodec.encode(x, f"ecsq:{target},transform={transform}")
+            found.append(sum(passes))
+        assert found[1] <= found[0]
 
 
 def test_levels_at_random_are_unbiased() -> None:
