@@ -13,7 +13,13 @@ from gcodec.frameworks import Library, library_of
 from gcodec.kernels import convert
 from gcodec.kernels.device import Device, device_of, host
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.reduce import all_finite, all_finite_corrected
+from gcodec.kernels.reduce import (
+    INFINITY_BITS,
+    all_finite,
+    max_abs_bits,
+    max_abs_bits_corrected,
+)
+from gcodec.scalars import when_known
 from gcodec.views import as_numpy, check_no_device, dtype_error, memory_of, on_device
 from gcodec.wire import DTYPE_CODES, MAX_NDIM
 
@@ -104,20 +110,41 @@ def check_nonfinite(nonfinite: object) -> None:
 
 def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
     """Apply the policy for NaN and Inf to a tensor that was taken in."""
-    if nonfinite == "propagate" or all_finite(tensor.values):
-        return tensor
     if nonfinite == "raise":
-        raise nonfinite_error(tensor.values)
+        check_finite(tensor.values)
+    if nonfinite != "zero" or (device_of(tensor.values) is None and all_finite(tensor.values)):
+        return tensor
     return tensor._replace(values=convert.finite_or_zero(tensor.values))
 
 
-def check_corrected(values: np.ndarray, residual: np.ndarray, decay: np.float32) -> None:
-    """Raise `ParameterError` unless all of values + decay·residual are finite."""
-    if all_finite_corrected(values, residual, decay):
-        return
-    if all_finite(values):
-        raise ParameterError("x: must not pass float32 when its residual is added")
-    raise nonfinite_error(values)
+def check_finite(values: np.ndarray) -> None:
+    """Raise `ParameterError` for NaN or Inf; of values on a device before the call ends."""
+    check_top(max_abs_bits(values), values)
+
+
+def check_top(bits: Any, values: np.ndarray) -> None:
+    """Do so, given the bits of the largest magnitude."""
+
+    def check(top: int) -> None:
+        if top >= INFINITY_BITS:
+            raise nonfinite_error(values)
+
+    when_known(bits, check)
+
+
+def check_corrected(
+    values: np.ndarray, residual: np.ndarray, decay: np.float32, name: str = "x"
+) -> None:
+    """Raise `ParameterError` unless all of values + decay·residual are finite; as above."""
+
+    def check(top: int) -> None:
+        if top < INFINITY_BITS:
+            return
+        if all_finite(values):
+            raise ParameterError(f"{name}: must not pass float32 when its residual is added")
+        raise nonfinite_error(values)
+
+    when_known(max_abs_bits_corrected(values, residual, decay), check)
 
 
 def nonfinite_error(values: np.ndarray) -> ParameterError:
@@ -263,6 +290,14 @@ def writable_bytes(out: Any, name: str) -> memoryview:
     if library is not None:
         library.note_write(out)
     return target
+
+
+def worked_on(residual: np.ndarray) -> np.ndarray:
+    """Return what a kernel may write a residual to that must stay as it is if a call fails.
+
+    On a device that is a copy, as the call may fail when all its kernels ran.
+    """
+    return residual if device_of(residual) is None else residual.copy()
 
 
 def is_flat(array: np.ndarray) -> bool:

@@ -205,7 +205,7 @@ def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:
 def _error(codec: Codec, values: np.ndarray, about: About) -> float:
     """Return the relative error of a codec, in float32."""
     rest = values - codec.decode(codec.encode(values), values.shape)
-    return sum_squares(rest.reshape(-1)) / about.norm**2
+    return float(sum_squares(rest.reshape(-1))) / about.norm**2
 
 
 def _room(tensor: Tensor, bits: float) -> float:

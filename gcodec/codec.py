@@ -19,6 +19,7 @@ from gcodec.arrays import (
     intake,
     is_flat,
     size_of,
+    worked_on,
     writable,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -27,6 +28,7 @@ from gcodec.kernels.device import device_of, host
 from gcodec.kernels.philox import check_seed
 from gcodec.kinds import binary32, check_number
 from gcodec.payload import Payload
+from gcodec.scalars import once, settled
 from gcodec.seek import most_nbytes
 from gcodec.wire import encode_name, max_header_nbytes
 
@@ -59,7 +61,9 @@ class Codec(Hooks):
         tensor = intake(x)
         self._check_device(tensor.values)
         codec = self._of_shape(tensor.shape)
-        return codec._quantize(tensor.values, check_seed(seed), prior)
+        with once():
+            symbols: Symbols = settled(codec._quantize(tensor.values, check_seed(seed), prior))
+        return symbols
 
     def quantize_residual(
         self,
@@ -109,9 +113,15 @@ class Codec(Hooks):
             raise ParameterError("residual and x are on different devices")
         if (device.overlap if device else np.may_share_memory)(kept, tensor.values):
             raise ParameterError("residual shares memory with x: must be an array of its own")
-        return self._of_shape(tensor.shape)._quantize_residual(
-            tensor, kept.reshape(-1), np.float32(decay), check_seed(seed), prior
-        )
+        codec, work = self._of_shape(tensor.shape), worked_on(kept.reshape(-1))
+        with once():
+            made = codec._quantize_residual(
+                tensor, work, np.float32(decay), check_seed(seed), prior
+            )
+            symbols: Symbols = settled(made)
+        if device:
+            kept.reshape(-1)[:] = work
+        return symbols
 
     def dequantize(self, symbols: Symbols, shape: Any) -> np.ndarray:
         """Return the float32 array of `shape` that the symbols stand for.
@@ -127,7 +137,8 @@ class Codec(Hooks):
 
     def pack(self, symbols: Symbols) -> Payload:
         """Turn symbols into the published bytes."""
-        return self._pack(symbols)
+        with once():
+            return self._pack(symbols).settled()
 
     def unpack(self, payload: Payload, shape: Any) -> Symbols:
         """Turn the published bytes into symbols.
@@ -138,13 +149,16 @@ class Codec(Hooks):
             If the bytes are not those of as many elements.
         """
         payload = self._checked(payload, size_of(shape))
-        return payload.codec._of_shape(shape)._unpack(payload, size_of(shape))
+        with once():
+            return payload.codec._of_shape(shape)._unpack(payload, size_of(shape))
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
         tensor = intake(x)
         self._check_device(tensor.values)
-        return self._of_shape(tensor.shape)._encode(tensor.values, check_seed(seed), prior)
+        codec = self._of_shape(tensor.shape)
+        with once():
+            return codec._encode(tensor.values, check_seed(seed), prior).settled()
 
     def decode(
         self,
@@ -183,7 +197,8 @@ class Codec(Hooks):
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, size_of(shape))
         codec = payload.codec._of_shape(shape)
-        values: np.ndarray = codec._decode(payload, size_of(shape))
+        with once():
+            values: np.ndarray = codec._decode(payload, size_of(shape))
         return values.reshape(shape)
 
     def _checked(self, payload: Payload, n: int) -> Payload:

@@ -18,7 +18,9 @@ from gcodec.arrays import (
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
+from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.scalars import once
 from gcodec.tags import check_key
 from gcodec.views import working_on
 from gcodec.wire import encode_name
@@ -80,12 +82,14 @@ def encode(
     if name is not None:
         encode_name(name)  # refuses what a frame cannot bear before any work is done
     check_nonfinite(nonfinite)
-    with working_on(x):
+    seed = check_seed(seed)
+    with working_on(x), once():
         tensor = intake(x)
         codec._check_device(tensor.values)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
             tensor = with_policy(tensor, nonfinite)
-        payload = codec.encode(tensor.values.reshape(tensor.shape), seed=seed)
+        made = codec._of_shape(tensor.shape)._encode(tensor.values, seed, None)
+        payload = made.settled(data_too=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if out is None:
             return frame.to_bytes()
@@ -130,7 +134,7 @@ def decode(
         An argument is wrong, or its shape or dtype differs from the frame's.
     """
     received = _receive(frame, limits, key, like is not None or out is not None)
-    with working_on(out if like is None else like):
+    with working_on(out if like is None else like), once():
         return received.decode(like=like, out=out)
 
 
@@ -248,7 +252,7 @@ def decode_add(
     FormatError, ParameterError
     """
     received = _receive(frame, limits, key, True)
-    with working_on(acc):
+    with working_on(acc), once():
         received.decode_add(acc, scale)
 
 

@@ -11,6 +11,7 @@ from gcodec.arrays import Tensor, nonfinite_error, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.kernels.reduce import moments
+from gcodec.scalars import settled
 from gcodec.taps import Taps
 from gcodec.wire import ITEMSIZE
 
@@ -65,7 +66,7 @@ class About(NamedTuple):
         values = tensor.values
         if not values.size:
             return cls(0.0, 0.0, 0.0)
-        found = moments(values)
+        found = settled(moments(values))
         peak = float(np.array([found.largest], np.uint32).view(np.float32)[0])
         if not math.isfinite(peak):
             raise nonfinite_error(values)

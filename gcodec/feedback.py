@@ -10,10 +10,12 @@ import numpy as np
 from gcodec.arrays import (
     NonFinite,
     Tensor,
+    check_corrected,
     check_nonfinite,
     empty_like_shape,
     intake,
     with_policy,
+    worked_on,
 )
 from gcodec.codec import Codec
 from gcodec.codecs import parse
@@ -26,6 +28,7 @@ from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.policy import Policy
+from gcodec.scalars import once, settled
 from gcodec.seeds import derive_seed
 from gcodec.views import working_on
 from gcodec.wire import encode_name
@@ -150,7 +153,7 @@ class Feedback:
             residual holds: it is dropped, and begins at zero again.
         """
         encode_name(name)  # refuses what a frame cannot bear before anything changes
-        with working_on(grad):
+        with working_on(grad), once():
             return self._compress(name, intake(grad, "grad"))
 
     def _compress(self, name: str, tensor: Tensor) -> bytes:
@@ -162,7 +165,8 @@ class Feedback:
         codec = self._codec_for(name, tensor)
         codec._check_device(tensor.values)
         residual = beside(residual, tensor.values)
-        flat = residual.reshape(-1)
+        kept = residual.reshape(-1)
+        flat = worked_on(kept)
         decay = np.float32(self.decay)
         if self.nonfinite == "zero" or not codec.refuses_nonfinite:
             tensor = self._finite(tensor, flat, decay)
@@ -173,10 +177,10 @@ class Feedback:
             prior = None
         try:
             symbols = codec._quantize_residual(tensor, flat, decay, seed, prior)
-            payload = codec.pack(symbols)
+            payload = codec._pack(symbols).settled(data_too=True)
             frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
         except ParameterError:
-            self._finite(tensor, flat, decay)  # says it better, if that is the reason
+            self._finite(tensor, kept, decay)  # says it better, if that is the reason
             raise
         except BaseException:
             self._residuals.pop(name, None)
@@ -184,10 +188,10 @@ class Feedback:
             raise
         if self.track:
             self._gradients[name] = _l1_norm(tensor.values)
-        self._residuals[name] = residual
+        self._residuals[name] = flat.reshape(tensor.shape)
         self._steps[name] = step + 1
         if codec.uses_prior:
-            self._priors[name] = codec, symbols
+            self._priors[name] = codec, settled(symbols)
         return frame
 
     def _codec_for(self, name: str, tensor: Tensor) -> Codec:
@@ -199,11 +203,14 @@ class Feedback:
 
     def _finite(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> Tensor:
         """Apply `nonfinite`, and refuse a gradient that makes the residual infinite for good."""
-        if self.nonfinite == "propagate" or all_finite_corrected(tensor.values, residual, decay):
+        if self.nonfinite == "propagate":
             return tensor
-        tensor = with_policy(tensor, self.nonfinite)
-        if not all_finite_corrected(tensor.values, residual, decay):
-            raise ParameterError("grad: must not pass float32 when its residual is added")
+        if self.nonfinite == "zero":
+            on_host = device_of(residual) is None
+            if on_host and all_finite_corrected(tensor.values, residual, decay):
+                return tensor
+            tensor = with_policy(tensor, "zero")
+        check_corrected(tensor.values, residual, decay, "grad")
         return tensor
 
     def residual(self, name: str) -> np.ndarray:
@@ -326,7 +333,7 @@ def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Any]:
 
 def _l1_norm(values: np.ndarray) -> float:
     _, total = signs.quantize(values, squares=False)
-    return total
+    return float(total)
 
 
 def _flat_zeros(size: int, like: Any = None) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from gcodec.kernels.device import adopted, on_stream
+from gcodec.kernels.foreign import adopted, on_stream
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 

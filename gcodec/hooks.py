@@ -15,9 +15,10 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.device import device_of, no_twin
-from gcodec.kernels.reduce import all_finite, all_finite_corrected
+from gcodec.kernels.reduce import newly_infinite
 from gcodec.params import Parameters
 from gcodec.payload import Payload
+from gcodec.scalars import when_known
 from gcodec.seek import Blocks, SeekTable
 
 Symbols = Any  # each codec declares its own NamedTuple
@@ -174,8 +175,12 @@ class Hooks(Parameters):
         values = arithmetic.corrected(tensor.values, residual, decay)
         symbols = self._quantize(values, seed, prior)
         self._dequantize_add(symbols, tensor.dtype, minus, values)
-        if not all_finite(values) and all_finite_corrected(tensor.values, residual, decay):
-            raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+
+        def check(wrong: bool) -> None:
+            if wrong:
+                raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+
+        when_known(newly_infinite(values, tensor.values, residual, decay), check)
         residual[:] = values
         return symbols
 

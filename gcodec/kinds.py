@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.scalars import binary32 as binary32
 from gcodec.wire import Reader, leb128
 
 
@@ -313,12 +314,3 @@ def check_between(name: str, value: object, low: float, high: float, allowed: st
     if not low <= number <= high:  # NaN fails as well
         raise ParameterError.of(name, value, allowed)
     return number
-
-
-def binary32(value: float | np.floating[Any]) -> float:
-    """Round to binary32; return the float whose shortest decimal is that of the binary32."""
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = np.float32(value)
-    if math.isnan(rounded):
-        return math.nan
-    return float(str(rounded))

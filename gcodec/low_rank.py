@@ -135,6 +135,6 @@ def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
 
 def _unit(matrix: np.ndarray, top: int | None) -> float:
     """Return what integers count, of which the largest value has as many as are exact."""
-    bits = max_abs_bits(flattened(matrix)) if top is None else top
+    bits = int(max_abs_bits(flattened(matrix))) if top is None else top
     _, exponent = np.frexp(float(np.array([bits], np.uint32).view(np.float32)[0]))
     return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))

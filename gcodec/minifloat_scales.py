@@ -178,7 +178,7 @@ def found_for(
     ParameterError
         For NaN and Inf.
     """
-    top_bits = max_abs_bits(values)
+    top_bits = int(max_abs_bits(values))
     if top_bits >= INFINITY_BITS:
         raise nonfinite_error(values)
     top = fmt.magnitudes()[-1]

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.device import host
+from gcodec.kernels.device import device_of, host
+from gcodec.scalars import Later, fetch
 from gcodec.seek import SeekTable
 
 
@@ -36,3 +37,21 @@ class Payload(NamedTuple):
     def tobytes(self) -> bytes:
         """Return the bytes that the paper or system defines."""
         return host(self.data).tobytes()
+
+    def settled(self, *, data_too: bool = False) -> Payload:
+        """Return it with the numbers that a device has yet to tell, and on demand with its data.
+
+        All are fetched together, with what was noted of them; see `gcodec.scalars`.
+        """
+        later = {key: n for key, n in self.scalars.items() if type(n) is Later}
+        data_too = data_too and device_of(self.data) is not None
+        arrays = [number.words for number in later.values()] + [self.data] * data_too
+        if not arrays:
+            return self
+        found = fetch(device_of(self.data, *later.values()), *arrays)
+        told = {key: n.tell(words) for (key, n), words in zip(later.items(), found, strict=False)}
+        scalars = {**self.scalars, **told}
+        codec = self.codec.of_message(scalars) if told else self.codec
+        return self._replace(
+            codec=codec, scalars=scalars, data=found[-1] if data_too else self.data
+        )

@@ -61,7 +61,7 @@ class Levels(NamedTuple):
 
 def largest(x: np.ndarray) -> float:
     """Return the largest magnitude of (n,) float32 values, 0 of none; not finite where one is."""
-    bits = max_abs_bits(x) if x.size else 0
+    bits = int(max_abs_bits(x)) if x.size else 0
     return float(np.array([bits], np.uint32).view(np.float32)[0])
 
 
@@ -168,7 +168,7 @@ class Kept(Generic[_By]):
         left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
         put(found, step / self.halves, decoded)
         add_scaled(decoded, np.float32(-1), left)
-        return sum_squares(left) / step**2
+        return float(sum_squares(left)) / step**2
 
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""

@@ -110,7 +110,7 @@ class Target:
         period: int = 1,
     ) -> None:
         self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
-        self._power, self._top = sum_squares(x) / x.size, largest(x)
+        self._power, self._top = float(sum_squares(x)) / x.size, largest(x)
 
     def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
         """Find the step of which the relative error is the target, or less where it has jumps.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gcodec.frameworks import FAILURES, first_line, library_of, unreadable
-from gcodec.kernels.device import adopted, device_of
+from gcodec.kernels.device import device_of
+from gcodec.kernels.foreign import adopted
 from gcodec.wire import DTYPE_CODES
 
 _HOST_DEVICES = (1, 3, 11, 13)  # of DLPack: CPU, CUDA host, ROCm host and CUDA managed memory

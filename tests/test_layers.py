@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "gcodec"
 # From the bottom to the top; a name stands for a module or for a whole package.
 LAYERS = [
     {"errors"},
+    {"scalars"},
     {"limits", "wire", "minifloats", "large_bytes"},
     {"kernels"},
     {"cuda"},

@@ -40,6 +40,7 @@ from gcodec.kinds import Choice, Integer
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.scalars import when_known
 
 
 class MinMaxSymbols(NamedTuple):
@@ -114,9 +115,13 @@ class MinMax(Codec):
     ) -> MinMaxSymbols:
         n = values.size
         bucket = self._bucket(n)
-        found = ranges(values, bucket)
-        if found is None:
-            raise nonfinite_error(values)
+        found, finite = ranges(values, bucket)
+
+        def check(finite: bool) -> None:
+            if not finite:
+                raise nonfinite_error(values)
+
+        when_known(finite, check)
         data = empty_beside(-(-self.max_payload_nbits(n) // 8), np.uint8, values)
         start = self._ranges_nbytes(n)
         write_ranges(found, data)

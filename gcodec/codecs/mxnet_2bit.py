@@ -47,6 +47,7 @@ from gcodec.kernels.device import beside, device_of
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length, check_padding, pack_fields, packer, unpack_fields
 from gcodec.kernels.reduce import sum_squares
+from gcodec.kernels.scalar_rules import bounded_rms
 from gcodec.kernels.sent_codes import turned
 from gcodec.kernels.threshold import (
     TWO_BIT,
@@ -54,10 +55,11 @@ from gcodec.kernels.threshold import (
     quantize_2bit,
     quantize_2bit_residual,
 )
-from gcodec.kinds import Choice, Float32, Integer, binary32
+from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.scalars import Later, single, when_known
 from gcodec.seek import Blocks, SeekTable
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
@@ -177,49 +179,44 @@ class MXNet2Bit(Codec):
         """Round the level to the dtype of the tensor."""
         return convert.round_number(float(self._level), dtype)
 
-    def _resolved(self, values: np.ndarray) -> MXNet2Bit:
-        """Return the codec for this tensor, its threshold a number."""
+    def _threshold_of(self, values: np.ndarray) -> Any:
+        """Return the threshold of this tensor, a number or a `Later`."""
         if isinstance(self.threshold, float):
-            return self
-        rms = math.sqrt(sum_squares(values) / max(values.size, 1))
-        if not math.isfinite(rms):
-            raise ParameterError("x: threshold=auto needs finite values, and x holds NaN or Inf")
+            return self.threshold
+        squares = sum_squares(values)
+        when_known(squares, _check_finite)
         smallest = _SMALLEST_TEXT if self.server == "yes" else _SMALLEST
-        threshold = min(max(_AUTO_RMS * rms, smallest), _LARGEST)
-        return self.replaced(threshold=binary32(threshold))
+        return bounded_rms(squares, values.size, _AUTO_RMS, smallest, _LARGEST)
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
     ) -> TwoBitSymbols:
-        threshold = self._resolved(values).threshold
-        codes = quantize_2bit(values, np.float32(threshold))
-        return self._symbols(codes, float(threshold), values.size)
+        threshold = self._threshold_of(values)
+        return self._symbols(quantize_2bit(values, single(threshold)), threshold, values.size)
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
+        self, tensor: Tensor, residual: np.ndarray, decay: np.float32, seed: int, prior: Any
     ) -> TwoBitSymbols:
         values = tensor.values
         if self.threshold == "auto":
             values = arithmetic.corrected(values, residual, decay)
-        codec = self._resolved(values)
-        level = codec._level_in(tensor.dtype)
-        if not np.isfinite(level) and math.isfinite(codec._level):
-            # Only the composition sees whether a value is sent that the dtype cannot hold.
-            symbols: TwoBitSymbols = super()._quantize_residual(
-                tensor, residual, decay, seed, prior
-            )
-            return symbols
+        threshold = level = self._threshold_of(values)
+        rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
+        if rounded or type(level) is not Later:  # which is a level else
+            codec = self.replaced(threshold=float(threshold))
+            level = codec._level_in(tensor.dtype)
+            if not np.isfinite(level) and math.isfinite(codec._level):
+                # Only the composition sees whether a value is sent that the dtype cannot hold.
+                symbols: TwoBitSymbols = super()._quantize_residual(
+                    tensor, residual, decay, seed, prior
+                )
+                return symbols
         codes = quantize_2bit_residual(
-            tensor.values, residual, decay, np.float32(codec.threshold), level
+            tensor.values, residual, decay, single(threshold), single(level)
         )
-        return self._symbols(codes, float(codec.threshold), residual.size)
+        return self._symbols(codes, threshold, residual.size)
 
-    def _symbols(self, codes: np.ndarray, threshold: float, n: int) -> TwoBitSymbols:
+    def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
         return TwoBitSymbols(codes, threshold, n, self._shape_of(n))
 
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
@@ -240,7 +237,9 @@ class MXNet2Bit(Codec):
 
     def _pack(self, symbols: TwoBitSymbols) -> Payload:
         scalars: dict[str, Any] = {"threshold": symbols.threshold}
-        codec = self._of(symbols).replaced(form="dense", index="rice")
+        codec = self.replaced(form="dense", index="rice")
+        if isinstance(symbols.threshold, float):  # else the payload has yet to be settled
+            codec = codec._of(symbols)
         made = Payload(codec, scalars, symbols.codes, 8 * symbols.codes.size)
         if self.form in ("sparse", "auto"):
             positions, signs = sent_codes.sent(symbols.codes)
@@ -341,6 +340,10 @@ class MXNet2Bit(Codec):
         return self._string(payload, n).blocks(log2_block)
 
     def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
-        if symbols.threshold == self.threshold:
-            return self
-        return self.replaced(threshold=symbols.threshold)
+        known = symbols.threshold == self.threshold
+        return self if known else self.replaced(threshold=float(symbols.threshold))
+
+
+def _check_finite(squares: float) -> None:
+    if not math.isfinite(squares):
+        raise ParameterError("x: threshold=auto needs finite values, and x holds NaN or Inf")

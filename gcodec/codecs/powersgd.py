@@ -85,7 +85,7 @@ class PowerSGD(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
-        top = max_abs_bits(values)
+        top = int(max_abs_bits(values))
         if top >= INFINITY_BITS:
             raise nonfinite_error(values)
         sizes = self._sizes(values.size)

@@ -26,13 +26,15 @@ from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
 from gcodec.fields.packed import signs as signs_in
 from gcodec.fields.walk import Piece, Walk
-from gcodec.kernels import convert, signs
+from gcodec.kernels import convert, scalar_rules, signs
 from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.pack import check_length, check_padding
-from gcodec.kinds import Choice, Float32, binary32
+from gcodec.kernels.scalar_rules import negative
+from gcodec.kinds import Choice, Float32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.scalars import single, when_known
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of all x̂"
@@ -86,21 +88,26 @@ class Sign(Codec):
 
     def _quantize(self, values: np.ndarray, seed: int, prior: SignSymbols | None) -> SignSymbols:
         bits, total = signs.quantize(values, squares=self.scale == "l2")
-        if not math.isfinite(total):
-            raise nonfinite_error(values)
-        mean = total / max(values.size, 1)
-        scale = {"l1": mean, "l2": math.sqrt(mean), "none": 1.0}[self.scale]
-        return SignSymbols(bits, values.size, binary32(scale))
+
+        def check(total: float) -> None:
+            if not math.isfinite(total):
+                raise nonfinite_error(values)
+
+        when_known(total, check)
+        if self.scale == "none":
+            return SignSymbols(bits, values.size, 1.0)
+        scale = scalar_rules.mean_of(total, values.size, root=self.scale == "l2")
+        return SignSymbols(bits, values.size, scale)
 
     def _dequantize(self, symbols: SignSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        dequantize(symbols.bits, LEVELS_1BIT, np.float32(-symbols.scale), out)
+        dequantize(symbols.bits, LEVELS_1BIT, single(negative(symbols.scale)), out)
 
     def _dequantize_add(
         self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out)
-        level = convert.round_number(-symbols.scale, dtype)
+        level = convert.round_number(negative(symbols.scale), dtype)
         dequantize(symbols.bits, LEVELS_1BIT, level, out, add=scale)
 
     def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:

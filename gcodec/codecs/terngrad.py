@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays import empty_like_shape, intake, nonfinite_error
+from gcodec.arrays import check_top, empty_like_shape, intake
 from gcodec.codec import Codec
 from gcodec.contexts import symbol_strings
 from gcodec.contexts.symbol_strings import SymbolString
@@ -41,25 +41,25 @@ from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError
 from gcodec.fields.ternary import codes_in
 from gcodec.fields.walk import Piece, Walk
-from gcodec.kernels import convert, scalar_quantize, ternary
+from gcodec.kernels import convert, scalar_quantize, scalar_rules, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.live import Live
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits, moments
+from gcodec.kernels.reduce import max_abs_bits, moments
 from gcodec.kernels.ternary_symbols import FIVES, codes_of, symbols_of
-from gcodec.kinds import Choice, Float32, binary32
+from gcodec.kinds import Choice, Float32
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.scalars import once, single
 from gcodec.seek import Blocks, SeekTable
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
 )
-_NO_DEVIATION = 2.0**-40  # of the mean square
 
 
 class TernarySymbols(NamedTuple):
@@ -159,7 +159,8 @@ class TernGrad(Codec):
         ------
         ParameterError, TypeError
         """
-        return self._scale_of(intake(x).values)
+        with once():
+            return float(self._scale_of(intake(x).values))
 
     def quantize(
         self,
@@ -196,11 +197,13 @@ class TernGrad(Codec):
         given = _SCALE.kind.check("scale", scale)
         tensor = intake(x)
         self._check_device(tensor.values)
-        largest = _largest(tensor.values, max_abs_bits(tensor.values))
-        if given == 0 and largest:
-            raise ParameterError.of("scale", scale, "above 0, or all of x 0")
         codec = self._of_shape(tensor.shape)
-        return codec._with_scale(tensor.values, given, check_seed(seed))
+        with once():
+            bits = max_abs_bits(tensor.values)
+            check_top(bits, tensor.values)
+            if given == 0 and bits:
+                raise ParameterError.of("scale", scale, "above 0, or all of x 0")
+            return codec._with_scale(tensor.values, given, check_seed(seed))
 
     def encode(
         self,
@@ -211,6 +214,8 @@ class TernGrad(Codec):
         scale: float | None = None,
     ) -> Payload:
         """Quantise and pack; see `quantize`."""
+        if scale is None:
+            return super().encode(x, seed=seed, prior=prior)
         return self.pack(self.quantize(x, seed=seed, prior=prior, scale=scale))
 
     def _quantize(
@@ -219,25 +224,21 @@ class TernGrad(Codec):
         return self._with_scale(values, self._scale_of(values), seed)
 
     def _with_scale(self, values: np.ndarray, scale: float, seed: int) -> TernarySymbols:
-        codes = ternary.quantize(values, np.float32(scale), seed, self._pack_rule)
+        codes = ternary.quantize(values, single(scale), seed, self._pack_rule)
         return TernarySymbols(codes, scale, self._shape_of(values.size))
 
     def _scale_of(self, values: np.ndarray) -> float:
         if not self.clip:
-            return _largest(values, max_abs_bits(values))
+            bits = max_abs_bits(values)
+            check_top(bits, values)
+            return scalar_rules.size_of(bits)
         found = moments(values)
-        largest = _largest(values, found.largest)
-        if not largest:
-            return largest
-        mean, square = found.total / values.size, found.squares / values.size
-        variance = max(0.0, square - mean * mean)
-        bound = float(np.float32(self.clip)) * math.sqrt(variance)
-        scale = binary32(min(float(np.float32(largest)), bound))
-        return largest if variance < _NO_DEVIATION * square or scale == 0 else scale
+        check_top(found.largest, values)
+        return scalar_rules.clipped_size(*found, values.size, float(np.float32(self.clip)))
 
     def _dequantize(self, symbols: TernarySymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        scale = np.float32(symbols.scale)
+        scale = single(symbols.scale)
         ternary.dequantize_ternary(symbols.codes, scale, out, self._pack_rule)
 
     def _dequantize_add(
@@ -317,10 +318,3 @@ class TernGrad(Codec):
             return super()._bare_nbits(n, data, scalars)
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
         return string.read(ignore, None, bits_follow=True)
-
-
-def _largest(values: np.ndarray, bits: int) -> float:
-    """Return the largest |x|, given its bits; refuse NaN and Inf."""
-    if bits >= INFINITY_BITS:
-        raise nonfinite_error(values)
-    return binary32(np.uint32(bits).view(np.float32))

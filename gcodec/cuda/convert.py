@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.kernels.convert import round_to
+from gcodec.scalars import Later
 
 
 def from_16_bits(bits: Any, dtype: str) -> Any:
@@ -32,6 +34,11 @@ def to_float64(x: Any) -> Any:
 def finite_or_zero(x: Any) -> Any:
     """float32, with 0 in the place of NaN and infinity."""
     return _converted("finite_or_zero", x.view(np.uint32), np.uint32).view(np.float32)
+
+
+def round_number(value: Later, dtype: str) -> Later:
+    """Round a number to `dtype`, as float32."""
+    return Later(value.device, round_to(value.words, dtype))
 
 
 def _converted(name: str, source: Any, dtype: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, blocks, device_with
+from gcodec.cuda.grid import THREADS, blocks, device_with, word
 from gcodec.kernels.dequantize import (
     LEVELS_1BIT,
     LEVELS_2BIT,
@@ -15,6 +15,7 @@ from gcodec.kernels.dequantize import (
     LEVELS_STRIDED,
     LevelCode,
 )
+from gcodec.kernels.device import Device
 
 _NAMES = {
     LEVELS_1BIT: "dequantize_1bit",
@@ -28,13 +29,12 @@ def dequantize(
     data: Any, code: LevelCode, level: np.float32, out: Any, add: np.float32 | None = None
 ) -> None:
     """Write to `out` what the fields of `data` stand for, or add a multiple of it."""
-    zero = np.float32(0)
-    if add is not None:
-        with np.errstate(all="ignore"):
-            level, zero = add * level, add * zero
-    n = out.size
-    arguments = data, np.int64(n), np.int32(code.shift), level, zero, np.int32(add is not None)
+    device, n = device_with(data), out.size
+    arguments = data, np.int64(n), np.int32(code.shift), *level_to_add(device, level, add)
     grid = blocks(n, per_thread=4)
-    device_with(data).launch(
-        "dequantize", _NAMES[code], grid, THREADS, *arguments, out.view(np.uint32)
-    )
+    device.launch("dequantize", _NAMES[code], grid, THREADS, *arguments, out.view(np.uint32))
+
+
+def level_to_add(device: Device, level: Any, add: np.float32 | None) -> tuple[Any, ...]:
+    """Return a level, the multiple of it to add, and whether to, as kernels take them."""
+    return word(device, level), np.float32(1) if add is None else add, np.int32(add is not None)

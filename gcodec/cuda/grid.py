@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gcodec.kernels.device import Device, device_of
+from gcodec.scalars import Later
 
 THREADS = 256  # of a block, where a kernel does not say more
 _MOST = 1 << 12  # blocks of a kernel whose threads go on until all is done: enough for any device
@@ -28,6 +31,13 @@ def striding_blocks(n: int, per_thread: int = 4, threads: int = THREADS) -> int:
     Each thread gets so many, or fewer, or where there are very many elements more.
     """
     return min(blocks(n, per_thread, threads), _MOST)
+
+
+def word(device: Device, number: Any) -> Any:
+    """Return the bits of a float32 number, the host's or a `Later`, as a (1,) array there."""
+    if type(number) is Later:
+        return number.words.view(np.uint32)
+    return device.to_device(np.array([number], np.float32).view(np.uint32))
 
 
 def positions(device: Device, words: Any) -> list[int | None]:

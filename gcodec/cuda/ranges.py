@@ -9,13 +9,14 @@ import numpy as np
 from gcodec.cuda.grid import THREADS, blocks, device_with, positions, striding_blocks
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.kernels.ranges import range_error
+from gcodec.scalars import Later
 
 _LARGE = 1 << 12  # elements from which on more than a warp does a bucket
 _PART = 1 << 13  # elements of a bucket that a block does
 
 
-def ranges(x: Any, bucket: int) -> Any:
-    """Least and largest value of each bucket."""
+def ranges(x: Any, bucket: int) -> tuple[Any, Later]:
+    """Least and largest value of each bucket, and whether all is finite."""
     device, n = device_with(x), x.size
     count = -(-n // bucket)
     bits, keys = x.view(np.int32), device.empty(2 * count, np.int32)
@@ -30,9 +31,7 @@ def ranges(x: Any, bucket: int) -> Any:
     found, wrong = device.empty(2 * count, np.uint32), device.zeros(1, np.uint64)
     arguments = keys, np.int64(2 * count), found, wrong
     device.launch("ranges", "range_values", striding_blocks(2 * count), THREADS, *arguments)
-    if positions(device, wrong) != [None]:
-        return None
-    return found.view(np.float32).reshape(count, 2)
+    return found.view(np.float32).reshape(count, 2), Later(device, wrong, lambda w: not w[0])
 
 
 def write_ranges(found: Any, data: Any) -> None:

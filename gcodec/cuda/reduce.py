@@ -9,6 +9,7 @@ import numpy as np
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.kernels.device import Device
 from gcodec.kernels.reduce import INFINITY_BITS, LANES, TILE, Moments
+from gcodec.scalars import Later
 
 
 def tiles(n: int) -> int:
@@ -27,50 +28,51 @@ def folded(device: Device, sums: Any) -> Any:
     return sums
 
 
-def fold(sums: Any) -> float:
+def fold(sums: Any) -> Later:
     """Reduce the sums of tiles."""
     device = device_with(sums)
-    return float(device.to_host(folded(device, sums))[0])
+    return Later(device, folded(device, sums))
 
 
 def moments(x: Any) -> Moments:
     """Sum, sum of squares and largest absolute value."""
     device, n = device_with(x), x.size
     sums, squares = (device.empty(tiles(n), np.float64) for _ in range(2))
-    found = device.zeros(3, np.float64)
-    largest = found[2:].view(np.uint32)[:1]
+    largest = device.zeros(1, np.uint32)
     device.launch(
         "reduce", "tile_moments", tiles(n), LANES, x, np.int64(n), sums, squares, largest
     )
-    found[:1], found[1:2] = folded(device, sums), folded(device, squares)
-    told = device.to_host(found)
-    return Moments(float(told[0]), float(told[1]), int(told[2:].view(np.uint32)[0]))
+    return Moments(fold(sums), fold(squares), Later(device, largest))  # type: ignore[arg-type]
 
 
-def sum_squares(x: Any) -> float:
+def sum_squares(x: Any) -> Any:
     """Sum of squares."""
     return moments(x).squares
 
 
-def max_abs_bits(x: Any) -> int:
+def max_abs_bits(x: Any) -> Later:
     """Bit pattern of the largest magnitude."""
     device, n = device_with(x), x.size
     largest = device.zeros(1, np.uint32)
     grid = striding_blocks(n, per_thread=16)
     device.launch("reduce", "max_abs_bits", grid, THREADS, x.view(np.uint32), np.int64(n), largest)
-    return int(device.to_host(largest)[0])
+    return Later(device, largest)
 
 
-def all_finite(x: Any) -> bool:
-    """Whether there is neither NaN nor infinity."""
-    return max_abs_bits(x) < INFINITY_BITS
-
-
-def all_finite_corrected(x: Any, residual: Any, decay: np.float32) -> bool:
-    """Whether x + decay·residual holds neither NaN nor infinity."""
+def max_abs_bits_corrected(x: Any, residual: Any, decay: np.float32) -> Later:
+    """Bit pattern of the largest magnitude of x + decay·residual."""
     device, n = device_with(x), x.size
     largest, arrays = device.zeros(1, np.uint32), (x.view(np.uint32), residual.view(np.uint32))
     grid = striding_blocks(n, per_thread=16)
     name = "max_abs_bits_corrected"
     device.launch("reduce", name, grid, THREADS, *arrays, decay, np.int64(n), largest)
-    return int(device.to_host(largest)[0]) < INFINITY_BITS
+    return Later(device, largest)
+
+
+def newly_infinite(values: Any, x: Any, residual: Any, decay: np.float32) -> Later:
+    """Whether values hold NaN or infinity, and x + decay·residual does not."""
+    device = device_with(values)
+    tops = device.empty(2, np.uint32)
+    tops[:1] = max_abs_bits(values).words
+    tops[1:] = max_abs_bits_corrected(x, residual, decay).words
+    return Later(device, tops, lambda top: bool(top[0] >= INFINITY_BITS > top[1]))

@@ -10,9 +10,10 @@ from gcodec.cuda.grid import device_with
 from gcodec.cuda.reduce import fold, tiles
 from gcodec.kernels.reduce import LANES
 from gcodec.kernels.signs import SIGNS
+from gcodec.scalars import Later
 
 
-def quantize(x: Any, squares: bool) -> tuple[Any, float]:
+def quantize(x: Any, squares: bool) -> tuple[Any, Later]:
     """Signs, and a sum."""
     device, n = device_with(x), x.size
     words, sums = device.empty(-(-n // 32), np.uint32), device.empty(tiles(n), np.float64)

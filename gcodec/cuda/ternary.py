@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.cuda.dequantize import level_to_add
+from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks, word
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.kernels.pack import check_length, pad_error
 from gcodec.kernels.ternary import (
@@ -24,10 +25,9 @@ _U32 = np.uint32
 def quantize(x: Any, scale: np.float32, seed: int, pack: Pack) -> Any:
     """Quantise and pack the codes."""
     device, n = device_with(x), x.size
-    level = scale if scale > 0 else np.float32(np.inf)  # 0/0 would be no number
     out = device.empty(packed_nbytes(n, pack), np.uint8)
     size = np.int64(out.size)
-    arguments = x.view(_U32), np.int64(n), level, np.uint64(seed)
+    arguments = x.view(_U32), np.int64(n), word(device, scale), np.uint64(seed)
     if pack == "chapter":
         grid = striding_blocks(out.size)
         device.launch("ternary", "chapter_blocks", grid, THREADS, *arguments, out)
@@ -42,12 +42,8 @@ def quantize(x: Any, scale: np.float32, seed: int, pack: Pack) -> Any:
 
 def dequantize_base3(data: Any, scale: np.float32, out: Any, add: np.float32 | None) -> None:
     """Write what the trits of bytes stand for."""
-    zero = np.float32(0)
-    if add is not None:
-        with np.errstate(all="ignore"):
-            scale, zero = add * scale, add * zero
     device, n = device_with(data), out.size
-    arguments = data, np.int64(n), scale, zero, np.int32(add is not None), out.view(_U32)
+    arguments = data, np.int64(n), *level_to_add(device, scale, add), out.view(_U32)
     grid = striding_blocks(data.size)
     device.launch("ternary", "base3_levels", grid, THREADS, *arguments)
 

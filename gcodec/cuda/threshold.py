@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks, word
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.errors import Corrupt
 from gcodec.kernels.pack import FieldLayout
@@ -17,14 +17,15 @@ _U32 = np.uint32
 
 def quantize_2bit(x: Any, threshold: np.float32) -> Any:
     """Packed codes of two bits."""
-    return _quantize("quantize_2bit", TWO_BIT, x, None, threshold)
+    return _quantize("quantize_2bit", TWO_BIT, x, None, word(device_with(x), threshold))
 
 
 def quantize_2bit_residual(
     x: Any, residual: Any, decay: np.float32, threshold: np.float32, level: np.float32
 ) -> Any:
     """Packed codes of x + decay·residual; residual becomes what is left."""
-    return _quantize("quantize_2bit_residual", TWO_BIT, x, residual, decay, threshold, level)
+    numbers = (word(device_with(x), number) for number in (threshold, level))
+    return _quantize("quantize_2bit_residual", TWO_BIT, x, residual, decay, *numbers)
 
 
 def quantize_1bit(x: Any, threshold: np.float32) -> Any:
@@ -51,7 +52,7 @@ def check_codes_2bit(data: Any, n: int) -> None:
         raise Corrupt("the code 01 stands for nothing")
 
 
-def _quantize(name: str, layout: FieldLayout, x: Any, residual: Any, *scalars: np.float32) -> Any:
+def _quantize(name: str, layout: FieldLayout, x: Any, residual: Any, *scalars: Any) -> Any:
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
     arrays = (x.view(_U32),) if residual is None else (x.view(_U32), residual.view(_U32))

@@ -65,6 +65,7 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
     return from_16_bits(to_16_bits(x, dtype), dtype)
 
 
+@twinned("convert")
 def round_number(value: float, dtype: str) -> np.float32:
     """Round one number to float32, and that to `dtype`."""
     rounded: np.float32 = round_to(np.full(1, value, np.float32), dtype)[0]

@@ -24,9 +24,10 @@ __device__ __forceinline__ u32 level_of(u32 field, u32 level, u32 zero) {
 // Four elements, from i on, a multiple of four. data has a field for each of the n.
 template <int WIDTH, bool LOW_FIRST, bool SPREAD, int MEANING>
 __device__ __forceinline__ void dequantize_four(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
+    const u8* data, i64 n, i32 shift, const u32* level, f32 factor, i32 add, u32* out) {
     i64 i = 4 * GCODEC_FIRST;
     if (i >= n) return;
+    u32 size = times(*level, factor, add), zero = times(0, factor, add);
     u32 byte = SPREAD ? 0 : data[i * WIDTH / 8], values[4];
     for (int k = 0; k < 4; k++) {
         if (SPREAD) byte = i + k < n ? data[i + k] : 0;
@@ -38,7 +39,7 @@ __device__ __forceinline__ void dequantize_four(
         else
             place = LOW_FIRST ? 2 * k : 6 - 2 * k;
         u32 field = byte << (32 - WIDTH - place);  // place <= 8 - WIDTH
-        values[k] = level_of<WIDTH, MEANING>(field, bits_of(level), bits_of(zero));
+        values[k] = level_of<WIDTH, MEANING>(field, size, zero);
     }
     uint4 all = make_uint4(values[0], values[1], values[2], values[3]);
     if (add) {
@@ -50,22 +51,22 @@ __device__ __forceinline__ void dequantize_four(
 }
 
 extern "C" __global__ void dequantize_1bit(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
-    dequantize_four<1, false, false, SENT_PLUS>(data, n, shift, level, zero, add, out);
+    const u8* data, i64 n, i32 shift, const u32* level, f32 factor, i32 add, u32* out) {
+    dequantize_four<1, false, false, SENT_PLUS>(data, n, shift, level, factor, add, out);
 }
 extern "C" __global__ void dequantize_2bit(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
-    dequantize_four<2, false, false, SENT_PLUS>(data, n, shift, level, zero, add, out);
+    const u8* data, i64 n, i32 shift, const u32* level, f32 factor, i32 add, u32* out) {
+    dequantize_four<2, false, false, SENT_PLUS>(data, n, shift, level, factor, add, out);
 }
 extern "C" __global__ void dequantize_low_first(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
-    dequantize_four<2, true, false, MINUS_PLUS>(data, n, shift, level, zero, add, out);
+    const u8* data, i64 n, i32 shift, const u32* level, f32 factor, i32 add, u32* out) {
+    dequantize_four<2, true, false, MINUS_PLUS>(data, n, shift, level, factor, add, out);
 }
 extern "C" __global__ void dequantize_in_bytes(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
-    dequantize_four<2, true, true, MINUS_PLUS>(data, n, shift, level, zero, add, out);
+    const u8* data, i64 n, i32 shift, const u32* level, f32 factor, i32 add, u32* out) {
+    dequantize_four<2, true, true, MINUS_PLUS>(data, n, shift, level, factor, add, out);
 }
 extern "C" __global__ void dequantize_strided(
-    const u8* data, i64 n, i32 shift, f32 level, f32 zero, i32 add, u32* out) {
-    dequantize_four<2, true, true, SHIFTED>(data, n, shift, level, zero, add, out);
+    const u8* data, i64 n, i32 shift, const u32* level, f32 factor, i32 add, u32* out) {
+    dequantize_four<2, true, true, SHIFTED>(data, n, shift, level, factor, add, out);
 }

@@ -1,9 +1,9 @@
 """Devices: where an array that is not on the host lies, and how kernels run there.
 
-The one module that touches CuPy, which is imported where an array on a CUDA device comes in, and
-never before. A shell declared as ``@twinned`` does its work on the device where its first argument
-lies: the function of the same name in `gcodec.cuda` then launches the kernels of the ``.cu`` files
-beside the Numba kernels. Those of NumPy's own arrays cost one comparison of types.
+With `foreign` all that touches CuPy, which is imported where an array on a CUDA device comes in,
+and never before. A shell declared as ``@twinned`` does its work on the device where its first
+argument lies: the function of the same name in `gcodec.cuda` then launches the kernels of the
+``.cu`` files beside the Numba kernels. Those of NumPy's own arrays cost one comparison of types.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+
+from gcodec import scalars
 
 SOURCES = Path(__file__).parent  # of the kernels
 # CuPy adds -ftz=true, which no kernel may depend on: they work on bits where it matters.
 OPTIONS = ("--std=c++17", "--fmad=false", f"-I{SOURCES}")
 LEAST_ARCHITECTURE = 75  # compute capability times ten
+_SMALL = 1 << 20  # bytes, for which memory is pinned
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -56,8 +59,12 @@ class Device(abc.ABC):
         """Copy an array of the host."""
 
     @abc.abstractmethod
+    def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """Copy arrays to the host, and wait once for all that was launched."""
+
     def to_host(self, array: Any) -> np.ndarray:
-        """Copy an array to the host, which waits for all that was launched."""
+        """Copy an array to the host, and with it what was noted; see `gcodec.scalars`."""
+        return scalars.fetch(self, array)[0]
 
     @abc.abstractmethod
     def flat(self, array: Any) -> Any:
@@ -104,7 +111,7 @@ class CupyDevice(Device):
     """
 
     def __init__(self, number: int) -> None:
-        self.cupy = _cupy()
+        self.cupy = cupy_module()
         self.number = number
         try:
             found = int(self.cupy.cuda.Device(number).compute_capability)
@@ -136,11 +143,23 @@ class CupyDevice(Device):
         with self.cupy.cuda.Device(self.number):
             return self.cupy.asarray(array)
 
-    def to_host(self, array: Any) -> np.ndarray:
-        """Copy an array to the host, on the current stream."""
+    def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """Copy arrays to the host, on the current stream."""
         with self.cupy.cuda.Device(self.number):
-            found: np.ndarray = self.cupy.asnumpy(array)
+            stream, found = self.cupy.cuda.get_current_stream(), []
+            given = [self.cupy.ascontiguousarray(array) for array in arrays]
+            for array in given:
+                found.append(self._room(array.nbytes).view(array.dtype).reshape(array.shape))
+                to = found[-1].ctypes.data
+                array.data.copy_to_host_async(to, array.nbytes, stream)
+            stream.synchronize()
         return found
+
+    def _room(self, nbytes: int) -> np.ndarray:
+        """Make an array on the host; where it is small, such as no copy to it waits for."""
+        if not 0 < nbytes <= _SMALL:
+            return np.empty(nbytes, np.uint8)
+        return np.frombuffer(self.cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
     def flat(self, array: Any) -> Any:
         """Return an array as (n,), contiguous and aligned to 16 bytes."""
@@ -196,6 +215,8 @@ def device_of(*arrays: Any) -> Device | None:
 
 
 def _device_of(x: Any) -> Device | None:
+    if type(x) is scalars.Later:
+        return x.device  # type: ignore[no-any-return]
     for device in reversed(_in_use):
         if device.owns(x):
             return device
@@ -243,47 +264,6 @@ def cuda_device(number: int) -> CupyDevice:
     return CupyDevice(number)
 
 
-def adopted(x: Any) -> Any:
-    """Return an array of another library on a CUDA device as CuPy's, without a copy.
-
-    Parameters
-    ----------
-    x : object
-        With ``__dlpack__`` or ``__cuda_array_interface__``.
-
-    Raises
-    ------
-    ImportError, RuntimeError
-        See `CupyDevice`.
-    """
-    cupy = _cupy()
-    try:
-        return cupy.from_dlpack(x) if hasattr(type(x), "__dlpack__") else cupy.asarray(x)
-    except RuntimeError as error:
-        raise RuntimeError(f"an array on a CUDA device cannot be used there: {error}") from error
-
-
-@contextlib.contextmanager
-def on_stream(number: int, stream: int) -> Iterator[None]:
-    """Launch on a stream of another library, told by its pointer."""
-    cuda = _cupy().cuda
-    if hasattr(cuda.Stream, "from_external"):
-        there = cuda.Stream.from_external(_Stream(stream))
-    else:  # before CuPy 14
-        there = cuda.ExternalStream(stream, number)
-    with cuda.Device(number), there:
-        yield
-
-
-class _Stream(NamedTuple):
-    """A stream as the CUDA stream protocol tells of it."""
-
-    pointer: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer
-
-
 def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Declare a shell whose work the function of its name in ``gcodec.cuda.SOURCE`` can do.
 
@@ -329,7 +309,8 @@ def has_cupy() -> bool:
     return "cupy" in sys.modules or importlib.util.find_spec("cupy") is not None
 
 
-def _cupy() -> Any:
+def cupy_module() -> Any:
+    """Import CuPy, or say how to get it."""
     try:
         return importlib.import_module("cupy")
     except ImportError as error:

@@ -113,6 +113,11 @@ __device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
 // a - b
 __device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }
 
+// factor * value where that is to be added, else the value.
+__device__ __forceinline__ u32 times(u32 value, f32 factor, i32 add) {
+    return add ? multiply_bits(bits_of(factor), value) : value;
+}
+
 // Elements i to i + 3 of n, those behind the end as `fill`; at once where they lie on 16 bytes.
 __device__ __forceinline__ uint4 load_four(const u32* x, i64 i, i64 n, u32 fill) {
     if (i + 4 <= n && ((u64)(x + i) & 15) == 0) return *(const uint4*)(x + i);

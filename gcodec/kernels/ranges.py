@@ -20,7 +20,7 @@ _PART = 1 << 18  # elements
 
 
 @twinned("ranges")
-def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
+def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
     """Least and largest value of each bucket.
 
     Parameters
@@ -31,8 +31,10 @@ def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
 
     Returns
     -------
-    (ceil(n / bucket), 2) float32 array, or None where x holds NaN or Inf
+    found : (ceil(n / bucket), 2) float32 array
         A zero is +0.
+    finite : bool
+        Whether x holds neither NaN nor Inf; only then ranges are right.
     """
     bits = x.view(np.int32)
     count = -(-x.size // bucket)
@@ -48,11 +50,11 @@ def ranges(x: np.ndarray, bucket: int) -> np.ndarray | None:
         for b in range(count):
             keys[b] = _range(bits[b * bucket : (b + 1) * bucket])
     if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
-        return None
+        return keys.view(np.float32), False
     np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
     found = keys.view(np.float32)
     found += 0  # −0 becomes +0
-    return found
+    return found, True
 
 
 @twinned("ranges")

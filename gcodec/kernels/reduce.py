@@ -87,19 +87,31 @@ def max_abs_bits(x: np.ndarray) -> int:
 
 
 @twinned("reduce")
+def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> int:
+    """Bit pattern of the largest |x + decay·residual| of (n,) float32 arrays."""
+
+    def task(start: int, stop: int) -> int:
+        return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay))
+
+    return max(pool.run(task, x.size))
+
+
 def all_finite(x: np.ndarray) -> bool:
     """Whether a (n,) float32 array holds neither NaN nor infinity."""
     return max_abs_bits(x) < INFINITY_BITS
 
 
-@twinned("reduce")
 def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> bool:
     """Whether x + decay·residual of (n,) float32 arrays holds neither NaN nor infinity."""
+    return max_abs_bits_corrected(x, residual, decay) < INFINITY_BITS
 
-    def task(start: int, stop: int) -> int:
-        return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay))
 
-    return max(pool.run(task, x.size)) < INFINITY_BITS
+@twinned("reduce")
+def newly_infinite(
+    values: np.ndarray, x: np.ndarray, residual: np.ndarray, decay: np.float32
+) -> bool:
+    """Whether (n,) float32 values hold NaN or infinity, and x + decay·residual does not."""
+    return not all_finite(values) and all_finite_corrected(x, residual, decay)
 
 
 @inline

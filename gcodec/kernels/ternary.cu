@@ -5,6 +5,9 @@
 
 static const int TRITS = 5;  // in a byte of base3
 
+// A scale of 0, of which all is 0, sends nothing: 0/0 would be no number.
+__device__ __forceinline__ u32 divisor_of(u32 scale) { return scale ? scale : INFINITY_BITS; }
+
 // Whether an element is sent: |x| / scale, rounded once, against a random word. scale > 0.
 __device__ __forceinline__ bool is_sent(u32 x, u32 scale, u32 word) {
     u32 size = x & MAGNITUDE;
@@ -20,11 +23,11 @@ __device__ __forceinline__ u32 code_of(u32 x, u32 scale, u32 word, u32 zero, u32
 }
 
 // chapter: four codes in a byte, the first lowest.
-extern "C" __global__ void chapter_blocks(const u32* x, i64 n, f32 scale, u64 seed, u8* out) {
+extern "C" __global__ void chapter_blocks(const u32* x, i64 n, const u32* scale, u64 seed, u8* out) {
+    u32 size = divisor_of(*scale);
     for (i64 at = GCODEC_FIRST; 4 * at < n; at += GCODEC_STEP) {
         Words random = philox(seed, (u64)at, ROUNDING);
         uint4 four = load_four(x, 4 * at, n, 0);  // a zero is not sent
-        u32 size = bits_of(scale);
         u32 byte = code_of(four.x, size, random.of[0], 0, 1, 2) |
                    code_of(four.y, size, random.of[1], 0, 1, 2) << 2 |
                    code_of(four.z, size, random.of[2], 0, 1, 2) << 4 |
@@ -36,7 +39,8 @@ extern "C" __global__ void chapter_blocks(const u32* x, i64 n, f32 scale, u64 se
 // terngrad: byte i of `size` holds codes i, i + size, i + 2 * size, i + 3 * size, each plus one;
 // behind the n codes come 0, 1, 2, 3 as far as there is room.
 extern "C" __global__ void strided_bytes(
-    const u32* x, i64 n, f32 scale, u64 seed, i64 size, u8* out) {
+    const u32* x, i64 n, const u32* scale, u64 seed, i64 size, u8* out) {
+    u32 divisor = divisor_of(*scale);
     for (i64 first = 4 * GCODEC_FIRST; first < size; first += 4 * GCODEC_STEP) {
         u32 bytes[4] = {};
         for (int field = 0; field < 4; field++) {
@@ -51,7 +55,7 @@ extern "C" __global__ void strided_bytes(
                     if (phase + k == w) word = one.of[w];
                     if (phase + k == w + 4) word = two.of[w];
                 }
-                u32 code = i < n ? code_of(x[i], bits_of(scale), word, 1, 2, 0) : (u32)(i - n);
+                u32 code = i < n ? code_of(x[i], divisor, word, 1, 2, 0) : (u32)(i - n);
                 bytes[k] |= code << 2 * field;  // a pad code is below 4 wherever it is stored
             }
         }
@@ -62,7 +66,8 @@ extern "C" __global__ void strided_bytes(
 
 // base3: five codes in a byte, the first with weight 1. Twenty elements make four bytes.
 extern "C" __global__ void base3_tiles(
-    const u32* x, i64 n, f32 scale, u64 seed, u8* out, i64 nbytes) {
+    const u32* x, i64 n, const u32* scale, u64 seed, u8* out, i64 nbytes) {
+    u32 divisor = divisor_of(*scale);
     for (i64 group = GCODEC_FIRST; 20 * group < n; group += GCODEC_STEP) {
         u32 sums[4] = {}, power = 1;
         Words random = {};
@@ -72,7 +77,7 @@ extern "C" __global__ void base3_tiles(
             if (k % 4 == 0) random = philox(seed, (u64)i >> 2, ROUNDING);
             if (k % TRITS == 0) power = 1;
             if (i < n)
-                sums[k / TRITS] += power * code_of(x[i], bits_of(scale), random.of[k % 4], 0, 1, 2);
+                sums[k / TRITS] += power * code_of(x[i], divisor, random.of[k % 4], 0, 1, 2);
             power *= 3;
         }
         for (int b = 0; b < 4; b++)
@@ -82,7 +87,8 @@ extern "C" __global__ void base3_tiles(
 
 // The value of each code of base3, written or added. data has a byte for each five of the n.
 extern "C" __global__ void base3_levels(
-    const u8* data, i64 n, f32 level, f32 zero, i32 add, u32* out) {
+    const u8* data, i64 n, const u32* level, f32 factor, i32 add, u32* out) {
+    u32 size = times(*level, factor, add), zero = times(0, factor, add);
     for (i64 at = GCODEC_FIRST; TRITS * at < n; at += GCODEC_STEP) {
         u32 byte = data[at];
         for (int k = 0; k < TRITS; k++) {
@@ -90,8 +96,7 @@ extern "C" __global__ void base3_levels(
             byte /= 3;
             i64 i = TRITS * at + k;
             if (i >= n) break;
-            u32 value = bits_of(level) ^ (code == 2 ? SIGN_BIT : 0);
-            if (code == 0) value = bits_of(zero);
+            u32 value = code == 0 ? zero : size ^ (code == 2 ? SIGN_BIT : 0);
             out[i] = add ? add_bits(out[i], value) : value;
         }
     }

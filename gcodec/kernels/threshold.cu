@@ -40,15 +40,18 @@ __device__ __forceinline__ uint4 corrected_four(uint4 x, uint4 residual, f32 dec
 }
 
 // Four elements to a byte. There are nbytes, some of which lie behind the n elements.
-extern "C" __global__ void quantize_2bit(const u32* x, i64 n, f32 threshold, u8* out, i64 nbytes) {
+extern "C" __global__ void quantize_2bit(
+    const u32* x, i64 n, const u32* threshold, u8* out, i64 nbytes) {
+    u32 cut = *threshold;
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP)
-        out[at] = (u8)codes_2bit(load_four(x, 4 * at, n, NO_NUMBER), bits_of(threshold));
+        out[at] = (u8)codes_2bit(load_four(x, 4 * at, n, NO_NUMBER), cut);
 }
 
 // The same of v = x + decay * residual; residual becomes v less what is decoded.
 extern "C" __global__ void quantize_2bit_residual(
-    const u32* x, u32* residual, i64 n, f32 decay, f32 threshold, f32 level, u8* out, i64 nbytes) {
-    u32 cut = bits_of(threshold), size = bits_of(level);
+    const u32* x, u32* residual, i64 n, f32 decay, const u32* threshold, const u32* level, u8* out,
+    i64 nbytes) {
+    u32 cut = *threshold, size = *level;
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         uint4 v = corrected_four(load_four(x, 4 * at, n, NO_NUMBER),
                                  load_four(residual, 4 * at, n, 0), decay);

@@ -136,7 +136,7 @@ class DGC:
         """Return what to multiply gradients by, so that their norm keeps its bound."""
         squares = 0.0
         for array in arrays.values():
-            part = moments(array.reshape(-1)).squares
+            part = float(moments(array.reshape(-1)).squares)
             if not math.isfinite(part):
                 raise nonfinite_error(array.reshape(-1))
             squares += part

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +99,7 @@ class ShimDevice(Device):
     ----------
     order : {"index", "reversed", "shuffled"}
     fetched : int
-        How many arrays were copied to the host: a device waits each time.
+        How often the host waited for arrays.
     launched : list of str
         Kernels, in order.
     """
@@ -125,9 +126,9 @@ class ShimDevice(Device):
         made.array[:] = np.asarray(array).reshape(-1)
         return made.reshape(array.shape)
 
-    def to_host(self, array: ShimArray) -> np.ndarray:
+    def fetch(self, arrays: Sequence[ShimArray]) -> list[np.ndarray]:
         self.fetched += 1
-        return array.array.copy()
+        return [array.array.copy() for array in arrays]
 
     def flat(self, array: ShimArray) -> ShimArray:
         inner = array.array

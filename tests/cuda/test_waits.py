@@ -1,0 +1,109 @@
+"""How often the host waits for a device in a call: what docs/gpu.md says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import shim
+from samples import anything, gradient
+from test_page import PAGE
+
+import gcodec
+from gcodec.kernels import device as devices
+from gcodec.kernels.device import Device
+
+ROW = re.compile(r"^\| (`.*`) \|" + 4 * r" (\d+) \|" + "$", re.MULTILINE)
+WAITS = {
+    spec: tuple(map(int, counts))
+    for cells, *counts in ROW.findall(PAGE.read_text("utf-8"))
+    for spec in re.findall(r"`([^`]+)`", cells)
+}
+
+
+@pytest.fixture
+def counting() -> Iterator[shim.ShimDevice]:
+    if shim.COMPILER is None:
+        pytest.skip("there is no g++")
+    with devices.use(shim.ShimDevice()) as made:
+        yield made
+
+
+def sample() -> np.ndarray:
+    """Return a matrix whose rows have scales of their own."""
+    random = np.random.default_rng(5)
+    rows = np.exp(random.standard_normal((96, 1)))
+    return (0.1 * rows * random.standard_normal((96, 128))).astype(np.float32)
+
+
+def waits(device: shim.ShimDevice, call: Callable[[], Any]) -> int:
+    before = device.fetched
+    call()
+    return device.fetched - before
+
+
+@pytest.mark.parametrize("spec", WAITS)
+def test_as_the_page_says(counting: shim.ShimDevice, spec: str) -> None:
+    x = counting.to_device(sample())
+    frame, feedback = gcodec.encode(x, spec), gcodec.Feedback(spec)
+    feedback.compress("w", x)
+    calls = (
+        lambda: gcodec.encode(x, spec),
+        lambda: feedback.compress("w", x),
+        lambda: gcodec.decode(frame, like=x),
+        lambda: gcodec.decode_add(frame, x, 0.5),
+    )
+    assert tuple(waits(counting, call) for call in calls) == WAITS[spec]
+
+
+@pytest.mark.parametrize("spec", [spec for spec in WAITS if WAITS[spec][0] == 1])
+def test_a_payload_stays_there(counting: shim.ShimDevice, spec: str) -> None:
+    x, codec = counting.to_device(sample()), gcodec.parse(spec)
+    codec.encode(x)  # which may bring tables there
+    made: list[gcodec.Payload] = []
+    assert waits(counting, lambda: made.append(codec.encode(x))) <= 1
+    (payload,) = made
+    assert all(type(value) in (int, float) for value in payload.scalars.values())
+    assert not payload.codec.unresolved()
+    if not payload.codec.symbols_on_host:
+        assert counting.owns(payload.data)
+    symbols = codec.quantize(x)
+    assert payload.tobytes() == codec.pack(symbols).tobytes()
+
+
+@pytest.mark.parametrize("spec", [spec for spec, counts in WAITS.items() if counts[1] == 1])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_fails_in_the_end_changes_nothing(gpu: Device, spec: str, dtype: str) -> None:
+    """All kernels of a step have run when the host learns that it held NaN."""
+    fine = np.clip(gradient(300), -9, 9).astype(dtype)
+    wrong = np.clip(anything(300), -1e4, 1e4).astype(dtype)
+    there, here = gcodec.Feedback(spec), gcodec.Feedback(spec)
+    for feedback, place in ((there, gpu.to_device), (here, np.array)):
+        feedback.compress("w", place(fine))
+    before = gpu.to_host(there.residual("w"))
+    messages = []
+    for feedback, place in ((there, gpu.to_device), (here, np.array)):
+        with pytest.raises(gcodec.ParameterError, match="NaN or Inf") as raised:
+            feedback.compress("w", place(wrong))
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+    assert gpu.to_host(there.residual("w")).tobytes() == before.tobytes()
+    assert there.compress("w", gpu.to_device(fine)) == here.compress("w", fine)
+    codec, kept = gcodec.parse(spec), gpu.to_device(before)
+    if codec.refuses_nonfinite:
+        with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
+            codec.quantize_residual(gpu.to_device(wrong), kept)
+        assert gpu.to_host(kept).tobytes() == before.tobytes()
+
+
+def test_zeros_for_what_is_not_finite(gpu: Device) -> None:
+    x = np.clip(anything(300), -9, 9)
+    there, here = (gcodec.Feedback("mxnet-2bit", nonfinite="zero") for _ in range(2))
+    for _ in range(2):
+        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
+    assert gcodec.encode(gpu.to_device(x), "raw", nonfinite="zero") == gcodec.encode(
+        x, "raw", nonfinite="zero"
+    )
