@@ -86,18 +86,4 @@ def _squares(x: np.ndarray, step: float) -> float:
     squares = scalar_quantize.random_squares(x, np.float32(step)) / FINE**2
     if squares >= _COARSE * x.size:
         return squares
-
-    def exactly(start: int, stop: int) -> list[float]:
-        totals = []
-        for at in range(start, stop, _CHUNK):
-            rest = np.abs(x[at : min(at + _CHUNK, stop)], dtype=np.float64) / step % 1
-            totals.append(float((rest * (1 - rest)).sum()))
-        return totals
-
-    # One after the other, so that the sum does not depend on the threads, nor on how Python's own
-    # adds up.
-    squares = 0.0
-    for totals in pool.run(exactly, x.size, _CHUNK):
-        for total in totals:
-            squares += total
-    return squares
+    return scalar_quantize.exact_random_squares(x, step)

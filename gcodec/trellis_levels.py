@@ -22,8 +22,10 @@ from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
 from gcodec.kernels import lane_order, scalar_quantize, trellis, trellis_search
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.escapes import symbols_from
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import Errors
+from gcodec.kernels.scatter import replace, take_to_host
 from gcodec.kernels.trellis import ODD
 from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest
 
@@ -88,7 +90,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     start : Setting, optional
         Of a step near this one: a round is enough.
     """
-    symbols, every = aligned_empty(x.size, np.uint8), max(1, x.size // _SAMPLE)
+    symbols, every = empty_beside(x.size, np.uint8, x), max(1, x.size // _SAMPLE)
     scalar_quantize.plain_levels(x, np.float32(step), symbols)
     plan = strings.plan(symbols, scales)
     assert isinstance(plan.table, ClassTable)
@@ -127,15 +129,17 @@ def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
     errors : Errors
         In halves of a step.
     """
-    symbols = aligned_empty(x.size, np.uint8)
+    symbols = empty_beside(x.size, np.uint8, x)
     errors = _search(x, step, by, 1, symbols)
-    places = np.flatnonzero(symbols >= ODD)
-    beyond = trellis_search.beyond(x[places], _factor(step), symbols[places])
-    # The nearest level to what escapes may have a symbol, though no model has it.
-    known = beyond < ODD
-    symbols[places[known]] = beyond[known]
+    beyond = np.empty(0, np.int64)
+    if errors.escapes:
+        places, escapes = symbols_from(symbols, ODD)
+        found = trellis_search.beyond(take_to_host(x, places), _factor(step), escapes)
+        # The nearest level to what escapes may have a symbol, though no model has it.
+        known, beyond = found < ODD, found[found >= ODD]
+        replace(symbols, places[known], found[known])
     centroids = scalar_levels.centroids_of(errors)
-    return Levels(step, centroids, symbols, beyond[~known], by.scales, by.lanes), errors
+    return Levels(step, centroids, symbols, beyond, by.scales, by.lanes), errors
 
 
 def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:
@@ -145,9 +149,9 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
     last, whole = x.size - _PIECE, x.size <= _PIECES * _PIECE
     starts = [last * k // (_PIECES - 1) for k in range(_PIECES)]
     parts = [(0, x.size)] if whole else [(at, at + _PIECE) for at in starts]
-    some = np.concatenate([x[i:j] for i, j in parts])
-    each = [scales.classes(i, j, np.empty(j - i, np.uint8)) for i, j in parts]
-    classes, models = np.concatenate(each), np.empty(some.size, np.uint8)
+    places = np.concatenate([np.arange(i, j) for i, j in parts])
+    some, classes = take_to_host(x, places), scales.classes_at(places).astype(np.uint8)
+    models = np.empty(some.size, np.uint8)
     found, turns = np.empty(some.size, np.uint8), np.empty(some.size, np.uint8)
 
     def paid(table: TrellisTable) -> float:

@@ -97,6 +97,7 @@ class ECSQ(Codec):
     """
 
     refuses_nonfinite = True
+    has_twins = True
     takes_all_finite = False  # a point may pass float32
     uses_shape = True
     uses_prior = True
@@ -157,11 +158,6 @@ class ECSQ(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of as many exceptions, and of the longest lists and tables."""
         return _MOST_NBITS * n + _FIXED_NBITS if n else 0
-
-    @property
-    def on_device(self) -> bool:
-        """Whether there is no trellis, and no step to be found for levels at random."""
-        return not self._has_trellis and (self.step != "auto" or self.rounding == "nearest")
 
     @property
     def seek_blocks(self) -> Blocks:

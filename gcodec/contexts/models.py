@@ -17,7 +17,7 @@ from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.kernels import class_map, lane_order, pool, trellis
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE
 
 Table = ClassTable | TrellisTable
@@ -93,14 +93,15 @@ class ByTrellis:
     @classmethod
     def of(cls, symbols: np.ndarray, scales: Scales, lanes: int) -> ByTrellis:
         """Find the models of (n,) uint8 symbols."""
-        turns, models = (aligned_empty(symbols.size, np.uint8) for _ in range(2))
+        turns, models = (empty_beside(symbols.size, np.uint8, symbols) for _ in range(2))
 
         def task(start: int, stop: int) -> None:
             lane_order.to_turns(symbols[start:stop], lanes, turns[start:stop])
-            models[start:stop] = classes_in_turns(scales, lanes, start, stop)
+            room = empty_beside(stop - start, np.uint8, symbols)
+            models[start:stop] = classes_in_turns(scales, lanes, start, stop, room)
             trellis.add_quantisers(turns[start:stop], lanes, models[start:stop])
 
-        pool.run(task, symbols.size, lane_order.RUN)
+        pool.run(task, symbols.size, lane_order.RUN, symbols)
         return cls(turns, models, scales, lanes)
 
     def counts(self, sample: int) -> np.ndarray:
@@ -122,18 +123,14 @@ class ByTrellis:
 
     def unknown(self, table: Any) -> tuple[np.ndarray, Exceptions]:
         """Return which symbols their models do not have; see `ByClass`."""
-        found = trellis.unknown_places(self.symbols, self.models, table.known)
+        found, values = trellis.unknown_places(self.symbols, self.models, table.known)
         places = lane_order.places_of(found, self.symbols.size, self.lanes)
         order = np.argsort(places)
-        return found, Exceptions(places[order], self.symbols[found[order]].astype(np.int64))
+        return found, Exceptions(places[order], values[order])
 
     def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
         """Write models above symbols; see `ByClass`."""
-        part = self.symbols[start:stop]
-        if unknown.size:
-            part = part.copy()
-            part[unknown] = escapes(part[unknown], True)
-        class_map.join_classes(part, self.models[start:stop], out)
+        trellis.join_models(self.symbols[start:stop], self.models[start:stop], unknown, out)
 
 
 def class_counts(symbols: np.ndarray, every: list[Scales], sample: int) -> np.ndarray:
@@ -142,10 +139,15 @@ def class_counts(symbols: np.ndarray, every: list[Scales], sample: int) -> np.nd
     return class_map.class_counts(symbols, [scales.arrays for scales in every], step)
 
 
-def classes_in_turns(scales: Scales, lanes: int, start: int, stop: int) -> np.ndarray:
-    """Return the classes of a range of whole runs, or to the end, in the order of coding."""
-    flat, turns = np.empty(stop - start, np.uint8), np.empty(stop - start, np.uint8)
-    lane_order.to_turns(scales.classes(start, stop, flat), lanes, turns)
+def classes_in_turns(
+    scales: Scales, lanes: int, start: int, stop: int, room: np.ndarray
+) -> np.ndarray:
+    """Return the classes of a range of whole runs, or to the end, in the order of coding.
+
+    There is room for as many, where these shall lie too.
+    """
+    turns = empty_beside(stop - start, np.uint8, room)
+    lane_order.to_turns(scales.classes(start, stop, room), lanes, turns)
     return turns
 
 

@@ -306,7 +306,7 @@ class ContextString(NamedTuple):
 
         def taken(at: int, symbols: np.ndarray) -> None:
             if self.with_trellis:
-                turns, symbols = symbols, np.empty_like(symbols)
+                turns, symbols = symbols, empty_beside(symbols.size, np.uint8, symbols)
                 lane_order.from_turns(turns, self.lanes, symbols)
             here = self.exceptions.within(at, at + symbols.size)
             alike, small = are_right(symbols, places[here] - at, coded_as[here], least, largest)
@@ -339,7 +339,7 @@ class ContextString(NamedTuple):
     def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Return the classes of a range in the order of coding; with a trellis, of whole runs."""
         if self.with_trellis:
-            return models.classes_in_turns(self.scales, self.lanes, start, stop)
+            return models.classes_in_turns(self.scales, self.lanes, start, stop, room)
         return self.scales.classes(start, stop, room)
 
 

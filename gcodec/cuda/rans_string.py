@@ -1,4 +1,4 @@
-"""rANS strings on a device; see `gcodec.kernels.rans_string`. Models have no trellis there."""
+"""rANS strings on a device; see `gcodec.kernels.rans_string`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcodec.cuda.codewords import NO_ERROR
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import sums_before
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.device import no_twin
+from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf, refuse_short
 from gcodec.kernels.rans_table import ReadTables, WriteTables
@@ -78,13 +78,7 @@ def read(
     lanes: int = LANES,
     trellis: bool = False,
 ) -> int:
-    """Read the string of n symbols; `take` gets all at once. Without runs, one warp reads them.
-
-    Raises
-    ------
-    TypeError
-        Where there is a trellis.
-    """
+    """Read the string of n symbols; `take` gets all at once. Without runs, one warp reads them."""
     refuse_short(n, end - first, lanes)
     told = runs or Runs.empty(LOG2_BLOCK, n, lanes)
     if runs is not None:
@@ -153,8 +147,6 @@ class _String(NamedTuple):
 
     def read(self, runs: Runs, chained: bool) -> tuple[Any, Runs]:
         """Return the symbols, and the runs that were known or are found."""
-        if self.trellis:
-            raise no_twin("trellis=yes")
         device, n, tables = device_with(self.data), self.n, self.tables
         count = runs.states.shape[0]
         symbols = device.empty(n, np.uint8)
@@ -162,17 +154,21 @@ class _String(NamedTuple):
             return symbols, runs
         told = np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
         kept = device.to_device(told)
-        blocks = -(-count // _WARPS) if chained else 1
+        # No path is known within a run of the trellis.
+        together = max(1, RUN >> runs.log2_run) if self.trellis else 1
+        blocks = -(-count // (together * _WARPS)) if chained else 1
         end = np.int64(min(self.end // 8, self.data.size))
         name, lanes, classes = "read_blocks", tuple[np.int32, ...](), tuple[Any, ...]()
+        how = tuple[Any, ...]()
         if self.classes_of is not None:
             found = self.classes_of(0, n, device.empty(n, np.uint8))
             name, lanes, classes = "read_classed", (np.int32(self.lanes),), (found,)
+            how = np.int64(together), np.int32(self.trellis)
         device.launch(
             *("rans_read", name, blocks, _WARPS * LANES),
             *(self.data, end, kept[: count + 1], np.int64(self.first)),
             *(kept[count + 2 :].view(np.uint32), np.int64(n), *lanes, np.int32(LOG2_BLOCK)),
-            *(np.int32(runs.log2_run), np.int32(chained), np.int32(tables.log2_total)),
+            *(np.int32(runs.log2_run), *how, np.int32(chained), np.int32(tables.log2_total)),
             *(device.to_device(tables.slots), device.to_device(tables.pairs)),
             *(*classes, symbols, kept[count + 1 : count + 2]),
         )

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.cuda.reduce import fold, tiles
 from gcodec.kernels.device import placed
+from gcodec.kernels.reduce import LANES
 from gcodec.kernels.scalar_quantize import ClassesOf, Errors, inverse
 
 
@@ -36,6 +38,15 @@ def random_squares(x: Any, step: np.float32) -> int:
     arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), total
     device.launch("scalar_quantize", "random_squares", striding_blocks(n), THREADS, *arguments)
     return int(device.to_host(total)[0])
+
+
+def exact_random_squares(x: Any, step: float) -> float:
+    """Return that in squares of the step, in float64 by the fixed order."""
+    device, n = device_with(x), x.size
+    sums = device.empty(tiles(n), np.float64)
+    arguments = x.view(np.uint32), np.int64(n), np.float64(step), sums
+    device.launch("scalar_quantize", "random_rests", tiles(n), LANES, *arguments)
+    return float(fold(sums))
 
 
 def put_points(symbols: Any, points: np.ndarray, out: Any) -> None:

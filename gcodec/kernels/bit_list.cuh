@@ -26,7 +26,11 @@ __device__ __forceinline__ void list_bits(i64 n, const i64* before, WordAt word_
         i64 stop = min(part * PART + PART, n), place = before[part];
         for (i64 row = part * PART; row < stop; row += WARP) {  // the same for all lanes
             u32 word = row + lane < stop ? word_at(row + lane) : 0;
-            i64 upto = scan_warp<Sum>(__popc(word));
+            int upto = __popc(word);  // of this lane and those before it
+            for (int step = 1; step < WARP; step *= 2) {
+                int before_it = __shfl_up_sync(EVERY_LANE, upto, step);
+                if (lane >= step) upto += before_it;
+            }
             i64 at = place + upto - __popc(word);
             for (; word; ++at) {
                 int bit = __clz((int)word);

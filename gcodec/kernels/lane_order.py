@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.lanes import Emitter, block, lanes
 
@@ -20,6 +21,7 @@ _TILE = 16  # rows and columns that are turned over in registers
 _LINE = 64  # bytes of each lane that are turned over before those of the next lanes
 
 
+@twinned("lane_order")
 def to_turns(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
     """Put (n,) uint8 elements in the order in which they are coded, on the calling thread.
 
@@ -33,6 +35,7 @@ def to_turns(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
     _to_turns(flat, lanes, out)
 
 
+@twinned("lane_order")
 def from_turns(turns: np.ndarray, lanes: int, out: np.ndarray) -> None:
     """Put elements back in the order of the tensor; see `to_turns`."""
     _from_turns(turns, lanes, out)

@@ -1,6 +1,7 @@
 // The reader of rANS blocks: a warp for each run of symbols that the seek table tells, a lane for
 // each state; or one warp for all blocks, where there is no table.
 #include "scan.cuh"
+#include "trellis.cuh"
 
 static const u32 LEAST_STATE = 1u << 16;
 static const int THREADS = 128;
@@ -47,18 +48,24 @@ struct OneModel {
     const u32* pair_of;
 
     __device__ __forceinline__ u32 of(i64) const { return 0; }
+    __device__ __forceinline__ u32 with(u32, u32) const { return 0; }
     __device__ __forceinline__ u32 symbol(u32, u32 slot) const { return symbol_of[slot]; }
     __device__ __forceinline__ u32 pair(u32, u32 symbol) const { return pair_of[symbol]; }
 };
 
-// One for each class, whose tables lie behind each other; all symbols have a class below 64.
+// One for each class, whose tables lie behind each other; all symbols have a class below 64. With a
+// trellis there are such of both quantisers, and each lane has a path in each run of it.
 struct Classes {
     const u8* classes;
     const u8* symbol_of;
     const u32* pair_of;
     i32 log2_total;
+    bool trellis;
 
     __device__ __forceinline__ u32 of(i64 i) const { return classes[i]; }
+    __device__ __forceinline__ u32 with(u32 number, u32 path) const {
+        return trellis ? number | above_class(path) : number;
+    }
     __device__ __forceinline__ u32 symbol(u32 number, u32 slot) const {
         return symbol_of[number << log2_total | slot];
     }
@@ -70,20 +77,23 @@ struct Classes {
 // `offsets` tells the bit of each run from `origin` on, and where the last ends, and `states` those
 // of the 2, 8 or 32 lanes before each, but for runs that begin a block of 2^18, whose states are in
 // the data. They are known and checked if `chained`; else only the first offset is, and one warp
-// finds the others. All are words: the string begins with a byte.
+// finds the others. All are words: the string begins with a byte. Runs that are `together`, side by
+// side, are read by one warp.
 template <class Model>
 __device__ __forceinline__ void read_runs(
     const Model& model, int lanes, const u8* data, i64 end, i64* offsets, i64 origin, u32* states,
-    i64 n, i32 log2_block, i32 log2_run, i32 chained, i32 log2_total, u8* out, i64* status
+    i64 n, i32 log2_block, i32 log2_run, i64 together, i32 chained, i32 log2_total, u8* out,
+    i64* status
 ) {
     int lane = threadIdx.x % WARP;
     bool active = lane < lanes;
     i64 warp = blockIdx.x * (i64)(THREADS / WARP) + threadIdx.x / WARP;
     i64 size = 1ll << log2_run, count = (n + size - 1) / size;
-    i64 run = chained ? warp : 0, last = chained ? run + 1 : count;
+    i64 run = chained ? warp * together : 0;
+    i64 last = chained && run + together < count ? run + together : count;
     if (run >= count || (!chained && warp)) return;  // whole warps
     i64 inside = (1ll << (log2_block - log2_run)) - 1;  // of the number of a run
-    u32 mask = (1u << log2_total) - 1, x = LEAST_STATE;
+    u32 mask = (1u << log2_total) - 1, x = LEAST_STATE, path = 0;
     Words words = {data, end, 0, 0, 0, 0};
     i64 place = (origin + offsets[run]) >> 3;  // the byte of the next word
     for (; run < last; ++run) {  // below count
@@ -108,12 +118,14 @@ __device__ __forceinline__ void read_runs(
         u32 next = active && i + lane < stop ? model.of(i + lane) : 0;
         for (; i < stop && !wrong; i += lanes) {  // the same for all lanes
             bool need = false;
-            u32 number = next;  // of the model
+            if ((i & (RUN - 1)) == 0) path = 0;
+            u32 number = model.with(next, path);
             if (active && i + lanes + lane < stop) next = model.of(i + lanes + lane);  // in time
             if (active && i + lane < stop) {
                 u32 slot = x & mask, symbol = model.symbol(number, slot);
                 u32 pair = model.pair(number, symbol);
                 out[i + lane] = (u8)symbol;
+                path = path_after(path, symbol);
                 x = (pair & 0xFFFF) * (x >> log2_total) + slot - (pair >> 16);
                 need = x < LEAST_STATE;
             }
@@ -156,19 +168,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
     __syncthreads();
     OneModel model = {symbol_of, pair_of};
     read_runs(
-        model, WARP, data, end, offsets, origin, states, n, log2_block, log2_run, chained,
+        model, WARP, data, end, offsets, origin, states, n, log2_block, log2_run, 1, chained,
         log2_total, out, status
     );
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) read_classed(
     const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 lanes,
-    i32 log2_block, i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs,
-    const u8* classes, u8* out, i64* status
+    i32 log2_block, i32 log2_run, i64 together, i32 trellis, i32 chained, i32 log2_total,
+    const u8* slots, const u32* pairs, const u8* classes, u8* out, i64* status
 ) {
-    Classes model = {classes, slots, pairs, log2_total};
+    Classes model = {classes, slots, pairs, log2_total, trellis != 0};
     read_runs(
-        model, lanes, data, end, offsets, origin, states, n, log2_block, log2_run, chained,
+        model, lanes, data, end, offsets, origin, states, n, log2_block, log2_run, together, chained,
         log2_total, out, status
     );
 }

@@ -69,13 +69,18 @@ def sum_squares(x: np.ndarray) -> float:
     return fold(sums)
 
 
+def tile_sums(values: np.ndarray) -> np.ndarray:
+    """Sum the tiles of (n,) float64 values, as `fold` takes them."""
+    sums = np.empty(-(-values.size // TILE), np.float64)
+    _tile_sums(values, np.empty(LANES), sums)
+    return sums
+
+
 @twinned("reduce")
 def fold(sums: np.ndarray) -> float:
     """Reduce the (n,) float64 sums of tiles by the rule of tiles."""
     while sums.size > 1:
-        above = np.empty(-(-sums.size // TILE), np.float64)
-        _tile_sums(sums, np.empty(LANES), above)
-        sums = above
+        sums = tile_sums(sums)
     return float(sums[0]) if sums.size else 0.0
 
 

@@ -1,5 +1,5 @@
 // Twin of scalar_quantize.py: uniform scalar quantisers, and the points that levels stand for.
-#include "floats.cuh"
+#include "reduce.cuh"
 
 static const i32 MOST = 126;  // the largest magnitude that has a symbol of its own
 static const u32 FINE = 1u << 10;
@@ -69,6 +69,20 @@ extern "C" __global__ void __launch_bounds__(256)
         own += parts * (FINE - parts);
     }
     add_to(sum, own);
+}
+
+// Of a tile, exactly but for float64. A block does a tile.
+extern "C" __global__ void random_rests(const u32* x, i64 n, f64 step, f64* sums) {
+    __shared__ f64 lanes[LANES / 2];
+    f64 sum = 0.0;
+    for (int row = 0; row < TILE / LANES; row++) {
+        i64 i = (i64)blockIdx.x * TILE + row * LANES + threadIdx.x;
+        f64 y = i < n ? widened(x[i] & MAGNITUDE) / step : 0.0;
+        f64 rest = __dadd_rn(y, -floor(y));
+        sum = __dadd_rn(sum, __dmul_rn(rest, __dadd_rn(1.0, -rest)));
+    }
+    sum = add_lanes(sum, lanes);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // there is a block for each tile
 }
 
 extern "C" __global__ void __launch_bounds__(256)

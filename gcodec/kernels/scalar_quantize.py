@@ -23,6 +23,7 @@ import numpy as np
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
+from gcodec.kernels.reduce import fold, tile_sums
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has one
@@ -138,6 +139,21 @@ def inverse(step: np.float32) -> np.float32:
     """Return f32(1/step), infinite where that passes float32."""
     with np.errstate(over="ignore"):
         return np.float32(1 / np.float64(step))
+
+
+@twinned("scalar_quantize")
+def exact_random_squares(x: np.ndarray, step: float) -> float:
+    """Return what `random_squares` does, in squares of the step, in float64 by the fixed order."""
+
+    def task(start: int, stop: int) -> list[np.ndarray]:
+        sums = []
+        for at in range(start, stop, _CHUNK):
+            rest = np.abs(x[at : min(at + _CHUNK, stop)], dtype=np.float64) / step % 1
+            sums.append(tile_sums(rest * (1 - rest)))
+        return sums
+
+    every = [sums for found in pool.run(task, x.size, _CHUNK) for sums in found]
+    return fold(np.concatenate(every))
 
 
 @twinned("scalar_quantize")

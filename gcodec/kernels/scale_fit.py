@@ -10,12 +10,14 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.class_map import CENTRE, CLASSES
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 
 SHIFTS = 5  # that are tried: none, and two on either side
 MAGNITUDES = 128
 
 
+@twinned("scale_fit")
 def row_costs(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
@@ -39,11 +41,20 @@ def row_costs(
     return _sums(symbols, rows, columns, costs, quantum, True)
 
 
+@twinned("scale_fit")
 def column_costs(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
     """Add up what the symbols of each column cost, as (width, SHIFTS) int64; see `row_costs`."""
     return _sums(symbols, rows, columns, costs, quantum, False)
+
+
+def cost_table(costs: np.ndarray, quantum: int, magnitudes: int) -> tuple[np.ndarray, int]:
+    """Return costs by magnitude, class and shift, and how many classes come before the first."""
+    far = SHIFTS // 2 * quantum
+    # Those of an element lie side by side.
+    classes = np.arange(-far, CLASSES + far)[:, None] + (np.arange(SHIFTS) * quantum - far)
+    return costs.T[:magnitudes, np.clip(classes, 0, CLASSES - 1)].reshape(-1), far
 
 
 def _sums(
@@ -54,11 +65,7 @@ def _sums(
     quantum: int,
     of_rows: bool,
 ) -> np.ndarray:
-    far = SHIFTS // 2 * quantum
-    # For each magnitude, class and shift; so those of an element lie side by side.
-    classes = np.arange(-far, CLASSES + far)[:, None] + (np.arange(SHIFTS) * quantum - far)
-    used = costs.T[: 1 + int(symbols.max() >> 1)]
-    table = used[:, np.clip(classes, 0, CLASSES - 1)].reshape(-1)
+    table, far = cost_table(costs, quantum, 1 + int(symbols.max() >> 1))
     width = columns.size
     found = np.zeros((rows.size, SHIFTS), np.int64)
 

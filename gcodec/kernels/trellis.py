@@ -22,7 +22,8 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.class_map import CLASSES, join_classes
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.lane_order import RUN
 
@@ -50,6 +51,7 @@ def escapes(symbols: np.ndarray) -> np.ndarray:
     return np.where(odd, np.uint8(ODD), np.uint8(EVEN))
 
 
+@twinned("trellis")
 def add_quantisers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
     """Make models of classes, with the quantiser above them, on the calling thread.
 
@@ -64,6 +66,7 @@ def add_quantisers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
     _add_quantisers(symbols, lanes, np.empty(lanes, np.uint32), models)
 
 
+@twinned("trellis")
 def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.ndarray:
     """Count (n,) uint8 symbols by their models: all, or about so many of them, in whole runs.
 
@@ -86,7 +89,10 @@ def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.nda
     return found
 
 
-def unknown_places(symbols: np.ndarray, models: np.ndarray, known: np.ndarray) -> np.ndarray:
+@twinned("trellis")
+def unknown_places(
+    symbols: np.ndarray, models: np.ndarray, known: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that their models do not have.
 
     Parameters
@@ -97,8 +103,10 @@ def unknown_places(symbols: np.ndarray, models: np.ndarray, known: np.ndarray) -
 
     Returns
     -------
-    (k,) int64 array
-        Their places, rising.
+    places : (k,) int64 array
+        Rising.
+    values : (k,) int64 array
+        The symbols there.
     """
 
     def task(start: int, stop: int) -> np.ndarray:
@@ -109,7 +117,27 @@ def unknown_places(symbols: np.ndarray, models: np.ndarray, known: np.ndarray) -
             _find_unknown_models(*part, known, start, places)
         return places[:found]
 
-    return np.concatenate(pool.run(task, symbols.size, RUN))
+    places = np.concatenate(pool.run(task, symbols.size, RUN))
+    return places, symbols[places].astype(np.int64)
+
+
+@twinned("trellis")
+def join_models(
+    symbols: np.ndarray, models: np.ndarray, unknown: np.ndarray, out: np.ndarray
+) -> None:
+    """Write uint16 numbers, models above symbols, on the calling thread.
+
+    Parameters
+    ----------
+    symbols, models : (n,) uint8 array
+    unknown : (k,) int64 array
+        Which of the symbols are written as escapes; on the host.
+    out : (n,) uint16 array
+    """
+    if unknown.size:
+        symbols = symbols.copy()
+        symbols[unknown] = escapes(symbols[unknown])
+    join_classes(symbols, models, out)
 
 
 @inline

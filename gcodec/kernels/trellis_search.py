@@ -17,6 +17,7 @@ import numpy as np
 
 from gcodec.kernels import lane_order, pool
 from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.lanes import Emitter, block, floats, lanes
@@ -38,6 +39,7 @@ _ESCAPES = np.int32(ODD >> 1)  # the least h that is an escape's
 _NONE = np.float32(0)
 
 
+@twinned("trellis_search")
 def best_levels(
     x: np.ndarray,
     factor: np.float32,
@@ -92,6 +94,7 @@ def best_levels(
     pool.run(task, x.size, RUN)
 
 
+@twinned("trellis_search")
 def errors_of(x: np.ndarray, factor: np.float32, every: int, symbols: np.ndarray) -> Errors:
     """Return what symbols leave over, in halves of a step; see `best_levels`."""
 

@@ -458,6 +458,7 @@ static inline float __double2float_rn(double x) { return (float)x; }
 static inline float __int2float_rn(int x) { return (float)x; }
 static inline float __uint2float_rn(unsigned x) { return (float)x; }
 // Out of range they saturate and NaN is 0, as on the device.
+static inline int __float2int_rn(float x) { return (int)__builtin_rintf(x); }
 static inline int __float2int_rz(float x) {
     if (!(x == x)) return 0;
     return x >= 0x1p31f ? 0x7FFFFFFF : x <= -0x1p31f ? -0x7FFFFFFF - 1 : (int)x;

@@ -1,0 +1,78 @@
+// Twins of trellis.py: models of classes and quantisers, and what symbols there are of each.
+#include "counting.cuh"
+#include "listed.cuh"
+#include "trellis.cuh"
+
+static const u32 MODELS = 128;
+static const int THREADS = 256;
+static const i64 TILE = 4096;  // of which a run has a whole number
+static const u32 NEAR = 16;    // symbols below it are counted in shared memory
+
+// Symbols and models as lanes take turns. A thread has a lane of a run.
+extern "C" __global__ void __launch_bounds__(64)
+    add_quantisers(const u8* __restrict__ symbols, i64 n, i32 lanes, u8* models) {
+    i64 runs = (n + RUN - 1) / RUN;
+    for (i64 task = GCODEC_FIRST; task < runs * lanes; task += GCODEC_STEP) {
+        i64 start = task / lanes * RUN, stop = start + RUN < n ? start + RUN : n;
+        u32 path = 0;
+        for (i64 i = start + task % lanes; i < stop; i += lanes) {
+            models[i] |= (u8)above_class(path);
+            path = path_after(path, symbols[i]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    count_models(const u8* __restrict__ symbols, const u8* __restrict__ models, i64 n, i64 step,
+                 u64* __restrict__ counts) {
+    // Of each `step`-th run; counts: 256 for each model
+    __shared__ u32 found[MODELS * NEAR];
+    for (u32 k = threadIdx.x; k < MODELS * NEAR; k += THREADS) found[k] = 0;
+    __syncthreads();
+    i64 tiles = RUN / TILE;
+    for (i64 tile = blockIdx.x; tile / tiles * step * RUN < n; tile += gridDim.x) {
+        i64 first = tile / tiles * step * RUN + tile % tiles * TILE;
+        i64 stop = first + TILE < n ? first + TILE : n;
+        for (i64 row = first; row < stop; row += THREADS) {  // the same for all threads
+            i64 i = row + threadIdx.x;
+            u32 place = NOT_COUNTED;
+            if (i < stop) {
+                u32 symbol = symbols[i], number = models[i] & (MODELS - 1);
+                if (symbol < NEAR) place = number * NEAR + symbol;
+                else atomicAdd(&counts[number << 8 | symbol], (u64)1);
+            }
+            count_place(found, place, 0, 0);
+        }
+    }
+    __syncthreads();
+    for (u32 k = threadIdx.x; k < MODELS * NEAR; k += THREADS)
+        if (found[k]) atomicAdd(&counts[k / NEAR << 8 | k % NEAR], (u64)found[k]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    list_unknown_models(const u8* __restrict__ symbols, const u8* __restrict__ models, i64 n,
+                        const u8* __restrict__ known, u64* __restrict__ out, i64 room) {
+    // known: 256 of each model
+    list(
+        n, out, room,
+        [&](i64 i) { return !known[(models[i] & (MODELS - 1)) << 8 | symbols[i]]; },
+        [&](i64 i) { return (u64)symbols[i]; }
+    );
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_models(const u8* __restrict__ symbols, const u8* __restrict__ models, i64 n,
+                u16* __restrict__ out) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
+        out[i] = (u16)((u32)models[i] << 8 | symbols[i]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_model_escapes(const i64* __restrict__ places, i64 count, u16* __restrict__ out, i64 n) {
+    for (i64 j = GCODEC_FIRST; j < count; j += GCODEC_STEP) {
+        if ((u64)places[j] >= (u64)n) continue;
+        u32 joined = out[places[j]], symbol = joined & 0xFF;
+        u32 escape = (symbol + 2) & 4 ? ODD_ESCAPE : EVEN_ESCAPE;
+        out[places[j]] = (u16)((joined & 0xFF00) | escape);
+    }
+}

@@ -1,0 +1,157 @@
+"""The trellis on a device: paths, their models, strings, and frames with the bytes of the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import feedback_agrees, frames_agree, refused_alike
+from samples import LARGE, same
+
+import gcodec
+from gcodec.contexts import trellis_tables
+from gcodec.contexts.scales import Matrix, Scales
+from gcodec.kernels import lane_order, scalar_quantize, scale_fit, trellis, trellis_search
+from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.device import Device
+
+SIZES = (1, 7, 31, 4097, 65_536, 65_537, 150_001)
+LANES = (2, 8, 32)
+
+
+def some_symbols(n: int) -> np.ndarray:
+    random = np.random.default_rng(n)
+    h = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 127).astype(np.int64)
+    sign = (random.random(n) < 0.5) & (h > 0) & (h < 126)
+    return (2 * h + sign).astype(np.uint8)
+
+
+def values(n: int) -> np.ndarray:
+    """Values of many scales, subnormal ones and zeros among them; of some, steps are few."""
+    random = np.random.default_rng([n, 1])
+    x = random.standard_normal(n) * np.exp(2 * random.standard_normal(n))
+    x[random.random(n) < 0.1] = 0
+    x[random.random(n) < 0.1] *= 1e-42
+    x[random.random(n) < 0.01] = -1e4
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_order_and_models(gpu: Device, lanes: int) -> None:
+    for n in SIZES:
+        flat = some_symbols(n)
+        turns, back = np.empty(n, np.uint8), np.empty(n, np.uint8)
+        lane_order.to_turns(flat, lanes, turns)
+        given, there, again = gpu.to_device(flat), gpu.empty(n, np.uint8), gpu.empty(n, np.uint8)
+        lane_order.to_turns(given, lanes, there)
+        lane_order.from_turns(there, lanes, again)
+        lane_order.from_turns(turns, lanes, back)
+        assert same(gpu.to_host(there), turns)
+        assert same(gpu.to_host(again), back)
+        models = np.random.default_rng(n).integers(0, CLASSES, n).astype(np.uint8)
+        models_there = gpu.to_device(models)
+        trellis.add_quantisers(turns, lanes, models)
+        trellis.add_quantisers(there, lanes, models_there)
+        assert same(gpu.to_host(models_there), models)
+        for sample in (0, 1, n // 2):
+            wanted = trellis.model_counts(turns, models, sample)
+            assert np.array_equal(trellis.model_counts(there, models_there, sample), wanted)
+        known = np.random.default_rng(0).integers(0, 2, trellis.MODELS * 256).astype(np.uint8)
+        found = trellis.unknown_places(there, models_there, known)
+        wanted_places = trellis.unknown_places(turns, models, known)
+        for one, two in zip(found, wanted_places, strict=True):
+            assert np.array_equal(one, two)
+        joined, joined_there = np.empty(n, np.uint16), gpu.empty(n, np.uint16)
+        trellis.join_models(turns, models, found[0], joined)
+        trellis.join_models(there, models_there, found[0], joined_there)
+        assert same(gpu.to_host(joined_there), joined)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_paths(gpu: Device, lanes: int) -> None:
+    table = trellis_tables.statics()[lanes % 3]
+    costs = (table.costs() * 0.24 / 2.0**28).astype(np.float32).reshape(-1)
+    for n, every in ((1, 1), (33, 1), (65_536 + 77, 1), (150_001, 2)):
+        x, factor = values(n), np.float32(1.7)
+        classes = np.random.default_rng(n).integers(0, CLASSES, n).astype(np.uint8)
+        there, classes_there = gpu.to_device(x), gpu.to_device(classes)
+        out = np.full(n, 8, np.uint8)
+        out_there = gpu.to_device(out)
+        for moved in (np.zeros(3, np.float32), np.array([0.1, -0.2, 0.05], np.float32)):
+            how = costs, moved, lanes, every
+            trellis_search.best_levels(x, factor, lambda i, j, _, c=classes: c[i:j], *how, out)
+            trellis_search.best_levels(
+                there, factor, lambda i, j, _, c=classes_there: c[i:j], *how, out_there
+            )
+            assert same(gpu.to_host(out_there), out)
+            wanted = trellis_search.errors_of(x, factor, every, out)
+            found = trellis_search.errors_of(there, factor, every, out_there)
+            for one, two in zip(found, wanted, strict=True):
+                assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("width", [7, 300, 5000])
+def test_costs_of_scales(gpu: Device, width: int) -> None:
+    n = 9001
+    symbols = some_symbols(n)
+    scales = Scales.of(symbols, Matrix(width, 1))
+    costs = np.random.default_rng(0).integers(0, 1 << 19, (CLASSES, 128)).astype(np.int32)
+    for quantum in (1, 8):
+        told = scales.rows, np.full(width, 60, np.uint8), costs, quantum
+        for add_up in (scale_fit.row_costs, scale_fit.column_costs):
+            assert np.array_equal(add_up(gpu.to_device(symbols), *told), add_up(symbols, *told))
+
+
+def test_squares_at_random(gpu: Device) -> None:
+    for n in (1, 4097, LARGE):
+        x = values(n)
+        found = scalar_quantize.exact_random_squares(gpu.to_device(x), 0.37)
+        assert found == scalar_quantize.exact_random_squares(x, 0.37)
+
+
+def matrix(rows: int, width: int) -> np.ndarray:
+    random = np.random.default_rng([rows, width])
+    scales = np.exp(random.standard_normal((rows, 1)))
+    return (scales * random.standard_normal((rows, width))).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "ecsq:trellis=yes,step=0.3",
+        "ecsq:trellis=yes",
+        "ecsq:rounding=stochastic",
+        "ecsq:rounding=stochastic,nmse=0.0001",
+    ],
+)
+def test_frames(gpu: Device, spec: str) -> None:
+    frames_agree(gpu, spec, np.zeros(5, np.float32))
+    for rows, width in ((1, 1), (1, 37), (30, 50), (70, 1000)):
+        frames_agree(gpu, spec, matrix(rows, width), seed=3)
+    frames_agree(gpu, spec, matrix(9, 90).astype(np.float16), seed=3)
+    feedback_agrees(gpu, spec, [matrix(30, 50), matrix(30, 50)[::-1].copy()])
+
+
+def test_what_has_no_symbol(gpu: Device) -> None:
+    """Values that escape, and others that no model has."""
+    x = matrix(40, 300)
+    x[::7, ::31] = 1e3
+    frames_agree(gpu, "ecsq:trellis=yes,step=0.25", x)
+
+
+def test_damage(gpu: Device) -> None:
+    frame = gcodec.encode(matrix(40, 300), "ecsq:trellis=yes,step=0.3")
+    refused_alike(gpu, frame, [3, 500, 9000, 20_000, 30_001, 40_007])
+
+
+def test_seek_tables(gpu: Device) -> None:
+    """Runs shorter than those of the trellis, and longer."""
+    x = matrix(200, 1100)
+    known = gcodec.Frame.from_bytes(gcodec.encode(x, "ecsq:trellis=yes,step=0.1")).without_seek()
+    wanted, there = known.decode(), gpu.to_device(x)
+    for log2 in (12, 16, 18):
+        indexed = known.with_seek(log2)
+        assert same(gpu.to_host(indexed.decode(like=there)), wanted)
+        on_device = known.payload._replace(data=gpu.to_device(known.payload.data))
+        found = known.codec._of_shape(x.shape)._index(on_device, x.size, log2)
+        assert indexed.seek is not None
+        assert np.array_equal(found.offsets, indexed.seek.offsets)
