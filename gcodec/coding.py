@@ -134,7 +134,7 @@ def decode(
         An argument is wrong, or its shape or dtype differs from the frame's.
     """
     received = _receive(frame, limits, key, like is not None or out is not None)
-    with working_on(out if like is None else like), once():
+    with working_on(out if like is None else like):
         return received.decode(like=like, out=out)
 
 
@@ -252,7 +252,7 @@ def decode_add(
     FormatError, ParameterError
     """
     received = _receive(frame, limits, key, True)
-    with working_on(acc), once():
+    with working_on(acc):
         received.decode_add(acc, scale)
 
 

@@ -37,6 +37,7 @@ from gcodec.kinds import check_integer, check_number
 from gcodec.large_bytes import joined
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.scalars import copied, once
 from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
 from gcodec.tags import check_key, check_tag, tag_of
 from gcodec.wire import Reader
@@ -238,6 +239,10 @@ class Frame:
         """Decode the tensor; see `gcodec.decode`."""
         if like is not None and out is not None:
             raise ParameterError("like and out: give one of them")
+        with once():
+            return self._decode(like, out)
+
+    def _decode(self, like: Any, out: Any) -> Any:
         target = None
         dtype = self.dtype
         if out is not None:
@@ -275,7 +280,7 @@ class Frame:
             return payload
         if device is None:
             return payload._replace(data=host(payload.data))
-        return payload._replace(data=device.to_device(payload.data))
+        return payload._replace(data=copied(device, payload.data))
 
     def decode_range(self, start: int, stop: int) -> np.ndarray:
         """Decode some of the flattened tensor; see `gcodec.decode_range`."""
@@ -295,7 +300,8 @@ class Frame:
         scale = check_number("scale", scale)
         target = writable(acc, "acc", "float32", self.shape)
         device = device_of(target)
-        symbols = self.codec._unpack(self._payload_on(device), self.size)
+        with once():
+            symbols = self.codec._unpack(self._payload_on(device), self.size)
         flat = (target if device else np.require(target, requirements=["C", "A"])).reshape(-1)
         with np.errstate(all="ignore"):
             self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)

@@ -48,8 +48,8 @@ class Scales(NamedTuple):
         one = np.float32(abs(scale))
         return cls(one, block, scales_of(one, factors))
 
-    def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> np.ndarray | None:
-        """Return the codes of a tensor, None if not all of it is finite; see `quantize`."""
+    def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
+        """Return the codes of a tensor, and whether all of it is finite; see `quantize`."""
         if not self.block:
             return minifloat_tensor.quantize(x, self.one, fmt)
         if device_of(x) is not None:  # which has room for all at once
@@ -62,7 +62,7 @@ class Scales(NamedTuple):
             part = minifloat.part_of(out, start, stop, fmt)
             return self.quantize(x[start:stop], start, fmt, part)
 
-        return out if all(pool.run(task, x.size, BLOCK)) else None
+        return out, all(pool.run(task, x.size, BLOCK))
 
     def dequantize_all(
         self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None = None

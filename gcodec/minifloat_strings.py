@@ -5,7 +5,7 @@ With ``code=context`` a code is told as twice that of its magnitude, plus 1 wher
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from gcodec.minifloat_plans import (
     static,
 )
 from gcodec.minifloats import MiniFloat
+from gcodec.scalars import Later, when_known
 from gcodec.seek import SeekTable
 
 
@@ -153,6 +154,11 @@ def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
     return whole
 
 
+def _last(symbols: np.ndarray) -> Any:
+    device = device_of(symbols)
+    return symbols[-1] if device is None else Later(device, symbols[-1:])
+
+
 def _front(lead: np.ndarray) -> BitString:
     front = BitString()
     front.extend(lead, 8 * lead.size)
@@ -240,9 +246,13 @@ class CodedPayload(NamedTuple):
         """Return what takes the symbols of the string and makes codes of them."""
 
         def pairs(at: int, symbols: np.ndarray) -> None:
-            if 2 * (at + symbols.size) > self.n and host(symbols[-1:])[0] & 15:
-                raise Corrupt("the code behind the last element is not zero")
+            if 2 * (at + symbols.size) > self.n:
+                when_known(_last(symbols), check_last)
             take(2 * at, symbols)
+
+        def check_last(byte: int) -> None:
+            if byte & 15:
+                raise Corrupt("the code behind the last element is not zero")
 
         def singles(at: int, symbols: np.ndarray) -> None:
             count = symbols.size

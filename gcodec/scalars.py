@@ -26,11 +26,18 @@ class _Note(NamedTuple):
     use: Callable[[np.ndarray], None]
 
 
+class _Copy(NamedTuple):
+    device: Any
+    array: Any
+    known: np.ndarray
+
+
 class _Call(threading.local):
     depth = 0
 
     def __init__(self) -> None:
         self.notes: list[_Note] = []
+        self.copies: list[_Copy] = []
 
 
 _call = _Call()
@@ -44,12 +51,12 @@ class once:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         _call.depth -= 1
-        if _call.depth or not _call.notes:
+        if _call.depth:
             return
+        _call.copies.clear()
         if kind is None or issubclass(kind, GcodecError):  # what was wrong before is said first
-            fetch(_call.notes[0].device)
-        else:
-            _call.notes.clear()
+            settle()
+        _call.notes.clear()
 
 
 def fetch(device: Any, *arrays: Any) -> list[np.ndarray]:
@@ -59,6 +66,36 @@ def fetch(device: Any, *arrays: Any) -> list[np.ndarray]:
     for told, note in zip(found, notes, strict=False):
         note.use(told)
     return found[len(notes) :]
+
+
+def settle() -> None:
+    """Fetch what was noted, if anything was."""
+    if _call.notes:
+        fetch(_call.notes[0].device)
+
+
+def copied(device: Any, known: np.ndarray) -> Any:
+    """Copy (n,) bytes to a device; in this call the host need not fetch what it knows."""
+    array = device.to_device(known)
+    if _call.depth:
+        _call.copies.append(_Copy(device, array, known))
+    return array
+
+
+def known_of(device: Any, array: Any) -> np.ndarray | None:
+    """Return what the host knows of an array already, as it is a part of what it copied there."""
+    if not array.size:
+        return np.empty(array.shape, array.dtype)
+    for copy in _call.copies:
+        if copy.device is not device:
+            continue
+        at = device.address(array) - device.address(copy.array)
+        if 0 <= at <= copy.known.size - array.nbytes:
+            part = copy.known[at : at + array.nbytes]
+            if array.dtype != np.uint8:
+                part = part.copy().view(array.dtype)
+            return part.reshape(array.shape)
+    return None
 
 
 def note(device: Any, array: Any, use: Callable[[np.ndarray], None]) -> None:
@@ -134,6 +171,16 @@ def when_known(number: Any, use: Callable[[Any], None]) -> None:
         note(number.device, number.words, lambda words: use(number.tell(words)))
     else:
         use(number)
+
+
+def require(fits: Any, wrong: Callable[[], Exception]) -> None:
+    """Raise what is wrong unless something is true: now, or before the call ends."""
+
+    def check(told: bool) -> None:
+        if not told:
+            raise wrong()
+
+    when_known(fits, check)
 
 
 def settled(values: _T) -> _T:

@@ -51,6 +51,7 @@ from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.scalars import require
 from gcodec.seek import Blocks, SeekTable
 
 _CO3 = MiniFloat("e2m1", "ieee")
@@ -190,9 +191,8 @@ class MiniFloatCodec(Codec):
             scale, factors = found_for(values, block, fmt, self.scale)
         else:
             scale = scale_for(values, fmt, self.scale)
-        codes = Scales.of(scale, block, factors).quantize_all(values, fmt)
-        if codes is None:
-            raise nonfinite_error(values)
+        codes, finite = Scales.of(scale, block, factors).quantize_all(values, fmt)
+        require(finite, lambda: nonfinite_error(values))
         n = values.size
         return MiniFloatSymbols(codes, scale, n, factors, self._shape_of(n))
 

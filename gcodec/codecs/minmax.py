@@ -40,7 +40,7 @@ from gcodec.kinds import Choice, Integer
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
-from gcodec.scalars import when_known
+from gcodec.scalars import require
 
 
 class MinMaxSymbols(NamedTuple):
@@ -116,12 +116,7 @@ class MinMax(Codec):
         n = values.size
         bucket = self._bucket(n)
         found, finite = ranges(values, bucket)
-
-        def check(finite: bool) -> None:
-            if not finite:
-                raise nonfinite_error(values)
-
-        when_known(finite, check)
+        require(finite, lambda: nonfinite_error(values))
         data = empty_beside(-(-self.max_payload_nbits(n) // 8), np.uint8, values)
         start = self._ranges_nbytes(n)
         write_ranges(found, data)

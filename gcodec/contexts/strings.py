@@ -40,6 +40,7 @@ from gcodec.kernels.rans_table import ReadTables
 from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.scalars import require
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
@@ -310,10 +311,8 @@ class ContextString(NamedTuple):
                 lane_order.from_turns(turns, self.lanes, symbols)
             here = self.exceptions.within(at, at + symbols.size)
             alike, small = are_right(symbols, places[here] - at, coded_as[here], least, largest)
-            if not alike:
-                raise Corrupt("an escape is no exception, or an exception no escape")
-            if not small:
-                raise Corrupt(f"a symbol is above {largest}")
+            require(alike, lambda: Corrupt("an escape is no exception, or an exception no escape"))
+            require(small, lambda: Corrupt(f"a symbol is above {largest}"))
             take(at, symbols)
 
         return taken

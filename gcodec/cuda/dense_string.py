@@ -15,6 +15,7 @@ from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
+from gcodec.scalars import note
 
 _THREADS = 256
 TILE = 16 * _THREADS  # symbols that a block of threads writes
@@ -78,11 +79,11 @@ def read(
     every: int,
     offsets: np.ndarray | None,
     take: Callable[[int, Any, np.ndarray], None],
-) -> np.ndarray:
+) -> Any:
     """Read the string of a tensor; see `gcodec.kernels.dense_string.read`.
 
     `take` gets all symbols at once, of the least type that holds those of the code, and none
-    apart. Without offsets, one thread reads all.
+    apart. Without offsets, one thread reads all; those that it finds stay on the device.
     """
     device = device_with(data)
     blocks = -(-live.n // every)
@@ -102,10 +103,9 @@ def read(
         *(*read_tables(device, code), *rule_of(code), np.uint64(code.top)),
         *(np.int32(dtype.itemsize), symbols.view(np.uint8), starts[-1:]),
     )
-    found = device.to_host(starts[-1:] if chained else starts)
-    raise_status(int(found[-1]), chained)
+    note(device, starts[-1:], lambda told: raise_status(int(told[0]), chained))
     take(0, symbols, _NONE)
-    return known if chained else found[:-1]
+    return known if chained else starts[:-1]
 
 
 def silence(device: Device, live: Live) -> tuple[Any, np.int64]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.cuda.listed import listed
+from gcodec.scalars import Later
 
 
 def symbols_from(symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +36,7 @@ def elements_from(x: Any, symbols: Any, least: int) -> tuple[np.ndarray, np.ndar
 
 def are_right(
     symbols: Any, places: np.ndarray, values: np.ndarray, least: int, most: int
-) -> tuple[bool, bool]:
+) -> tuple[Later, Later]:
     """Tell if escapes are those at places, and if others are at most so large."""
     device, n, some = device_with(symbols), symbols.size, places.size
     counts, known = device.zeros(3, np.uint64), (symbols, np.int64(n))
@@ -44,8 +45,8 @@ def are_right(
     told = device.to_device(places), device.to_device(values), np.int64(some)
     grid = striding_blocks(some)
     device.launch("escapes", "count_alike", grid, THREADS, *known, *told, counts[2:])
-    count, above, alike = device.to_host(counts).tolist()
-    return count == alike == some, above == 0
+    alike = Later(device, counts, lambda told: bool(told[0] == told[2] == some))
+    return alike, Later(device, counts[1:2], lambda told: not told[0])
 
 
 def largest(symbols: Any) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gcodec.kernels.device import Device, device_of
-from gcodec.scalars import Later
+from gcodec.scalars import Later, note
 
 THREADS = 256  # of a block, where a kernel does not say more
 _MOST = 1 << 12  # blocks of a kernel whose threads go on until all is done: enough for any device
@@ -40,7 +41,13 @@ def word(device: Device, number: Any) -> Any:
     return device.to_device(np.array([number], np.float32).view(np.uint32))
 
 
-def positions(device: Device, words: Any) -> list[int | None]:
-    """Fetch what kernels noted by `report` in report.cuh: the first position of each word."""
-    found = device.to_host(words)
-    return [(~word) & (1 << 64) - 1 if word else None for word in found.tolist()]
+def reported(device: Device, words: Any, check: Callable[..., None]) -> None:
+    """Have `check` called with what kernels noted by `report` in report.cuh.
+
+    That is the first position of each word, or None; it may be told when the call ends.
+    """
+
+    def told(found: np.ndarray) -> None:
+        check(*((~word) & (1 << 64) - 1 if word else None for word in found.tolist()))
+
+    note(device, words, told)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks
 from gcodec.kernels.device import placed
 from gcodec.kernels.levels import Scale, levels_error
 
@@ -46,8 +46,12 @@ def check(symbols: Any, s: int) -> None:
     wrong, name = device.zeros(1, np.uint64), f"check_levels_{symbols.dtype.name}"
     arguments = symbols, np.int64(n), np.uint32(s), wrong
     device.launch("levels", name, striding_blocks(n), THREADS, *arguments)
-    if positions(device, wrong)[0] is not None:
-        raise levels_error(s)
+
+    def told(at: int | None) -> None:
+        if at is not None:
+            raise levels_error(s)
+
+    reported(device, wrong, told)
 
 
 def _part(scale: Scale, first: int, beside: Any) -> tuple[Any, ...]:

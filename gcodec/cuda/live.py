@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks
 from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live, silent_error
 
@@ -41,8 +41,12 @@ def refuse_silent(symbols: Any, live: Live) -> None:
     device.launch(
         "live", "refuse_silent", striding_blocks(symbols.nbytes), THREADS, *part, *silent, wrong
     )
-    if positions(device, wrong)[0] is not None:
-        raise silent_error()
+
+    def told(at: int | None) -> None:
+        if at is not None:
+            raise silent_error()
+
+    reported(device, wrong, told)
 
 
 def _buckets(device: Device, live: Live) -> tuple[Any, np.int64, Any]:

@@ -13,19 +13,20 @@ from gcodec.kernels.minifloat import codes_nbytes, least_bits
 from gcodec.kernels.minifloat_block import MOST_STEPS, per_byte
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.minifloats import MiniFloat
+from gcodec.scalars import Later, note
 
 _EACH = 8  # elements of a thread
 _NONE = np.uint64((1 << 64) - 1)
 
 
-def quantize(x: Any, scale: np.float32, fmt: MiniFloat) -> Any:
-    """Return the codes of a tensor, None if not all are finite."""
+def quantize(x: Any, scale: np.float32, fmt: MiniFloat) -> tuple[Any, Later]:
+    """Return the codes of a tensor, and whether all are finite."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
     name, rule = _rule("minifloat_codes", scale, fmt)
     arguments = x.view(np.uint32), np.int64(n), *rule, out, top
     device.launch("minifloat", name, _blocks(n), THREADS, *arguments)
-    return out if int(device.to_host(top)[0]) < INFINITY_BITS else None
+    return out, Later(device, top, lambda found: bool(found[0] < INFINITY_BITS))
 
 
 def quantize_residual(
@@ -63,14 +64,17 @@ def check(codes: Any, n: int, fmt: MiniFloat) -> None:
     told = device.empty(9, np.uint8)
     told[:8] = first.view(np.uint8)
     told[8:] = codes[-1:] if codes.size else 0
-    found = device.to_host(told)
-    at, last = int(found[:8].view(np.uint64)[0]), int(found[8])
-    if at != int(_NONE):
-        byte = int(device.to_host(codes[at // per_byte(fmt) :][:1])[0])
-        code = byte if not pairs else byte & 15 if at % 2 else byte >> 4
-        raise Corrupt(f"element {at} has the code {code:#x}, which is none")
-    if pairs and n % 2 and last & 15:
-        raise Corrupt("the half of a byte behind the last code is not zero", codes.size)
+
+    def checked(found: np.ndarray) -> None:
+        at, last = int(found[:8].view(np.uint64)[0]), int(found[8])
+        if at != int(_NONE):
+            byte = int(device.to_host(codes[at // per_byte(fmt) :][:1])[0])
+            code = byte if not pairs else byte & 15 if at % 2 else byte >> 4
+            raise Corrupt(f"element {at} has the code {code:#x}, which is none")
+        if pairs and n % 2 and last & 15:
+            raise Corrupt("the half of a byte behind the last code is not zero", codes.size)
+
+    note(device, told, checked)
 
 
 def _rule(name: str, scale: np.float32, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:

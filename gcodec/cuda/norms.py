@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, blocks, device_with, positions, striding_blocks
+from gcodec.cuda.grid import THREADS, blocks, device_with, reported, striding_blocks
 from gcodec.cuda.reduce import tiles
 from gcodec.kernels.device import placed
 from gcodec.kernels.norms import Norm, norm_error
@@ -59,7 +59,10 @@ def read_norms(data: Any) -> Any:
     found, wrong = device.empty(count, np.uint32), device.zeros(1, np.uint64)
     arguments = data, np.int64(count), found, wrong
     device.launch("norms", "read_norms", striding_blocks(count), THREADS, *arguments)
-    (at,) = positions(device, wrong)
-    if at is not None:
-        raise norm_error(at)
+
+    def told(at: int | None) -> None:
+        if at is not None:
+            raise norm_error(at)
+
+    reported(device, wrong, told)
     return found.view(np.float32)

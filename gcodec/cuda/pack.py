@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks
+from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks
 from gcodec.errors import Corrupt
 from gcodec.kernels.pack import FieldLayout, check_length, pad_error
 
@@ -16,9 +16,12 @@ def check_padding(data: Any, nbits: int, order: str = "msb") -> None:
     device = device_with(data)
     wrong = device.zeros(1, np.uint64)
     if launch_check_padding(data, nbits, order, wrong):
-        (found,) = positions(device, wrong)
-        if found is not None:
-            raise padding_error(found, nbits)
+
+        def told(at: int | None) -> None:
+            if at is not None:
+                raise padding_error(at, nbits)
+
+        reported(device, wrong, told)
 
 
 def launch_check_padding(data: Any, nbits: int, order: str, wrong: Any) -> bool:
@@ -80,14 +83,17 @@ def unpack_fields(data: Any, n: int, layout: FieldLayout) -> Any:
         straight = _turned(data) if _turn(layout) else data
         launch_check_padding(straight, bits, layout.order, wrong[:1])
         launch_unpack(straight, n, layout, codes, wrong[1:])
-    padding, pad = positions(device, wrong)
-    # In the order in which the host looks.
-    if pad is not None and not layout.strided:
-        raise pad_error(size - 1)
-    if padding is not None:
-        raise padding_error(padding, 8 * size if layout.strided or count else n * layout.width)
-    if pad is not None:
-        raise pad_error(pad % size)
+
+    def told(padding: int | None, pad: int | None) -> None:
+        # In the order in which the host looks.
+        if pad is not None and not layout.strided:
+            raise pad_error(size - 1)
+        if padding is not None:
+            raise padding_error(padding, 8 * size if layout.strided or count else n * layout.width)
+        if pad is not None:
+            raise pad_error(pad % size)
+
+    reported(device, wrong, told)
     return codes
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, blocks, device_with, positions, striding_blocks
+from gcodec.cuda.grid import THREADS, blocks, device_with, reported, striding_blocks
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.kernels.ranges import range_error
 from gcodec.scalars import Later
@@ -54,12 +54,15 @@ def check_ranges(data: Any, size: int, nbits: int) -> None:
     count = len(found)
     arguments = found.reshape(-1).view(np.uint32), np.int64(count), wrong[1:]
     device.launch("ranges", "check_ranges", striding_blocks(count), THREADS, *arguments)
-    padding, at = positions(device, wrong)
-    if padding is not None:
-        raise padding_error(padding, nbits)
-    if at is not None:
-        low, high = device.to_host(found[at])
-        raise range_error(low, high, at)
+
+    def told(padding: int | None, at: int | None) -> None:
+        if padding is not None:
+            raise padding_error(padding, nbits)
+        if at is not None:
+            low, high = device.to_host(found[at])
+            raise range_error(low, high, at)
+
+    reported(device, wrong, told)
 
 
 def _swap(source: Any, target: Any) -> None:

@@ -16,6 +16,7 @@ from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf, refuse_short
 from gcodec.kernels.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans_vector import LANES
+from gcodec.scalars import note
 
 _WARPS = 4  # that read runs together
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each block of symbols
@@ -84,13 +85,19 @@ def read(
     if runs is not None:
         runs.check(n, end - first, lanes)
     string = _String(tables, data, first, end, n, classes_of, lanes, trellis)
-    symbols, found = string.read(told, runs is not None)
+    symbols, kept = string.read(told, runs is not None)
     if n:
         take(0, symbols)
-    behind = first + int(found.offsets[-1])
-    if behind < end and not bits_follow:
-        raise Corrupt(f"the payload has {end - behind} bits behind its last word")
-    return behind
+    behind = int(told.offsets[-1])
+    if n and runs is None and bits_follow:
+        behind = int(device_with(data).to_host(kept)[told.offsets.size - 1])
+    elif n and runs is None:
+        last = kept[told.offsets.size - 1 : told.offsets.size]
+        note(device_with(data), last, lambda size: _refuse_more(first + int(size[0]), end))
+        return end
+    if not bits_follow:
+        _refuse_more(first + behind, end)
+    return first + behind
 
 
 def read_range(
@@ -125,12 +132,19 @@ def index(
     """Find where the runs of a string begin, by reading it; see `read`."""
     refuse_short(n, end - first, lanes)
     string = _String(tables, data, first, end, n, classes_of, lanes, trellis)
-    found = string.read(Runs.empty(log2_run, n, lanes), False)[1]
-    if first + found.offsets[-1] < end:
-        raise Corrupt(
-            f"the payload has {end - first - found.offsets[-1]} bits behind its last word"
-        )
-    return found
+    runs = Runs.empty(log2_run, n, lanes)
+    _, kept = string.read(runs, False)
+    if n:
+        count, found = runs.states.shape[0], device_with(data).to_host(kept)
+        states = found[count + 2 :].view(np.uint32).reshape(-1, lanes)
+        runs = Runs(log2_run, found[: count + 1].copy(), states.copy())
+    _refuse_more(first + int(runs.offsets[-1]), end)
+    return runs
+
+
+def _refuse_more(behind: int, end: int) -> None:
+    if behind < end:
+        raise Corrupt(f"the payload has {end - behind} bits behind its last word")
 
 
 class _String(NamedTuple):
@@ -145,13 +159,16 @@ class _String(NamedTuple):
     lanes: int
     trellis: bool
 
-    def read(self, runs: Runs, chained: bool) -> tuple[Any, Runs]:
-        """Return the symbols, and the runs that were known or are found."""
+    def read(self, runs: Runs, chained: bool) -> tuple[Any, Any]:
+        """Return the symbols, and offsets, a status and states of runs, known or found.
+
+        What is wrong is raised when the host next waits.
+        """
         device, n, tables = device_with(self.data), self.n, self.tables
         count = runs.states.shape[0]
         symbols = device.empty(n, np.uint8)
         if not n:
-            return symbols, runs
+            return symbols, None
         told = np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
         kept = device.to_device(told)
         # No path is known within a run of the trellis.
@@ -172,12 +189,9 @@ class _String(NamedTuple):
             *(device.to_device(tables.slots), device.to_device(tables.pairs)),
             *(*classes, symbols, kept[count + 1 : count + 2]),
         )
-        found = device.to_host(kept[count + 1 : count + 2] if chained else kept)
-        _raise_status(int(found[0 if chained else count + 1]), chained, int(end))
-        if not chained:
-            states = found[count + 2 :].view(np.uint32).reshape(-1, self.lanes)
-            runs = Runs(runs.log2_run, found[: count + 1].copy(), states.copy())
-        return symbols, runs
+        status = kept[count + 1 : count + 2]
+        note(device, status, lambda told: _raise_status(int(told[0]), chained, int(end)))
+        return symbols, kept
 
 
 def _raise_status(status: int, chained: bool, end: int) -> None:

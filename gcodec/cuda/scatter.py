@@ -12,6 +12,7 @@ import numpy as np
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.errors import ParameterError
 from gcodec.kernels.device import Device
+from gcodec.scalars import note
 
 _MINUS_ZERO = 0x80000000
 
@@ -87,7 +88,7 @@ def _moved(device: Device, array: Any) -> Any:
 
 
 def _check(device: Device, wrong: Any, n: int) -> None:
-    _refuse(device.to_host(wrong)[0], n)
+    note(device, wrong, lambda told: _refuse(told[0], n))
 
 
 def _refuse(wrong: np.uint32, n: int) -> None:

@@ -19,6 +19,7 @@ from gcodec.kernels.prefix_table import least_nbits, read_singles, ready
 from gcodec.kernels.unit_read import GAP_WINDOW
 from gcodec.kernels.unit_table import NEAR
 from gcodec.kernels.units import UnitCode
+from gcodec.scalars import note
 
 _THREADS = 256
 _TILE = 16 * _THREADS  # symbols that a block of threads writes
@@ -100,13 +101,12 @@ def read(
         *(np.int32(symbols.itemsize), symbols.view(np.uint8), positions),
         *(marks[-3:-1], marks[-1:]),
     )
-    found = device.to_host(marks[-3:] if chained else marks)
-    raise_status(int(found[-1]), chained)
-    count = int(found[-3])
-    units = PlacedUnits(symbols[:count], positions[:count])
-    place(units, np.array([count]), np.empty(0, np.int64), 0)
+    note(device, marks[-1:], lambda told: raise_status(int(told[0]), chained))
+    units = PlacedUnits(symbols, positions, marks[-3:-2])
+    place(units, np.array([room]), np.empty(0, np.int64), 0)
     if table is not None:
         return table
+    found = device.to_host(marks)
     rows = int(found[-2]) + 1
     return found[:rows], found[blocks + 1 : blocks + 1 + rows]
 

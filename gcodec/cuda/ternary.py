@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.dequantize import level_to_add
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks, word
+from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks, word
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.kernels.pack import check_length, pad_error
 from gcodec.kernels.ternary import (
@@ -65,20 +65,23 @@ def check(data: Any, n: int, pack: Pack) -> None:
         end = np.uint32(3 ** (n - (size - 1) * TRITS))
         grid, arguments = striding_blocks(size), (data, np.int64(size), end, wrong[2:])
         device.launch("ternary", "check_base3", grid, THREADS, *arguments)
-    padding, code, first, second = positions(device, wrong)
-    if padding is not None:
-        raise padding_error(padding, 2 * n)
-    if code is not None:
-        raise code_error()
-    if pack == "base3" and first is not None:
-        raise digits_error()
-    if pack == "base3" and second is not None:
-        raise pad_digits_error(size - 1)
-    # Of the last bytes the host's check tells the first that is wrong.
-    if first is not None and (second is None or first <= second):
-        raise code_error(first)
-    if second is not None:
-        raise pad_error(second)
+
+    def told(padding: int | None, code: int | None, first: int | None, second: int | None) -> None:
+        if padding is not None:
+            raise padding_error(padding, 2 * n)
+        if code is not None:
+            raise code_error()
+        if pack == "base3" and first is not None:
+            raise digits_error()
+        if pack == "base3" and second is not None:
+            raise pad_digits_error(size - 1)
+        # Of the last bytes the host's check tells the first that is wrong.
+        if first is not None and (second is None or first <= second):
+            raise code_error(first)
+        if second is not None:
+            raise pad_error(second)
+
+    reported(device, wrong, told)
 
 
 def _launch_code_11(data: Any, plain: int, wrong: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, positions, striding_blocks, word
+from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks, word
 from gcodec.cuda.pack import launch_check_padding, padding_error
 from gcodec.errors import Corrupt
 from gcodec.kernels.pack import FieldLayout
@@ -45,11 +45,14 @@ def check_codes_2bit(data: Any, n: int) -> None:
     launch_check_padding(data, 2 * n, "msb", wrong[:1])
     arguments = data, np.int64(data.size), wrong[1:]
     device.launch("threshold", "code_01_bits", striding_blocks(data.size), THREADS, *arguments)
-    padding, code = positions(device, wrong)
-    if padding is not None:
-        raise padding_error(padding, 2 * n)
-    if code is not None:
-        raise Corrupt("the code 01 stands for nothing")
+
+    def told(padding: int | None, code: int | None) -> None:
+        if padding is not None:
+            raise padding_error(padding, 2 * n)
+        if code is not None:
+            raise Corrupt("the code 01 stands for nothing")
+
+    reported(device, wrong, told)
 
 
 def _quantize(name: str, layout: FieldLayout, x: Any, residual: Any, *scalars: Any) -> Any:

@@ -11,6 +11,7 @@ from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import Device
 from gcodec.kernels.levels import Scale
+from gcodec.scalars import note
 
 _LEFT, _SILENT = 64, 4  # of a status
 
@@ -23,10 +24,13 @@ class PlacedUnits(NamedTuple):
     symbols : (n,) unsigned array
     positions : (n,) int64 array
         From 1 on, rising.
+    count : (1,) int64 array
+        How many there are of these.
     """
 
     symbols: Any
     positions: Any
+    count: Any
 
 
 def place(
@@ -55,21 +59,23 @@ def place_values(
 
 def _launch(name: str, units: PlacedUnits, out: Any, n: int, *args: Any) -> None:
     device = device_with(out)
-    count = units.symbols.size
+    room = units.symbols.size
     status = device.to_device(np.array([NO_ERROR]))
-    grid = striding_blocks(count)
+    grid = striding_blocks(room)
     symbols = units.symbols.view(np.uint8), np.int32(units.symbols.itemsize)
     device.launch(
-        *("unit_place", name, grid, THREADS, *symbols, units.positions, np.int64(count)),
-        *(*args, out, np.int64(n), status),
+        *("unit_place", name, grid, THREADS, *symbols, units.positions),
+        *(units.count, np.int64(room), *args, out, np.int64(n), status),
     )
     _check(device, status, n)
 
 
 def _check(device: Device, status: Any, n: int) -> None:
-    found = int(device.to_host(status)[0])
-    if found == NO_ERROR:
-        return
-    if found % _LEFT == _SILENT:
-        raise Corrupt("a value lies in a bucket whose norm is 0")
-    raise Corrupt(f"a gap passes the {n} elements of the tensor")
+    def told(found: np.ndarray) -> None:
+        if found[0] == NO_ERROR:
+            return
+        if found[0] % _LEFT == _SILENT:
+            raise Corrupt("a value lies in a bucket whose norm is 0")
+        raise Corrupt(f"a gap passes the {n} elements of the tensor")
+
+    note(device, status, told)

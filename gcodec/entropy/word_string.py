@@ -7,15 +7,17 @@ Of universal codes and of those that are tables alike; the words themselves are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
+from gcodec.scalars import Later, when_known
 from gcodec.seek import LOG2_BLOCK, SeekTable
 
 Take = Callable[[int, np.ndarray, np.ndarray], None]
@@ -65,18 +67,34 @@ class WordString(NamedTuple):
             if not bits_follow:
                 seek.must_cover(self.end - self.first)
             log2_block, offsets = seek.log2_block, seek.offsets
-        end = self.first + int(self._offsets(take, log2_block, offsets)[-1])
-        if end < self.end and not bits_follow:
-            raise Corrupt(f"the payload has {self.end - end} bits behind its last word")
-        return end
+        return _checked_end(self, self._offsets(take, log2_block, offsets), bits_follow)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all."""
-        return SeekTable.of(log2_block, self._offsets(ignore, log2_block, None))
+        return SeekTable.of(log2_block, host(self._offsets(ignore, log2_block, None)))
 
     def _offsets(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
         where = self.first, self.end, self.live, 1 << log2_block
         return dense_string.read(self.code, self.data, *where, offsets, take)
+
+
+def _checked_end(string: WordString, offsets: np.ndarray, bits_follow: bool) -> int:
+    """Return the bit behind a string, given where its blocks end; refuse what follows it."""
+    last: Any = offsets[-1:]
+    if (device := device_of(offsets)) is None:
+        last = last[0]
+    else:
+        last = Later(device, last)
+    if bits_follow:
+        return string.first + int(last)
+
+    def check(size: int) -> None:
+        if string.first + size < string.end:
+            left = string.end - string.first - size
+            raise Corrupt(f"the payload has {left} bits behind its last word")
+
+    when_known(last, check)
+    return string.end
 
 
 def ignore(at: int, *symbols: np.ndarray) -> None:

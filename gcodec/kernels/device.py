@@ -64,7 +64,12 @@ class Device(abc.ABC):
 
     def to_host(self, array: Any) -> np.ndarray:
         """Copy an array to the host, and with it what was noted; see `gcodec.scalars`."""
-        return scalars.fetch(self, array)[0]
+        known = scalars.known_of(self, array)
+        return scalars.fetch(self, array)[0] if known is None else known
+
+    @abc.abstractmethod
+    def address(self, array: Any) -> int:
+        """Return where a contiguous array lies."""
 
     @abc.abstractmethod
     def flat(self, array: Any) -> Any:
@@ -160,6 +165,10 @@ class CupyDevice(Device):
         if not 0 < nbytes <= _SMALL:
             return np.empty(nbytes, np.uint8)
         return np.frombuffer(self.cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def address(self, array: Any) -> int:
+        """Return where a contiguous array lies."""
+        return int(array.data.ptr)
 
     def flat(self, array: Any) -> Any:
         """Return an array as (n,), contiguous and aligned to 16 bytes."""

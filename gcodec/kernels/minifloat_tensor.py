@@ -12,15 +12,15 @@ from gcodec.minifloats import MiniFloat
 
 
 @twinned("minifloat")
-def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray | None:
-    """Return the codes of (n,) values, None if not all are finite; see `minifloat.quantize`."""
+def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
+    """Return the codes of (n,) values, and if all are finite; see `minifloat.quantize`."""
     out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
 
     def task(start: int, stop: int) -> bool:
         part = minifloat.part_of(out, start, stop, fmt)
         return minifloat.quantize(x[start:stop], scale, fmt, part)
 
-    return out if all(pool.run(task, x.size, BLOCK)) else None
+    return out, all(pool.run(task, x.size, BLOCK))
 
 
 @twinned("minifloat")

@@ -18,11 +18,12 @@ __device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
     return ((const u32*)symbols)[i];
 }
 
-// Symbols of `width` bytes, to n of as many.
+// Symbols of `width` bytes, `*count` of them, to n of as many.
 extern "C" __global__ void __launch_bounds__(256) place_units(
-    const u8* symbols, i32 width, const i64* positions, i64 count, u8* out, i64 n, i64* status
+    const u8* symbols, i32 width, const i64* positions, const i64* count, i64 room, u8* out, i64 n, i64* status
 ) {
-    for (i64 i = GCODEC_FIRST; i < count; i += GCODEC_STEP) {
+    i64 all = *count < room ? *count : room;
+    for (i64 i = GCODEC_FIRST; i < all; i += GCODEC_STEP) {
         i64 at = positions[i] - 1;
         if (!inside(at + 1, n, i, status)) continue;
         u32 symbol = symbol_at(symbols, width, i);
@@ -34,12 +35,13 @@ extern "C" __global__ void __launch_bounds__(256) place_units(
 
 // `norms` has one for each bucket of n elements.
 extern "C" __global__ void __launch_bounds__(256) place_values(
-    const u8* symbols, i32 width, const i64* positions, i64 count, const f32* norms, i64 bucket,
-    u32 s, f32* out, i64 n, i64* status
+    const u8* symbols, i32 width, const i64* positions, const i64* count, i64 room,
+    const f32* norms, i64 bucket, u32 s, f32* out, i64 n, i64* status
 ) {
     const u32* norm_bits = (const u32*)norms;
     u32* values = (u32*)out;
-    for (i64 i = GCODEC_FIRST; i < count; i += GCODEC_STEP) {
+    i64 all = *count < room ? *count : room;
+    for (i64 i = GCODEC_FIRST; i < all; i += GCODEC_STEP) {
         i64 at = positions[i] - 1;
         if (!inside(at + 1, n, i, status)) continue;
         f64 norm = widened(norm_bits[at / bucket]);

@@ -130,6 +130,9 @@ class ShimDevice(Device):
         self.fetched += 1
         return [array.array.copy() for array in arrays]
 
+    def address(self, array: ShimArray) -> int:
+        return int(array.array.ctypes.data)
+
     def flat(self, array: ShimArray) -> ShimArray:
         inner = array.array
         if inner.flags.c_contiguous and inner.ctypes.data % 16 == 0:

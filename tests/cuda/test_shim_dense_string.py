@@ -11,7 +11,7 @@ import gcodec
 from gcodec.cuda.scan import maxima_before, sums_before
 from gcodec.kernels import dense_string
 from gcodec.kernels.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
-from gcodec.kernels.device import Device
+from gcodec.kernels.device import Device, host
 from gcodec.kernels.level_codes import word_code
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.live import Live
@@ -48,7 +48,7 @@ def read(device, code, data, nbits, live, offsets, every=EVERY):
         parts.append((at, part))
 
     where = FIRST, nbits, live, every, offsets
-    found = dense_string.read(code, there, *where, take)
+    found = host(dense_string.read(code, there, *where, take))
     parts.sort(key=lambda pair: pair[0])
     got = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.uint8)
     return found, got

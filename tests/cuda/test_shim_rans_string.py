@@ -146,10 +146,3 @@ def test_classes(gpu: Device, n: int, lanes: int) -> None:
     assert np.array_equal(found.states, runs.states)
     with pytest.raises(gcodec.Truncated):
         rans_string.read(model, there[0], 24, nbits - 16, n, *how)
-
-
-def test_no_trellis(gpu: Device) -> None:
-    data = gpu.to_device(np.zeros(200, np.uint8))
-    tables = read_tables(np.full((128, 256), 16), 12)
-    with pytest.raises(TypeError, match="trellis=yes takes no arrays on a CUDA device"):
-        rans_string.index(tables, data, 0, 1600, 5, 18, lambda *_: data, 32, True)
