@@ -1,4 +1,4 @@
-"""Norms of buckets, as what levels are counted in: found, and read. They are kept on the host."""
+"""Norms of buckets, as what levels are counted in: found where values are, read on the host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from gcodec.errors import ParameterError, Truncated
 from gcodec.kernels import bucket_levels, levels
 from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
-from gcodec.kernels.live import Live
+from gcodec.kernels.live import Live, silent_buckets
 from gcodec.kernels.norms import Norm, norms, read_norms
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.reduce import all_finite, max_abs_bits
+from gcodec.kernels.scalar_rules import size_of
+from gcodec.scalars import when_known
 
 NORM_NBITS = 32
 
@@ -52,7 +54,7 @@ class Quantizer:
             scale = Scale(np.empty(buckets, np.float32), bucket, s)
             live = Live(n, bucket, np.empty(buckets, np.bool_))
             return cls(values, scale, live, seed, finds_norms=True)
-        scale = Scale(host(norms(values, bucket, norm)), bucket, s)
+        scale = Scale(norms(values, bucket, norm), bucket, s)
         _refuse_unfit(scale.norms, s, values)
         return cls(values, scale, live_of(scale, n), seed, finds_norms=False)
 
@@ -72,19 +74,23 @@ class Quantizer:
 
 def live_of(scale: Scale, n: int) -> Live:
     """Tell which of n elements have a word: those of buckets whose norm is not 0."""
-    return Live.of(n, scale.bucket, scale.norms == 0)
+    return Live.of(n, scale.bucket, silent_buckets(scale.norms))
 
 
 def _refuse_unfit(found: np.ndarray, s: int, values: np.ndarray) -> None:
     """Refuse norms by which levels would not be finite, given all values of the tensor."""
-    largest = found.max(initial=0)  # NaN, if there is one
-    with np.errstate(over="ignore"):
-        decoded = np.float32(s) * np.float32(float(largest) / s)
-    if np.isfinite(decoded):
-        return
-    if all_finite(values):
-        raise ParameterError("x: its norm must not pass float32")
-    raise nonfinite_error(values)
+
+    def check(largest: float) -> None:  # NaN, if there is one
+        with np.errstate(over="ignore"):
+            decoded = np.float32(s) * np.float32(float(largest) / s)
+        if np.isfinite(decoded):
+            return
+        if all_finite(values):
+            raise ParameterError("x: its norm must not pass float32")
+        raise nonfinite_error(values)
+
+    there = device_of(found) is not None
+    when_known(size_of(max_abs_bits(found)) if there else found.max(initial=0), check)
 
 
 def read_scale(data: np.ndarray, nbits: int, count: int, bucket: int, s: int) -> Scale:

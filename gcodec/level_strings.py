@@ -26,6 +26,7 @@ from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.live import Live, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.units import UnitCode
+from gcodec.scalars import mapped, wanted
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
@@ -87,14 +88,14 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     """
     plans: list[Plan] = []
     if code not in OF_BYTES:
-        found = level_codes.plan(symbols, s, live.words, form, code)
+        found = level_codes.plan(symbols, s, live, form, code)
         plans.append(Plan(found.form, found.code, found.scalars, None, found.nbits))
-    if form != "sparse" and s <= MOST_OF_BYTES and live.words:
-        kinds = [kind for kind in TABLED if code in (kind, "auto")]
-        if kinds:
-            counts = byte_counts(symbols)
-            counts[0] -= symbols.size - live.words
-        for kind in kinds:
+    kinds = [kind for kind in TABLED if code in (kind, "auto")]
+    if kinds and form != "sparse" and s <= MOST_OF_BYTES:
+        wanted(live.silent)
+        counts = byte_counts(symbols)
+        counts[0] -= symbols.size - live.words
+        for kind in kinds if live.words else []:
             table = Table.own(kind, counts, alphabet(s))
             plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
     if not plans:  # nothing to code, or nothing to choose
@@ -131,7 +132,17 @@ def write_dense(
     data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
     if plan.code == "packed":
         return data, nbits, None
-    return data, nbits, first_worthwhile(live.n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
+    return data, nbits, _table(live.n, nbits, offsets)
+
+
+def _table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
+    """Return the seek table of a string, if it is worth one."""
+
+    def made(nbits: int, *sums: np.ndarray) -> SeekTable | None:
+        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
+
+    found: SeekTable | None = mapped(made, nbits, *sums)
+    return found
 
 
 def write_classed(
@@ -150,7 +161,7 @@ def write_sparse(
     """Write the string of a sparse form; see `write_dense`."""
     code = level_codes.unit_code(plan.code, s, plan.scalars)
     data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-    return data, nbits, first_worthwhile(symbols.size, nbits, SeekTable.of(LOG2_BLOCK, *sums))
+    return data, nbits, _table(symbols.size, nbits, *sums)
 
 
 class DenseString(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.device import device_of, host
-from gcodec.scalars import Later, fetch
+from gcodec.scalars import Later, Leading, fetch
 from gcodec.seek import SeekTable
 
 
@@ -43,15 +43,27 @@ class Payload(NamedTuple):
 
         All are fetched together, with what was noted of them; see `gcodec.scalars`.
         """
-        later = {key: n for key, n in self.scalars.items() if type(n) is Later}
+        told = [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Later]
         data_too = data_too and device_of(self.data) is not None
-        arrays = [number.words for number in later.values()] + [self.data] * data_too
-        if not arrays:
+        if not told and not data_too:
             return self
-        found = fetch(device_of(self.data, *later.values()), *arrays)
-        told = {key: n.tell(words) for (key, n), words in zip(later.items(), found, strict=False)}
-        scalars = {**self.scalars, **told}
-        codec = self.codec.of_message(scalars) if told else self.codec
-        return self._replace(
-            codec=codec, scalars=scalars, data=found[-1] if data_too else self.data
-        )
+        words = {id(number.words): number.words for number in told}
+        found = fetch(device_of(self.data, *told), *words.values(), *[self._held()] * data_too)
+        known = dict(zip(words, found, strict=False))
+
+        def number(n: Any) -> Any:
+            return n.tell(known[id(n.words)]) if type(n) is Later else n
+
+        scalars = {key: number(n) for key, n in self.scalars.items()}
+        of_numbers = any(type(n) is Later for n in self.scalars.values())
+        codec = self.codec.of_message(scalars) if of_numbers else self.codec
+        nbits = number(self.nbits)
+        data = (found[-1] if data_too else self.data)[: -(-nbits // 8)]
+        return Payload(codec, scalars, data, nbits, number(self.seek))
+
+    def _held(self) -> Any:
+        """Return what the host fetches of the data."""
+        nbits: Any = self.nbits
+        if type(nbits) is not Later or nbits.bits is None:
+            return self.data
+        return Leading(self.data, *nbits.bits)

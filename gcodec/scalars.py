@@ -23,7 +23,7 @@ _T = TypeVar("_T", bound=tuple[Any, ...])
 class _Note(NamedTuple):
     device: Any
     array: Any
-    use: Callable[[np.ndarray], None]
+    use: Callable[[np.ndarray], Any]
 
 
 class _Copy(NamedTuple):
@@ -114,15 +114,22 @@ class Later:
         Where it is.
     words : array on the device
         Mostly (1,), of the number.
+    bits : tuple or None
+        Of how long a string is: a (1,) int64 array there, and how many bits there are besides.
     """
 
-    __slots__ = ("_number", "_value", "device", "words")
+    __slots__ = ("_number", "_value", "bits", "device", "words")
 
     def __init__(
-        self, device: Any, words: Any, number: Callable[[np.ndarray], Any] | None = None
+        self,
+        device: Any,
+        words: Any,
+        number: Callable[[np.ndarray], Any] | None = None,
+        bits: tuple[Any, int] | None = None,
     ) -> None:
         self.device = device
         self.words = words
+        self.bits = bits
         self._number = number or _first
         self._value: Any = None
 
@@ -171,6 +178,41 @@ def when_known(number: Any, use: Callable[[Any], None]) -> None:
         note(number.device, number.words, lambda words: use(number.tell(words)))
     else:
         use(number)
+
+
+def wanted(number: Any) -> None:
+    """Have a number fetched with what the call next waits for, if a device has yet to tell it."""
+    if type(number) is Later:
+        _call.notes.append(_Note(number.device, number.words, number.tell))
+
+
+def mapped(use: Callable[..., Any], *numbers: Any) -> Any:
+    """Return what is made of numbers: a `Later` where these are, all of the same words."""
+    later = [number for number in numbers if type(number) is Later]
+    if not later:
+        return use(*numbers)
+
+    def made(words: np.ndarray) -> Any:
+        return use(*(n.tell(words) if type(n) is Later else n for n in numbers))
+
+    return Later(later[0].device, later[0].words, made)
+
+
+class Leading(NamedTuple):
+    """The first bytes of an array on a device, as many as hold the bits that a word there tells.
+
+    Attributes
+    ----------
+    array : (n,) uint8 array
+        In whole words of four bytes. What is fetched is as long, but what is behind is not told.
+    nbits : (1,) int64 array
+    more : int
+        Bits that there are besides.
+    """
+
+    array: Any
+    nbits: Any
+    more: int
 
 
 def require(fits: Any, wrong: Callable[[], Exception]) -> None:

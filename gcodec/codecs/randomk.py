@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import shares, sparse_values
-from gcodec.arrays import Tensor, check_corrected, nonfinite_error
+from gcodec.arrays import Tensor, check_corrected, check_finite
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.values import values as values_in
@@ -132,8 +132,7 @@ class RandomK(Codec):
     # --- quantise
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
-        if not all_finite(values):
-            raise nonfinite_error(values)
+        check_finite(values)
         positions = draw(values.size, self._sent(values.size), seed, values)
         return self._rounded(scatter.take_to_host(values, positions), values.size, seed)
 

@@ -17,6 +17,8 @@ _RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RI
 _MAPPINGS = {"plain": 0, "zigzag": 1, "signed": 2}
 _LOOK = LOOKS[1]  # at 12 bits, for all codes: they take half of a block's shared memory
 NO_ERROR = 2**63 - 1  # a status
+_MANY = 1 << 9  # symbols, of which all words are looked at
+_ROOMY, _SMALL = 64, 1 << 20  # bits for a symbol, and bits: not much more than a tensor takes
 _LEFT = 64  # what a status is a multiple of, but for what is wrong
 
 
@@ -38,6 +40,18 @@ def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Any, Any]
     """Return what a reader sees in 12 bits: up to six symbols, and a single one."""
     runs, singles = read_runs(code, _LOOK), read_singles(code)
     return device.to_device(runs), device.to_device(singles)
+
+
+def most_nbits(code: PrefixCode | TableCode) -> int | None:
+    """Return the bits of the longest word; None where one may be missing, or there are many."""
+    if isinstance(code, TableCode) or code.top >= _MANY:
+        return None
+    return int(code.words(code.top + 1)[1].max())
+
+
+def has_room(nbits: int, n: int) -> bool:
+    """Whether a string of n symbols may get room for so many bits before its length is known."""
+    return nbits <= _ROOMY * n + _SMALL
 
 
 def raise_status(status: int, chained: bool) -> None:

@@ -7,15 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.codewords import NO_ERROR, raise_status, read_tables, rule_of, write_singles
+from gcodec.cuda.codewords import (
+    NO_ERROR,
+    has_room,
+    most_nbits,
+    raise_status,
+    read_tables,
+    rule_of,
+    write_singles,
+)
 from gcodec.cuda.grid import device_with
+from gcodec.cuda.live import silent_of
 from gcodec.cuda.scan import sums_before
 from gcodec.errors import ParameterError
 from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
-from gcodec.scalars import note
+from gcodec.scalars import Later, note
 
 _THREADS = 256
 TILE = 16 * _THREADS  # symbols that a block of threads writes
@@ -31,10 +40,11 @@ def write(
     every: int,
     lead: int,
     head: tuple[np.ndarray, int] | None = None,
-) -> tuple[Any, int, np.ndarray]:
+) -> tuple[Any, Any, Any]:
     """Write the string of a tensor, given the (n,) symbols of all elements.
 
-    `every` must be a multiple of 4096. The bytes stay on the device; the rest comes to the host.
+    `every` must be a multiple of 4096. The bytes stay on the device; so does the rest where
+    there is room for the longest string that there may be.
 
     Raises
     ------
@@ -55,19 +65,27 @@ def write(
     grid = tiles, _THREADS
     device.launch("prefix_write", "measure_words", *grid, *coded, lengths, sums[-1:])
     sums_before(device, lengths, sums[:-1])
-    found = device.to_host(sums)
-    if found[-1] != NO_ERROR:
-        raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
     front, first = head or (_NONE.view(np.uint8), 0)
     first += 8 * lead
-    nbits = first + int(found[-2])
-    out = device.zeros(-(-nbits // 32), np.uint32)
+    starts = Later(device, sums, lambda found: np.append(found[: -2 : every // TILE], found[-2]))
+    longest = most_nbits(code)
+    most = None if longest is None else first + n * longest
+    nbits: Any
+    if most is not None and has_room(most, n):
+        nbits = Later(device, sums, lambda found: first + int(found[-2]), (sums[-2:-1], first))
+    else:
+        found = device.to_host(sums)
+        if found[-1] != NO_ERROR:
+            raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
+        most = nbits = first + int(found[-2])
+        starts = starts.tell(found)
+    out = device.zeros(-(-most // 32), np.uint32)
     if front.size:
         out.view(np.uint8)[lead : lead + front.size] = device.to_device(front)
     where = sums[:-1], np.int64(first), out, np.int64(out.size)
     device.launch("prefix_write", "write_words", *grid, *coded, *where)
-    starts = np.append(found[: -2 : every // TILE], found[-2])
-    return out.view(np.uint8)[: -(-nbits // 8)], nbits, starts
+    data = out.view(np.uint8)
+    return data if type(nbits) is Later else data[: -(-most // 8)], nbits, starts
 
 
 def read(
@@ -112,4 +130,4 @@ def silence(device: Device, live: Live) -> tuple[Any, np.int64]:
     """Return which buckets are silent, and how large they are; 0 where none is."""
     if live.silent is None:
         return device.empty(0, np.uint8), np.int64(0)
-    return device.to_device(live.silent.view(np.uint8)), np.int64(live.bucket)
+    return silent_of(device, live), np.int64(live.bucket)

@@ -10,6 +10,24 @@ import numpy as np
 from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks
 from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live, silent_error
+from gcodec.scalars import Later
+
+
+def silent_buckets(norms: Any) -> Later:
+    """Tell which buckets have norms of 0."""
+    device, count = device_with(norms), norms.size
+    out = device.empty(count, np.uint8)
+    arguments = norms.view(np.uint32), np.int64(count), out
+    device.launch("live", "silent_buckets", striding_blocks(count), THREADS, *arguments)
+    return Later(device, out, lambda told: told.view(np.bool_))
+
+
+def silent_of(device: Device, live: Live) -> Any:
+    """Return which buckets are silent, as uint8 on the device."""
+    silent: Any = live.silent
+    if type(silent) is Later:
+        return silent.words
+    return device.to_device(silent.view(np.uint8))
 
 
 def gathered(symbols: Any, live: Live) -> Any:
@@ -37,7 +55,7 @@ def refuse_silent(symbols: Any, live: Live) -> None:
         return
     device, wrong = device_with(symbols), device_with(symbols).zeros(1, np.uint64)
     part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(live.n)
-    silent = device.to_device(live.silent.view(np.uint8)), np.int64(live.bucket)
+    silent = silent_of(device, live), np.int64(live.bucket)
     device.launch(
         "live", "refuse_silent", striding_blocks(symbols.nbytes), THREADS, *part, *silent, wrong
     )
@@ -51,7 +69,7 @@ def refuse_silent(symbols: Any, live: Live) -> None:
 
 def _buckets(device: Device, live: Live) -> tuple[Any, np.int64, Any]:
     """Return which buckets are silent, their size, and the words before each."""
-    silent = np.zeros(1, np.bool_) if live.silent is None else live.silent
+    silent = np.zeros(1, np.bool_) if live.silent is None else live.known_silent
     words = np.where(silent, 0, live.bucket)
     before = device.to_device(np.cumsum(words) - words)
     return device.to_device(silent.view(np.uint8)), np.int64(live.bucket), before

@@ -10,16 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.codewords import NO_ERROR, raise_status, rule_of, write_singles
+from gcodec.cuda.codewords import (
+    NO_ERROR,
+    has_room,
+    most_nbits,
+    raise_status,
+    rule_of,
+    write_singles,
+)
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import maxima_before, sums_before
 from gcodec.cuda.unit_place import PlacedUnits
+from gcodec.kernels.codewords import OMEGA
 from gcodec.kernels.device import Device
 from gcodec.kernels.prefix_table import least_nbits, read_singles, ready
 from gcodec.kernels.unit_read import GAP_WINDOW
 from gcodec.kernels.unit_table import NEAR
 from gcodec.kernels.units import UnitCode
-from gcodec.scalars import note
+from gcodec.scalars import Later, note
 
 _THREADS = 256
 _TILE = 16 * _THREADS  # symbols that a block of threads writes
@@ -28,10 +36,8 @@ _FEW = 1 << 14  # blocks that are read by few threads together, so that all proc
 Place = Callable[[PlacedUnits, np.ndarray, np.ndarray, int], int]
 
 
-def write(
-    code: UnitCode, symbols: Any, every: int, lead: int
-) -> tuple[Any, int, np.ndarray, np.ndarray]:
-    """Write the string of a tensor. The bytes stay on the device; the rest comes to the host."""
+def write(code: UnitCode, symbols: Any, every: int, lead: int) -> tuple[Any, Any, Any, Any]:
+    """Write the string of a tensor; see `gcodec.cuda.dense_string.write` for what stays there."""
     device = device_with(symbols)
     n = symbols.size
     tiles, most = -(-n // _TILE), -(-n // every)
@@ -57,15 +63,27 @@ def write(
     )
     for k, sums in enumerate((numbers, maxima, offsets)):
         marks[2 * most + k : 2 * most + k + 1] = sums[-1:]
-    found = device.to_host(marks)
-    count, last, size = (int(x) for x in found[2 * most :])
-    nbits = 8 * lead + size
-    out = device.zeros(-(-nbits // 32), np.uint32)
+
+    def blocks_of(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        count, last, size = (int(x) for x in found[2 * most :])
+        blocks = -(-count // every)
+        starts, positions = np.append(found[:blocks], size), found[most : most + blocks]
+        return starts, np.append(positions, max(last, 0))
+
+    starts: Any = Later(device, marks, lambda found: blocks_of(found)[0])
+    ends: Any = Later(device, marks, lambda found: blocks_of(found)[1])
+    longest = most_nbits(code.symbol) if code.gap.rule is OMEGA else None
+    # One unit behind another takes most for each element.
+    room = None if longest is None else 8 * lead + n * (1 + longest)
+    nbits: Any = Later(device, marks, lambda f: 8 * lead + int(f[-1]), (marks[-1:], 8 * lead))
+    if room is None or not has_room(room, n):
+        found = device.to_host(marks)
+        starts, ends, nbits = (later.tell(found) for later in (starts, ends, nbits))
+        room = nbits
+    out = device.zeros(-(-room // 32), np.uint32)
     launch("write", *unit, maxima, offsets, np.int64(8 * lead), out, np.int64(out.size))
-    blocks = -(-count // every)
-    starts, positions = np.append(found[:blocks], size), found[most : most + blocks]
-    ends = np.append(positions, max(last, 0))
-    return out.view(np.uint8)[: -(-nbits // 8)], nbits, starts, ends
+    data = out.view(np.uint8)
+    return data if type(nbits) is Later else data[: -(-room // 8)], nbits, starts, ends
 
 
 def read(

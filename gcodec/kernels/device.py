@@ -28,6 +28,7 @@ SOURCES = Path(__file__).parent  # of the kernels
 OPTIONS = ("--std=c++17", "--fmad=false", f"-I{SOURCES}")
 LEAST_ARCHITECTURE = 75  # compute capability times ten
 _SMALL = 1 << 20  # bytes, for which memory is pinned
+_MOST_BLOCKS = 1 << 10  # that write to memory of the host
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -60,7 +61,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Copy arrays to the host, and wait once for all that was launched."""
+        """Copy arrays, or `scalars.Leading`, to the host; wait once for all that was launched."""
 
     def to_host(self, array: Any) -> np.ndarray:
         """Copy an array to the host, and with it what was noted; see `gcodec.scalars`."""
@@ -152,18 +153,29 @@ class CupyDevice(Device):
         """Copy arrays to the host, on the current stream."""
         with self.cupy.cuda.Device(self.number):
             stream, found = self.cupy.cuda.get_current_stream(), []
-            given = [self.cupy.ascontiguousarray(array) for array in arrays]
-            for array in given:
-                found.append(self._room(array.nbytes).view(array.dtype).reshape(array.shape))
-                to = found[-1].ctypes.data
-                array.data.copy_to_host_async(to, array.nbytes, stream)
+            for given in arrays:
+                if isinstance(given, scalars.Leading):
+                    found.append(self._leading(given))
+                    continue
+                array = self.cupy.ascontiguousarray(given)
+                room = self._pinned if 0 < array.nbytes <= _SMALL else _pageable
+                found.append(room(array.nbytes).view(array.dtype).reshape(array.shape))
+                array.data.copy_to_host_async(found[-1].ctypes.data, array.nbytes, stream)
             stream.synchronize()
         return found
 
-    def _room(self, nbytes: int) -> np.ndarray:
-        """Make an array on the host; where it is small, such as no copy to it waits for."""
-        if not 0 < nbytes <= _SMALL:
-            return np.empty(nbytes, np.uint8)
+    def _leading(self, given: scalars.Leading) -> np.ndarray:
+        """Have a kernel write to memory of the host, which no other way is told how much."""
+        array, room = given.array, self._pinned(max(given.array.nbytes, 1))
+        source, words = array.view(np.uint32), array.nbytes // 4
+        target = np.uintp(room.ctypes.data)  # which is the same on the device
+        grid = min(-(-words // 256), _MOST_BLOCKS)
+        sizes = np.int64(words), given.nbits, np.int64(given.more)
+        self.launch("leading", "copy_leading", grid, 256, source, *sizes, target)
+        return room[: array.nbytes]
+
+    def _pinned(self, nbytes: int) -> np.ndarray:
+        """Make an array on the host to which a device copies while nobody waits."""
         return np.frombuffer(self.cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
     def address(self, array: Any) -> int:
@@ -204,6 +216,10 @@ class CupyDevice(Device):
                 ) from error
             self._modules[source] = module
         return self._modules[source]
+
+
+def _pageable(nbytes: int) -> np.ndarray:
+    return np.empty(nbytes, np.uint8)
 
 
 @functools.cache

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.tally import Tally, best_rice, tally
 from gcodec.kernels.units import UnitCode
+from gcodec.scalars import wanted
 
 MOST_RICE = 47
 _FARTHEST = 2**63 - 1  # gap
@@ -59,7 +61,7 @@ def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> UnitCode:
     return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
 
 
-def plan(symbols: np.ndarray, s: int, words: int, form: str, code: str) -> Plan:
+def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, by exact length; the first of equals.
 
     Parameters
@@ -67,8 +69,8 @@ def plan(symbols: np.ndarray, s: int, words: int, form: str, code: str) -> Plan:
     symbols : (n,) unsigned array
     s : int
         The largest level.
-    words : int
-        Elements that have a word in a dense form; all others are 0.
+    live : Live
+        Which elements have a word in a dense form; all others are 0.
     form, code : str
         Those to take; "auto" for any. The code packed is dense only.
     """
@@ -77,8 +79,9 @@ def plan(symbols: np.ndarray, s: int, words: int, form: str, code: str) -> Plan:
     pairs = [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
     if len(pairs) == 1 and code != "rice":  # nothing to choose
         return Plan(*pairs[0], {}, 0)
+    wanted(live.silent)
     counts = tally(symbols)
-    plans = [_plan(*pair, s, symbols, counts, symbols.size - words) for pair in pairs]
+    plans = [_plan(*pair, s, symbols, counts, symbols.size - live.words) for pair in pairs]
     return min(plans, key=lambda plan: plan.nbits)
 
 

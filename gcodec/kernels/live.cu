@@ -1,6 +1,11 @@
 // Symbols of elements that have a word: gathered from those of all, and spread among them.
 #include "report.cuh"
 
+extern "C" __global__ void __launch_bounds__(256)
+    silent_buckets(const u32* norms, i64 count, u8* out) {
+    for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) out[b] = (norms[b] & 0x7FFFFFFF) == 0;
+}
+
 // `silent` and `starts` have one for each bucket of n elements: whether it has no words, and how
 // many words there are before it.
 extern "C" __global__ void __launch_bounds__(256) gather_live(

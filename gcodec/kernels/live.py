@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import twinned
+from gcodec.scalars import Later
 
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
 _LESS = 1 << 17  # elements, where more than a byte is kept of each
@@ -24,7 +25,7 @@ class Live(NamedTuple):
         Elements of a bucket.
     silent : (ceil(n / bucket),) bool array, or None
         The buckets whose elements have none; None where all have one. May be filled by and by:
-        of those of a range, `part` looks at no others.
+        of those of a range, `part` looks at no others. Or a `Later`.
     """
 
     n: int
@@ -32,9 +33,10 @@ class Live(NamedTuple):
     silent: np.ndarray | None
 
     @classmethod
-    def of(cls, n: int, bucket: int, silent: np.ndarray) -> Live:
+    def of(cls, n: int, bucket: int, silent: Any) -> Live:
         """Tell it by the buckets that are silent."""
-        return cls(n, bucket, silent if silent.any() else None)
+        some = n > 0 if type(silent) is Later else silent.any()
+        return cls(n, bucket, silent if some else None)
 
     @classmethod
     def all(cls, n: int) -> Live:
@@ -42,12 +44,20 @@ class Live(NamedTuple):
         return cls(n, max(n, 1), None)
 
     @property
+    def known_silent(self) -> np.ndarray:
+        """Those buckets on the host, if there are any."""
+        silent: Any = self.silent
+        found: np.ndarray = silent.value if type(silent) is Later else silent
+        return found
+
+    @property
     def words(self) -> int:
         """How many elements have a word."""
         if self.silent is None:
             return self.n
-        silent = int(self.silent.sum()) * self.bucket
-        return self.n - silent + (-self.n % self.bucket if self.silent[-1] else 0)
+        known = self.known_silent
+        silent = int(known.sum()) * self.bucket
+        return self.n - silent + (-self.n % self.bucket if known[-1] else 0)
 
     def chunk(self, wide: bool) -> int:
         """Tell how many elements to take at a time; `wide` if more than a byte is kept of each."""
@@ -66,6 +76,13 @@ class Live(NamedTuple):
         mask = np.repeat(some, np.diff(np.maximum(edges, start)))
         counts = np.add.reduceat(mask, bounds - np.diff(bounds, prepend=0), dtype=np.int64)
         return np.cumsum(counts), mask
+
+
+@twinned("live")
+def silent_buckets(norms: np.ndarray) -> np.ndarray:
+    """Tell which buckets have norms of 0."""
+    found: np.ndarray = norms == 0
+    return found
 
 
 @twinned("live")

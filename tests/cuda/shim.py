@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gcodec import scalars
 from gcodec.kernels.device import SOURCES, Device
 
 Order = Literal["index", "reversed", "shuffled"]
@@ -128,7 +129,17 @@ class ShimDevice(Device):
 
     def fetch(self, arrays: Sequence[ShimArray]) -> list[np.ndarray]:
         self.fetched += 1
-        return [array.array.copy() for array in arrays]
+        found = []
+        for array in arrays:
+            if isinstance(array, scalars.Leading):
+                size = array.array.size
+                room = self.empty(size, np.uint8)
+                words = room.view(np.uint32)
+                given = array.array.view(np.uint32), np.int64(size // 4), array.nbits
+                self.launch("leading", "copy_leading", 3, 64, *given, np.int64(array.more), words)
+                array = room
+            found.append(array.array.copy())
+        return found
 
     def address(self, array: ShimArray) -> int:
         return int(array.array.ctypes.data)

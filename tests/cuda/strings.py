@@ -9,6 +9,7 @@ import numpy as np
 
 import gcodec
 from gcodec.kernels.levels import symbol_dtype
+from gcodec.scalars import Later
 
 
 def symbols(n: int, s: int, share: float = 1.0, spread: float = 2.0) -> np.ndarray:
@@ -42,3 +43,8 @@ def broken(data: np.ndarray, first: int, seed: int) -> np.ndarray:
     for at in random.integers(first // 8, data.size, 1 + seed % 3):
         wrong[at] ^= np.uint8(1 << random.integers(0, 8))
     return wrong
+
+
+def told(number: Any) -> Any:
+    """What a device tells of a number, if that is a `Later`."""
+    return number.value if isinstance(number, Later) else number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from samples import LARGE
-from strings import agree, broken, outcome, symbols
+from strings import agree, broken, outcome, symbols, told
 
 import gcodec
 from gcodec.cuda.scan import maxima_before, sums_before
@@ -29,11 +29,11 @@ def written(device, code, given, live):
     data, nbits, offsets = dense_string.write(code, given, *how)
     there = dense_string.write(code, device.to_device(given), *how)
     data[:4] = 0  # which are the caller's
-    found = device.to_host(there[0])
+    found = device.to_host(there[0])[: data.size]  # there may be room for more
     found[:4] = 0
-    assert there[1] == nbits
+    assert told(there[1]) == nbits
     assert np.array_equal(found, data)
-    assert np.array_equal(there[2], offsets)
+    assert np.array_equal(told(there[2]), offsets)
     return data, nbits, offsets
 
 

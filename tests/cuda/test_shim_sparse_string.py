@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from samples import LARGE, same
-from strings import agree, broken, outcome, symbols
+from strings import agree, broken, outcome, symbols, told
 
 import gcodec
 from gcodec.kernels import sparse_string, tally, unit_place
@@ -23,11 +23,11 @@ def written(device, code, given, every=4096):
     data, nbits, *table = sparse_string.write(code, given, every, 4)
     there = sparse_string.write(code, device.to_device(given), every, 4)
     data[:4] = 0  # which are the caller's
-    found = device.to_host(there[0])
+    found = device.to_host(there[0])[: data.size]  # there may be room for more
     found[:4] = 0
-    assert there[1] == nbits
+    assert told(there[1]) == nbits
     assert np.array_equal(found, data)
-    assert all(map(np.array_equal, there[2:], table))
+    assert all(map(np.array_equal, map(told, there[2:]), table))
     return data, nbits, tuple(table)
 
 
