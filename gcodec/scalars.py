@@ -115,7 +115,7 @@ class Later:
     words : array on the device
         Mostly (1,), of the number.
     bits : tuple or None
-        Of how long a string is: a (1,) int64 array there, and how many bits there are besides.
+        Of how long a string is, see `Leading`: what is counted, in how many bits, and more bits.
     """
 
     __slots__ = ("_number", "_value", "bits", "device", "words")
@@ -125,7 +125,7 @@ class Later:
         device: Any,
         words: Any,
         number: Callable[[np.ndarray], Any] | None = None,
-        bits: tuple[Any, int] | None = None,
+        bits: tuple[Any, int, int] | None = None,
     ) -> None:
         self.device = device
         self.words = words
@@ -199,19 +199,20 @@ def mapped(use: Callable[..., Any], *numbers: Any) -> Any:
 
 
 class Leading(NamedTuple):
-    """The first bytes of an array on a device, as many as hold the bits that a word there tells.
+    """The first bytes of an array on a device, as many as hold what a word there counts.
 
     Attributes
     ----------
     array : (n,) uint8 array
         In whole words of four bytes. What is fetched is as long, but what is behind is not told.
-    nbits : (1,) int64 array
-    more : int
-        Bits that there are besides.
+    count : (1,) int64 array
+    unit, more : int
+        Bits of each that is counted, and bits that there are besides.
     """
 
     array: Any
-    nbits: Any
+    count: Any
+    unit: int
     more: int
 
 

@@ -65,7 +65,7 @@ def write_shorter(
     if plan.nbits >= nbits:
         return None
     made = strings.write(plan, symbols, None, front)
-    return made if made[1] - before < nbits else None
+    return made if made[1] < before + nbits else None
 
 
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:

@@ -72,7 +72,7 @@ def write(
     most = None if longest is None else first + n * longest
     nbits: Any
     if most is not None and has_room(most, n):
-        nbits = Later(device, sums, lambda found: first + int(found[-2]), (sums[-2:-1], first))
+        nbits = Later(device, sums, lambda found: first + int(found[-2]), (sums[-2:-1], 1, first))
     else:
         found = device.to_host(sums)
         if found[-1] != NO_ERROR:

@@ -16,7 +16,7 @@ from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf, refuse_short
 from gcodec.kernels.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans_vector import LANES
-from gcodec.scalars import note
+from gcodec.scalars import Later, note
 
 _WARPS = 4  # that read runs together
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each block of symbols
@@ -31,8 +31,8 @@ def write(
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
     lanes: int = LANES,
-) -> tuple[Any, int, Runs]:
-    """Write the string of (n,) symbols. The bytes stay on the device, runs do not."""
+) -> tuple[Any, Later, Later]:
+    """Write the string of (n,) symbols, with room behind it. All stays on the device."""
     device = device_with(symbols)
     runs, blocks = Runs.empty(log2_run, n, lanes), -(-n >> LOG2_BLOCK)
     count, room = runs.states.shape[0], min(n, BLOCK) + 2 * lanes
@@ -52,18 +52,24 @@ def write(
         *(slots, np.int64(room), sizes, words, states.view(np.uint32)),
     )
     sums_before(device, sizes, sums)
-    found = device.to_host(told)
-    ends = lead.size + 2 * found[: blocks + 1]
-    out = device.empty(-(-int(ends[-1]) // 4), np.uint32).view(np.uint8)[: int(ends[-1])]
+    out = device.empty(-(-(lead.size + 2 * blocks * room) // 4), np.uint32).view(np.uint8)
     if lead.size:
         out[: lead.size] = device.to_device(lead)
     device.launch(
         *("rans_write", "move_blocks", (_MOST, blocks), _MOVERS, slots, np.int64(room)),
         *(sums, np.int64(lead.size), out, np.int64(out.size)),
     )
-    runs.states[:] = found[blocks + 1 + count :].view(np.uint32).reshape(-1, lanes)
-    runs.settle(found[blocks + 1 :][:count], ends - lead.size)
-    return out, 8 * out.size, runs
+
+    def found_runs(found: np.ndarray) -> Runs:
+        runs.states[:] = found[blocks + 1 + count :].view(np.uint32).reshape(-1, lanes)
+        runs.settle(found[blocks + 1 :][:count], 2 * found[: blocks + 1])
+        return runs
+
+    def nbits(found: np.ndarray) -> int:
+        return 8 * lead.size + 16 * int(found[blocks])
+
+    bits = sums[-1:], 16, 8 * lead.size
+    return out, Later(device, told, nbits, bits), Later(device, told, found_runs)
 
 
 def read(

@@ -75,7 +75,7 @@ def write(code: UnitCode, symbols: Any, every: int, lead: int) -> tuple[Any, Any
     longest = most_nbits(code.symbol) if code.gap.rule is OMEGA else None
     # One unit behind another takes most for each element.
     room = None if longest is None else 8 * lead + n * (1 + longest)
-    nbits: Any = Later(device, marks, lambda f: 8 * lead + int(f[-1]), (marks[-1:], 8 * lead))
+    nbits: Any = Later(device, marks, lambda f: 8 * lead + int(f[-1]), (marks[-1:], 1, 8 * lead))
     if room is None or not has_room(room, n):
         found = device.to_host(marks)
         starts, ends, nbits = (later.tell(found) for later in (starts, ends, nbits))

@@ -24,6 +24,7 @@ from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode
+from gcodec.scalars import mapped
 from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile
 from gcodec.seek_layout import LOG2_RANS
 
@@ -144,8 +145,18 @@ def write(
 
 
 def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:
-    """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one."""
-    return first_worthwhile(n, nbits, *(_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS)))
+    """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one.
+
+    Of runs that a device has yet to tell it is a `Later`.
+    """
+
+    def made(runs: Runs, nbits: int) -> SeekTable | None:
+        return first_worthwhile(
+            n, nbits, *(_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS))
+        )
+
+    found: SeekTable | None = mapped(made, runs, nbits)
+    return found
 
 
 def _every(runs: Runs, log2_block: int) -> SeekTable:

@@ -170,7 +170,7 @@ class CupyDevice(Device):
         source, words = array.view(np.uint32), array.nbytes // 4
         target = np.uintp(room.ctypes.data)  # which is the same on the device
         grid = min(-(-words // 256), _MOST_BLOCKS)
-        sizes = np.int64(words), given.nbits, np.int64(given.more)
+        sizes = np.int64(words), given.count, np.int64(given.unit), np.int64(given.more)
         self.launch("leading", "copy_leading", grid, 256, source, *sizes, target)
         return room[: array.nbytes]
 

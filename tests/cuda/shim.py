@@ -135,8 +135,9 @@ class ShimDevice(Device):
                 size = array.array.size
                 room = self.empty(size, np.uint8)
                 words = room.view(np.uint32)
-                given = array.array.view(np.uint32), np.int64(size // 4), array.nbits
-                self.launch("leading", "copy_leading", 3, 64, *given, np.int64(array.more), words)
+                given = array.array.view(np.uint32), np.int64(size // 4), array.count
+                units = np.int64(array.unit), np.int64(array.more)
+                self.launch("leading", "copy_leading", 3, 64, *given, *units, words)
                 array = room
             found.append(array.array.copy())
         return found

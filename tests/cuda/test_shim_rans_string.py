@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from samples import LARGE, same
-from strings import agree, broken, outcome
+from strings import agree, broken, outcome, told
 
 import gcodec
 from gcodec.entropy.rans import best_frequencies
@@ -28,9 +28,9 @@ def written(device, given, model, lead, log2_run) -> tuple[np.ndarray, int, Runs
     tables, front = write_tables(*model), np.arange(lead, dtype=np.uint8)
     data, nbits, runs = rans_string.write(tables, given, given.size, front, log2_run)
     where = given.size, front, log2_run
-    there = rans_string.write(tables, device.to_device(given), *where)
+    there = tuple(map(told, rans_string.write(tables, device.to_device(given), *where)))
     assert there[1] == nbits
-    assert same(device.to_host(there[0]), data)
+    assert same(device.to_host(there[0])[: data.size], data)
     assert np.array_equal(there[2].offsets, runs.offsets)
     assert np.array_equal(there[2].states, runs.states)
     return data, nbits, runs
@@ -127,9 +127,10 @@ def test_classes(gpu: Device, n: int, lanes: int) -> None:
     lead, log2_run = np.arange(3, dtype=np.uint8), 9 if lanes == 32 else 18
     tables, joined = write_tables(frequencies, 12), classes.astype(np.uint16) << 8 | given
     data, nbits, runs = rans_string.write(tables, joined, n, lead, log2_run, lanes)
-    there = rans_string.write(tables, gpu.to_device(joined), n, lead, log2_run, lanes)
+    made = rans_string.write(tables, gpu.to_device(joined), n, lead, log2_run, lanes)
+    there = tuple(map(told, made))
     assert there[1] == nbits
-    assert same(gpu.to_host(there[0]), data)
+    assert same(gpu.to_host(there[0])[: data.size], data)
     assert np.array_equal(there[2].offsets, runs.offsets)
     assert np.array_equal(there[2].states, runs.states)
 
