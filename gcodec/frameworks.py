@@ -17,6 +17,7 @@ from gcodec.kernels.foreign import adopted, on_stream
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_CUDA = 2  # of DLPack
 
 
 class Library:
@@ -173,6 +174,19 @@ class _Jax(Library):
                 f"{name} is on {', '.join(platforms)}: copy it to the host first, "
                 f"as in jax.device_get({name})"
             )
+
+    def on_device(self, x: Any) -> Any:
+        if len(x.sharding.device_set) > 1 or x.__dlpack_device__()[0] != _CUDA:
+            return None
+        narrow = x.dtype.itemsize == 2
+        return adopted(self.api.lax.bitcast_convert_type(x, np.int16) if narrow else x)
+
+    def of_device(self, array: Any, dtype: str) -> Any:
+        if array.dtype.itemsize == 2:
+            bits = self.api.numpy.from_dlpack(array.view(np.int16))
+            return self.api.lax.bitcast_convert_type(bits, dtype)
+        with self._x64() if dtype == "float64" else nullcontext():
+            return self.api.numpy.from_dlpack(array)
 
     def make(self, array: np.ndarray, like: Any) -> Any:
         wide = array.dtype == np.float64  # as `like` is: made where that was enabled

@@ -11,7 +11,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.gennorm import ENOUGH, Rule, sample, scale_of
 from gcodec.kernels import arithmetic, block_scales, minifloat, minifloat_tensor, pool
 from gcodec.kernels.block_scales import choose_factors, scales_of
-from gcodec.kernels.device import device_of, host
+from gcodec.kernels.device import device_of, host, hosted
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty, empty_beside
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
@@ -147,11 +147,11 @@ def scale_for(
     if not isinstance(scale, str):
         return scale
     # It is searched on the host, wherever the tensor is.
-    some, kept = host(sample(values)), None if residual is None else host(sample(residual))
-    if some.size < values.size and np.count_nonzero(some.view(np.int32)) < ENOUGH:
-        some, kept = host(values), None if residual is None else host(residual)
-    if kept is not None and decay is not None:
-        some = arithmetic.corrected(some, kept, decay)
+    both = (values,) if residual is None else (values, residual)
+    found = hosted(*map(sample, both))
+    if found[0].size < values.size and np.count_nonzero(found[0].view(np.int32)) < ENOUGH:
+        found = hosted(*both)
+    some = found[0] if decay is None else arithmetic.corrected(found[0], found[1], decay)
     return binary32(scale_of(some, fmt, cast(Rule, scale)))
 
 

@@ -27,8 +27,7 @@ SOURCES = Path(__file__).parent  # of the kernels
 # CuPy adds -ftz=true, which no kernel may depend on: they work on bits where it matters.
 OPTIONS = ("--std=c++17", "--fmad=false", f"-I{SOURCES}")
 LEAST_ARCHITECTURE = 75  # compute capability times ten
-_SMALL = 1 << 20  # bytes, for which memory is pinned
-_MOST_BLOCKS = 1 << 10  # that write to memory of the host
+_SMALL, _MOST_BLOCKS = 1 << 20, 1 << 10  # bytes that are pinned, and blocks that write to such
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -259,6 +258,12 @@ def host(array: Any) -> np.ndarray:
     return found
 
 
+def hosted(*arrays: Any) -> Sequence[np.ndarray]:
+    """Return arrays on the host, those of a device fetched at once."""
+    there = device_of(arrays[0])
+    return arrays if there is None else scalars.fetch(there, *arrays)
+
+
 def beside(array: Any, other: Any) -> Any:
     """Return an array where another lies: the very array, or a copy on that device or the host."""
     device = device_of(other)
@@ -275,7 +280,7 @@ def placed(array: np.ndarray, beside: Any) -> Any:
 
 @contextlib.contextmanager
 def use(device: Device) -> Iterator[Device]:
-    """Let arrays of `device` be known as on a device: how tests put another in CuPy's place."""
+    """Let arrays of `device` be known as such: how tests put another in CuPy's place."""
     _in_use.append(device)
     try:
         yield device

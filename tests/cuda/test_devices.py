@@ -345,3 +345,24 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
     assert decoded.dtype == x.dtype
     assert torch.equal(decoded, gcodec.decode(frame, like=x))
     assert used == [77, 77]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.asarray(gradient(60).clip(-9, 9)).reshape(6, 10).astype(dtype)
+    wanted, back = gcodec.encode(x, "sign"), gcodec.decode(gcodec.encode(x, "sign"), like=x)
+    monkeypatch.setattr(
+        ShimArray, "__dlpack__", lambda array, **_: array.array.__dlpack__(), raising=False
+    )
+    monkeypatch.setattr(ShimArray, "__dlpack_device__", lambda _: (1, 0), raising=False)
+    # As an array on CUDA would be: its memory is that of the host's.
+    monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(np.asarray(x)))
+    monkeypatch.setattr(type(x), "__dlpack_device__", lambda _: (2, 0))
+    assert gcodec.encode(x, "sign") == wanted
+    assert cupy.there.launched
+    decoded = gcodec.decode(wanted, like=x)
+    assert isinstance(decoded, jax.Array)
+    assert decoded.dtype == x.dtype
+    assert np.array_equal(np.asarray(decoded), np.asarray(back))
