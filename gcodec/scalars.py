@@ -182,7 +182,7 @@ def when_known(number: Any, use: Callable[[Any], None]) -> None:
 
 def wanted(number: Any) -> None:
     """Have a number fetched with what the call next waits for, if a device has yet to tell it."""
-    if type(number) is Later:
+    if type(number) is Later and _call.depth:
         _call.notes.append(_Note(number.device, number.words, number.tell))
 
 
