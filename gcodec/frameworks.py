@@ -176,7 +176,9 @@ class _Jax(Library):
             )
 
     def on_device(self, x: Any) -> Any:
-        if len(x.sharding.device_set) > 1 or x.__dlpack_device__()[0] != _CUDA:
+        if x.is_deleted() or len(x.sharding.device_set) > 1:
+            return None
+        if x.__dlpack_device__()[0] != _CUDA:
             return None
         narrow = x.dtype.itemsize == 2
         return adopted(self.api.lax.bitcast_convert_type(x, np.int16) if narrow else x)

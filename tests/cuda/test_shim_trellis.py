@@ -131,6 +131,14 @@ def test_frames(gpu: Device, spec: str) -> None:
     feedback_agrees(gpu, spec, [matrix(30, 50), matrix(30, 50)[::-1].copy()])
 
 
+@pytest.mark.parametrize("spec", ["ecsq:trellis=yes", "ecsq:rounding=stochastic"])
+def test_convolutions(gpu: Device, spec: str) -> None:
+    """Filters whose taps agree, which are transformed."""
+    random = np.random.default_rng(4)
+    x = random.standard_normal((40, 30, 1, 1)) + 0.3 * random.standard_normal((40, 30, 3, 3))
+    frames_agree(gpu, spec, x.astype(np.float32), seed=3)
+
+
 def test_what_has_no_symbol(gpu: Device) -> None:
     """Values that escape, and others that no model has."""
     x = matrix(40, 300)
