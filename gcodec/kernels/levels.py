@@ -208,13 +208,13 @@ def _factoring(up: bool) -> Any:
     """Make the helper that tells the factor by a norm, 0 if that is tiny: (norm, s) -> factor."""
 
     @inline
-    def factor_of(norm, s):
+    def scale_by(norm, s):
         wide, level = np.float64(norm), np.float64(s)
         if wide < TINY:
             return np.float32(0)
         return np.float32(level / wide if up else wide / level)
 
-    return factor_of
+    return scale_by
 
 
 def _spreading(up: bool) -> Any:
@@ -223,7 +223,7 @@ def _spreading(up: bool) -> Any:
     (numbers, norms, bucket, start, s, b) -> (up to where they hold, whether a norm is tiny, the
     bucket of `start`); b is a bucket that begins at `start` or before it, best the last.
     """
-    factor_of = _factoring(up)
+    scale_by = _factoring(up)
 
     @inline
     def spread(numbers, norms, bucket, start, s, b):
@@ -238,10 +238,10 @@ def _spreading(up: bool) -> Any:
             norm = norms[b]
             tiny |= 0 < norm < TINY
             if lane == 0 and stop == BLOCK:
-                numbers[:] = factor_of(norm, s)
+                numbers[:] = scale_by(norm, s)
                 held = end
             else:
-                factor = factor_of(norm, s)
+                factor = scale_by(norm, s)
                 for k in range(lane, stop):  # stop <= BLOCK
                     numbers[k] = factor
             lane = stop
@@ -293,7 +293,7 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     bits = 8 * kind.itemsize
     any_block, two_buckets = (dequantize_block(bits, store, how) for how in ("each", "two"))
     streaming = store == "stream"
-    factor_of, spread = _factoring(False), _spreading(False)
+    scale_by, spread = _factoring(False), _spreading(False)
 
     @kernel(
         f"in {dtype}[], in float32[], int64, int64, uint32, float32, out float32[], out float32[]",
@@ -303,7 +303,7 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
         # symbols.size == out.size, a multiple of BLOCK; for the rest see quantize_part
         i, b, last = np.int64(0), np.int64(0), norms.size - 1
         while i < out.size and bucket >= BLOCK:
-            factor, end = factor_of(norms[b], s), out.size
+            factor, end = scale_by(norms[b], s), out.size
             if b < last:  # lanes behind the last, which are cut off, have its factor
                 end = min((b + 1) * bucket - phase, out.size)
             while i + BLOCK <= end:
@@ -311,7 +311,7 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
                 i += BLOCK
             b = min(b + 1, last)
             if i < end:  # so that was not the last, and out.size is BLOCK or more from i
-                other = factor_of(norms[b], s)
+                other = scale_by(norms[b], s)
                 two_buckets(symbols, i, factor, other, end - i, scale, out, i)
                 i += BLOCK
         while i < out.size:
