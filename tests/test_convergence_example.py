@@ -90,13 +90,12 @@ def test_the_page_has_what_was_measured(kept: list[Outcome]) -> None:
 
 
 def test_feedback_is_near_dense_and_none_is_not(kept: list[Outcome]) -> None:
-    """Signs without feedback stay near on the digits, as the page says, and nowhere else."""
-    assert report.far(TASKS, kept) == [("lstm", "DGC")]
+    """But for two, as the page says: top-1 % by a hair, and DGC on the LSTM."""
+    assert report.far(TASKS, kept) == [("digits", "top-1 %"), ("lstm", "DGC")]
     for key, task in TASKS.items():
         found = report.by_method(kept, key)
         dense = report.mean(found["dense"])
         for name in ("top-1 %", "1-bit"):
             plain, fed = (report.mean(found[f"{name}{end}"]) for end in (", none", ""))
             assert report.worse(task, plain, dense) > report.worse(task, fed, dense)
-            near = (key, name) == ("digits", "1-bit")
-            assert (report.worse(task, plain, dense) > 1) != near
+            assert report.worse(task, plain, dense) > 1
