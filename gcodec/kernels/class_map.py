@@ -202,14 +202,16 @@ def _fill_classes(rows, columns, width, start, out):
             only = min(scale, _LAST)
             for j in range(here.size):
                 here[j] = only
-        elif scale >= _CENTRE:  # in bytes alone: up to 127 + 63
-            beside, up = columns[column : column + count], np.uint8(scale - _CENTRE)
-            for j in range(here.size):
-                here[j] = min(np.uint8(beside[j] + up), _LAST)
         else:
-            beside, down = columns[column : column + count], np.uint8(_CENTRE - scale)
+            beside = columns[column : column + count]
+            # In bytes alone: of these two one is 0, and no sum passes 127 + 63.
+            down, up = (
+                np.uint8(_CENTRE - min(scale, _CENTRE)),
+                np.uint8(max(scale, _CENTRE) - _CENTRE),
+            )
             for j in range(here.size):
-                here[j] = min(np.uint8(max(beside[j], down) - down), _LAST)
+                value = np.uint8(np.uint8(max(beside[j], down) - down) + up)
+                here[j] = min(value, _LAST)
         at += count
         row, column = row + 1, 0
 
