@@ -11,7 +11,7 @@ from gcodec.kernels import levels
 from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.level_blocks import quantize_block
-from gcodec.kernels.levels import TINY, Scale, symbol_dtype
+from gcodec.kernels.levels import TINY, Scale, factoring, symbol_dtype
 from gcodec.kernels.norms import Norm, norms
 from gcodec.kernels.philox import COUNTER_SPAN
 from gcodec.kernels.reduce import TILE, bucket_squares
@@ -56,6 +56,7 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
 def _quantizer(bucket: int) -> Kernel:
     squares = bucket_squares(bucket)
     two_blocks = quantize_block(8, 2, "same", ahead=bucket)
+    scale_by = factoring(up=True)
 
     @kernel(
         "in float32[], uint64, uint64, uint32, out float64[], out float32[], out uint8[]",
@@ -63,19 +64,16 @@ def _quantizer(bucket: int) -> Kernel:
     )
     def quantize_buckets(x, seed, first, s, square, norms, out):
         # x.size is a multiple of the bucket, and `first` one of _PAIR; x.size // bucket <=
-        # norms.size, x.size <= out.size; square.size == 1. Returned is
-        # whether some norm is tiny; its elements are 0.
+        # norms.size, x.size <= out.size; square.size == 1. Returned is whether some norm is tiny;
+        # its elements are 0.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
             squares(x, start, square, 0)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
-            factor = np.float32(0)
-            if norm >= TINY:
-                factor = np.float32(np.float64(s) / np.float64(norm))
-            elif norm > 0:
-                any_tiny = True
+            factor = scale_by(norm, s)
+            any_tiny |= 0 < norm < TINY
             for i in range(start, start + bucket, _PAIR):
                 here = first + np.uint64(i)
                 two_blocks(x, i, factor, s, seed, here, here >> COUNTER_SPAN, out, i)

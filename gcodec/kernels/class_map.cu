@@ -6,7 +6,6 @@ static const i32 CLASSES = 64, CENTRE = 64;
 static const u16 ESCAPE = 254;
 static const int THREADS = 256;
 static const i64 TILE = 4096;
-static const u32 NEAR = 16;  // symbols below it are counted in shared memory
 static const i64 SEGMENT = 4096;  // elements of a row that a warp adds up
 
 // The scales of elements in rows of `width`, those of columns only where `height` is not 0. There
@@ -91,24 +90,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // Of each `step`-th tile; counts: 256 for each class
     __shared__ u32 found[CLASSES * NEAR];
     Scales of = {rows, columns, height, width};
-    for (u32 k = threadIdx.x; k < CLASSES * NEAR; k += THREADS) found[k] = 0;
-    __syncthreads();
-    for (i64 tile = blockIdx.x; tile * step * TILE < n; tile += gridDim.x) {
-        i64 first = tile * step * TILE, stop = min(first + TILE, n);
-        for (i64 row = first; row < stop; row += THREADS) {  // the same for all threads
-            i64 i = row + threadIdx.x;
-            u32 place = NOT_COUNTED;
-            if (i < stop) {
-                u32 symbol = symbols[i], number = Place(of, i).number(of);
-                if (symbol < NEAR) place = number * NEAR + symbol;
-                else atomicAdd(&counts[number << 8 | symbol], (u64)1);
-            }
-            count_place(found, place, 0, 0);
-        }
-    }
-    __syncthreads();
-    for (u32 k = threadIdx.x; k < CLASSES * NEAR; k += THREADS)
-        if (found[k]) atomicAdd(&counts[k / NEAR << 8 | k % NEAR], (u64)found[k]);
+    count_by_model(
+        symbols, n, TILE, CLASSES, found, counts,
+        [&](i64 tile) { return tile * step * TILE; },
+        [&](i64 i) { return Place(of, i).number(of); }
+    );
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

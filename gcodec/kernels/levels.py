@@ -204,7 +204,7 @@ def _dequantize_part(
         out[whole:] = rest[: out.size - whole]
 
 
-def _factoring(up: bool) -> Any:
+def factoring(up: bool) -> Any:
     """Make the helper that tells the factor by a norm, 0 if that is tiny: (norm, s) -> factor."""
 
     @inline
@@ -223,7 +223,7 @@ def _spreading(up: bool) -> Any:
     (numbers, norms, bucket, start, s, b) -> (up to where they hold, whether a norm is tiny, the
     bucket of `start`); b is a bucket that begins at `start` or before it, best the last.
     """
-    scale_by = _factoring(up)
+    scale_by = factoring(up)
 
     @inline
     def spread(numbers, norms, bucket, start, s, b):
@@ -293,7 +293,7 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     bits = 8 * kind.itemsize
     any_block, two_buckets = (dequantize_block(bits, store, how) for how in ("each", "two"))
     streaming = store == "stream"
-    scale_by, spread = _factoring(False), _spreading(False)
+    scale_by, spread = factoring(False), _spreading(False)
 
     @kernel(
         f"in {dtype}[], in float32[], int64, int64, uint32, float32, out float32[], out float32[]",

@@ -6,7 +6,6 @@
 static const u32 MODELS = 128;
 static const int THREADS = 256;
 static const i64 TILE = 4096;  // of which a run has a whole number
-static const u32 NEAR = 16;    // symbols below it are counted in shared memory
 
 // Symbols and models as lanes take turns. A thread has a lane of a run.
 extern "C" __global__ void __launch_bounds__(64)
@@ -27,26 +26,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                  u64* __restrict__ counts) {
     // Of each `step`-th run; counts: 256 for each model
     __shared__ u32 found[MODELS * NEAR];
-    for (u32 k = threadIdx.x; k < MODELS * NEAR; k += THREADS) found[k] = 0;
-    __syncthreads();
     i64 tiles = RUN / TILE;
-    for (i64 tile = blockIdx.x; tile / tiles * step * RUN < n; tile += gridDim.x) {
-        i64 first = tile / tiles * step * RUN + tile % tiles * TILE;
-        i64 stop = first + TILE < n ? first + TILE : n;
-        for (i64 row = first; row < stop; row += THREADS) {  // the same for all threads
-            i64 i = row + threadIdx.x;
-            u32 place = NOT_COUNTED;
-            if (i < stop) {
-                u32 symbol = symbols[i], number = models[i] & (MODELS - 1);
-                if (symbol < NEAR) place = number * NEAR + symbol;
-                else atomicAdd(&counts[number << 8 | symbol], (u64)1);
-            }
-            count_place(found, place, 0, 0);
-        }
-    }
-    __syncthreads();
-    for (u32 k = threadIdx.x; k < MODELS * NEAR; k += THREADS)
-        if (found[k]) atomicAdd(&counts[k / NEAR << 8 | k % NEAR], (u64)found[k]);
+    count_by_model(
+        symbols, n, TILE, MODELS, found, counts,
+        [&](i64 tile) { return tile / tiles * step * RUN + tile % tiles * TILE; },
+        [&](i64 i) { return (u32)models[i] & (MODELS - 1); }
+    );
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
