@@ -423,7 +423,7 @@ def test_bombs(shape: tuple[int, ...], codec_id: int) -> None:
     frame = build(codec_id=codec_id, shape=shape, scalars=scalars, payload=b"", nbits=0)
     out = np.zeros(5, np.float32)
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         if math.prod(shape) < 2**60:
             refused(frame, LimitExceeded, "max_elements")
@@ -446,7 +446,7 @@ def test_bombs(shape: tuple[int, ...], codec_id: int) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1 << 20
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_payload_longer_than_the_frame() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 import random
-import time
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -45,17 +45,20 @@ def test_a_killed_command_leaves_whole_files(tmp_path: Path) -> None:
     assert count["old"] + count["new"] + count["nothing"] == 10
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_half_a_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(arguments: list[str], **options: object) -> int:
-        for part in (b"half", b"whole"):
-            Path(arguments[-1]).write_bytes(part)
-            time.sleep(0.01)
-        return 0
+def test_half_a_file_and_one_left_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hasty(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
+        target = Path(arguments[-1])
+        target.write_bytes(b"whole" if seconds is None else b"half")
+        if seconds is not None:
+            (target.parent / "part").write_bytes(b"")
 
-    monkeypatch.setattr(cuts, "command", hasty)
-    _, wrong = cuts.cuts(12, folder=tmp_path)
-    assert wrong
+    monkeypatch.setattr(cuts, "_child", hasty)
+    count, wrong = cuts.cuts(12, folder=tmp_path)
+    assert count["another"] == count["left"] == 12
+    assert sum("another file" in line for line in wrong) == 12
+    assert 0 < sum("part is left" in line for line in wrong) < 12  # SIGKILL may leave one
 
 
 def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
