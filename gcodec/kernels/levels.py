@@ -166,21 +166,17 @@ def dequantize(
     stream : bool
         Whether to write past the cache, from the first cache line of `out` on.
     """
-    if stream and (head := cover.to_cache_line(out, 1)):
-        dequantize(symbols[:head], scale, first, out[:head], add)
-        symbols, first, out = symbols[head:], first + head, out[head:]
-    store: Store = "add" if add is not None else "stream" if stream else "write"
     if scale.has_tiny(first, out.size):
         for begin in range(0, out.size, _TINY_PART):
             part = slice(begin, min(begin + _TINY_PART, out.size))
             here = scale.tiny(first, out.size, part)
             held, code = out[here], symbols[here]
-            _dequantize_part(symbols[part], scale, first + begin, out[part], add, store)
+            _dequantize_part(symbols[part], scale, first + begin, out[part], add, stream)
             size = (code >> 1) * (scale.of(first + here) / scale.s)
             value = np.where(code & 1, -size, size).astype(np.float32)
             out[here] = value if add is None else held + add * value
     else:
-        _dequantize_part(symbols, scale, first, out, add, store)
+        _dequantize_part(symbols, scale, first, out, add, stream)
 
 
 def _dequantize_part(
@@ -189,19 +185,14 @@ def _dequantize_part(
     first: int,
     out: np.ndarray,
     add: np.float32 | None,
-    store: Store,
+    stream: bool,
 ) -> None:
     """Do what `dequantize` does, but in buckets of tiny norms."""
+    store: Store = "add" if add is not None else "stream" if stream else "write"
     one = np.float32(1) if add is None else add
-    loop, numbers = _dequantizer(symbols.dtype, store), np.empty(BLOCK, np.float32)
-    whole = out.size - out.size % BLOCK
-    loop(symbols[:whole], *scale.part(first), one, numbers, out[:whole])
-    if whole < out.size:
-        last, rest = np.zeros(BLOCK, symbols.dtype), np.zeros(BLOCK, np.float32)
-        last[: out.size - whole], rest[: out.size - whole] = symbols[whole:], out[whole:]
-        loop = _dequantizer(symbols.dtype, "add" if store == "add" else "write")
-        loop(last, *scale.part(first + whole), one, numbers, rest)
-        out[whole:] = rest[: out.size - whole]
+    loop, head = _dequantizer(symbols.dtype, store), cover.to_cache_line(out, 1) if stream else 0
+    rest, numbers = np.empty(BLOCK, symbols.dtype), np.empty((2, BLOCK), np.float32)
+    loop(symbols, *scale.part(first), one, head, rest, *numbers, out)
 
 
 def factoring(up: bool) -> Any:
@@ -292,29 +283,48 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     dtype = kind.name
     bits = 8 * kind.itemsize
     any_block, two_buckets = (dequantize_block(bits, store, how) for how in ("each", "two"))
+    edge_block = dequantize_block(bits, "add" if store == "add" else "write", "each")
     streaming = store == "stream"
     scale_by, spread = factoring(False), _spreading(False)
 
     @kernel(
-        f"in {dtype}[], in float32[], int64, int64, uint32, float32, out float32[], out float32[]",
+        f"in {dtype}[], in float32[], int64, int64, uint32, float32, int64, out {dtype}[], "
+        "out float32[], out float32[], out float32[]",
         variant=f"{dtype} {store}",
     )
-    def dequantize_part(symbols, norms, phase, bucket, s, scale, numbers, out):
-        # symbols.size == out.size, a multiple of BLOCK; for the rest see quantize_part
-        i, b, last = np.int64(0), np.int64(0), norms.size - 1
-        while i < out.size and bucket >= BLOCK:
-            factor, end = scale_by(norms[b], s), out.size
+    def dequantize_part(symbols, norms, phase, bucket, s, scale, head, some, values, numbers, out):
+        # symbols.size == out.size; some, values and numbers have BLOCK elements; head is less, and
+        # at most out.size. Whole blocks lie between `head` and `tail`. For the rest see
+        # quantize_part.
+        if out.size == 0:
+            return
+        last = norms.size - 1
+        tail = out.size - (out.size - head) % BLOCK
+        for start, stop in ((0, head), (tail, out.size)):
+            if start < stop:
+                for k in range(stop - start):  # at most BLOCK
+                    some[k], values[k] = symbols[start + k], out[start + k]
+                b = min((start + phase) // bucket, last)
+                spread(numbers, norms, bucket, start + phase, s, b)
+                edge_block(some, 0, numbers, 0, scale, values, 0)
+                for k in range(stop - start):
+                    out[start + k] = values[k]
+        i, b = head, np.int64(0)
+        following = scale_by(norms[0], s)
+        while i < tail and bucket >= BLOCK:
+            factor, end = following, tail
             if b < last:  # lanes behind the last, which are cut off, have its factor
-                end = min((b + 1) * bucket - phase, out.size)
+                end = min((b + 1) * bucket - phase, tail)
+                b += 1
+            # Found before it is needed, as it takes a division.
+            following = scale_by(norms[b], s)
             while i + BLOCK <= end:
                 two_buckets(symbols, i, factor, factor, BLOCK, scale, out, i)
                 i += BLOCK
-            b = min(b + 1, last)
-            if i < end:  # so that was not the last, and out.size is BLOCK or more from i
-                other = scale_by(norms[b], s)
-                two_buckets(symbols, i, factor, other, end - i, scale, out, i)
+            if i < end:  # so that was not the last, and tail is BLOCK or more from i
+                two_buckets(symbols, i, factor, following, end - i, scale, out, i)
                 i += BLOCK
-        while i < out.size:
+        while i < tail:
             _, _, b = spread(numbers, norms, bucket, i + phase, s, b)
             any_block(symbols, i, numbers, 0, scale, out, i)
             i += BLOCK
