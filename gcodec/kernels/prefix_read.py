@@ -14,7 +14,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED
-from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, kernel
 from gcodec.kernels.look_ahead import (
     AT,
     ENTRIES,
@@ -25,22 +25,18 @@ from gcodec.kernels.look_ahead import (
     looking,
     state,
 )
+from gcodec.kernels.prefix_group import between_looks
 from gcodec.kernels.prefix_table import (
     DENSE_KINDS,
-    WIDE,
     WINDOW,
     Kind,
     PrefixCode,
     read_runs,
     read_singles,
-    reading,
 )
 from gcodec.kernels.table_code import LOOKS, TABLE, Look, TableCode
-from gcodec.kernels.words import load_word, peek, store_word, swapped
 
 BROKEN = -3  # a block does not end where the next begins
-
-_SINGLE = np.uint64(64 - WINDOW)
 
 
 def read_blocks(
@@ -110,40 +106,23 @@ def _codes() -> Iterator[tuple[Kind, Look]]:
 @factory(_codes)
 def _reader(kind: Kind, look: Look) -> Kernel:
     rule, mapping, shift = kind
-    read_symbol = reading(kind)
-    name = f"{rule.name} {mapping} {shift} {look.window} {look.most}"
-    look_one, look_all = (looking(count, look, {"out": 0}) for count in (1, ENTRIES))
-    margin, window = look.margin, np.uint64(64 - look.window)
-    bits_at, count_at = np.uint64(8 * look.most), np.uint64(8 * look.most + 8)  # of an entry
-
-    @subroutine(variant=name)
-    def read_one(data, at, end, singles, parameter, top, out, wide, i):
-        """Read the symbol at bit `at` to place i; return the next bit, or what is wrong."""
-        found = np.int64(singles[peek(data, at) >> _SINGLE])
-        if found and at + (found & 63) <= end:
-            out[i] = np.uint8(found >> 6)
-            return at + (found & 63)
-        symbol, after = read_symbol(data, at, end, parameter, top)
-        if after >= 0:
-            if symbol >= WIDE:  # so the code has such symbols
-                wide[i] = symbol
-            out[i] = np.uint8(min(symbol, np.uint64(WIDE)))
-        return after
+    look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
+    pass_words, read_rest = between_looks(kind, look)
 
     @kernel(
         "in uint8[], out int64[], in int64[], boolean, int64, "
         f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], "
         "out uint8[], out uint64[], out int64[]",
-        variant=name,
+        variant=f"{rule.name} {mapping} {shift} {look.window} {look.most}",
     )
     def read_words(
         data, starts, bounds, chained, end, runs, singles, parameter, top, kept, out, wide, status
     ):
-        count = bounds.size  # of the bounds, none passes out.size
+        # of the bounds, none passes out.size; status[0] is 0
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         step = ENTRIES if chained else 1
-        for first in range(0, count, step):
-            blocks = min(step, count - first)
+        for first in range(0, bounds.size, step):
+            blocks = min(step, bounds.size - first)
             for j in range(blocks):
                 kept[AT + j] = starts[first + j]
                 kept[PLACE + j] = bounds[first + j - 1] if first + j else 0
@@ -155,56 +134,19 @@ def _reader(kind: Kind, look: Look) -> Kernel:
             together = blocks == ENTRIES
             while together:
                 look_all(data, runs, kept, 0, 0, out)
-                for j in range(ENTRIES):
-                    i = kept[PLACE + j]
-                    if i > kept[LAST_PLACE + j] or kept[AT + j] > last_at:
-                        together = False
-                    elif together:  # one of them stands before a word that is not short
-                        at = read_one(
-                            data, kept[AT + j], end, singles, parameter, top, out, wide, i
-                        )
-                        if at < 0:
-                            status[0], status[1] = at, kept[AT + j]
-                            return
-                        kept[AT + j], kept[PLACE + j] = at, i + 1
+                together = pass_words(data, kept, end, singles, parameter, top, out, wide, status)
             for j in range(blocks):
-                look_one(data, runs, kept, j, 0, out)
-                at, i, stop = kept[AT + j], kept[PLACE + j], bounds[first + j]
-                while i < stop:
-                    if at <= last_at:
-                        word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
-                        entry = np.uint64(runs[word >> window])
-                        some = np.int64(entry >> count_at)
-                        if some and i + some <= stop:
-                            if i + 8 <= stop:
-                                store_word(out, i, entry)
-                            else:
-                                for k in range(some):
-                                    out[i + k] = np.uint8(entry >> np.uint64(8 * k))
-                            at += np.int64((entry >> bits_at) & np.uint64(255))
-                            i += some
-                            continue
-                        found = np.int64(singles[word >> _SINGLE])
-                        if found:
-                            out[i] = np.uint8(found >> 6)
-                            at += found & 63
-                            i += 1
-                            continue
-                    after = read_one(data, at, end, singles, parameter, top, out, wide, i)
-                    if after < 0:
-                        status[0], status[1] = after, at
-                        return
-                    at, i = after, i + 1
-                    if at <= last_at and i <= kept[LAST_PLACE + j]:
-                        kept[AT + j], kept[PLACE + j] = at, i
-                        look_one(data, runs, kept, j, 0, out)
-                        at, i = kept[AT + j], kept[PLACE + j]
-                kept[AT + j] = at
+                if status[0] == 0:
+                    stop = bounds[first + j]
+                    read_rest(
+                        data, kept, j, stop, end, runs, singles, parameter, top, out, wide, status
+                    )
+                if status[0] < 0:
+                    return
                 if not chained:
                     starts[first + 1] = kept[AT]
                 elif kept[AT + j] != starts[first + j + 1]:
                     status[0], status[1] = BROKEN, starts[first + j + 1]
                     return
-        status[0] = 0
 
     return read_words
