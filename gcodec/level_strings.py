@@ -17,14 +17,15 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import Take, WordString
-from gcodec.kernels import dense_string, level_codes, sparse_string
+from gcodec.kernels import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of
-from gcodec.kernels.levels import symbol_dtype
+from gcodec.kernels.levels import Scale, symbol_dtype
 from gcodec.kernels.live import Live, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
 from gcodec.scalars import mapped, wanted
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
@@ -268,6 +269,30 @@ class DenseString(NamedTuple):
         end = self.string.read(keep, seek, bits_follow=bits_follow)
         spread(symbols, self.live, taken)
         return end
+
+    def read_scaled(self, scale: Scale, seek: SeekTable | None, out: np.ndarray) -> bool:
+        """Read all and write the values to (n,) float32 `out`, where one loop does both.
+
+        Returns
+        -------
+        bool
+            Whether one does; if not, nothing is done.
+
+        Raises
+        ------
+        FormatError
+            What `out` holds is not defined then.
+        """
+        string = self.string
+        if seek is None or not isinstance(string, WordString):
+            return False
+        code = string.code
+        if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.live, out):
+            return False
+        seek.must_cover(string.end - string.first)
+        where = string.first, string.end, 1 << seek.log2_block, seek.offsets
+        scaled_read.read(code, string.data, *where, scale, out)
+        return True
 
     @property
     def _skips_silent(self) -> bool:

@@ -220,6 +220,8 @@ class QSGD(Codec):
             return values
         string = self._dense_string(payload, scale, n)
         values = empty_like_shape(n, payload.data) if out is None else out
+        if string.read_scaled(scale, payload.seek, values):
+            return values
         stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:

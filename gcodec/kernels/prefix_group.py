@@ -74,7 +74,7 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
                     kept[AT + j], kept[PLACE + j] = after, i + 1
         return together
 
-    @subroutine(variant=name)
+    @inline
     def read_rest(data, kept, j, stop, end, runs, singles, parameter, top, out, wide, status):
         look_one(data, runs, kept, j, 0, out)
         at, i = kept[AT + j], kept[PLACE + j]
@@ -102,7 +102,7 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
             after = read_one(data, at, end, singles, parameter, top, out, wide, i)
             if after < 0:
                 status[0], status[1] = after, at
-                return
+                break
             at, i = after, i + 1
             if at <= last_at and i <= last_place:
                 kept[AT + j], kept[PLACE + j] = at, i

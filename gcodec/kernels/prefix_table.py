@@ -275,10 +275,24 @@ def read_runs(code: PrefixCode | TableCode, look: Look | None = None) -> np.ndar
     (2**window,) uint64 or uint32 array
         A byte for each symbol, the first lowest, in six or two; their bits; how many they are.
     """
-    look = look or code.look
+    return runs_of(read_singles(code), look or code.look)
+
+
+def runs_of(singles: np.ndarray, look: Look) -> np.ndarray:
+    """Join the symbols of a table of `read_singles`, of WINDOW bits; see `read_runs`."""
     table = np.zeros(1 << look.window, f"u{look.nbytes}")
-    _filling(look)(read_singles(code), table)
+    _filling(look)(singles, table)
     return table
+
+
+@functools.lru_cache(maxsize=256)
+def read_levels(code: PrefixCode) -> tuple[np.ndarray, np.ndarray]:
+    """Make the tables `read_runs` and `read_singles` of levels: int8 in place of each symbol."""
+    singles = read_singles(code)
+    symbols = (singles >> 6).astype(np.int64)
+    levels = np.where(symbols & 1, -(symbols >> 1), symbols >> 1).astype(np.uint8)
+    singles = levels.astype(np.uint32) << 6 | singles & 63
+    return runs_of(singles, code.look), singles
 
 
 @factory(lambda: ((look,) for look in LOOKS))
