@@ -230,10 +230,16 @@ class Feedback:
             view.flags.writeable = False
         return view
 
-    def memory(self, name: str) -> Memory:
-        """Return a copy of what is kept of a tensor, for `restore`."""
-        residual = self._residuals.get(name)
-        kept = None if residual is None else residual.copy()
+    def memory(self, name: str, room: Memory | None = None) -> Memory:
+        """Return a copy of what is kept of a tensor, for `restore`.
+
+        It may take the place of `room`, one of that tensor that is no longer needed.
+        """
+        residual, kept = self._residuals.get(name), None if room is None else room.residual
+        if residual is None or kept is None or kept.shape != residual.shape:
+            kept = None if residual is None else residual.copy()
+        else:
+            kept[...] = beside(residual, kept)
         return Memory(kept, self._steps.get(name, 0), self._priors.get(name))
 
     def restore(self, name: str, memory: Memory) -> None:

@@ -15,7 +15,7 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.device import device_of, no_twin
-from gcodec.kernels.reduce import newly_infinite
+from gcodec.kernels.reduce import max_abs_bits_corrected, newly_infinite
 from gcodec.params import Parameters
 from gcodec.payload import Payload
 from gcodec.scalars import when_known
@@ -33,9 +33,9 @@ class Hooks(Parameters):
     id: ClassVar[int]
     name: ClassVar[str]
     # Whether `_quantize` itself refuses NaN and Inf, so that no one else has to read the values
-    # for it; and whether it takes all others, whose x̂ is finite as float32.
+    # for it; and up to which magnitude it takes all tensors, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
-    takes_all_finite: ClassVar[bool] = True
+    takes_up_to: ClassVar[float] = math.inf
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
     uses_prior: ClassVar[bool] = False
     # Whether its kernels have twins, for arrays on a CUDA device; and whether symbols and payload
@@ -164,10 +164,8 @@ class Hooks(Parameters):
     ) -> Symbols:
         # u − x̂ is u + (−1)·x̂, bit for bit.
         minus = np.float32(-1)
-        sure = self.refuses_nonfinite and self.takes_all_finite
-        if sure and tensor.dtype in ("float32", "float64"):
-            # Nothing can fail once u is finite, so the residual itself can hold u.
-            check_corrected(tensor.values, residual, decay)
+        if self._is_sure_to_take(tensor, residual, decay):
+            # Nothing can fail, so the residual itself can hold u.
             arithmetic.correct(tensor.values, residual, decay)
             symbols = self._quantize(residual, seed, prior)
             self._dequantize_add(symbols, tensor.dtype, minus, residual)
@@ -183,6 +181,21 @@ class Hooks(Parameters):
         when_known(newly_infinite(values, tensor.values, residual, decay), check)
         residual[:] = values
         return symbols
+
+    def _is_sure_to_take(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> bool:
+        """Whether u can be quantised, whatever it is; raise `ParameterError` if it is not finite.
+
+        False where that is not looked for.
+        """
+        if not self.refuses_nonfinite or tensor.dtype not in ("float32", "float64"):
+            return False
+        if self.takes_up_to == math.inf:
+            check_corrected(tensor.values, residual, decay)
+            return True
+        if not self.takes_up_to or device_of(residual) is not None:  # which would have to wait
+            return False
+        top = np.uint32(max_abs_bits_corrected(tensor.values, residual, decay))
+        return bool(top.view(np.float32) <= self.takes_up_to)
 
     def _dequantize_add(
         self, symbols: Symbols, dtype: str, scale: np.float32, out: np.ndarray

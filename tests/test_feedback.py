@@ -457,8 +457,9 @@ def test_l1_norms() -> None:
 def test_a_step_that_is_undone_leaves_no_trace(spec: str) -> None:
     random = np.random.default_rng(5)
     undone, plain = (gcodec.Feedback(spec, seed=3) for _ in range(2))
-    for _ in range(3):
-        memory = undone.memory("w")
+    memory = None
+    for step in range(4):
+        memory = undone.memory("w", memory if step != 2 else None)
         undone.compress("w", random.standard_normal((6, 4)).astype(np.float32))
         undone.restore("w", memory)
         gradient = random.standard_normal((6, 4)).astype(np.float32)

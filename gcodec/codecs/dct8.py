@@ -94,7 +94,7 @@ class DCT8(Codec):
     """
 
     refuses_nonfinite = True
-    takes_all_finite = False  # coefficients may pass float32
+    takes_up_to = 0.0  # coefficients may pass float32
     uses_shape = True
     has_twins = True
     symbols_on_host = True

@@ -98,7 +98,7 @@ class ECSQ(Codec):
 
     refuses_nonfinite = True
     has_twins = True
-    takes_all_finite = False  # a point may pass float32
+    takes_up_to = 0.0  # a point may pass float32
     uses_shape = True
     uses_prior = True
 

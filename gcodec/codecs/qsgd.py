@@ -99,7 +99,7 @@ class QSGD(Codec):
     refuses_nonfinite = True
     has_twins = True
     uses_shape = True
-    takes_all_finite = False  # a norm may pass float32
+    takes_up_to = 2.0**64  # beyond, a norm may pass float32
 
     s: int = param(Integer(1, 2**24), 15, "level of the norm")
     form: str = param(

@@ -22,6 +22,7 @@ Sources: Konečný et al., "Federated Learning: Strategies for Improving Communi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -101,9 +102,9 @@ class RandomK(Codec):
         return (_SEED,)
 
     @property
-    def takes_all_finite(self) -> bool:  # type: ignore[override]
-        """False where n/k times a value may pass float32."""
-        return self.unbiased_ == "no"
+    def takes_up_to(self) -> float:  # type: ignore[override]
+        """Infinite but where n/k times a value may pass float32."""
+        return math.inf if self.unbiased_ == "no" else 0.0
 
     @property
     def unbiased(self) -> bool:

@@ -31,6 +31,7 @@ from gcodec.seeds import derive_seed
 # A tensor of zeros, as of a parameter that took no part; a frame of its codec; a raw frame, which
 # shows loss scalers the NaN or Inf that it holds.
 _NOTHING, _CODED, _PLAIN = range(3)
+_SOME = 1024  # elements
 _DENSE = Raw()
 _TRUSTED = Limits(1 << 62, 1 << 62)  # shapes are compared with those of the bucket
 
@@ -70,6 +71,7 @@ class BucketCoder:
         self.feedback = feedback
         self._seed, self._rank = seed, rank
         self._before: dict[str, Memory] = {}  # of what the message under way changed
+        self._spare: dict[str, Memory] = {}  # of the steps before: fresh memory takes time
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
@@ -128,17 +130,17 @@ class BucketCoder:
             part.values[...] = total[at : at + size].reshape(part.values.shape)
             at += size
         self._restore(given_up)
-        self._before = {}
+        self._forget()
 
     def give_up(self) -> None:
         """Undo what `encode` changed: its message reached no one."""
         self._restore(self._before)
-        self._before = {}
+        self._forget()
 
     def _encode_one(
         self, name: str, values: np.ndarray, codec: Codec, step: int
     ) -> tuple[int, bytes]:
-        if not max_abs_bits(flattened(values)):
+        if _all_zero(flattened(values)):
             return _NOTHING, b""
         try:
             return _CODED, self._code(name, values, codec, step)
@@ -152,7 +154,7 @@ class BucketCoder:
             seed = derive_seed(self._seed, name=name, step=step, rank=self._rank)
             frame: bytes = encode(values, codec, seed=seed, name=name)
             return frame
-        self._before[name] = self.feedback.memory(name)
+        self._before[name] = self.feedback.memory(name, self._spare.pop(name, None))
         return self.feedback.compress(name, values)
 
     def _is_finite(self, name: str, values: np.ndarray) -> bool:
@@ -166,10 +168,19 @@ class BucketCoder:
         residual = beside(known.residual, flat).reshape(-1)
         return all_finite_corrected(flat, residual, np.float32(self.feedback.decay))
 
+    def _forget(self) -> None:
+        self._spare |= self._before
+        self._before = {}
+
     def _restore(self, names: set[str] | dict[str, Memory]) -> None:
         for name in names:
             if self.feedback is not None and name in self._before:
                 self.feedback.restore(name, self._before[name])
+
+
+def _all_zero(flat: np.ndarray) -> bool:
+    """Whether a (n,) float32 array has no other values; the first of most have some."""
+    return not max_abs_bits(flat[:_SOME]) and not max_abs_bits(flat)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
