@@ -87,6 +87,41 @@ def test_an_error_in_a_segment_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
         pool.run(task, 1 << 21)
 
 
+@pytest.mark.parametrize("threads", ["2", "3"])
+def test_the_error_of_the_first_segment_is_raised(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a later one fails before; and no segment is begun after that."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    begun, failed = [], threading.Event()
+
+    def task(start: int, stop: int) -> None:
+        begun.append(start)
+        if start == 0:
+            failed.wait()
+            raise KeyError(start)
+        if start == pool.SEGMENT:
+            failed.set()
+            raise ValueError(start)
+        failed.wait()
+
+    with pytest.raises(KeyError, match="0"):
+        pool.run(task, 8 * pool.SEGMENT)
+    assert len(begun) <= int(threads)
+
+
+def test_results_are_in_order_and_calls_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+
+    def outer(start: int, stop: int) -> list[tuple[int, int]]:
+        return pool.run(lambda a, b: (start + a, start + b), 4 * pool.SEGMENT)
+
+    found = pool.run(outer, 6 * pool.SEGMENT)
+    firsts = [inner[0][0] for inner in found]
+    assert firsts == sorted(firsts) and firsts[0] == 0
+    assert all(inner == sorted(inner) for inner in found)
+
+
 def test_segments_cover_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads in ("1", "3"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)

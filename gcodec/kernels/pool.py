@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Generic, TypeVar
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.device import device_of
 
 SEGMENT = 1 << 19  # elements
+_EACH = 4  # segments of each thread at least, as others may be slower; else as few as can be
 _THRESHOLD = 1 << 20  # elements from which threads pay for their start
 
 _T = TypeVar("_T")
@@ -32,17 +34,60 @@ def thread_count() -> int:
 def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Any = None) -> list[_T]:
     """Call ``task(start, stop)`` for segments that cover ``range(n)``, and wait for all of them.
 
-    Segments start at multiples of `SEGMENT`, or of its largest part that is a multiple of `unit`
-    elements. With one thread, or below about a million elements, there is one call in the calling
-    thread; as where tasks work on `beside`, an array on a device, which has threads enough.
-    Returned is what the calls returned, in the order of the segments.
+    Segments start at multiples of `SEGMENT`, or of what is not more and a multiple of `unit`
+    elements; there are as many as keep all threads busy. With one thread, or below about a million
+    elements, there is one call in the calling thread; as where tasks work on `beside`, an array on
+    a device, which has threads enough. Returned is what the calls returned, in the order of the
+    segments.
     """
     if n < _THRESHOLD or thread_count() == 1 or device_of(beside) is not None:
         return [task(0, n)]
-    length = max(SEGMENT // unit, 1) * unit
-    starts = range(0, n, length)
-    # list() waits, and raises what a task raised.
-    return list(_executor().map(lambda start: task(start, min(start + length, n)), starts))
+    segments = -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
+    length = max(segments // unit, 1) * unit
+    return _Segments(task, n, length).run()
+
+
+class _Segments(Generic[_T]):
+    """Segments of one call, which the calling thread and those of the pool take in turn.
+
+    After an error no more are taken. All before one that fails were, so it does not depend on the
+    threads which is the first that does.
+    """
+
+    def __init__(self, task: Callable[[int, int], _T], n: int, length: int) -> None:
+        self._task, self._n, self._length = task, n, length
+        self._left = deque(range(0, n, length))
+        self._found: dict[int, _T] = {}
+        self._failed: dict[int, BaseException] = {}
+
+    def run(self) -> list[_T]:
+        """Do all; return what the task returned, in order, or raise the first error."""
+        helpers = min(thread_count(), len(self._left)) - 1
+        others = [_executor().submit(self._work) for _ in range(helpers)]
+        try:
+            self._work()
+        except BaseException as error:  # an interrupt, between two tasks
+            self._failed[-1] = error
+        wait([other for other in others if not other.cancel()])
+        if self._failed:
+            first = self._failed[min(self._failed)]
+            self._failed.clear()
+            try:
+                raise first
+            finally:
+                del first  # it refers to this frame, which would keep all that its callers hold
+        return [self._found[start] for start in sorted(self._found)]
+
+    def _work(self) -> None:
+        while self._left and not self._failed:
+            try:
+                start = self._left.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                self._found[start] = self._task(start, min(start + self._length, self._n))
+            except BaseException as error:
+                self._failed[start] = error
 
 
 def _executor() -> ThreadPoolExecutor:

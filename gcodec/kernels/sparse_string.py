@@ -15,7 +15,7 @@ from gcodec.kernels.unit_read import read_unit_blocks
 from gcodec.kernels.unit_write import write_units
 from gcodec.kernels.units import UnitCode, Units, count_units
 
-_CHUNK = 1 << 18  # elements that are written at a time
+_CHUNK = 1 << 20  # elements that are written at a time
 _READ = 1 << 16  # units that are read at a time
 Place = Callable[[Units, np.ndarray, np.ndarray, int], int]
 
