@@ -23,6 +23,7 @@ from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels import signs
 from gcodec.kernels.device import beside, device_of, host
+from gcodec.kernels.memory import clear
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
@@ -344,5 +345,5 @@ def _l1_norm(values: np.ndarray) -> float:
 
 def _flat_zeros(size: int, like: Any = None) -> np.ndarray:
     array = empty_like_shape(size, like)
-    array[:] = 0
+    clear(array)
     return array

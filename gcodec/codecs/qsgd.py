@@ -43,7 +43,7 @@ from gcodec.kernels.dense_string import SymbolsOf, widened
 from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import Live, gathered, refuse_silent
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import clear, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
@@ -214,7 +214,7 @@ class QSGD(Codec):
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
             values = empty_like_shape(n, payload.data) if out is None else out
-            values[:] = 0
+            clear(values)
             place_scaled = partial(place_values, scale=scale, out=values)
             self._sparse_string(payload, scale).read(place_scaled, payload.seek)
             return values
@@ -276,7 +276,7 @@ class QSGD(Codec):
         scale, dtype = self._read_scale(payload, n), levels.symbol_dtype(self.s)
         if self.form == "sparse":
             out = empty_beside(n, dtype, payload.data)
-            out[:] = 0
+            clear(out)
             self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
             refuse_silent(out, live_of(scale, n))
             return QSGDSymbols(scale.norms, out, self._shape_of(n))

@@ -4,7 +4,7 @@
 #include "codewords.cuh"
 
 static const int WINDOW = 12;
-static const int GAP_WINDOW = 14;
+static const int GAP_WINDOW = 16;
 static const i64 LEFT = 64;  // a status is 64 times the bit, plus 1, 2 or 3 for what is wrong
 static const i64 FARTHEST = 0x4000000000000000ll;  // position
 

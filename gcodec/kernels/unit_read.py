@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.jit import Kernel, factory, kernel, subroutine
+from gcodec.kernels.jit import Kernel, factory, inline, kernel
 from gcodec.kernels.look_ahead import (
     AT,
     LAST_AT,
@@ -21,8 +21,9 @@ from gcodec.kernels.unit_table import NEAR, read_units
 from gcodec.kernels.units import FAR, UnitCode, Units, name_of
 from gcodec.kernels.words import load_word, peek, store_word, swapped
 
+_TURNS = 8  # units of each block that are read one by one before short ones are looked for
 _TOGETHER = 4  # blocks that are read at once; with more, one of them too often has a long word
-GAP_WINDOW = 14  # bits that a reader looks up for a gap
+GAP_WINDOW = 16  # bits that a reader looks up for a gap
 _UNITS = Look(WINDOW, 3)
 _MARGIN = (
     _UNITS.most * _UNITS.times + 8
@@ -87,7 +88,7 @@ _look_one, _look_all = (
 def _reader(kind: tuple[Kind, Kind]) -> Kernel:
     read_gap, read_symbol = reading(kind[0]), reading(kind[1])
 
-    @subroutine(variant=name_of(kind))
+    @inline
     def read_unit(data, at, end, gap_singles, singles, p_gap, p, top, gaps, symbols, far, wide, i):
         """Read the unit at bit `at` to place i; return the next bit, or what is wrong."""
         found = np.int64(gap_singles[peek(data, at) >> _GAP_LOOK])
@@ -153,11 +154,24 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
             together = some == _TOGETHER
             while together:
                 _look_all(data, runs, kept, 0, 0, symbols, gaps)
-                for j in range(_TOGETHER):
+                # One of them stands before a unit that is not short; where few are, more follow.
+                for turn in range(_TURNS * _TOGETHER):
+                    j = turn % _TOGETHER
                     at, i = kept[AT + j], kept[PLACE + j]
                     if i > kept[LAST_PLACE + j] or at > kept[LAST_AT + j]:
                         together = False
-                    elif together:  # one of them stands before a unit that is not short
+                        break
+                    # So the two words that are in tables, of 28 bits at most, are in the block.
+                    word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
+                    near = np.int64(gap_singles[word >> _GAP_LOOK])
+                    found = np.int64(singles[(word << np.uint64(near & 63)) >> _LOOK])
+                    if near and found:
+                        after = at + (near & 63) + (found & 63)
+                        symbols[i] = np.uint8(found >> 6)
+                        gaps[i] = np.uint8(min(near >> 6, np.int64(FAR)))
+                        if near >> 6 >= FAR:
+                            far[i] = np.uint64(near >> 6)
+                    else:
                         after = read_unit(
                             data,
                             at,
@@ -176,7 +190,7 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
                         if after < 0:
                             status[0], status[1] = after, at
                             return
-                        kept[AT + j], kept[PLACE + j] = after, i + 1
+                    kept[AT + j], kept[PLACE + j] = after, i + 1
             for j in range(some):
                 b = first + j
                 stop = starts[b + 1] if chained else end

@@ -22,7 +22,7 @@ from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Memory
 from gcodec.frame import Frame
 from gcodec.kernels.device import beside
-from gcodec.kernels.memory import empty_beside, flattened
+from gcodec.kernels.memory import clear, empty_beside, flattened
 from gcodec.kernels.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.large_bytes import joined
 from gcodec.limits import Limits
@@ -197,7 +197,7 @@ def _zeros(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return as many float32 zeros as there are elements, where the first array lies."""
     first = arrays[0] if arrays else None
     made = empty_beside(sum(array.size for array in arrays), np.float32, first)
-    made[:] = 0
+    clear(made)
     return made
 
 
