@@ -10,11 +10,12 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.codewords import CORRUPT
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import Kernel, factory, kernel
-from gcodec.kernels.levels import KINDS, TINY, Scale
+from gcodec.kernels.levels import KINDS, TINY, Scale, dequantize, streams, symbol_dtype
 from gcodec.kernels.prefix_read import BROKEN, check
 from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.units import FAR, Units
 
+_CLOSE = 32  # elements for each value, up to which it pays to dequantise all of them
 _SILENT = -4  # a value in a bucket whose norm is 0
 
 
@@ -61,11 +62,42 @@ def place_values(
 ) -> int:
     """Write to (n,) float32 zeros what symbols of levels stand for; see `place` and `levels`."""
     status = np.zeros(2, np.int64)
+    if positions.size and (last := _placed_closely(units, bounds, positions, before, scale, out)):
+        return last
     where = *units, bounds, positions, before
     last = _place_values(*where, scale.norms, scale.bucket, np.uint32(scale.s), out, status)
     if status[0] == _SILENT:
         raise Corrupt("a value lies in a bucket whose norm is 0")
     return _checked(last, status, positions, out.size)
+
+
+def _placed_closely(
+    units: Units,
+    bounds: np.ndarray,
+    positions: np.ndarray,
+    before: int,
+    scale: Scale,
+    out: np.ndarray,
+) -> int:
+    """Do what `place_values` does by way of symbols, which pays where values lie closely.
+
+    Returns
+    -------
+    int
+        The position of the last unit; 0 if nothing was done, as values lie far apart or something
+        is wrong.
+    """
+    last, status = int(positions[-1]), np.zeros(2, np.int64)
+    if not before < last <= min(before + _CLOSE * int(bounds[-1]), out.size):
+        return 0
+    if not scale.norms[before // scale.bucket : -(-last // scale.bucket)].all():
+        return 0
+    symbols = np.zeros(last - before, symbol_dtype(scale.s))
+    _placer(symbols.dtype)(*units, bounds, positions - before, 0, symbols, status)
+    if status[0] < 0:
+        return 0
+    dequantize(symbols, scale, before, out[before:last], stream=streams(out))
+    return last
 
 
 def _checked(last: Any, status: np.ndarray, positions: np.ndarray, n: int) -> int:
