@@ -128,8 +128,18 @@ class Parameters:
         )
 
     def replaced(self: _P, **values: Any) -> _P:
-        """Return a copy with some parameters replaced."""
-        return dataclasses.replace(self, **values)
+        """Return a copy with some parameters replaced; only these are looked at again."""
+        made = object.__new__(type(self))
+        for declared in self.declared():
+            key = declared.attribute
+            value = getattr(self, key)
+            if key in values:
+                value = declared.kind.check(declared.name, values.pop(key))
+            object.__setattr__(made, key, value)
+        if values:
+            raise TypeError(f"{self.name} has no {next(iter(values))}")
+        made.check()
+        return made
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Any:
@@ -145,6 +155,7 @@ class Parameters:
         return cls.from_mapping(cls.read_parameters(memoryview(data)))
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def from_text(cls, text: str) -> Any:
         """Build from ``key=value,key=value``, in any order; see `__str__`."""
         values: dict[str, str] = {}

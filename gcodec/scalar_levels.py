@@ -250,17 +250,24 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
 
 def squares_of(errors: Errors) -> float:
     """Return ‖x − x̂‖² in squares of what errors are counted in."""
-    moved = (centroids_of(errors).astype(np.int64) - CENTRE) * (FINE // 256)
-    saved = 2 * (moved * errors.rests).sum() - (moved**2 * errors.counts).sum()
-    return (errors.squares - int(saved)) / FINE**2
+    squares = errors.squares
+    for count, rest, moved in zip(errors.counts, errors.rests, _moved(errors), strict=True):
+        off = moved * (FINE // 256)
+        squares -= 2 * off * rest - off**2 * count
+    return squares / FINE**2
 
 
 def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
-    unit = FINE // 256
-    counts = np.maximum(errors.counts, 1)
-    means = (2 * errors.rests + unit * counts) // (2 * unit * counts)
-    found: np.ndarray = np.clip(means + CENTRE, 0, 255).astype(np.uint8)
+    return np.array([CENTRE + moved for moved in _moved(errors)], np.uint8)
+
+
+def _moved(errors: Errors) -> list[int]:
+    """Return how far the centroids lie from the levels."""
+    found, unit = [], FINE // 256
+    for count, rest in zip(errors.counts, errors.rests, strict=True):
+        mean = (2 * rest + unit * count) // (2 * unit * count) if count else 0
+        found.append(min(max(mean, -CENTRE), 255 - CENTRE))
     return found
 
 

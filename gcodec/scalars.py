@@ -17,6 +17,7 @@ import numpy as np
 
 from gcodec.errors import GcodecError
 
+_TINY, _HUGE = 2.0**-126, 2.0**127  # between which numbers are normal as float32
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
 
@@ -243,8 +244,8 @@ def single(number: Any) -> Any:
 
 def binary32(value: float | np.floating[Any]) -> float:
     """Round to binary32; return the float whose shortest decimal is that of the binary32."""
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = np.float32(value)
-    if math.isnan(rounded):
-        return math.nan
-    return float(str(rounded))
+    if not _TINY < abs(float(value)) < _HUGE:  # which NumPy may warn of
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = np.float32(value)
+        return math.nan if math.isnan(rounded) else float(str(rounded))
+    return float(str(np.float32(value)))

@@ -12,7 +12,7 @@ from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scale_fit import refined
 from gcodec.contexts.scales import ONE, Matrix, Scales, matrices
 from gcodec.contexts.strings import ContextString
-from gcodec.kernels import class_map, scale_fit
+from gcodec.kernels import class_costs, class_map, scale_fit
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
@@ -78,6 +78,26 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         counts = class_map.class_counts(symbols, [scales.arrays], 1)
         both = classes_of(scales, n) * 256 + symbols
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
+        costs = np.random.default_rng(n).integers(0, 1 << 33, (CLASSES * 256, 3))
+        nbits = class_costs.symbols_nbits(symbols, [scales.arrays], 1, costs, 28)
+        np.testing.assert_array_equal(nbits, [costs[both].sum(axis=0) >> 28])
+        np.testing.assert_array_equal(class_costs.counts_nbits(counts.ravel(), costs, 28), *nbits)
+
+
+def test_costs_of_many_symbols_do_not_wrap() -> None:
+    counts = np.array([2**40 - 1, 0, 5])
+    costs = np.array([[2**32 + 1], [7], [2**33]])
+    exact = (2**32 + 1) * (2**40 - 1) + 5 * 2**33
+    assert class_costs.counts_nbits(counts, costs, 28).tolist() == [exact >> 28]
+
+
+@pytest.mark.parametrize(
+    ("n", "step"), [(1, 1), (1, 3), (4096, 2), (4097, 2), (9001, 2), (50_001, 5)]
+)
+def test_how_many_are_seen(n: int, step: int) -> None:
+    scales = Scales.of(np.zeros(n, np.uint8), Matrix(n, 0))
+    counts = class_map.class_counts(np.zeros(n, np.uint8), [scales.arrays], step)
+    assert class_map.seen(n, step) == counts.sum()
 
 
 @pytest.mark.parametrize("shape", [(40, 64), (300, 50), (2000,), (64, 8, 3, 3)], ids=str)
@@ -143,6 +163,8 @@ def test_lists_of_scales(count: int) -> None:
         found, end = scale_lists.read(data, 3, nbits, count)
         np.testing.assert_array_equal(found, scales)
         assert end == nbits
+        if count < 256:  # else it is estimated
+            assert scale_lists.nbits(scales.astype(np.uint8)) == nbits - 3
         codes.add(int(data[0]) >> 3 & 3)
         shifts.add(int(data[0]) >> 1 & 3)
         for cut in range(0, nbits, max(nbits // 40, 1)):

@@ -101,8 +101,8 @@ def test_rated_levels_are_those_of_the_rule() -> None:
     np.testing.assert_array_equal(symbols, expected)
     rests = np.trunc((y - level.astype(f32)) * f32(FINE)).astype(np.int64)
     groups = [level == 1, level == 2, level > 2]
-    assert errors.counts.tolist() == [int(g.sum()) for g in groups]
-    assert errors.rests.tolist() == [int(rests[g].sum()) for g in groups]
+    assert errors.counts == tuple(int(g.sum()) for g in groups)
+    assert errors.rests == tuple(int(rests[g].sum()) for g in groups)
     assert errors.squares == int((rests**2).sum())
     assert errors.escapes == int((level > MOST).sum())
 

@@ -148,7 +148,9 @@ class ECSQ(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message, which has a step of its own, whatever was aimed at."""
-        return super(ECSQ, self.replaced(nmse=_NMSE, bits=0.0)).of_message(values)
+        aims = {"nmse": _NMSE, "bits": 0.0}
+        told = {name: values[name] for name in ("step", "transform") if name in values}
+        return self.replaced(**aims, **told)
 
     @property
     def unbiased(self) -> bool:

@@ -27,9 +27,9 @@ import numpy as np
 from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.errors import Corrupt
-from gcodec.kernels import rans_table
+from gcodec.kernels import class_costs, rans_table
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.class_map import CLASSES, ScalesOf
 from gcodec.kernels.rans_table import ReadTables, WriteTables
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
 
@@ -98,7 +98,7 @@ class ClassTable(NamedTuple):
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
         rows = np.flatnonzero(counts.any(axis=1))
-        return int(nbits(counts[rows], costs(self.frequencies[rows])[None])[0])
+        return int(nbits(counts[rows], side_by_side([costs(self.frequencies[rows])]))[0])
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
@@ -184,6 +184,13 @@ def kept(name: str) -> list[ClassTable]:
 def statics_nbits(counts: np.ndarray) -> np.ndarray:
     """Return about how many bits (64, 256) counts of symbols take with each static table."""
     return nbits(counts, _statics_costs())
+
+
+def least_nbits(symbols: np.ndarray, every: list[ScalesOf], step: int) -> list[int]:
+    """Return about how many bits symbols take with the best static table; see `class_counts`."""
+    found = class_costs.symbols_nbits(symbols, every, step, _statics_costs(), rans.POINT)
+    least: list[int] = found.min(axis=1).tolist()
+    return least
 
 
 def static(number: int) -> ClassTable:
@@ -276,17 +283,17 @@ def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:
 
 @functools.cache
 def _statics_costs() -> np.ndarray:
-    return np.stack([costs(table.frequencies) for table in statics()])
+    return side_by_side([costs(table.frequencies) for table in statics()])
+
+
+def side_by_side(every: list[np.ndarray]) -> np.ndarray:
+    """Return several (classes, 256) `costs` as (classes · 256, tables)."""
+    return np.stack(every, axis=-1).reshape(-1, len(every))
 
 
 def nbits(counts: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Return about how many bits (classes, 256) counts take, by each of several `costs`."""
-    used = np.flatnonzero(counts)
-    some, each = counts.reshape(-1)[used], every.reshape(len(every), -1)[:, used]
-    # In halves, as the products would pass 64 bits.
-    high, low = each @ (some >> 16), each @ (some & 0xFFFF)
-    found: np.ndarray = (high << 16) + low >> rans.POINT
-    return found
+    """Return about how many bits (classes, 256) counts take, by several `costs` side by side."""
+    return class_costs.counts_nbits(counts.reshape(-1), every, rans.POINT)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.rice import Rice
+from gcodec.entropy.rice import rice
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bit_string import BitString
 
@@ -42,8 +42,7 @@ class Exceptions(NamedTuple):
         for numbers in (gaps, self.symbols):
             k = _best_rice(numbers)
             string.extend(np.array([k << 8 - RICE_NBITS], np.uint8), RICE_NBITS)
-            bits = Rice(k).encode(numbers)
-            string.extend(bits.data, bits.nbits)
+            rice(k).put(numbers.astype(np.uint64), string)
 
     @classmethod
     def read(
@@ -60,7 +59,7 @@ class Exceptions(NamedTuple):
         found = []
         for _ in range(2):
             reader = BitReader(data, at, end, RICE_NBITS, "a list of exceptions")
-            code = Rice(reader.take(RICE_NBITS))
+            code = rice(reader.take(RICE_NBITS))
             numbers, at = code.decode(data[: -(-end // 8)], count, start=reader.at)
             if int(numbers.max()) >> 40:
                 raise Corrupt("a list of exceptions has a number of more than 40 bits")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.contexts import scale_lists
 from gcodec.contexts.scales import Scales
 from gcodec.entropy import rans
 from gcodec.kernels import scale_fit
 from gcodec.kernels.class_map import CENTRE
+from gcodec.kernels.list_sizes import MOST
 from gcodec.kernels.scale_fit import SHIFTS
 
 LEAST = 1 << 10  # symbols, below which scales stay as they are
@@ -50,7 +50,7 @@ def refined(symbols: np.ndarray, scales: Scales, costs: np.ndarray) -> Scales:
 def _moved(scales: np.ndarray, sums: np.ndarray, quantum: int) -> np.ndarray:
     """Return the scales with the least sums, for (k, SHIFTS) of them."""
     moves = (np.arange(SHIFTS) - SHIFTS // 2) * quantum
-    most = scale_lists.MOST // quantum * quantum
+    most = MOST // quantum * quantum
     every = np.clip(scales.astype(np.int64)[:, None] + moves, quantum, most)
     paid = sums + _list_costs(scales)[every]
     order = np.argsort(np.abs(moves), kind="stable")  # of equals, the nearest
@@ -61,7 +61,7 @@ def _moved(scales: np.ndarray, sums: np.ndarray, quantum: int) -> np.ndarray:
 
 def _list_costs(scales: np.ndarray) -> np.ndarray:
     """Return about what each scale from 0 to 127 costs in a list of such."""
-    counts = np.bincount(scales, minlength=scale_lists.MOST + 1)
+    counts = np.bincount(scales, minlength=MOST + 1)
     shares = np.maximum(counts * _SAMPLES // scales.size, 1)
     logs = rans.log2_table()
     found: np.ndarray = logs[_SAMPLES] - logs[shares] >> rans.POINT - _POINT

@@ -21,7 +21,7 @@ import numpy as np
 
 from gcodec.contexts import scale_lists
 from gcodec.errors import Corrupt
-from gcodec.kernels import class_map
+from gcodec.kernels import class_map, scale_logs
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.memory import flattened
@@ -29,14 +29,10 @@ from gcodec.kernels.memory import flattened
 ONE = 40  # the class where a magnitude of 1 is expected
 LEAST_ROWS = 8  # of a matrix with scales of columns
 LEAST_WIDTH = 8  # of rows, if there are several
-_PER_OCTAVE = 4
 _COARSEST = 8  # quantum
 _SPARSE = 4  # from which share of the rows on a sample is smaller
 _SMALL = 1 << 16  # elements below which finer scales may cost more than they save
 _BLOCK = 128  # elements of a row, where nothing better is known
-
-# 2^(1/8), 2^(3/8), 2^(5/8), 2^(7/8): where the nearest quarter octave changes.
-_TURNS = np.array([1.0905077326652577, 1.2968395546510096, 1.5422108254079407, 1.8340080864093424])
 
 
 class Matrix(NamedTuple):
@@ -95,18 +91,7 @@ class Scales(NamedTuple):
     @classmethod
     def _of_sums(cls, n: int, matrix: Matrix, rows: np.ndarray, columns: np.ndarray) -> Scales:
         """Find scales, given the sums of magnitudes."""
-        (width, group, quantum), total = matrix, int(rows.sum())
-        sizes = np.full(rows.size, width)
-        sizes[-1] = n - (rows.size - 1) * width
-        found = _log(rows, sizes, ONE, quantum)
-        if not group:
-            return cls(matrix, found, np.empty(0, np.uint8))
-        heights = np.full(width, rows.size)
-        heights[sizes[-1] :] -= 1
-        starts = np.arange(0, width, group)
-        sums = np.add.reduceat(columns, starts) * (n / max(total, 1))
-        each = _log(sums, np.add.reduceat(heights, starts), CENTRE, quantum)
-        return cls(matrix, found, np.repeat(each, group)[:width])
+        return cls(matrix, *scale_logs.scales_of_sums(n, matrix, (ONE, CENTRE), rows, columns))
 
     @property
     def told(self) -> Matrix:
@@ -135,14 +120,19 @@ class Scales(NamedTuple):
         """Put the scales at the end of a string."""
         scale_lists.write(self.rows, string)
         if self.matrix.group:
-            scale_lists.write(self.columns[:: self.matrix.group], string)
+            scale_lists.write(self._each, string)
 
     def nbits(self, times: int = 1) -> int:
         """Return about how many bits the scales take; of so many times as many rows."""
         found = scale_lists.nbits(self.rows) * times
         if self.matrix.group:
-            found += scale_lists.nbits(self.columns[:: self.matrix.group])
+            found += scale_lists.nbits(self._each)
         return found
+
+    @property
+    def _each(self) -> np.ndarray:
+        """The scales of columns as they are told: one for each group."""
+        return np.ascontiguousarray(self.columns[:: self.matrix.group])
 
     @classmethod
     def read(
@@ -214,13 +204,3 @@ def apart(distance: int, period: int) -> int:
     while math.gcd(distance, period) > 1:
         distance += 1
     return distance
-
-
-def _log(values: np.ndarray, counts: np.ndarray, one: int, quantum: int) -> np.ndarray:
-    """Return `one` plus the quarter octaves of values / counts, as scales."""
-    mantissa, exponent = np.frexp(values / counts)  # mantissa from 1/2 to below 1
-    quarter = np.searchsorted(_TURNS, 2 * mantissa, "right")
-    found = one + _PER_OCTAVE * (exponent.astype(np.int64) - 1) + quarter
-    found = (found + quantum // 2) // quantum * quantum
-    found = np.clip(found, quantum, scale_lists.MOST // quantum * quantum)
-    return np.where(values > 0, found, 0).astype(np.uint8)

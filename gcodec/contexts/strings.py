@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import class_tables, models
+from gcodec.contexts import models
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByClass, ByTrellis, Table
@@ -92,10 +92,11 @@ def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
     if len(every) == 1:
         return Scales.of(symbols, every[0])
     found = Scales.all_of(symbols, every)
-    sizes = []
-    for scales, counts in zip(found, models.class_counts(symbols, found, SAMPLE), strict=True):
-        coded = int(class_tables.statics_nbits(counts).min())
-        sizes.append(coded * symbols.size * times // int(counts.sum()) + scales.nbits(times))
+    seen, coded = models.least_nbits(symbols, found, SAMPLE)
+    sizes = [
+        nbits * symbols.size * times // seen + scales.nbits(times)
+        for nbits, scales in zip(coded, found, strict=True)
+    ]
     return found[sizes.index(min(sizes))]
 
 

@@ -182,7 +182,9 @@ def static(number: int) -> TrellisTable:
 def _costs() -> list[np.ndarray]:
     """Return the bits of all static tables, for each quantiser."""
     return [
-        np.stack([class_tables.costs(one.tables[q].frequencies) for one in statics()])
+        class_tables.side_by_side(
+            [class_tables.costs(one.tables[q].frequencies) for one in statics()]
+        )
         for q in range(QUANTISERS)
     ]
 

@@ -28,7 +28,7 @@ def rated_levels(x: Any, step: np.float32, classes_of: ClassesOf, out: Any) -> E
     arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes, out, sums
     device.launch("scalar_quantize", "rated_levels", striding_blocks(n), THREADS, *arguments)
     total = device.to_host(sums).view(np.int64)
-    return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
+    return Errors.of(total)
 
 
 def random_squares(x: Any, step: np.float32) -> int:

@@ -46,4 +46,4 @@ def errors_of(x: Any, factor: np.float32, every: int, symbols: Any) -> Errors:
     arguments = x.view(_U32), np.int64(n), factor.view(_U32), np.int64(every), symbols, sums
     device.launch("trellis_search", "sum_path_errors", grid, THREADS, *arguments)
     total = device.to_host(sums).view(np.int64)
-    return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
+    return Errors.of(total)

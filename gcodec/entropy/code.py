@@ -16,7 +16,9 @@ from gcodec.entropy.bits import Bits, as_bits
 from gcodec.errors import ParameterError, Truncated
 from gcodec.frameworks import library_of
 from gcodec.kernels import prefix
+from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.prefix_write import write_symbols
 from gcodec.kinds import check_integer
 from gcodec.limits import Limits
 from gcodec.params import Parameters
@@ -183,6 +185,10 @@ class Universal(Code):
 
     def _lengths(self, numbers: np.ndarray) -> np.ndarray:
         return prefix.lengths(self._prefix(), numbers)
+
+    def put(self, numbers: np.ndarray, string: BitString) -> None:
+        """Put the words of (n,) uint64 values, in range, at the end of a string."""
+        write_symbols(self._prefix(), numbers, np.array([numbers.size]), string)
 
 
 def _array_of(values: Any) -> np.ndarray:

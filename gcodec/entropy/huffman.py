@@ -136,13 +136,9 @@ def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     return lengths
 
 
-def string_nbits(counts: np.ndarray) -> int:
-    """Return the bits of a string of `Huffman` in which symbols, up to 255, occur so often."""
-    if not counts.any():
-        return 0
-    lengths = code_lengths(counts)
-    top = int(np.flatnonzero(lengths)[-1])
-    return _TOP + LENGTH_NBITS * (top + 1) + int(counts @ lengths.astype(np.int64))
+def table_nbits(top: int) -> int:
+    """Return the bits before the words of a string of `Huffman` of which `top` is the largest."""
+    return _TOP + LENGTH_NBITS * (top + 1)
 
 
 def check_lengths(lengths: np.ndarray) -> None:

@@ -26,6 +26,7 @@ spacecraft television data", IEEE Transactions on Communication Technology 19, 1
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from gcodec.entropy.code import Universal
 from gcodec.kernels import codewords
@@ -50,3 +51,9 @@ class Rice(Universal):
 
     def _prefix(self) -> PrefixCode:
         return PrefixCode(codewords.RICE, self.k, self.first)
+
+
+@functools.cache
+def rice(k: int) -> Rice:
+    """Return the code of a parameter, made once."""
+    return Rice(k)

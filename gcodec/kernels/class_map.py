@@ -17,7 +17,7 @@ from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel, subroutine
 from gcodec.kernels.lanes import Emitter, block, lanes
 from gcodec.kernels.scalar_quantize import ESCAPE
-from gcodec.kernels.words import trailing_zeros
+from gcodec.kernels.words import load_word, trailing_zeros
 
 CLASSES = 64
 CENTRE = 64  # the scale of a column as large as the average
@@ -96,16 +96,22 @@ def class_counts(symbols: np.ndarray, every: list[ScalesOf], step: int) -> np.nd
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros((len(every), _COUNTS), np.int64)
-        room, spare = np.empty(_TILE, np.uint8), np.zeros(_COUNTS + _APART, np.int64)[_APART:]
+        counts = np.zeros((len(every), COUNTS), np.int64)
+        room, spare = np.empty(TILE, np.uint8), np.zeros(2 * APART, np.int32)
         for of, own in zip(every, counts, strict=True):
             _count_classes(symbols[start:stop], *of, start, step, room, spare, own)
         return counts
 
-    first, *others = pool.run(task, symbols.size, _TILE)
+    first, *others = pool.run(task, symbols.size, TILE)
     for counts in others:
         first += counts
     return first.reshape(-1, CLASSES, 256)
+
+
+def seen(n: int, step: int) -> int:
+    """Return how many of n > 0 elements are in every `step`-th tile."""
+    last = (n - 1) // TILE // step  # of these tiles
+    return last * TILE + min(TILE, n - last * step * TILE)
 
 
 @twinned("class_map")
@@ -131,7 +137,7 @@ def unknown_symbols(
 
     def task(start: int, stop: int) -> np.ndarray:
         part = symbols[start:stop]
-        room, places = np.empty(_TILE, np.uint8), np.empty(1 << 8 | part.size >> 4, np.int64)
+        room, places = np.empty(TILE, np.uint8), np.empty(1 << 8 | part.size >> 4, np.int64)
         how = rows, columns, width, start, tops, room, np.empty(1, np.uint64)
         found = _find_unknown(part, *how, places)
         if found > places.size:
@@ -139,7 +145,7 @@ def unknown_symbols(
             _find_unknown(part, *how, places)
         return places[:found]
 
-    places = np.concatenate(pool.run(task, symbols.size, _TILE))
+    places = np.concatenate(pool.run(task, symbols.size, TILE))
     return places, symbols[places].astype(np.int64)
 
 
@@ -182,9 +188,11 @@ def _magnitude_sums(
 
 
 _LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTRE)
-_TILE = 1 << 12
-_COUNTS = CLASSES * 256
-_APART = 40  # at multiples of a page a processor takes one table for another
+TILE = 1 << 12
+COUNTS = CLASSES * 256
+APART = COUNTS + 80  # at multiples of a page a processor takes one table for another
+_LOWER, _UPPER = np.uint64(0xFF), np.uint64(0xFF00)
+_EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
 _FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
 
 
@@ -228,28 +236,48 @@ def _join_classes(symbols, classes, out):
         out[i] = np.uint16(classes[i]) << _ABOVE | np.uint16(symbols[i])
 
 
+@subroutine(variant="")
+def tally(symbols, rows, columns, width, start, step, room, spare):
+    """Count symbols of classes; return the least and the largest class, and the largest symbol.
+
+    room.size == TILE; spare.size == 2 * APART, two tables of zeros whose sums are the counts.
+    """
+    low, high, top = _LAST, np.uint8(0), np.uint8(0)
+    second = np.uint64(APART)
+    for first in range(0, symbols.size, TILE):
+        if (start + first) // TILE % step:
+            continue
+        part = symbols[first : first + TILE]
+        classes = room[: part.size]
+        _fill_classes(rows, columns, width, start + first, classes)
+        for i in range(part.size):
+            low, high = min(low, classes[i]), max(high, classes[i])
+            top = max(top, part[i])
+        # Two tables, as a count that has just been raised is not ready to be raised again.
+        whole = part.size - part.size % 8
+        for i in range(0, whole, 8):
+            of, word = load_word(classes, i), load_word(part, i)
+            for _ in range(4):
+                spare[of << _EIGHT & _UPPER | word & _LOWER] += 1
+                spare[second + (of & _UPPER | word >> _EIGHT & _LOWER)] += 1
+                of, word = of >> _SIXTEEN, word >> _SIXTEEN
+        for i in range(whole, part.size):
+            spare[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
+    return np.int64(low), np.int64(high), np.int64(top)
+
+
 @kernel(
-    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int64[], "
+    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int32[], "
     "out int64[]"
 )
 def _count_classes(symbols, rows, columns, width, start, step, room, spare, counts):
-    # room.size == _TILE; counts.size == spare.size == _COUNTS, and spare is 0, here and behind.
-    for first in range(0, symbols.size, _TILE):
-        if (start + first) // _TILE % step:
-            continue
-        part = symbols[first : first + _TILE]
-        classes = room[: part.size]
-        _fill_classes(rows, columns, width, start + first, classes)
-        # Two tables, as a count that has just been raised is not ready to be raised again.
-        for i in range(0, part.size - 1, 2):
-            counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
-            spare[np.int64(classes[i + 1]) << 8 | np.int64(part[i + 1])] += 1
-        if part.size % 2:
-            i = part.size - 1
-            counts[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
-    for k in range(counts.size):
-        counts[k] += spare[k]
-        spare[k] = 0
+    # See `tally`; spare is left as it was; counts.size == COUNTS. Symbols are fewer than 2^31.
+    low, high, top = tally(symbols, rows, columns, width, start, step, room, spare)
+    one, two = spare[:COUNTS], spare[APART:]
+    for row in range(low, high + 1):
+        for k in range(row << 8, (row << 8) + top + 1):
+            counts[k] += one[k] + two[k]
+            one[k] = two[k] = 0
 
 
 @block("symbols", "classes", "i", "tops", "above", "zero")
@@ -268,11 +296,11 @@ def _find_above(e: Emitter) -> None:
     "out int64[]"
 )
 def _find_unknown(symbols, rows, columns, width, start, tops, room, above, places):
-    # room.size == _TILE; tops.size == CLASSES; above.size == 1. Returned is how many there are;
+    # room.size == TILE; tops.size == CLASSES; above.size == 1. Returned is how many there are;
     # those that fit are told.
     found = 0
-    for first in range(0, symbols.size, _TILE):
-        part = symbols[first : first + _TILE]
+    for first in range(0, symbols.size, TILE):
+        part = symbols[first : first + TILE]
         classes = room[: part.size]
         _fill_classes(rows, columns, width, start + first, classes)
         for at in range(0, classes.size, 64):
@@ -299,8 +327,8 @@ def _sum_magnitudes(symbols, width, narrow, rows, columns):
     for row in range((symbols.size + width - 1) // width):
         here = symbols[row * width : min((row + 1) * width, symbols.size)]
         total = np.int64(0)
-        for tile in range(0, here.size, _TILE):
-            part, inside = np.int32(0), here[tile : tile + _TILE]
+        for tile in range(0, here.size, TILE):
+            part, inside = np.int32(0), here[tile : tile + TILE]
             for j in range(inside.size):
                 part += np.int32(inside[j] >> np.uint8(1))
             total += part

@@ -82,6 +82,18 @@ def float_bits(typing_context: Any, value: Any) -> Any:
 
 
 @intrinsic
+def double_bits(typing_context: Any, value: Any) -> Any:
+    """Return the bit pattern of a float64 as uint64."""
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
 def bits_float(typing_context: Any, bits: Any) -> Any:
     """Return the float32 whose bit pattern is `bits`."""
     from llvmlite import ir

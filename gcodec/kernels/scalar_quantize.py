@@ -15,6 +15,7 @@ Errors are added up in integers, so that the sums have no order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ _DEAD, _UP = np.float32(0.6), np.float32(0.4)
 _KNEE = np.int32(44)  # the class from which on both sides of a level are worth the same
 _SQUARE, _LEAST, _CEILING = np.float32(29 / 8192), np.float32(0.5), np.float32(1.65)
 _SLOPE, _STEEPEST = np.float32(0.08), np.float32(0.45)
+_PAST = 2.0**128 - 2.0**103  # what float32 rounds to infinity, as all above
 _TILE = 512  # elements, of which squares of errors, up to 2^22 each, fit 32 bits
 _CHUNK = 1 << 16  # elements whose classes stay in a cache
 _ZERO, _ONE, _TWO, _TOP = np.int32(0), np.int32(1), np.int32(2), np.int32(MOST)
@@ -46,9 +48,9 @@ class Errors(NamedTuple):
 
     Attributes
     ----------
-    counts : (3,) int64 array
+    counts : (int, int, int)
         Levels of magnitude 1, 2, and above.
-    rests : (3,) int64 array
+    rests : (int, int, int)
         Of each of these, the sum of y less the level, in 1024ths of a step.
     squares : int
         Of all levels, the sum of the squares of that.
@@ -56,10 +58,18 @@ class Errors(NamedTuple):
         Levels above `MOST`.
     """
 
-    counts: np.ndarray
-    rests: np.ndarray
+    counts: tuple[int, int, int]
+    rests: tuple[int, int, int]
     squares: int
     escapes: int
+
+    @classmethod
+    def of(cls, sums: np.ndarray, *others: np.ndarray) -> Errors:
+        """Make them of (8,) integers, as kernels add them up, of one or several parts."""
+        for more in others:
+            sums = sums + more
+        a, b, c, of_a, of_b, of_c, squares, escapes = sums.tolist()
+        return cls((a, b, c), (of_a, of_b, of_c), squares, escapes)
 
 
 @twinned("scalar_quantize")
@@ -112,8 +122,7 @@ def rated_levels(
             _rated_levels(x[at:end], factor, classes, wide, out[at:end], sums)
         return sums
 
-    total: np.ndarray = np.stack(pool.run(task, x.size)).sum(axis=0)
-    return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
+    return Errors.of(*pool.run(task, x.size))
 
 
 @twinned("scalar_quantize")
@@ -137,8 +146,8 @@ def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np
 
 def inverse(step: np.float32) -> np.float32:
     """Return f32(1/step), infinite where that passes float32."""
-    with np.errstate(over="ignore"):
-        return np.float32(1 / np.float64(step))
+    found = 1 / float(step)
+    return np.float32(found if found < _PAST else math.inf)
 
 
 @twinned("scalar_quantize")

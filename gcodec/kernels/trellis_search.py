@@ -106,8 +106,7 @@ def errors_of(x: np.ndarray, factor: np.float32, every: int, symbols: np.ndarray
                 _sum_errors(x[at:end], factor, symbols[at:end], sums)
         return sums
 
-    total: np.ndarray = np.stack(pool.run(task, x.size, RUN)).sum(axis=0)
-    return Errors(total[:3], total[3:6], int(total[6]), int(total[7]))
+    return Errors.of(*pool.run(task, x.size, RUN))
 
 
 def beyond(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from samples import LARGE, gradient, same, sizes_for
 
-from gcodec.kernels import class_map, code_parts, escapes, scatter, ternary_symbols
+from gcodec.kernels import class_costs, class_map, code_parts, escapes, scatter, ternary_symbols
 from gcodec.kernels.device import Device
 from gcodec.minifloats import MiniFloat
 
@@ -48,6 +48,9 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         every = [of, (*scales(n, n, columns=False), n)]
         counts = class_map.class_counts(some, every, step)
         assert same(class_map.class_counts(there, every, step), counts)
+        costs = np.random.default_rng(step).integers(0, 1 << 33, (64 * 256, 3))
+        nbits = class_costs.symbols_nbits(some, every, step, costs, 28)
+        assert same(class_costs.symbols_nbits(there, every, step, costs, 28), nbits)
     assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)

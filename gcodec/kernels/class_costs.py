@@ -1,0 +1,115 @@
+"""What symbols take by several tables of classes: sums of integers, of counts or of symbols."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels import pool
+from gcodec.kernels.class_map import APART, COUNTS, TILE, ScalesOf, tally
+from gcodec.kernels.device import twinned
+from gcodec.kernels.jit import inline, kernel
+
+_EIGHT = 8
+
+
+def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarray:
+    """Return the bits that counts of symbols take by each table.
+
+    Parameters
+    ----------
+    counts : (k,) int64 array
+        Not below 0.
+    costs : (k, tables) int64 array
+        In units of 2^-point, below 2^33.
+    point : int
+        At least 16.
+
+    Returns
+    -------
+    (tables,) int64 array
+        Rounded down.
+    """
+    sums = np.zeros(2 * costs.shape[1], np.int64)
+    _add_counts(counts, costs.reshape(-1), sums)
+    return _nbits(sums, point)
+
+
+@twinned("class_map")
+def symbols_nbits(
+    symbols: np.ndarray, every: list[ScalesOf], step: int, costs: np.ndarray, point: int
+) -> np.ndarray:
+    """Return the bits that symbols take by each table, for several ways to tell classes.
+
+    Parameters
+    ----------
+    symbols, every, step
+        See `class_map.class_counts`.
+    costs, point
+        See `counts_nbits`.
+
+    Returns
+    -------
+    (len(every), tables) int64 array
+    """
+
+    def task(start: int, stop: int) -> np.ndarray:
+        sums = np.zeros((len(every), 2 * costs.shape[1]), np.int64)
+        room, spare = np.empty(TILE, np.uint8), np.zeros(2 * APART, np.int32)
+        for of, own in zip(every, sums, strict=True):
+            _add_symbols(symbols[start:stop], *of, start, step, room, spare, each, own)
+        return sums
+
+    each = costs.reshape(-1)
+    first, *others = pool.run(task, symbols.size, TILE)
+    for sums in others:
+        first += sums
+    return _nbits(first, point)
+
+
+def _nbits(sums: np.ndarray, point: int) -> np.ndarray:
+    """Add up halves."""
+    tables = sums.shape[-1] // 2
+    found: np.ndarray = sums[..., :tables] + (sums[..., tables:] >> 16) >> point - 16
+    return found
+
+
+@inline
+def _add_one(count, costs, first, sums):
+    """Add the costs of a count from `first` on."""
+    # In halves, as the products would pass 64 bits.
+    tables = sums.size // 2
+    above, below = count >> 16, count & 0xFFFF
+    each, high, low = costs[first : first + tables], sums[:tables], sums[tables:]
+    for t in range(tables if below else 0):
+        low[t] += each[t] * below
+    for t in range(tables if above else 0):
+        high[t] += each[t] * above
+
+
+@kernel("in int64[], in int64[], out int64[]")
+def _add_counts(counts, costs, sums):
+    # 2 * costs.size == counts.size * sums.size.
+    tables = sums.size // 2
+    for start in range(0, counts.size, _EIGHT):
+        part, some = counts[start : start + _EIGHT], np.int64(0)
+        for k in range(part.size):
+            some |= part[k]
+        for k in range(part.size if some else 0):
+            _add_one(part[k], costs, (start + k) * tables, sums)
+
+
+@kernel(
+    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int32[], "
+    "in int64[], out int64[]"
+)
+def _add_symbols(symbols, rows, columns, width, start, step, room, spare, costs, sums):
+    # See `class_map.tally`; spare is left as it was. 2 * costs.size == COUNTS * sums.size.
+    tables = sums.size // 2
+    low, high, top = tally(symbols, rows, columns, width, start, step, room, spare)
+    one, two = spare[:COUNTS], spare[APART:]
+    for row in range(low, high + 1):
+        for k in range(row << 8, (row << 8) + top + 1):
+            count = np.int64(one[k]) + np.int64(two[k])
+            if count:
+                one[k] = two[k] = 0
+                _add_one(count, costs, k * tables, sums)
