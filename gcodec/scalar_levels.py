@@ -1,7 +1,7 @@
 """Levels of a step, and the ones that are best for bits and error by what scales expect.
 
 Levels are found twice: plain ones, from which the scales of rows and columns are taken, and by
-these the ones that are sent; see `kernels.scalar_quantize`.
+these the ones that are sent; see `kernels.scalar_quantize` and `kernels.rated_levels`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.arithmetic import add_scaled
 from gcodec.kernels.escapes import elements_from, symbols_from
 from gcodec.kernels.memory import aligned_copy, empty_beside
+from gcodec.kernels.rated_levels import Errors, rated_levels, rated_magnitudes
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
-from gcodec.kernels.scalar_quantize import ESCAPE, FINE, Errors
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kernels.scatter import replace
 
 _MINUS_ZERO = 0x80000000
@@ -209,16 +210,15 @@ class Nearest(Kept[Scales]):
     def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[Levels, Errors]:
         """Find levels, and what they leave over, in steps."""
         size, symbols = np.float32(step), empty_beside(x.size, np.uint8, x)
-        errors = scalar_quantize.rated_levels(x, size, by.classes, symbols)
+        errors = rated_levels(x, size, by.arrays, symbols)
         beyond = _beyond(x, size, symbols, by, errors)
         return Levels(step, centroids_of(errors), symbols, beyond, by), errors
 
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
     """Return the scales of plain levels of (n,) float32 values, n > 0; the step is above 0."""
-    symbols = empty_beside(x.size, np.uint8, x)
-    scalar_quantize.plain_levels(x, np.float32(step), symbols)
-    return Scales.of(symbols, matrix)
+    told = matrix.width, matrix.group > 0
+    return Scales.of_sums(x.size, matrix, *scalar_quantize.plain_sums(x, np.float32(step), *told))
 
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
@@ -284,6 +284,6 @@ def _beyond(
         return np.empty(0, np.int64)
     places, some = elements_from(x, symbols, ESCAPE)
     classes = scales.classes_at(places)
-    found = scalar_quantize.rated_magnitudes(some, step, classes)
+    found = rated_magnitudes(some, step, classes)
     folded: np.ndarray = 2 * found + (some < 0)
     return folded

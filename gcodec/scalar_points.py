@@ -15,10 +15,13 @@ from gcodec.fields.walk import Told
 from gcodec.kernels import escapes, scalar_quantize
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import all_finite
+from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.scatter import replace
 from gcodec.scalar_levels import Levels
 from gcodec.seek import SeekTable
 from gcodec.taps import Restored, Taps
+
+_LARGE = 2.0**127  # float32
 
 
 class Points(NamedTuple):
@@ -45,6 +48,8 @@ class Points(NamedTuple):
 
     def are_finite(self, levels: Levels) -> bool:
         """Tell if all values are, that levels stand for."""
+        if self._are_small(levels.beyond):
+            return True
         points, beyond = self._of_symbols(), levels.beyond
         if not np.isfinite(points).all():  # seldom
             beyond = np.append(beyond, escapes.largest(levels.symbols))
@@ -73,8 +78,8 @@ class Points(NamedTuple):
         stop, points = start + values.size, self._of_symbols()
         inside = string.exceptions.within(start, stop)
         exceptions = Exceptions(*(part[inside] for part in string.exceptions))
-        beyond = self._of(exceptions.symbols)
-        if not np.isfinite(beyond).all():
+        beyond, sure = self._of(exceptions.symbols), self._are_small(exceptions.symbols)
+        if not sure and not np.isfinite(beyond).all():
             raise Corrupt("a value passes float32")
         restored = None if self.taps is None else Restored(self.taps, values)
 
@@ -92,7 +97,7 @@ class Points(NamedTuple):
         string.read_range(start, stop, take, seek)
         if restored is not None:
             restored.finish()
-        sure = self._stay_finite(points) and self._stay_finite(beyond)
+        sure = sure or (self._stay_finite(points) and self._stay_finite(beyond))
         if not sure and not all_finite(values):
             raise Corrupt("a value passes float32")
 
@@ -112,6 +117,12 @@ class Points(NamedTuple):
 
     def _of(self, symbols: np.ndarray) -> np.ndarray:
         return scalar_levels.point(symbols, self.unit, self.centroids)
+
+    def _are_small(self, beyond: np.ndarray) -> bool:
+        """Tell if all values are surely finite, given the symbols that have no points."""
+        top = max(ESCAPE, int(beyond.max(initial=0))) // 2 + 1  # and what a centroid adds
+        taps = 1 if self.taps is None else self.taps.size
+        return top * taps * self.unit < _LARGE
 
     def _stay_finite(self, points: np.ndarray) -> bool:
         """Tell if values are surely finite that are these, or of which these are coefficients."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import strings
+from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.scales import Matrix, apart, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
 from gcodec.kernels import scalar_quantize
@@ -54,7 +55,7 @@ def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     some = some_rows(x, every[0].width, strings.SAMPLE)
     symbols = empty_beside(some.size, np.uint8, some)
     scalar_quantize.plain_levels(some, np.float32(step), symbols)
-    return strings.best(symbols, every, x.size // some.size).matrix
+    return best_matrix(symbols, every, x.size // some.size)
 
 
 def check_step(top: float, step: float) -> None:

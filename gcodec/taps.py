@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.dct.basis import basis
-from gcodec.kernels import pool, small_transform
+from gcodec.kernels import coding_gain, pool, small_transform
 from gcodec.kernels.device import host
 from gcodec.kernels.memory import empty_beside, flattened
 from gcodec.kernels.small_transform import Matrices, Sizes
@@ -104,17 +104,9 @@ class Taps(NamedTuple):
         least = max(_FINE * math.sqrt(self.size) * top, _SMALL * lift)
         if not some.any() or not least <= step(some) <= top <= _LARGE / self.size:
             return False
-        taps, coefficients = (
-            part.reshape(-1, self.size).astype(np.float64) ** 2
-            for part in (some, self.forward(some))
-        )
-        # Along the first axis numpy adds up in order, whatever the processor.
-        sums = np.ascontiguousarray(taps.T).sum(axis=0)
-        live = sums > 0
-        shares = ((part[live] / sums[live, None]).sum(axis=0) for part in (taps, coefficients))
-        before, after = (sum(math.log2(s + _FLOOR) for s in part.tolist()) for part in shares)
-        least = 2 * self.size * (_GAIN + _UNSURE / np.count_nonzero(live))
-        return bool(before - after >= least)
+        shares, live = coding_gain.shares_of(some, self.forward(some), self.size)
+        before, after = (sum(math.log2(s + _FLOOR) for s in part) for part in shares.tolist())
+        return before - after >= 2 * self.size * (_GAIN + _UNSURE / live)
 
 
 class Restored:

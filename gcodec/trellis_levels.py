@@ -24,7 +24,7 @@ from gcodec.entropy import rans
 from gcodec.kernels import lane_order, scalar_quantize, trellis, trellis_search
 from gcodec.kernels.escapes import symbols_from
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.scalar_quantize import Errors
+from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.scatter import replace, take_to_host
 from gcodec.kernels.trellis import ODD
 from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest

@@ -7,12 +7,13 @@ import pytest
 
 from gcodec import Corrupt, FormatError, Truncated
 from gcodec.contexts import class_tables, scale_lists, strings
+from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.class_tables import SENT, TOTAL, ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scale_fit import refined
 from gcodec.contexts.scales import ONE, Matrix, Scales, matrices
 from gcodec.contexts.strings import ContextString
-from gcodec.kernels import class_costs, class_map, scale_fit
+from gcodec.kernels import class_map, scale_fit
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
@@ -78,26 +79,6 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         counts = class_map.class_counts(symbols, [scales.arrays], 1)
         both = classes_of(scales, n) * 256 + symbols
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
-        costs = np.random.default_rng(n).integers(0, 1 << 33, (CLASSES * 256, 3))
-        nbits = class_costs.symbols_nbits(symbols, [scales.arrays], 1, costs, 28)
-        np.testing.assert_array_equal(nbits, [costs[both].sum(axis=0) >> 28])
-        np.testing.assert_array_equal(class_costs.counts_nbits(counts.ravel(), costs, 28), *nbits)
-
-
-def test_costs_of_many_symbols_do_not_wrap() -> None:
-    counts = np.array([2**40 - 1, 0, 5])
-    costs = np.array([[2**32 + 1], [7], [2**33]])
-    exact = (2**32 + 1) * (2**40 - 1) + 5 * 2**33
-    assert class_costs.counts_nbits(counts, costs, 28).tolist() == [exact >> 28]
-
-
-@pytest.mark.parametrize(
-    ("n", "step"), [(1, 1), (1, 3), (4096, 2), (4097, 2), (9001, 2), (50_001, 5)]
-)
-def test_how_many_are_seen(n: int, step: int) -> None:
-    scales = Scales.of(np.zeros(n, np.uint8), Matrix(n, 0))
-    counts = class_map.class_counts(np.zeros(n, np.uint8), [scales.arrays], step)
-    assert class_map.seen(n, step) == counts.sum()
 
 
 @pytest.mark.parametrize("shape", [(40, 64), (300, 50), (2000,), (64, 8, 3, 3)], ids=str)
@@ -220,7 +201,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, strings.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    plan = strings.plan(symbols, strings.best(symbols, matrices(shape)))
+    plan = strings.plan(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape))))
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
     data, nbits, _ = strings.write(plan, symbols, beyond, BitString())

@@ -10,8 +10,8 @@ import pytest
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
 from gcodec.gradients.dumps import open_dump
-from gcodec.kernels import scalar_quantize
 from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.rated_levels import rated_levels
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST
 from gcodec.seek import SeekTable
 
@@ -89,7 +89,7 @@ def test_rated_levels_are_those_of_the_rule() -> None:
     classes = rng.integers(0, CLASSES, x.size).astype(np.uint8)
     step = np.float32(0.7)
     symbols = np.empty(x.size, np.uint8)
-    errors = scalar_quantize.rated_levels(x, step, lambda i, j, _: classes[i:j], symbols)
+    errors = rated_levels(x, step, (classes, np.empty(0, np.uint8), 1), symbols)
     f32 = np.float32
     y = np.abs(x) * f32(1 / np.float64(step))
     d = np.maximum(0, 44 - classes.astype(np.int64)).astype(f32)

@@ -29,7 +29,7 @@ from gcodec.entropy.bit_reader import BitReader
 from gcodec.errors import Corrupt
 from gcodec.kernels import class_costs, rans_table
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.class_map import CLASSES, ScalesOf
+from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.rans_table import ReadTables, WriteTables
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
 
@@ -91,9 +91,7 @@ class ClassTable(NamedTuple):
     @property
     def tops(self) -> np.ndarray:
         """The largest magnitude of each class, as (64,) uint8."""
-        known = self.frequencies[:, :ESCAPE:2] > 0
-        found: np.ndarray = known.sum(axis=1).astype(np.uint8) - np.uint8(1)
-        return found
+        return _tops(self.frequencies) if self.number == SENT else _static_tops(self.number)
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
@@ -183,14 +181,7 @@ def kept(name: str) -> list[ClassTable]:
 
 def statics_nbits(counts: np.ndarray) -> np.ndarray:
     """Return about how many bits (64, 256) counts of symbols take with each static table."""
-    return nbits(counts, _statics_costs())
-
-
-def least_nbits(symbols: np.ndarray, every: list[ScalesOf], step: int) -> list[int]:
-    """Return about how many bits symbols take with the best static table; see `class_counts`."""
-    found = class_costs.symbols_nbits(symbols, every, step, _statics_costs(), rans.POINT)
-    least: list[int] = found.min(axis=1).tolist()
-    return least
+    return nbits(counts, statics_costs())
 
 
 def static(number: int) -> ClassTable:
@@ -219,6 +210,17 @@ def spread(halves: list[list[int]]) -> np.ndarray:
         row[ESCAPE] = escape
         row[0] = TOTAL - row.sum()
     return found
+
+
+def _tops(frequencies: np.ndarray) -> np.ndarray:
+    known = frequencies[:, :ESCAPE:2] > 0
+    found: np.ndarray = known.sum(axis=1).astype(np.uint8) - np.uint8(1)
+    return found
+
+
+@functools.cache
+def _static_tops(number: int) -> np.ndarray:
+    return _tops(statics()[number].frequencies)
 
 
 def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
@@ -282,7 +284,8 @@ def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:
 
 
 @functools.cache
-def _statics_costs() -> np.ndarray:
+def statics_costs() -> np.ndarray:
+    """Return the costs of all static tables, side by side."""
     return side_by_side([costs(table.frequencies) for table in statics()])
 
 

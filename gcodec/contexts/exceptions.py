@@ -14,10 +14,10 @@ import numpy as np
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.rice import rice
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
 
 RICE_NBITS = 5  # bits of a parameter
-_MOST_RICE = 31
 
 
 class Exceptions(NamedTuple):
@@ -40,7 +40,7 @@ class Exceptions(NamedTuple):
             return
         gaps = np.diff(self.places, prepend=-1) - 1
         for numbers in (gaps, self.symbols):
-            k = _best_rice(numbers)
+            k = list_sizes.best_rice(numbers)
             string.extend(np.array([k << 8 - RICE_NBITS], np.uint8), RICE_NBITS)
             rice(k).put(numbers.astype(np.uint64), string)
 
@@ -78,9 +78,3 @@ class Exceptions(NamedTuple):
         """Return which of them lie in a range of elements."""
         first, last = np.searchsorted(self.places, (start, stop)).tolist()
         return slice(first, last)
-
-
-def _best_rice(numbers: np.ndarray) -> int:
-    """Return the parameter with which words are shortest."""
-    sizes = [int((numbers >> k).sum()) + k * numbers.size for k in range(_MOST_RICE + 1)]
-    return sizes.index(min(sizes))

@@ -40,7 +40,7 @@ class ByClass:
 
     def counts(self, sample: int) -> np.ndarray:
         """Count symbols by model, all or about so many, as (64, 256) int64."""
-        step = _step(self.symbols.size, sample)
+        step = share(self.symbols.size, sample)
         found: np.ndarray = class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
         return found
 
@@ -134,17 +134,7 @@ class ByTrellis:
         trellis.join_models(self.symbols[start:stop], self.models[start:stop], unknown, out)
 
 
-def least_nbits(symbols: np.ndarray, every: list[Scales], sample: int) -> tuple[int, list[int]]:
-    """Return about how many bits all symbols, or some, take by the best static table.
-
-    Of several scales, with about as many symbols as `sample`; and how many these are.
-    """
-    step = _step(symbols.size, sample)
-    seen = class_map.seen(symbols.size, step)
-    return seen, class_tables.least_nbits(symbols, [scales.arrays for scales in every], step)
-
-
-def _step(n: int, sample: int) -> int:
+def share(n: int, sample: int) -> int:
     """Return which share of n symbols are about `sample`; for 0 all."""
     return max(1, n // sample) if sample else 1
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.entropy import huffman, rans
+from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.rans import RANS
@@ -21,32 +21,28 @@ from gcodec.entropy.rice import rice
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.list_sizes import MOST, Told
-from gcodec.kernels.rans_table import MOST_LOG2
+from gcodec.kernels.list_sizes import CODE, MOST, RICE, SCALE, SHIFT, Told
 
-_CODE, _SHIFT, _SCALE, _RICE = 2, 2, 7, 3  # bits
-_ESTIMATED = 1 << 8  # scales from which on their bits are not counted
-_TOLD = 6  # bits, about, that tell how often a scale occurs
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales at the end of a string."""
     told = list_sizes.told(scales)
-    sizes, moved = _sizes(told), _moved(scales, told)
+    sizes, moved = [told.rice_nbits, told.words_nbits], _moved(scales, told)
     made = RANS().encode(moved) if scales.size >= _MANY else None
     if made is not None:
         sizes.append(made.nbits)
     code = sizes.index(min(sizes))
-    head = (code << _SHIFT | told.shift) << _SCALE | told.least
+    head = (code << SHIFT | told.shift) << SCALE | told.least
     if code == 0:
-        head = (head << _SCALE | told.centre) << _RICE | told.k
-        _put(string, head, _CODE + _SHIFT + 2 * _SCALE + _RICE)
+        head = (head << SCALE | told.centre) << RICE | told.k
+        _put(string, head, CODE + SHIFT + 2 * SCALE + RICE)
         away = moved - told.centre
         numbers = np.where(away < 0, -1 - 2 * away, 2 * away)
         rice(told.k).put(numbers.astype(np.uint64), string)
         return
-    _put(string, head, _CODE + _SHIFT + _SCALE)
+    _put(string, head, CODE + SHIFT + SCALE)
     if made is None or code == 1:
         made = Huffman().encode(moved)
     string.extend(made.data, made.nbits)
@@ -54,17 +50,7 @@ def write(scales: np.ndarray, string: BitString) -> None:
 
 def nbits(scales: np.ndarray) -> int:
     """Return the bits of (k,) uint8 scales, k > 0; of many, about: their entropy, and a table."""
-    if scales.size < _ESTIMATED:
-        return _CODE + _SHIFT + _SCALE + min(_sizes(list_sizes.told(scales)))
-    drop = max(scales.size.bit_length() - MOST_LOG2, 0)
-    entropy, kinds = list_sizes.entropy(scales, rans.log2_table(), drop)
-    return (entropy >> rans.POINT) + _TOLD * kinds
-
-
-def _sizes(told: Told) -> list[int]:
-    """Return the bits of Rice words, what they need besides included, and of Huffman words."""
-    words = huffman.table_nbits(told.top) + told.words_nbits
-    return [_SCALE + _RICE + told.rice_nbits, words]
+    return list_sizes.nbits(scales, rans.log2_table())
 
 
 def _moved(scales: np.ndarray, told: Told) -> np.ndarray:
@@ -94,13 +80,13 @@ def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, i
     ------
     FormatError
     """
-    most = _CODE + _SHIFT + 2 * _SCALE + _RICE
+    most = CODE + SHIFT + 2 * SCALE + RICE
     reader, bytes_ = BitReader(data, at, end, most, "a list of scales"), data[: -(-end // 8)]
-    code, shift, least = reader.take(_CODE), reader.take(_SHIFT), reader.take(_SCALE)
+    code, shift, least = reader.take(CODE), reader.take(SHIFT), reader.take(SCALE)
     if code > 2:
         raise Corrupt(f"a list of scales of code {code}")
     if code == 0:
-        centre, code_of_k = reader.take(_SCALE), rice(reader.take(_RICE))
+        centre, code_of_k = reader.take(SCALE), rice(reader.take(RICE))
         numbers, after = code_of_k.decode(bytes_, count, start=reader.at)
         away = (numbers >> np.uint64(1)).astype(np.int64)
         moved = centre + np.where(numbers & np.uint64(1), -1 - away, away)

@@ -27,6 +27,7 @@ from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.memory import flattened
 
 ONE = 40  # the class where a magnitude of 1 is expected
+ONES = ONE, CENTRE  # scales of rows of a mean of 1, and of columns of that of all
 LEAST_ROWS = 8  # of a matrix with scales of columns
 LEAST_WIDTH = 8  # of rows, if there are several
 _COARSEST = 8  # quantum
@@ -78,20 +79,13 @@ class Scales(NamedTuple):
     @classmethod
     def of(cls, symbols: np.ndarray, matrix: Matrix) -> Scales:
         """Find the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
-        return cls.all_of(symbols, [matrix])[0]
+        (sums,) = class_map.magnitude_sums(symbols, [(matrix.width, matrix.group > 0)])
+        return cls.of_sums(symbols.size, matrix, *sums)
 
     @classmethod
-    def all_of(cls, symbols: np.ndarray, every: list[Matrix]) -> list[Scales]:
-        """Find the scales of symbols for one or several matrices; see `of`."""
-        kinds = list(dict.fromkeys((matrix.width, matrix.group > 0) for matrix in every))
-        sums = dict(zip(kinds, class_map.magnitude_sums(symbols, kinds), strict=True))
-        n = symbols.size
-        return [cls._of_sums(n, m, *sums[m.width, m.group > 0]) for m in every]
-
-    @classmethod
-    def _of_sums(cls, n: int, matrix: Matrix, rows: np.ndarray, columns: np.ndarray) -> Scales:
-        """Find scales, given the sums of magnitudes."""
-        return cls(matrix, *scale_logs.scales_of_sums(n, matrix, (ONE, CENTRE), rows, columns))
+    def of_sums(cls, n: int, matrix: Matrix, rows: np.ndarray, columns: np.ndarray) -> Scales:
+        """Find the scales of n elements by the sums of their magnitudes."""
+        return cls(matrix, *scale_logs.scales_of_sums(n, matrix, ONES, rows, columns))
 
     @property
     def told(self) -> Matrix:
@@ -122,12 +116,10 @@ class Scales(NamedTuple):
         if self.matrix.group:
             scale_lists.write(self._each, string)
 
-    def nbits(self, times: int = 1) -> int:
-        """Return about how many bits the scales take; of so many times as many rows."""
-        found = scale_lists.nbits(self.rows) * times
-        if self.matrix.group:
-            found += scale_lists.nbits(self._each)
-        return found
+    def nbits(self) -> int:
+        """Return about how many bits the scales take."""
+        found = scale_lists.nbits(self.rows)
+        return found + scale_lists.nbits(self._each) if self.matrix.group else found
 
     @property
     def _each(self) -> np.ndarray:

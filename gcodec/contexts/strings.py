@@ -78,28 +78,6 @@ class Plan(NamedTuple):
         return self.nbits + _NUMBERS_NBITS + lanes * _STATE_NBITS
 
 
-def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
-    """Return the scales with which a string is probably shortest; the first of equals.
-
-    Parameters
-    ----------
-    symbols : (n,) uint8 array
-        n > 0: of whole rows of the first matrix, or of all.
-    every : list of Matrix
-    times : int
-        How many times as many symbols there are.
-    """
-    if len(every) == 1:
-        return Scales.of(symbols, every[0])
-    found = Scales.all_of(symbols, every)
-    seen, coded = models.least_nbits(symbols, found, SAMPLE)
-    sizes = [
-        nbits * symbols.size * times // seen + scales.nbits(times)
-        for nbits, scales in zip(coded, found, strict=True)
-    ]
-    return found[sizes.index(min(sizes))]
-
-
 def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
     """Return the plan with the best table, a static one or one that is sent.
 
@@ -116,11 +94,12 @@ def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int =
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
     coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
     counts = coded.counts(sample)
-    seen, n = int(counts.sum()), symbols.size
+    n = symbols.size
+    seen = int(counts.sum()) if 0 < sample < n else n
     sizes = coded.statics_nbits(counts)
     table: Table = coded.static(sizes.index(min(sizes)))
     nbits = min(sizes) * n // seen
-    if nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
+    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
         own: Any = coded.own(counts)
         if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
             table, nbits = own, found

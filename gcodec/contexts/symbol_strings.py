@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import strings
+from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.scales import Scales, matrices, some_rows
 from gcodec.contexts.strings import ContextString, Plan, Take
 from gcodec.errors import Corrupt
@@ -71,10 +72,8 @@ def write_shorter(
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     every = matrices(shape)
     some = some_rows(symbols, every[0].width, strings.SAMPLE)
-    scales = strings.best(some, every, symbols.size // some.size)
-    if some.size < symbols.size:
-        scales = Scales.of(symbols, scales.matrix)
-    return strings.plan(symbols, scales)
+    matrix = best_matrix(some, every, symbols.size // some.size)
+    return strings.plan(symbols, Scales.of(symbols, matrix))
 
 
 class SymbolString(NamedTuple):

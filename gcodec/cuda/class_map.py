@@ -8,7 +8,6 @@ import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.cuda.listed import listed
-from gcodec.kernels.class_costs import counts_nbits
 from gcodec.kernels.class_map import CLASSES, ScalesOf
 from gcodec.kernels.device import Device
 
@@ -53,14 +52,6 @@ def class_counts(symbols: Any, every: list[ScalesOf], step: int) -> np.ndarray:
         arguments = symbols, np.int64(n), *_scales(device, *of), *own
         device.launch("class_map", "count_classes", grid, THREADS, *arguments)
     return device.to_host(counts).view(np.int64).reshape(-1, CLASSES, 256)
-
-
-def symbols_nbits(
-    symbols: Any, every: list[ScalesOf], step: int, costs: np.ndarray, point: int
-) -> np.ndarray:
-    """Return the bits that symbols take by each table, for several ways to tell classes."""
-    counts = class_counts(symbols, every, step).reshape(len(every), -1)
-    return np.stack([counts_nbits(each, costs, point) for each in counts])
 
 
 def unknown_symbols(

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.cuda.class_map import magnitude_sums
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.cuda.reduce import fold, tiles
-from gcodec.kernels.device import placed
 from gcodec.kernels.reduce import LANES
-from gcodec.kernels.scalar_quantize import ClassesOf, Errors, inverse
+from gcodec.kernels.scalar_quantize import inverse
 
 
 def plain_levels(x: Any, step: np.float32, out: Any) -> None:
@@ -20,15 +20,14 @@ def plain_levels(x: Any, step: np.float32, out: Any) -> None:
     device.launch("scalar_quantize", "plain_levels", striding_blocks(n), THREADS, *arguments)
 
 
-def rated_levels(x: Any, step: np.float32, classes_of: ClassesOf, out: Any) -> Errors:
-    """Quantise by the classes of elements."""
-    device, n = device_with(x), x.size
-    classes = placed(classes_of(0, n, device.empty(n, np.uint8)), x)
-    sums = device.zeros(8, np.uint64)
-    arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes, out, sums
-    device.launch("scalar_quantize", "rated_levels", striding_blocks(n), THREADS, *arguments)
-    total = device.to_host(sums).view(np.int64)
-    return Errors.of(total)
+def plain_sums(
+    x: Any, step: np.float32, width: int, has_columns: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add up the magnitudes of plain levels of each row and of each column."""
+    symbols = device_with(x).empty(x.size, np.uint8)
+    plain_levels(x, step, symbols)
+    (sums,) = magnitude_sums(symbols, [(width, has_columns)])
+    return sums
 
 
 def random_squares(x: Any, step: np.float32) -> int:

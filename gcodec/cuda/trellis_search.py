@@ -10,7 +10,8 @@ from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.cuda.trellis import LANES_OF_BLOCK
 from gcodec.kernels.device import placed
 from gcodec.kernels.lane_order import RUN
-from gcodec.kernels.scalar_quantize import ClassesOf, Errors
+from gcodec.kernels.rated_levels import Errors
+from gcodec.kernels.trellis_search import ClassesOf
 
 _U32 = np.uint32
 

@@ -136,11 +136,6 @@ def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     return lengths
 
 
-def table_nbits(top: int) -> int:
-    """Return the bits before the words of a string of `Huffman` of which `top` is the largest."""
-    return _TOP + LENGTH_NBITS * (top + 1)
-
-
 def check_lengths(lengths: np.ndarray) -> None:
     """Raise `Corrupt` unless lengths are those of a code that wastes no bits.
 

@@ -1,13 +1,11 @@
-"""What symbols take by several tables of classes: sums of integers, of counts or of symbols."""
+"""What symbols take by several tables of classes: sums of integers."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels import pool
-from gcodec.kernels.class_map import APART, COUNTS, TILE, ScalesOf, tally
-from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.class_map import APART, COUNTS, tally
+from gcodec.kernels.jit import inline, kernel, subroutine
 
 _EIGHT = 8
 
@@ -31,45 +29,8 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarra
     """
     sums = np.zeros(2 * costs.shape[1], np.int64)
     _add_counts(counts, costs.reshape(-1), sums)
-    return _nbits(sums, point)
-
-
-@twinned("class_map")
-def symbols_nbits(
-    symbols: np.ndarray, every: list[ScalesOf], step: int, costs: np.ndarray, point: int
-) -> np.ndarray:
-    """Return the bits that symbols take by each table, for several ways to tell classes.
-
-    Parameters
-    ----------
-    symbols, every, step
-        See `class_map.class_counts`.
-    costs, point
-        See `counts_nbits`.
-
-    Returns
-    -------
-    (len(every), tables) int64 array
-    """
-
-    def task(start: int, stop: int) -> np.ndarray:
-        sums = np.zeros((len(every), 2 * costs.shape[1]), np.int64)
-        room, spare = np.empty(TILE, np.uint8), np.zeros(2 * APART, np.int32)
-        for of, own in zip(every, sums, strict=True):
-            _add_symbols(symbols[start:stop], *of, start, step, room, spare, each, own)
-        return sums
-
-    each = costs.reshape(-1)
-    first, *others = pool.run(task, symbols.size, TILE)
-    for sums in others:
-        first += sums
-    return _nbits(first, point)
-
-
-def _nbits(sums: np.ndarray, point: int) -> np.ndarray:
-    """Add up halves."""
-    tables = sums.shape[-1] // 2
-    found: np.ndarray = sums[..., :tables] + (sums[..., tables:] >> 16) >> point - 16
+    tables = costs.shape[1]
+    found: np.ndarray = sums[:tables] + (sums[tables:] >> 16) >> point - 16
     return found
 
 
@@ -98,14 +59,14 @@ def _add_counts(counts, costs, sums):
             _add_one(part[k], costs, (start + k) * tables, sums)
 
 
-@kernel(
-    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int32[], "
-    "in int64[], out int64[]"
-)
-def _add_symbols(symbols, rows, columns, width, start, step, room, spare, costs, sums):
-    # See `class_map.tally`; spare is left as it was. 2 * costs.size == COUNTS * sums.size.
+@subroutine(variant="")
+def add_symbols(symbols, rows, columns, width, step, room, spare, costs, sums):
+    """Add halves of what symbols cost by each table.
+
+    See `class_map.tally`; spare is left as it was. 2 * costs.size == COUNTS * sums.size.
+    """
     tables = sums.size // 2
-    low, high, top = tally(symbols, rows, columns, width, start, step, room, spare)
+    low, high, top = tally(symbols, rows, columns, width, 0, step, room, spare)
     one, two = spare[:COUNTS], spare[APART:]
     for row in range(low, high + 1):
         for k in range(row << 8, (row << 8) + top + 1):

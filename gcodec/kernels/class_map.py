@@ -16,6 +16,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel, subroutine
 from gcodec.kernels.lanes import Emitter, block, lanes
+from gcodec.kernels.magnitudes import add_magnitudes
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.words import load_word, trailing_zeros
 
@@ -193,11 +194,10 @@ COUNTS = CLASSES * 256
 APART = COUNTS + 80  # at multiples of a page a processor takes one table for another
 _LOWER, _UPPER = np.uint64(0xFF), np.uint64(0xFF00)
 _EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
-_FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
 
 
 @subroutine(variant="")
-def _fill_classes(rows, columns, width, start, out):
+def fill_classes(rows, columns, width, start, out):
     """Write classes; 0 <= start, and start + out.size elements lie in `rows`."""
     row = start // width
     column, at = start - row * width, 0
@@ -226,7 +226,7 @@ def _fill_classes(rows, columns, width, start, out):
 
 @kernel("in uint8[], in uint8[], int64, int64, out uint8[]")
 def _map_classes(rows, columns, width, start, out):
-    _fill_classes(rows, columns, width, start, out)
+    fill_classes(rows, columns, width, start, out)
 
 
 @kernel("in uint8[], in uint8[], out uint16[]")
@@ -249,7 +249,7 @@ def tally(symbols, rows, columns, width, start, step, room, spare):
             continue
         part = symbols[first : first + TILE]
         classes = room[: part.size]
-        _fill_classes(rows, columns, width, start + first, classes)
+        fill_classes(rows, columns, width, start + first, classes)
         for i in range(part.size):
             low, high = min(low, classes[i]), max(high, classes[i])
             top = max(top, part[i])
@@ -302,7 +302,7 @@ def _find_unknown(symbols, rows, columns, width, start, tops, room, above, place
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
         classes = room[: part.size]
-        _fill_classes(rows, columns, width, start + first, classes)
+        fill_classes(rows, columns, width, start + first, classes)
         for at in range(0, classes.size, 64):
             if at + 64 <= classes.size:
                 _find_above(part, classes, at, tops, above, 0)
@@ -322,23 +322,4 @@ def _find_unknown(symbols, rows, columns, width, start, tops, room, above, place
 
 @kernel("in uint8[], int64, out int32[], out int64[], out int64[]")
 def _sum_magnitudes(symbols, width, narrow, rows, columns):
-    # narrow.size == columns.size, which is width, or 0 for no columns; rows.size >= the rows that
-    # begin here.
-    for row in range((symbols.size + width - 1) // width):
-        here = symbols[row * width : min((row + 1) * width, symbols.size)]
-        total = np.int64(0)
-        for tile in range(0, here.size, TILE):
-            part, inside = np.int32(0), here[tile : tile + TILE]
-            for j in range(inside.size):
-                part += np.int32(inside[j] >> np.uint8(1))
-            total += part
-        rows[row] = total
-        if narrow.size > 0:  # here.size <= width
-            for j in range(here.size):
-                narrow[j] = np.int32(narrow[j] + np.int32(here[j] >> np.uint8(1)))
-        if row % _FLUSH == _FLUSH - 1:
-            for j in range(narrow.size):
-                columns[j] += narrow[j]
-                narrow[j] = 0
-    for j in range(narrow.size):
-        columns[j] += narrow[j]
+    add_magnitudes(symbols, width, narrow, rows, columns)

@@ -1,7 +1,7 @@
-"""Lists of small integers as they may be told: what Rice words and Huffman words of them take.
+"""Lists of scales as they may be told: what Rice words and Huffman words of them take.
 
-Of integers from 0 to 127, a 0 stands for nothing. The others are told by how far they lie above
-the least of them, in units of 1, 2, 4 or 8 of which all are multiples; see
+Of scales from 0 to 127, a 0 stands for nothing. The others are told by how far they lie above the
+least of them, in units of 1, 2, 4 or 8 of which all are multiples; see
 `gcodec.contexts.scale_lists`.
 """
 
@@ -13,10 +13,16 @@ import numpy as np
 
 from gcodec.kernels.jit import kernel, subroutine
 
-MOST = 127  # of the integers
-_MOST_SHIFT, _PARAMETERS = 3, 8
+MOST = 127  # scale
+CODE, SHIFT, SCALE, RICE = 2, 2, 7, 3  # bits of what is told of a list, and of its Rice words
+TOP, LENGTH = 8, 4  # bits of the table of Huffman words: of the largest u, and of each length
+_PARAMETERS = 32  # of Rice words
 _LONGEST = 12  # bits of a Huffman word
+_ESTIMATED = 1 << 8  # scales from which on their bits are not counted
+_TOLD = 6  # bits, about, that tell how often a scale occurs
+_POINT = 28  # bits of logarithms behind the binary point
 _ROOM = 2 * (MOST + 2)  # coins and packages of a level
+ROOM = 4 * _ROOM + 7  # integers that kernels work in
 
 
 class Told(NamedTuple):
@@ -33,9 +39,7 @@ class Told(NamedTuple):
     rice_nbits : int
         Bits of these.
     words_nbits : int
-        Bits of Huffman words for u; of none or one of them, one for each.
-    top : int
-        The largest u.
+        Bits of Huffman words for u, with their table.
     """
 
     least: int
@@ -44,31 +48,30 @@ class Told(NamedTuple):
     k: int
     rice_nbits: int
     words_nbits: int
-    top: int
 
 
-def told(values: np.ndarray) -> Told:
-    """Find how (k,) uint8 integers are told."""
-    found = np.empty(len(Told._fields), np.int64)
-    _tell(values, np.zeros(MOST + 2, np.int64), np.empty(3 * _ROOM, np.int64), found)
+def told(scales: np.ndarray) -> Told:
+    """Find how (k,) uint8 scales are told."""
+    found, room = np.empty(len(Told._fields), np.int64), np.empty(ROOM, np.int64)
+    _tell(scales, room, found)
     return Told(*found.tolist())
 
 
-def entropy(values: np.ndarray, logs: np.ndarray, drop: int) -> tuple[int, int]:
-    """Return the entropy of (k,) uint8 integers, and how many different ones there are.
+def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
+    """Return the bits of a list of (k,) uint8 scales; of many, about: their entropy, and a table.
 
     Parameters
     ----------
-    values : (k,) uint8 array
-    logs : int64 array
-        Of numbers from 0 on; they are the unit of the entropy.
-    drop : int
-        Bits that are left out of counts, so that there are logarithms of them.
+    scales : (k,) uint8 array
+    logs : (m,) int64 array
+        log2 of 1 to m − 1 in units of 2^-28; m − 1 is a power of two, from 2^8 on.
     """
-    found = np.empty(2, np.int64)
-    _add_up_entropy(values, logs, drop, np.zeros(256, np.int64), found)
-    total, kinds = found.tolist()
-    return total, kinds
+    return int(_nbits(scales, logs, np.empty(ROOM, np.int64)))
+
+
+def best_rice(numbers: np.ndarray) -> int:
+    """Return the parameter, up to 31, with which Rice words of (n,) int64 numbers are shortest."""
+    return int(_best_rice(numbers, np.zeros(_PARAMETERS, np.int64)))
 
 
 @subroutine(variant="")
@@ -76,7 +79,7 @@ def _huffman_nbits(counts, most, room):
     """Return the bits of Huffman words for counts, of which `most` + 1 are looked at.
 
     By package-merge: they are the sum of the cheapest 2n − 2 of the last list. room.size == 3 *
-    _ROOM, of which coins are a third, and lists the others.
+    _ROOM: of coins, and of two lists.
     """
     coins, low, high = room[:_ROOM], room[_ROOM : 2 * _ROOM], room[2 * _ROOM :]
     n = 0
@@ -110,52 +113,86 @@ def _huffman_nbits(counts, most, room):
     return total
 
 
-@kernel("in uint8[], out int64[], out int64[], out int64[]")
-def _tell(values, counts, room, found):
-    # Values are up to MOST; counts: MOST + 2 zeros; room.size == 3 * _ROOM; found.size == 7.
-    least, bits = np.int64(MOST), np.int64(1 << _MOST_SHIFT)
-    for i in range(values.size):
-        if values[i] > 0:
-            least = min(least, np.int64(values[i]))
-    for i in range(values.size):
-        if values[i] > 0:
-            bits |= np.int64(values[i]) - least
+@subroutine(variant="")
+def tell(scales, room, found):
+    """Write the fields of `Told`; scales are up to MOST, room.size == ROOM, found.size >= 6."""
+    counts, room = room[:_ROOM], room[_ROOM : 4 * _ROOM]
+    counts[: MOST + 2] = 0
+    least, bits = np.int64(MOST), np.int64(8)
+    for i in range(scales.size):
+        if scales[i] > 0:
+            least = min(least, np.int64(scales[i]))
+    for i in range(scales.size):
+        if scales[i] > 0:
+            bits |= np.int64(scales[i]) - least
     shift = 0
     while not bits >> shift & 1:
         shift += 1
     top = 0
-    for i in range(values.size):
-        place = (np.int64(values[i]) - least >> shift) + 1 if values[i] > 0 else 0
+    for i in range(scales.size):
+        place = (np.int64(scales[i]) - least >> shift) + 1 if scales[i] > 0 else 0
         counts[place] += 1
         top = max(top, place)
     # The median is the mean of both in the middle.
     low = high = behind = np.int64(0)
     for place in range(top + 1):
         behind += counts[place]
-        low += behind <= (values.size - 1) // 2
-        high += behind <= values.size // 2
+        low += behind <= (scales.size - 1) // 2
+        high += behind <= scales.size // 2
     centre = (low + high) // 2
     k, fewest = 0, np.int64(0)
-    for parameter in range(_PARAMETERS):
-        nbits = np.int64((parameter + 1) * values.size)
+    for parameter in range(1 << RICE):
+        total = np.int64((parameter + 1) * scales.size)
         for place in range(top + 1):
             away = np.int64(place) - centre
-            nbits += ((2 * away if away >= 0 else -1 - 2 * away) >> parameter) * counts[place]
-        if parameter == 0 or nbits < fewest:
-            k, fewest = parameter, nbits
-    found[0], found[1], found[2], found[3], found[4] = least, shift, centre, k, fewest
-    found[5], found[6] = _huffman_nbits(counts, top, room), top
+            total += ((2 * away if away >= 0 else -1 - 2 * away) >> parameter) * counts[place]
+        if parameter == 0 or total < fewest:
+            k, fewest = parameter, total
+    words = _huffman_nbits(counts, top, room)
+    found[0], found[1], found[2], found[3] = least, shift, centre, k
+    found[4], found[5] = SCALE + RICE + fewest, TOP + LENGTH * (top + 1) + words
 
 
-@kernel("in uint8[], in int64[], int64, out int64[], out int64[]")
-def _add_up_entropy(values, logs, drop, counts, found):
-    # counts: 256 zeros; logs.size > values.size >> drop.
-    for i in range(values.size):
-        counts[values[i]] += 1
-    total, kinds = np.int64(0), np.int64(0)
-    for value in range(counts.size):
-        count = counts[value]
+@subroutine(variant="")
+def list_nbits(scales, logs, room):
+    """Return what `nbits` does; room.size == ROOM, and scales are up to MOST."""
+    if scales.size < _ESTIMATED:
+        found = room[4 * _ROOM :]
+        tell(scales, room, found)
+        return CODE + SHIFT + SCALE + min(found[4], found[5])
+    drop = 0
+    while scales.size >> drop >= logs.size - 1:
+        drop += 1
+    counts, total = room[: MOST + 1], np.int64(0)
+    counts[:] = 0
+    for i in range(scales.size):
+        counts[scales[i]] += 1
+    kinds = np.int64(0)
+    for scale in range(counts.size):
+        count = counts[scale]
         if count > 0:
-            total += count * (logs[values.size >> drop] - logs[max(count >> drop, 1)])
+            total += count * (logs[scales.size >> drop] - logs[max(count >> drop, 1)])
             kinds += 1
-    found[0], found[1] = total, kinds
+    return (total >> _POINT) + _TOLD * kinds
+
+
+@kernel("in int64[], out int64[]")
+def _best_rice(numbers, sizes):
+    # sizes: _PARAMETERS zeros.
+    for i in range(numbers.size):
+        for k in range(sizes.size):
+            sizes[k] += (numbers[i] >> k) + k
+    best = 0
+    for k in range(sizes.size):
+        best = k if sizes[k] < sizes[best] else best
+    return best
+
+
+@kernel("in uint8[], out int64[], out int64[]")
+def _tell(scales, room, found):
+    tell(scales, room, found)
+
+
+@kernel("in uint8[], in int64[], out int64[]")
+def _nbits(scales, logs, room):
+    return list_nbits(scales, logs, room)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.jit import inline, kernel, subroutine
 from gcodec.kernels.list_sizes import MOST
 from gcodec.kernels.memory import double_bits
 
@@ -64,11 +64,12 @@ def _scale(mean, one, quantum):
     return np.uint8(min(max(found, quantum), MOST & -quantum))
 
 
-@kernel(
-    "in int64[], in int64[], int64, int64, int64, int64, int64, int64, out uint8[], out uint8[]"
-)
-def _find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across):
-    # down.size == rows.size == ceil(n / width); across.size == columns.size == width, or it is 0.
+@subroutine(variant="")
+def find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across):
+    """Write scales; see `scales_of_sums`.
+
+    down.size == rows.size == ceil(n / width); across.size == columns.size == width, or it is 0.
+    """
     total, last = np.int64(0), n - (rows.size - 1) * width  # elements of the last row
     for i in range(rows.size):
         total += rows[i]
@@ -89,3 +90,10 @@ def _find_scales(rows, columns, n, width, group, quantum, row_one, column_one, d
             scale = _scale(np.float64(some) * inverse / np.float64(count), column_one, quantum)
         for j in range(here.size):
             here[j] = scale
+
+
+@kernel(
+    "in int64[], in int64[], int64, int64, int64, int64, int64, int64, out uint8[], out uint8[]"
+)
+def _find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across):
+    find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)

@@ -11,6 +11,7 @@ Source: G. D. Forney, "The Viterbi algorithm", Proc. IEEE 61, 1973.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,13 @@ from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.lanes import Emitter, block, floats, lanes
-from gcodec.kernels.scalar_quantize import FINE, ClassesOf, Errors
+from gcodec.kernels.rated_levels import Errors
+from gcodec.kernels.scalar_quantize import FINE
 from gcodec.kernels.trellis import EVEN, MOST, NEXT, ODD
 
 LEVELS = MOST + 2  # for which there are costs: 0 to MOST, and those above
 STATES = len(NEXT)
+ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 _COLUMNS = 32  # lanes, or more, that are searched side by side
 _WIDTH = 8  # of vectors
@@ -59,7 +62,8 @@ def best_levels(
     factor : float32
         What makes halves of a step of values.
     classes_of : callable
-        See `scalar_quantize.rated_levels`.
+        Returns the classes of a range as a uint8 array, where it may use an array of as many for
+        it.
     costs : (QUANTISERS * CLASSES * LEVELS,) float32 array
         What k costs by quantiser and class, in squares of half a step.
     moved : (3,) float32 array

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from samples import LARGE, gradient, same, sizes_for
 
-from gcodec.kernels import class_costs, class_map, code_parts, escapes, scatter, ternary_symbols
+from gcodec.entropy import rans
+from gcodec.kernels import class_map, code_parts, escapes, scatter, ternary_symbols
 from gcodec.kernels.device import Device
+from gcodec.kernels.matrix_sizes import Prices, matrix_sizes
 from gcodec.minifloats import MiniFloat
 
 # Elements, and the width of a row: one row, rows that end and that do not, narrow and wide ones.
@@ -49,8 +51,10 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         counts = class_map.class_counts(some, every, step)
         assert same(class_map.class_counts(there, every, step), counts)
         costs = np.random.default_rng(step).integers(0, 1 << 33, (64 * 256, 3))
-        nbits = class_costs.symbols_nbits(some, every, step, costs, 28)
-        assert same(class_costs.symbols_nbits(there, every, step, costs, 28), nbits)
+        prices = Prices((40, 64), costs, rans.log2_table(), rans.POINT)
+        matrices = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
+        sizes = matrix_sizes(some, matrices, step, prices)
+        assert matrix_sizes(there, matrices, step, prices) == sizes
     assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)

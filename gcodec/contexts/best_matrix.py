@@ -1,0 +1,35 @@
+"""The matrix to cut a tensor into: that by whose scales its string is probably shortest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.contexts import class_tables, models
+from gcodec.contexts.scales import ONES, Matrix
+from gcodec.contexts.strings import SAMPLE
+from gcodec.entropy import rans
+from gcodec.kernels import class_map
+from gcodec.kernels.matrix_sizes import Prices, matrix_sizes
+
+
+def best_matrix(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Matrix:
+    """Return the matrix with which a string is probably shortest; the first of equals.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+        n > 0: of whole rows of the first matrix, or of all.
+    every : list of Matrix
+    times : int
+        How many times as many symbols there are.
+    """
+    if len(every) == 1:
+        return every[0]
+    step = models.share(symbols.size, SAMPLE)
+    seen = class_map.seen(symbols.size, step)
+    prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
+    sizes = [
+        told.symbols * symbols.size * times // seen + told.rows * times + told.columns
+        for told in matrix_sizes(symbols, every, step, prices)
+    ]
+    return every[sizes.index(min(sizes))]

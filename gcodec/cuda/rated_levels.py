@@ -1,0 +1,23 @@
+"""Launchers of rated levels, in scalar_quantize.cu; see `gcodec.kernels.rated_levels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.class_map import map_classes
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.kernels.class_map import ScalesOf
+from gcodec.kernels.rated_levels import Errors
+from gcodec.kernels.scalar_quantize import inverse
+
+
+def rated_levels(x: Any, step: np.float32, of: ScalesOf, out: Any) -> Errors:
+    """Quantise by the classes of elements."""
+    device, n = device_with(x), x.size
+    classes, sums = device.empty(n, np.uint8), device.zeros(8, np.uint64)
+    map_classes(*of, 0, classes)
+    arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes, out, sums
+    device.launch("scalar_quantize", "rated_levels", striding_blocks(n), THREADS, *arguments)
+    return Errors.of(device.to_host(sums).view(np.int64))
