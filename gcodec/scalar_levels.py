@@ -22,6 +22,7 @@ from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kernels.scatter import replace
 
 _MINUS_ZERO = 0x80000000
+_MAGNITUDES = np.arange(128)
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
 _COARSE = (
     2.0**-6
@@ -223,7 +224,10 @@ def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
     """Return what each symbol stands for, as (256,) float32; see `point`."""
-    return point(np.arange(256), step, centroids)
+    found = np.repeat(_sizes(_MAGNITUDES, step, centroids), 2)
+    np.negative(found[1::2], out=found[1::2])
+    found[:2] = 0
+    return found
 
 
 def put(levels: Levels, unit: float, out: np.ndarray) -> None:
@@ -241,11 +245,20 @@ def put(levels: Levels, unit: float, out: np.ndarray) -> None:
 
 def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
     """Return what symbols stand for: f32((k + d)·step), the product rounded once; 0 for k = 0."""
+    if not symbols.size:
+        return np.empty(0, np.float32)
     k = symbols >> 1
-    moved = (centroids.astype(np.int64) - CENTRE)[np.clip(k, 1, 3) - 1]
-    with np.errstate(over="ignore"):
-        size = ((256 * k + moved) * (float(np.float32(step)) / 256)).astype(np.float32)
+    size = _sizes(k, step, centroids)
     return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
+
+
+def _sizes(k: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
+    """Return what magnitudes above 0 stand for."""
+    moved = (centroids.astype(np.int64) - CENTRE)[np.minimum(np.maximum(k, 1), 3) - 1]
+    exact = (256 * k + moved) * (float(np.float32(step)) / 256)
+    with np.errstate(over="ignore"):
+        found: np.ndarray = exact.astype(np.float32)
+    return found
 
 
 def squares_of(errors: Errors) -> float:

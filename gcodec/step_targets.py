@@ -100,6 +100,8 @@ class Target:
         Steps are those of float32, times this.
     period : int
         With which scales of elements repeat, if they do.
+    top : float, optional
+        The largest magnitude, where it is known.
     """
 
     def __init__(
@@ -109,9 +111,11 @@ class Target:
         way: Way,
         lift: float = 1.0,
         period: int = 1,
+        top: float | None = None,
     ) -> None:
         self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
-        self._power, self._top = float(sum_squares(x)) / x.size, largest(x)
+        self._power = float(sum_squares(x)) / x.size
+        self._top = largest(x) if top is None else top
 
     def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
         """Find the step of which the relative error is the target, or less where it has jumps.
@@ -239,7 +243,8 @@ class Target:
                 return met, start.matrix
         matrix = matrices(self.shape)[0]
         some, width = thinned(x, matrix.width, _SAMPLE, self.period)
-        guess = roughly(some, matrix._replace(width=width), first) if largest(some) else None
+        live = some is x or largest(some) > 0
+        guess = roughly(some, matrix._replace(width=width), first) if live else None
         if guess is not None:
             first, slope = guess.at, guess.slope
         matrix = matrix_for(x, self._size(sign * first), self.shape)

@@ -116,16 +116,15 @@ def test_few_symbols_keep_their_scales() -> None:
 
 
 def test_matrices() -> None:
-    assert matrices(()) == [Matrix(1, 0)]
-    assert matrices((100,)) == [Matrix(100, 0)]
-    assert matrices((1000,)) == [Matrix(128, 0), Matrix(1000, 0)]
-    blocks = [Matrix(128, 0), Matrix(2048, 0)]
-    assert matrices((64, 32)) == [Matrix(32, 1), Matrix(32, 1, 2), *blocks]
-    assert matrices((4, 32)) == [Matrix(128, 0)]
-    assert matrices((128, 64, 3, 3)) == [
-        *(Matrix(576, 1), Matrix(576, 9), Matrix(9, 1), Matrix(128, 0), Matrix(73728, 0))
-    ]
-    assert matrices((64, 16, 1, 1))[:2] == [Matrix(16, 1), Matrix(16, 1, 2)]
+    assert matrices(()) == (Matrix(1, 0),)
+    assert matrices((100,)) == (Matrix(100, 0),)
+    assert matrices((1000,)) == (Matrix(128, 0), Matrix(1000, 0))
+    blocks = Matrix(128, 0), Matrix(2048, 0)
+    assert matrices((64, 32)) == (Matrix(32, 1), Matrix(32, 1, 2), *blocks)
+    assert matrices((4, 32)) == (Matrix(128, 0),)
+    wide = Matrix(576, 1), Matrix(576, 9), Matrix(9, 1)
+    assert matrices((128, 64, 3, 3)) == (*wide, Matrix(128, 0), Matrix(73728, 0))
+    assert matrices((64, 16, 1, 1))[:2] == (Matrix(16, 1), Matrix(16, 1, 2))
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 3000])

@@ -218,7 +218,7 @@ class ECSQ(Codec):
             start = None
             if prior is not None and prior.scales and prior.symbols.size == x.size:
                 start = Start(prior.step * lift, prior.scales.told)
-            target = Target(x, shape, way, lift, period)
+            target = Target(x, shape, way, lift, period, top)
             if self.bits:
                 step, matrix = target.step_for_bits(self.bits, start)
             else:

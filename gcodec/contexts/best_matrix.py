@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gcodec.contexts import class_tables, models
@@ -12,14 +14,14 @@ from gcodec.kernels import class_map
 from gcodec.kernels.matrix_sizes import Prices, matrix_sizes
 
 
-def best_matrix(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Matrix:
+def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) -> Matrix:
     """Return the matrix with which a string is probably shortest; the first of equals.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
         n > 0: of whole rows of the first matrix, or of all.
-    every : list of Matrix
+    every : sequence of Matrix
     times : int
         How many times as many symbols there are.
     """

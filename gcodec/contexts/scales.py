@@ -14,6 +14,7 @@ scale, and scales may be rounded to half an octave or more, where each costs mor
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -146,7 +147,8 @@ class Scales(NamedTuple):
         return cls(matrix, rows, columns), at
 
 
-def matrices(shape: tuple[int, ...]) -> list[Matrix]:
+@functools.lru_cache(maxsize=256)
+def matrices(shape: tuple[int, ...]) -> tuple[Matrix, ...]:
     """Return what a tensor of this shape, not empty, may be cut into; first the likeliest.
 
     That is the first dimension by the rest; where there are more than two, columns of the second
@@ -161,7 +163,7 @@ def matrices(shape: tuple[int, ...]) -> list[Matrix]:
         found += [matrix._replace(quantum=2) for matrix in found]
     if n >= 2 * _BLOCK:
         found.append(Matrix(_BLOCK, 0))
-    return [*found, Matrix(n, 0)]
+    return (*found, Matrix(n, 0))
 
 
 def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:

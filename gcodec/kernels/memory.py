@@ -10,11 +10,14 @@ from gcodec.kernels.device import device_of
 from gcodec.kernels.jit import intrinsic
 
 _LINE = 64  # bytes in a cache line
+_FEW = 1 << 14  # bytes, of which to find the line takes longer than it saves
 
 
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
-    """Uninitialised (size,) array that starts on a cache line, which vector stores prefer."""
+    """Uninitialised (size,) array; a large one starts on a cache line, as vector stores prefer."""
     nbytes = size * np.dtype(dtype).itemsize
+    if nbytes <= _FEW:
+        return np.empty(size, dtype)
     block = np.empty(nbytes + _LINE, np.uint8)
     start = -block.ctypes.data % _LINE
     return block[start : start + nbytes].view(dtype)
