@@ -22,6 +22,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.list_sizes import CODE, MOST, RICE, SCALE, SHIFT, Told
+from gcodec.kernels.list_write import put_rice
 
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
@@ -29,22 +30,19 @@ _MANY = 1 << 11  # scales from which on states of rANS may pay
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales at the end of a string."""
     told = list_sizes.told(scales)
-    sizes, moved = [told.rice_nbits, told.words_nbits], _moved(scales, told)
-    made = RANS().encode(moved) if scales.size >= _MANY else None
+    sizes = [told.rice_nbits, told.words_nbits]
+    made = RANS().encode(_moved(scales, told)) if scales.size >= _MANY else None
     if made is not None:
         sizes.append(made.nbits)
     code = sizes.index(min(sizes))
-    head = (code << SHIFT | told.shift) << SCALE | told.least
+    head, nbits = (code << SHIFT | told.shift) << SCALE | told.least, CODE + SHIFT + SCALE
     if code == 0:
         head = (head << SCALE | told.centre) << RICE | told.k
-        _put(string, head, CODE + SHIFT + 2 * SCALE + RICE)
-        away = moved - told.centre
-        numbers = np.where(away < 0, -1 - 2 * away, 2 * away)
-        rice(told.k).put(numbers.astype(np.uint64), string)
+        put_rice((head, nbits + SCALE + RICE), scales, told, string)
         return
-    _put(string, head, CODE + SHIFT + SCALE)
+    _put(string, head, nbits)
     if made is None or code == 1:
-        made = Huffman().encode(moved)
+        made = Huffman().encode(_moved(scales, told))
     string.extend(made.data, made.nbits)
 
 

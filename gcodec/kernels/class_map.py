@@ -192,6 +192,7 @@ _LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTRE)
 TILE = 1 << 12
 COUNTS = CLASSES * 256
 APART = COUNTS + 80  # at multiples of a page a processor takes one table for another
+_NARROW = 24  # elements of rows that are filled by columns
 _LOWER, _UPPER = np.uint64(0xFF), np.uint64(0xFF00)
 _EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
 
@@ -200,7 +201,27 @@ _EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
 def fill_classes(rows, columns, width, start, out):
     """Write classes; 0 <= start, and start + out.size elements lie in `rows`."""
     row = start // width
-    column, at = start - row * width, 0
+    column = start - row * width
+    if columns.size == 0 or width > _NARROW:
+        _fill_wide(rows[row:], columns, width, column, out)
+        return
+    # Rows are too short for vectors: columns of those that are whole, and what is before.
+    before = min((width - column) % width, out.size)
+    _fill_wide(rows[row:], columns, width, column, out[:before])
+    count = (out.size - before) // width
+    whole, below = rows[row + (column > 0) :], out[before:]
+    for j in range(width):
+        beside = np.int16(columns[j]) - np.int16(_CENTRE)
+        for i in range(count):  # the last place is count * width - 1 at most
+            value = np.int16(np.int16(whole[i]) + beside)
+            below[i * width + j] = np.uint8(min(max(value, np.int16(0)), np.int16(_LAST)))
+    _fill_wide(whole[count:], columns, width, 0, below[count * width :])
+
+
+@subroutine(variant="")
+def _fill_wide(rows, columns, width, column, out):
+    """Write classes from a column of the first row on."""
+    row, at = 0, 0
     while at < out.size:
         count = min(width - column, out.size - at)  # so column + count <= width
         here = out[at : at + count]

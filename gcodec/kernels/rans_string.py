@@ -72,7 +72,7 @@ def write(
     ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
     def task(start: int, stop: int) -> BitString:
-        string = BitString(lead.size if start == 0 else 0)
+        string: BitString | None = None
         size = min(BLOCK, stop - start)
         write_block, room = Writer(tables, size, lanes, vector_width()), np.empty(size, dtype)
         for at in range(start, stop, BLOCK):
@@ -81,12 +81,15 @@ def write(
             told = at >> log2_run, runs.offsets, runs.states
             block = write_block(part, 1 << log2_run, *told)
             # If it goes on like this, the rest will find room too.
-            string.reserve(int(_SPARE * block.size * max((stop - at) / BLOCK, 1)))
+            needed = int(_SPARE * block.size * max((stop - at) / BLOCK, 1))
+            if string is None:
+                string = BitString(lead.size if start == 0 else 0, needed)
+            string.reserve(needed)
             used = int(string.state[0])
             string.data[used : used + block.size] = block
             string.state[0] = used + block.size
             ends[1 + (at >> LOG2_BLOCK)] = block.size
-        return string
+        return BitString(lead.size) if string is None else string
 
     data, nbits, _ = written(task, n, BLOCK)
     data[: lead.size] = lead
