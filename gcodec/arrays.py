@@ -75,13 +75,15 @@ def intake(x: Any, name: str = "x") -> Tensor:
     if (found := on_device(x, name)) is not None:
         return _device_tensor(*found, name)
     array = as_numpy(x, name)
-    dtype = _NAMES.get(array.dtype.newbyteorder("="))
+    dtype = _NAMES.get(array.dtype) or _NAMES.get(array.dtype.newbyteorder("="))
     if dtype is None:
         raise dtype_error(x, name, array.dtype.name)
     if array.ndim > MAX_NDIM:
         raise ParameterError.of(f"{name}.ndim", array.ndim, f"at most {MAX_NDIM}")
     shape = array.shape
-    native = np.require(array, array.dtype.newbyteorder("="), ["C", "A"]).reshape(-1)
+    if array.dtype not in _NAMES or not is_flat(array):
+        array = np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+    native = array.reshape(-1)
     if dtype == "float32":
         return Tensor(native, dtype, shape)
     if dtype == "float64":

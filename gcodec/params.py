@@ -180,11 +180,12 @@ class Parameters:
 
     def _set_here(self) -> dict[str, Param]:
         """Return each parameter that differs from its default, by name."""
-        return {
-            d.name: d
-            for d in self.declared()
-            if d.kind.text(getattr(self, d.attribute)) != d.kind.text(d.default)
-        }
+        return {d.name: d for d in self.declared() if self._is_set(d)}
+
+    def _is_set(self, declared: Param) -> bool:
+        """Tell if a parameter differs from its default."""
+        value, text = getattr(self, declared.attribute), declared.kind.text
+        return value is not declared.default and text(value) != text(declared.default)
 
     def __str__(self) -> str:
         """Return the canonical spec: defaults left out; ``parse(str(codec)) == codec``."""
@@ -214,8 +215,7 @@ class Parameters:
     def write_parameters(self) -> bytes:
         """Return the header bytes of the parameters, trailing defaults left out."""
         sent = [declared for declared in self.declared() if not declared.in_message]
-        set_here = self._set_here()
-        while sent and sent[-1].name not in set_here:
+        while sent and not self._is_set(sent[-1]):
             sent.pop()
         return b"".join(d.kind.write(getattr(self, d.attribute)) for d in sent)
 
@@ -272,6 +272,7 @@ class Parameters:
         return _found(fields, data, len(fields) - len(self._left_out()))
 
     @classmethod
+    @functools.cache
     def _left_out(cls) -> dict[str, Any]:
         """Return what scalars that a message need not carry are where it does not."""
         return {d.name: d.left_out for d in cls.declared() if d.left_out is not None}

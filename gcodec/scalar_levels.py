@@ -64,7 +64,7 @@ class Levels(NamedTuple):
 def largest(x: np.ndarray) -> float:
     """Return the largest magnitude of (n,) float32 values, 0 of none; not finite where one is."""
     bits = int(max_abs_bits(x)) if x.size else 0
-    return float(np.array([bits], np.uint32).view(np.float32)[0])
+    return float(np.uint32(bits).view(np.float32))
 
 
 def lifted(x: np.ndarray, factor: float) -> np.ndarray:
@@ -164,7 +164,7 @@ class Kept(Generic[_By]):
     def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
         """Return what is left over."""
         found, errors = self._found(x, step, matrix)
-        squares = squares_of(errors) / self.halves**2
+        squares = squares_of(errors, found.centroids) / self.halves**2
         if squares >= _COARSE * x.size:
             return squares
         left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
@@ -261,27 +261,22 @@ def _sizes(k: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
     return found
 
 
-def squares_of(errors: Errors) -> float:
+def squares_of(errors: Errors, centroids: np.ndarray) -> float:
     """Return ‖x − x̂‖² in squares of what errors are counted in."""
     squares = errors.squares
-    for count, rest, moved in zip(errors.counts, errors.rests, _moved(errors), strict=True):
-        off = moved * (FINE // 256)
-        squares -= 2 * off * rest - off**2 * count
+    for count, rest, at in zip(errors.counts, errors.rests, centroids.tolist(), strict=True):
+        moved = (at - CENTRE) * (FINE // 256)
+        squares -= 2 * moved * rest - moved**2 * count
     return squares / FINE**2
 
 
 def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
-    return np.array([CENTRE + moved for moved in _moved(errors)], np.uint8)
-
-
-def _moved(errors: Errors) -> list[int]:
-    """Return how far the centroids lie from the levels."""
     found, unit = [], FINE // 256
     for count, rest in zip(errors.counts, errors.rests, strict=True):
         mean = (2 * rest + unit * count) // (2 * unit * count) if count else 0
-        found.append(min(max(mean, -CENTRE), 255 - CENTRE))
-    return found
+        found.append(min(max(mean + CENTRE, 0), 255))
+    return np.array(found, np.uint8)
 
 
 def middle() -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gcodec.dct.basis import basis
 from gcodec.kernels import coding_gain, pool, small_transform
-from gcodec.kernels.device import host
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.memory import empty_beside, flattened
 from gcodec.kernels.small_transform import Matrices, Sizes
 
@@ -78,10 +78,10 @@ class Taps(NamedTuple):
 
         pool.run(task, x.size, self.size, beside=x)
 
-    def pay(
+    def paying(
         self, x: np.ndarray, top: float, lift: float, step: Callable[[np.ndarray], float]
-    ) -> bool:
-        """Tell whether levels of coefficients probably take fewer bits than those of values.
+    ) -> np.ndarray | None:
+        """Return coefficients if levels of them probably take fewer bits than those of values.
 
         That is by the coding gain of the transform, half the mean octaves by which the squares of
         a coefficient are less than those of a tap, each filter counting as much as any other.
@@ -97,16 +97,25 @@ class Taps(NamedTuple):
             What values were multiplied by.
         step : callable
             Returns about the step that there will be, given some of the values.
+
+        Returns
+        -------
+        (n,) float32 array or None
         """
         length = -(-min(_RUN, x.size) // self.size) * self.size
-        runs = x[: x.size - x.size % length].reshape(-1, length)
-        some = host(flattened(runs[:: max(x.size // _SAMPLE, 1)]))
+        runs, every = x[: x.size - x.size % length], max(x.size // _SAMPLE, 1)
+        some = host(flattened(runs.reshape(-1, length)[::every]))
         least = max(_FINE * math.sqrt(self.size) * top, _SMALL * lift)
-        if not some.any() or not least <= step(some) <= top <= _LARGE / self.size:
-            return False
-        shares, live = coding_gain.shares_of(some, self.forward(some), self.size)
+        if not least <= step(some) <= top <= _LARGE / self.size:
+            return None
+        # Where nearly all are looked at, all are transformed at once.
+        coefficients = self.forward(x) if every == 1 and device_of(x) is None else None
+        here = self.forward(some) if coefficients is None else coefficients[: some.size]
+        shares, live = coding_gain.shares_of(some, here, self.size)
         before, after = (sum(math.log2(s + _FLOOR) for s in part) for part in shares.tolist())
-        return before - after >= 2 * self.size * (_GAIN + _UNSURE / live)
+        if not live or before - after < 2 * self.size * (_GAIN + _UNSURE / live):
+            return None
+        return self.forward(x) if coefficients is None else coefficients
 
 
 class Restored:

@@ -148,9 +148,8 @@ class ECSQ(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message, which has a step of its own, whatever was aimed at."""
-        aims = {"nmse": _NMSE, "bits": 0.0}
         told = {name: values[name] for name in ("step", "transform") if name in values}
-        return self.replaced(**aims, **told)
+        return self.replaced(nmse=_NMSE, bits=0.0, **told)
 
     @property
     def unbiased(self) -> bool:
@@ -179,31 +178,35 @@ class ECSQ(Codec):
         lift = _LIFT if largest < _TINY else 1.0
         lifted = scalar_levels.lifted(values, lift) if lift > 1 else values
         top = largest * lift
-        transform, period = "none", 1
-        if taps is not None and self._worth(taps, lifted, lift, top):
-            transform, period, lifted = "dct", taps.size, taps.forward(lifted)
-            top = scalar_levels.largest(lifted)
+        taps, x = self._transformed(taps, lifted, lift, top)
+        transform, period = ("none", 1) if taps is None else ("dct", taps.size)
+        if taps is not None:
+            top = scalar_levels.largest(x)
             if not math.isfinite(top):
                 raise ParameterError("x: must not pass float32 when it is transformed")
-        else:
-            taps = None
         if prior is not None and prior.transform != transform:
             prior = None
-        found = self._of_values(lifted, lift, top, seed, prior, period)
-        found = found._replace(transform=transform)
+        found = self._of_values(x, lift, top, seed, prior, period)._replace(transform=transform)
         if not self._points(found.step, found.centroids, taps).are_finite(found):
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
 
-    def _worth(self, taps: Taps, values: np.ndarray, lift: float, top: float) -> bool:
-        """Tell if levels of coefficients are to be sent."""
+    def _transformed(
+        self, taps: Taps | None, values: np.ndarray, lift: float, top: float
+    ) -> tuple[Taps | None, np.ndarray]:
+        """Return taps and coefficients if levels of these are to be sent, else None and values."""
 
         def step(some: np.ndarray) -> float:
             if isinstance(self.step, float):
                 return self.step * lift
             return step_targets.about(self.nmse, self.bits, some, top)
 
-        return self.transform == "dct" or taps.pay(values, top, lift, step)
+        if taps is None:
+            return None, values
+        if self.transform == "dct":
+            return taps, taps.forward(values)
+        found = taps.paying(values, top, lift, step)
+        return (None, values) if found is None else (taps, found)
 
     def _of_values(
         self, x: np.ndarray, lift: float, top: float, seed: int, prior: Levels | None, period: int

@@ -27,7 +27,7 @@ import numpy as np
 from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.errors import Corrupt
-from gcodec.kernels import class_costs, rans_table
+from gcodec.kernels import class_costs, own_table, rans_table
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.rans_table import ReadTables, WriteTables
@@ -81,12 +81,9 @@ class ClassTable(NamedTuple):
     @classmethod
     def own(cls, counts: np.ndarray, kind: Magnitudes = ALL) -> ClassTable:
         """Make the table of (64, 256) counts of symbols, at least one, to be sent."""
-        used = np.flatnonzero(counts.any(axis=1))
-        first, last = int(used[0]), int(used[-1])
-        nearest = used[np.abs(used - np.arange(first, last + 1)[:, None]).argmin(axis=1)]
-        rows = np.empty((CLASSES, _ALPHABET), np.int64)
-        rows[used] = _own(counts[used], kind)
-        return cls(SENT, _all_classes(rows[nearest], first, last), first, last)
+        most, least = kind
+        found, first, last = own_table.own_frequencies(counts, most, least, LOG2_TOTAL)
+        return cls(SENT, found, first, last)
 
     @property
     def tops(self) -> np.ndarray:
@@ -95,8 +92,8 @@ class ClassTable(NamedTuple):
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
-        rows = np.flatnonzero(counts.any(axis=1))
-        return int(nbits(counts[rows], side_by_side([costs(self.frequencies[rows])]))[0])
+        logs = rans.log2_table()
+        return own_table.nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, _EXCEPTION)
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
@@ -226,31 +223,6 @@ def _static_tops(number: int) -> np.ndarray:
 def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
     """Return the models of all classes, of those from `first` to `last`."""
     found: np.ndarray = rows[np.clip(np.arange(CLASSES), first, last) - first]
-    return found
-
-
-def _own(counts: np.ndarray, kind: Magnitudes) -> np.ndarray:
-    """Return the frequencies of (classes, 256) counts, of which each class has one at least."""
-    pairs = counts[:, ::2] + counts[:, 1::2]
-    totals, known = pairs.sum(axis=1, keepdims=True), pairs[:, 1 : min(MOST, kind.most) + 1]
-    known = known[:, : 1 + int(np.flatnonzero(known.any(axis=0)).max(initial=-1))]
-    places, least = np.arange(1, known.shape[1] + 1), kind.least_escape
-    likely = known * (2 * TOTAL) >= totals
-    tops = (likely * places).max(axis=1, keepdims=True, initial=0)
-    # Half of the share of each, as there are two signs; at least a slot.
-    sizes = np.maximum((known * TOTAL + totals) // (2 * totals), 1)
-    sizes[places > tops] = 0
-    above = totals[:, 0] - pairs[:, 0] - np.where(places <= tops, known, 0).sum(axis=1)
-    escapes = np.maximum(above * TOTAL // totals[:, 0], least)
-    escapes = np.minimum(escapes, TOTAL - 1 - 2 * tops[:, 0])  # which leaves a slot for each
-    over = (2 * sizes.sum(axis=1) + escapes - TOTAL) // 2 + 1  # slots of both signs
-    for row in np.flatnonzero(over > 0):
-        for _ in range(over[row]):
-            sizes[row, sizes[row].argmax()] -= 1
-    found = np.zeros(counts.shape, np.int64)
-    found[:, 2 : 2 * known.shape[1] + 2] = np.repeat(sizes, 2, axis=1)
-    found[:, ESCAPE] = escapes
-    found[:, 0] = TOTAL - found.sum(axis=1)
     return found
 
 
