@@ -146,12 +146,16 @@ class Kept(Generic[_By]):
     halves: ClassVar[int] = 1  # that a step has, where errors are counted in parts of one
 
     def __init__(self) -> None:
-        self._last: tuple[Any, Levels, Errors] | None = None
+        self._last: tuple[Any, _By, Levels, Errors] | None = None
         self._held: tuple[Any, _By] | None = None
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Take scales of this step at other steps too."""
-        self._last, self._held = None, ((x.size, matrix), self.prepare(x, step, matrix))
+        if self._held is None and self._last and self._last[0] == (x.size, step, matrix):
+            by = self._last[1]  # which its levels were found by, and will be again
+        else:
+            self._last, by = None, self.prepare(x, step, matrix)
+        self._held = (x.size, matrix), by
 
     def release(self) -> None:
         """Take scales of each step again."""
@@ -185,8 +189,8 @@ class Kept(Generic[_By]):
                 by = self._held[1]
             else:
                 by = self.prepare(x, step, matrix)
-            self._last = key, *self.find(x, step, by)
-        return self._last[1:]
+            self._last = key, by, *self.find(x, step, by)
+        return self._last[2:]
 
     def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> _By:
         """Return what levels of a step are found by."""

@@ -120,7 +120,7 @@ class Points(NamedTuple):
 
     def _are_small(self, beyond: np.ndarray) -> bool:
         """Tell if all values are surely finite, given the symbols that have no points."""
-        top = max(ESCAPE, int(beyond.max(initial=0))) // 2 + 1  # and what a centroid adds
+        top = max(ESCAPE, int(beyond.max()) if beyond.size else 0) // 2 + 1  # and a centroid
         taps = 1 if self.taps is None else self.taps.size
         return top * taps * self.unit < _LARGE
 

@@ -7,7 +7,7 @@ import numpy as np
 from gcodec.kernels.class_map import APART, COUNTS, tally
 from gcodec.kernels.jit import inline, kernel, subroutine
 
-_EIGHT = 8
+_PART = 32  # counts, which mostly are all 0
 
 
 def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarray:
@@ -51,8 +51,8 @@ def _add_one(count, costs, first, sums):
 def _add_counts(counts, costs, sums):
     # 2 * costs.size == counts.size * sums.size.
     tables = sums.size // 2
-    for start in range(0, counts.size, _EIGHT):
-        part, some = counts[start : start + _EIGHT], np.int64(0)
+    for start in range(0, counts.size, _PART):
+        part, some = counts[start : start + _PART], np.int64(0)
         for k in range(part.size):
             some |= part[k]
         for k in range(part.size if some else 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,21 +68,32 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
         In every `step`-th tile of 2^12 elements symbols are looked at.
     prices : Prices
     """
-    n, widest = symbols.size, max(width for width, _, _ in every)
-    longest = max(-(-n // width) for width, _, _ in every)
+    order, told, widest, narrowest = _in_order(tuple(every))
+    longest = -(-symbols.size // narrowest)
     (row_one, column_one), costs, logs, point = prices
-    # Of matrices with the same rows, sums are the same.
-    order = sorted(range(len(every)), key=lambda i: every[i][:2])
-    told = np.array([every[i] for i in order], np.int64).reshape(-1)
-    found = np.empty((len(every), 3), np.int64)
+    found = np.empty((len(order), 3), np.int64)
     _find_sizes(
         *(symbols, told, row_one, column_one, step, costs.reshape(-1), logs, point),
         *(np.empty(TILE + 2 * (longest + widest), np.uint8), np.zeros(widest, np.int32)),
         *(np.zeros(2 * APART, np.int32), np.empty(longest + widest, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
-    sizes = dict(zip(order, found.tolist(), strict=True))
-    return [Sizes(*sizes[i]) for i in range(len(every))]
+    sizes = [Sizes(*row) for row in found.tolist()]
+    return [sizes[place] for place in order]
+
+
+@functools.lru_cache(maxsize=256)
+def _in_order(
+    every: tuple[tuple[int, int, int], ...],
+) -> tuple[list[int], np.ndarray, int, int]:
+    """Return where matrices come, so that those of the same sums come together.
+
+    And all of them in this order, and the widest and the narrowest rows.
+    """
+    first = sorted(range(len(every)), key=lambda i: every[i][:2])
+    order, widths = np.argsort(first).tolist(), [width for width, _, _ in every]
+    told = np.array([every[i] for i in first], np.int64).reshape(-1)
+    return order, told, max(widths), min(widths)
 
 
 @kernel(
