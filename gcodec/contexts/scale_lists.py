@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.entropy import rans
+from gcodec.entropy import huffman, rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.huffman import Huffman
 from gcodec.entropy.rans import RANS
@@ -22,7 +22,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.list_sizes import CODE, MOST, RICE, SCALE, SHIFT, Told
-from gcodec.kernels.list_write import put_rice
+from gcodec.kernels.list_write import put_rice, put_words
 
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
@@ -39,11 +39,12 @@ def write(scales: np.ndarray, string: BitString) -> None:
     if code == 0:
         head = (head << SCALE | told.centre) << RICE | told.k
         put_rice((head, nbits + SCALE + RICE), scales, told, string)
-        return
-    _put(string, head, nbits)
-    if made is None or code == 1:
-        made = Huffman().encode(_moved(scales, told))
-    string.extend(made.data, made.nbits)
+    elif code == 1 or made is None:
+        lengths = huffman.code_lengths(np.bincount(_moved(scales, told)))
+        put_words((head, nbits), scales, told, lengths, string)
+    else:
+        _put(string, head, nbits)
+        string.extend(made.data, made.nbits)
 
 
 def nbits(scales: np.ndarray) -> int:
