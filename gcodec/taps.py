@@ -25,6 +25,7 @@ from gcodec.kernels.small_transform import Matrices, Sizes
 _FIRST_AXIS, _MOST_AXES = 2, 3  # outputs and inputs lie before the taps
 _LONGEST = 16  # axis
 _SAMPLE, _RUN = 1 << 14, 1 << 9  # elements of which the gain is found, and of those side by side
+_MOSTLY = 2  # of so many runs one is looked at, where all are transformed at once
 _GAIN = 0.035  # bits of an element, below which it takes as many without, or fewer
 _UNSURE = 0.8  # more, over the number of filters
 _FLOOR = 2.0**-20  # of the squares of a filter, so that they have a logarithm
@@ -108,9 +109,12 @@ class Taps(NamedTuple):
         least = max(_FINE * math.sqrt(self.size) * top, _SMALL * lift)
         if not least <= step(some) <= top <= _LARGE / self.size:
             return None
-        # Where nearly all are looked at, all are transformed at once.
-        coefficients = self.forward(x) if every == 1 and device_of(x) is None else None
-        here = self.forward(some) if coefficients is None else coefficients[: some.size]
+        coefficients = None
+        if every <= _MOSTLY and device_of(x) is None:  # else only those that are looked at
+            coefficients = self.forward(x)
+            here = flattened(coefficients[: runs.size].reshape(-1, length)[::every])
+        else:
+            here = self.forward(some)
         shares, live = coding_gain.shares_of(some, here, self.size)
         before, after = (sum(math.log2(s + _FLOOR) for s in part) for part in shares.tolist())
         if not live or before - after < 2 * self.size * (_GAIN + _UNSURE / live):

@@ -149,7 +149,8 @@ class ECSQ(Codec):
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message, which has a step of its own, whatever was aimed at."""
         told = {name: values[name] for name in ("step", "transform") if name in values}
-        return self.replaced(nmse=_NMSE, bits=0.0, **told)
+        aims = {"nmse": _NMSE, "bits": 0.0} if self.nmse != _NMSE or self.bits else {}
+        return self.replaced(**aims, **told)
 
     @property
     def unbiased(self) -> bool:
@@ -201,10 +202,8 @@ class ECSQ(Codec):
                 return self.step * lift
             return step_targets.about(self.nmse, self.bits, some, top)
 
-        if taps is None:
-            return None, values
-        if self.transform == "dct":
-            return taps, taps.forward(values)
+        if taps is None or self.transform == "dct":
+            return taps, values if taps is None else taps.forward(values)
         found = taps.paying(values, top, lift, step)
         return (None, values) if found is None else (taps, found)
 
