@@ -10,14 +10,12 @@ from gcodec.kernels.device import device_of
 from gcodec.kernels.jit import intrinsic
 
 _LINE = 64  # bytes in a cache line
-_FEW = 1 << 14  # bytes, of which to find the line takes longer than it saves
+_FEW = 1 << 13  # elements, of which to find the line takes longer than it saves
 
 
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
-    """Uninitialised (size,) array; a large one starts on a cache line, as vector stores prefer."""
+    """Uninitialised (size,) array that starts on a cache line, which vector stores prefer."""
     nbytes = size * np.dtype(dtype).itemsize
-    if nbytes <= _FEW:
-        return np.empty(size, dtype)
     block = np.empty(nbytes + _LINE, np.uint8)
     start = -block.ctypes.data % _LINE
     return block[start : start + nbytes].view(dtype)
@@ -27,7 +25,7 @@ def empty_beside(size: int, dtype: Any, array: Any) -> np.ndarray:
     """Return an uninitialised (size,) array; on the device of `array`, if that is on one."""
     device = device_of(array)
     if device is None:
-        return aligned_empty(size, dtype)
+        return aligned_empty(size, dtype) if size > _FEW else np.empty(size, dtype)
     made: np.ndarray = device.empty(size, dtype)
     return made
 
