@@ -55,7 +55,7 @@ def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     some = some_rows(x, every[0].width, strings.SAMPLE)
     symbols = empty_beside(some.size, np.uint8, some)
     scalar_quantize.plain_levels(some, np.float32(step), symbols)
-    return best_matrix(symbols, every, x.size // some.size)
+    return best_matrix(symbols, every, x.size // some.size)[0]
 
 
 def check_step(top: float, step: float) -> None:

@@ -200,7 +200,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, strings.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    plan = strings.plan(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape))))
+    plan = strings.plan(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape))[0]))
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
     data, nbits, _ = strings.write(plan, symbols, beyond, BitString())

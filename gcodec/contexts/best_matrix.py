@@ -7,15 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcodec.contexts import class_tables, models
-from gcodec.contexts.scales import ONES, Matrix
+from gcodec.contexts.scales import ONES, Matrix, Scales
 from gcodec.contexts.strings import SAMPLE
 from gcodec.entropy import rans
 from gcodec.kernels import class_map
 from gcodec.kernels.matrix_sizes import Prices, matrix_sizes
 
 
-def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) -> Matrix:
+def best_matrix(
+    symbols: np.ndarray, every: Sequence[Matrix], times: int = 1
+) -> tuple[Matrix, Scales | None]:
     """Return the matrix with which a string is probably shortest; the first of equals.
+
+    And the scales of the symbols in it, if they are at hand.
 
     Parameters
     ----------
@@ -26,12 +30,15 @@ def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) ->
         How many times as many symbols there are.
     """
     if len(every) == 1:
-        return every[0]
+        return every[0], None
     step = models.share(symbols.size, SAMPLE)
     seen = class_map.seen(symbols.size, step)
     prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
+    found = matrix_sizes(symbols, every, step, prices)
     sizes = [
         told.symbols * symbols.size * times // seen + told.rows * times + told.columns
-        for told in matrix_sizes(symbols, every, step, prices)
+        for told in found
     ]
-    return every[sizes.index(min(sizes))]
+    best = sizes.index(min(sizes))
+    scales = found[best].scales
+    return every[best], None if scales is None else Scales(every[best], *scales)

@@ -72,8 +72,10 @@ def write_shorter(
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     every = matrices(shape)
     some = some_rows(symbols, every[0].width, strings.SAMPLE)
-    matrix = best_matrix(some, every, symbols.size // some.size)
-    return strings.plan(symbols, Scales.of(symbols, matrix))
+    matrix, scales = best_matrix(some, every, symbols.size // some.size)
+    if scales is None or some.size < symbols.size:
+        scales = Scales.of(symbols, matrix)
+    return strings.plan(symbols, scales)
 
 
 class SymbolString(NamedTuple):

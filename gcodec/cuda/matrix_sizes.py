@@ -27,6 +27,8 @@ def matrix_sizes(symbols: Any, every: Matrices, step: int, prices: Prices) -> li
     for own, (rows, columns), (_, group, _) in zip(counts, scales, every, strict=True):
         coded = counts_nbits(own.reshape(-1), prices.costs, prices.point)
         each = np.ascontiguousarray(columns[:: max(group, 1)])
-        lists = [list_sizes.nbits(part, prices.logs) if part.size else 0 for part in (rows, each)]
-        found.append(Sizes(int(coded.min()), *lists))
+        down, across = (
+            list_sizes.nbits(part, prices.logs) if part.size else 0 for part in (rows, each)
+        )
+        found.append(Sizes(int(coded.min()), down, across, (rows, columns)))
     return found

@@ -48,11 +48,14 @@ class Sizes(NamedTuple):
         Of the symbols that were looked at, by the best table.
     rows, columns : int
         Of the scales.
+    scales : (rows, columns) or None
+        The scales themselves, from a device, which would have to be asked for them again.
     """
 
     symbols: int
     rows: int
     columns: int
+    scales: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @twinned("matrix_sizes")
@@ -78,7 +81,7 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
         *(np.zeros(2 * APART, np.int32), np.empty(longest + widest, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
-    sizes = [Sizes(*row) for row in found.tolist()]
+    sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
     return [sizes[place] for place in order]
 
 

@@ -54,7 +54,8 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         prices = Prices((40, 64), costs, rans.log2_table(), rans.POINT)
         matrices = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
         sizes = matrix_sizes(some, matrices, step, prices)
-        assert matrix_sizes(there, matrices, step, prices) == sizes
+        for one, other in zip(matrix_sizes(there, matrices, step, prices), sizes, strict=True):
+            assert one[:3] == other[:3]
     assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
