@@ -21,13 +21,13 @@ from gcodec.kernels import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import device_of
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale, symbol_dtype
-from gcodec.kernels.live import Live, refuse_silent, silent_error, spread
+from gcodec.kernels.live import Live, leave_silent, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
-from gcodec.scalars import mapped, wanted
+from gcodec.scalars import mapped
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     table : Table or None
         Of "huffman" and "rans".
     nbits : int
-        Of the string; of rANS an estimate, and of "context" not known.
+        Of the string; of rANS an estimate. 0 of "context", and where there was nothing to choose.
     """
 
     form: str
@@ -87,21 +87,33 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     form, code : str
         Those to take; "auto" for any.
     """
+    if code in TABLED:
+        return Plan("dense", code, {}, _table_of(code, _counts(symbols, live), s))
     plans: list[Plan] = []
     if code not in OF_BYTES:
         found = level_codes.plan(symbols, s, live, form, code)
         plans.append(Plan(found.form, found.code, found.scalars, None, found.nbits))
-    kinds = [kind for kind in TABLED if code in (kind, "auto")]
-    if kinds and form != "sparse" and s <= MOST_OF_BYTES:
-        wanted(live.silent)
-        counts = byte_counts(symbols)
-        counts[0] -= symbols.size - live.words
-        for kind in kinds if live.words else []:
-            table = Table.own(kind, counts, alphabet(s))
-            plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
-    if not plans:  # nothing to code, or nothing to choose
+    if code == "auto" and form != "sparse" and s <= MOST_OF_BYTES:
+        counts = host(_counts(symbols, live))
+        tables = [_table_of(kind, counts, s) for kind in TABLED]
+        plans += [Plan("dense", t.kind, {}, t, t.nbits(counts)) for t in tables if t is not None]
+    if not plans:  # nothing to choose
         return Plan("dense", code, {})
     return min(plans, key=lambda plan: plan.nbits)
+
+
+def _counts(symbols: np.ndarray, live: Live) -> np.ndarray:
+    """Count the symbols of elements that have a word, where they are."""
+    counts = byte_counts(symbols)
+    leave_silent(counts, live)
+    return counts
+
+
+def _table_of(kind: tabled.Kind, counts: np.ndarray, s: int) -> Table | None:
+    """Return the table for such counts; none where the host knows that all are 0."""
+    if device_of(counts) is None and not counts.any():
+        return None
+    return Table.own(kind, counts, alphabet(s))
 
 
 def write_dense(

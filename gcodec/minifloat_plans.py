@@ -24,6 +24,7 @@ from gcodec.contexts import symbol_strings
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import Table
 from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.device import host
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.minifloats import MiniFloat
 
@@ -96,7 +97,7 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
         return Plan("none" if code == "auto" else code, None, None, n * fmt.width)
     if code != "auto" and isinstance(book, int):  # there is no choice that counts could decide
         return Plan(code, book, static(fmt, code, book), longest_nbits(n, fmt, code))
-    held = byte_counts(codes)
+    held = host(byte_counts(codes))
     plans = [Plan("none", None, None, n * fmt.width)] if code == "auto" else []
     for one in _TABLED if code == "auto" else (code,):
         if one != "pair" or per_byte(fmt) == 2:

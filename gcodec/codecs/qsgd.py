@@ -252,8 +252,7 @@ class QSGD(Codec):
             made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
             return self._payload(scale, plan, *made)
         if plan.code == "rans":  # which knows nothing of elements that have no symbol
-            parts = gathered(parts, live)
-            live = Live.all(parts.size)
+            parts, live = gathered(parts, live)
         return self._dense(scale, plan, parts, live)
 
     def _dense(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
+from gcodec.kernels.codewords import (
+    DELTA,
+    EXPGOLOMB,
+    FIXED,
+    GAMMA,
+    GOLOMB,
+    OMEGA,
+    RICE,
+    Rule,
+)
 from gcodec.kernels.device import Device
 from gcodec.kernels.prefix_read import check
 from gcodec.kernels.prefix_table import PrefixCode, read_runs, read_singles, ready, write_tables
-from gcodec.kernels.table_code import LOOKS, SYMBOLS, TABLE, TableCode
+from gcodec.kernels.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
 
 # In the order of codewords.cuh.
 _RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, FIXED, TABLE))}
@@ -22,15 +31,42 @@ _ROOMY, _SMALL = 64, 1 << 20  # bits for a symbol, and bits: not much more than 
 _LEFT = 64  # what a status is a multiple of, but for what is wrong
 
 
-def rule_of(code: PrefixCode | TableCode) -> tuple[Any, ...]:
+class HeldCode(NamedTuple):
+    """A code for bytes whose words a device has made of counts; it has one for all that occur.
+
+    Attributes
+    ----------
+    singles : (256,) uint64 array on the device
+        See `prefix_table.WriteTables`.
+    """
+
+    singles: Any
+
+    @property
+    def kind(self) -> tuple[Rule, Literal["plain"], int]:
+        """What tells one kernel from another."""
+        return TABLE, "plain", 0
+
+    @property
+    def parameter(self) -> int:
+        """No writer looks at it."""
+        return 0
+
+
+Written = PrefixCode | TableCode | HeldCode
+
+
+def rule_of(code: Written) -> tuple[Any, ...]:
     """Return the numbers that tell a kernel the words that are in no table."""
     rule, mapping, shift = code.kind
     numbers = np.int32(_RULES[rule]), np.int32(_MAPPINGS[mapping]), np.uint64(shift % 2**64)
     return *numbers, np.uint64(code.parameter)
 
 
-def write_singles(device: Device, code: PrefixCode | TableCode) -> Any:
+def write_singles(device: Device, code: Written) -> Any:
     """Return the (256,) uint64 words of small symbols; see `prefix_table.WriteTables`."""
+    if isinstance(code, HeldCode):
+        return code.singles
     if isinstance(code, TableCode):
         return device.to_device(ready(*code.words(SYMBOLS)))
     return device.to_device(write_tables(code).singles)
@@ -42,8 +78,10 @@ def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Any, Any]
     return device.to_device(runs), device.to_device(singles)
 
 
-def most_nbits(code: PrefixCode | TableCode) -> int | None:
+def most_nbits(code: Written) -> int | None:
     """Return the bits of the longest word; None where one may be missing, or there are many."""
+    if isinstance(code, HeldCode):
+        return LONGEST
     if isinstance(code, TableCode) or code.top >= _MANY:
         return None
     return int(code.words(code.top + 1)[1].max())

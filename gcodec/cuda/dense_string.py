@@ -9,6 +9,7 @@ import numpy as np
 
 from gcodec.cuda.codewords import (
     NO_ERROR,
+    Written,
     has_room,
     most_nbits,
     raise_status,
@@ -24,7 +25,7 @@ from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
-from gcodec.scalars import Later, note
+from gcodec.scalars import Later, Leading, note
 
 _THREADS = 256
 TILE = 16 * _THREADS  # symbols that a block of threads writes
@@ -33,18 +34,19 @@ _NONE = np.empty(0, np.uint64)
 
 
 def write(
-    code: PrefixCode | TableCode,
+    code: Written,
     symbols: Any,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
     lead: int,
-    head: tuple[np.ndarray, int] | None = None,
+    head: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Write the string of a tensor, given the (n,) symbols of all elements.
 
-    `every` must be a multiple of 4096. The bytes stay on the device; so does the rest where
-    there is room for the longest string that there may be.
+    A head that only the device knows is a `Leading`, and its bits are a `Later`. `every` must be a
+    multiple of 4096. The bytes stay on the device; so does the rest where there is room for the
+    longest string that there may be.
 
     Raises
     ------
@@ -59,33 +61,40 @@ def write(
         *(symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n), *silence(device, live)),
         *(write_singles(device, code), *rule_of(code)),
     )
-    lengths = device.empty(tiles, np.int64)
-    sums = device.empty(tiles + 2, np.int64)
+    front, first = head or (_NONE.view(np.uint8), 0)
+    front = front.array if isinstance(front, Leading) else device.to_device(front)
+    lengths = device.empty(2 + tiles, np.int64)  # of the lead and the head, too
+    lengths[:1], lengths[1:2] = 8 * lead, first.words if type(first) is Later else first
+    sums = device.empty(2 + tiles + 2, np.int64)
     sums[-1:] = NO_ERROR
     grid = tiles, _THREADS
-    device.launch("prefix_write", "measure_words", *grid, *coded, lengths, sums[-1:])
+    device.launch("prefix_write", "measure_words", *grid, *coded, lengths[2:], sums[-1:])
     sums_before(device, lengths, sums[:-1])
-    front, first = head or (_NONE.view(np.uint8), 0)
-    first += 8 * lead
-    starts = Later(device, sums, lambda found: np.append(found[: -2 : every // TILE], found[-2]))
+    starts = Later(device, sums, lambda found: _starts(found[2:-1], every // TILE))
     longest = most_nbits(code)
-    most = None if longest is None else first + n * longest
+    most = None if longest is None else 8 * (lead + front.size) + n * longest
     nbits: Any
     if most is not None and has_room(most, n):
-        nbits = Later(device, sums, lambda found: first + int(found[-2]), (sums[-2:-1], 1, first))
+        nbits = Later(device, sums, lambda found: int(found[-2]), (sums[-2:-1], 1, 0))
     else:
         found = device.to_host(sums)
         if found[-1] != NO_ERROR:
             raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
-        most = nbits = first + int(found[-2])
+        most = nbits = int(found[-2])
         starts = starts.tell(found)
     out = device.zeros(-(-most // 32), np.uint32)
     if front.size:
-        out.view(np.uint8)[lead : lead + front.size] = device.to_device(front)
-    where = sums[:-1], np.int64(first), out, np.int64(out.size)
+        out.view(np.uint8)[lead : lead + front.size] = front
+    where = sums[2:-1], out, np.int64(out.size)
     device.launch("prefix_write", "write_words", *grid, *coded, *where)
     data = out.view(np.uint8)
     return data if type(nbits) is Later else data[: -(-most // 8)], nbits, starts
+
+
+def _starts(sums: np.ndarray, step: int) -> np.ndarray:
+    """Return the bits before blocks of so many tiles, and of all, from the first coded one on."""
+    offsets: np.ndarray = np.append(sums[:-1:step], sums[-1]) - sums[0]
+    return offsets
 
 
 def read(

@@ -64,6 +64,7 @@ from gcodec.entropy.frequency_table import (
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import rans_string
 from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.device import twinned
 from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
 
@@ -140,11 +141,12 @@ def _shares(each: np.ndarray, total: int) -> np.ndarray:
     return found
 
 
+@twinned("gcodec.entropy.device")
 def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
     """Return frequencies and the log2 of their sum, by the estimated size of table and string.
 
     The sum is the least of which no other would save more than a thousandth: a decoder is quicker
-    with smaller tables. For the parameters, see `frequencies`.
+    with smaller tables. For the parameters, see `frequencies`; on a device, 256 counts.
     """
     sizes: list[int] = []
     models = []

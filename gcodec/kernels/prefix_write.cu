@@ -69,18 +69,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
     if (threadIdx.x == 0) lengths[blockIdx.x] = found.total;  // one for each block
 }
 
-// `offsets` tells the bit of each tile, and where the last ends, from bit `first` of `out` on,
-// which has `size` words, zero but for those bits that are before `first`. All symbols have words.
+// `offsets` tells the bit of each tile, and where the last ends, of `out`, which has `size` words,
+// zero but for those bits that are before the first tile. All symbols have words.
 extern "C" __global__ void __launch_bounds__(THREADS) write_words(
     const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
-    i32 mapping, u64 shift, u64 parameter, const i64* offsets, i64 first, u32* out, i64 size
+    i32 mapping, u64 shift, u64 parameter, const i64* offsets, u32* out, i64 size
 ) {
     __shared__ u64 singles[SINGLES];
     __shared__ i64 scratch[THREADS / WARP];
     __shared__ u32 room[ROOM];
     if (threadIdx.x < SINGLES) singles[threadIdx.x] = table[threadIdx.x];
     Code code = {rule, mapping, shift, parameter, 0};
-    i64 begin = first + offsets[blockIdx.x];
+    i64 begin = offsets[blockIdx.x];
     i64 nbits = offsets[blockIdx.x + 1] - offsets[blockIdx.x];  // one more than there are blocks
     int phase = (int)(begin & 31);
     bool joined = nbits <= 32 * ROOM - 32;
