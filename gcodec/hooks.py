@@ -17,7 +17,7 @@ from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.device import device_of, no_twin
 from gcodec.kernels.reduce import max_abs_bits_corrected, newly_infinite
 from gcodec.params import Parameters
-from gcodec.payload import Payload
+from gcodec.payload import Payload, Undecided
 from gcodec.scalars import when_known
 from gcodec.seek import Blocks, SeekTable
 
@@ -54,7 +54,7 @@ class Hooks(Parameters):
     def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
         raise NotImplementedError
 
-    def _pack(self, symbols: Symbols) -> Payload:
+    def _pack(self, symbols: Symbols) -> Payload | Undecided:
         """Turn symbols into a message; its codec has every ``auto`` resolved."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class Hooks(Parameters):
 
     # What a class may fuse, with the same bits.
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload:
+    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload | Undecided:
         return self._pack(self._quantize(values, seed, prior))
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:

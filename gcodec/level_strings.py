@@ -17,7 +17,13 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import Take, WordString
-from gcodec.kernels import dense_string, level_codes, scaled_read, sparse_string
+from gcodec.kernels import (
+    dense_string,
+    level_codes,
+    level_forms,
+    scaled_read,
+    sparse_string,
+)
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import SymbolsOf
@@ -156,6 +162,28 @@ def _table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
     found: SeekTable | None = mapped(made, nbits, *sums)
     return found
+
+
+def write_universal(
+    symbols: np.ndarray, s: int, live: Live, form: str, code: str, lead: int
+) -> tuple[list[tuple[Plan, Any, Any, Any]], int]:
+    """Write the shortest string in words of a universal code; see `plan`.
+
+    Returns
+    -------
+    strings : list of (Plan, data, nbits, seek)
+        Of the same data and bits; see `write_dense`. More than one where a device has yet to tell
+        which form is shorter.
+    which : int
+        Of these.
+    """
+    made = level_forms.write(symbols, s, live, form, code, 1 << LOG2_BLOCK, lead)
+    strings = []
+    for each in made.forms:
+        plan = Plan(each.name, each.code, each.scalars)
+        seek = None if code == "packed" else _table(live.n, each.nbits, *each.sums)
+        strings.append((plan, made.data, made.nbits, seek))
+    return strings, made.which
 
 
 def write_classed(

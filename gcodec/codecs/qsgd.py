@@ -50,7 +50,7 @@ from gcodec.kinds import Choice, Integer
 from gcodec.level_scales import NORM_NBITS, Quantizer, live_of, read_scale
 from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
 from gcodec.params import Field, param
-from gcodec.payload import Payload
+from gcodec.payload import Payload, Undecided
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 
@@ -169,7 +169,9 @@ class QSGD(Codec):
         pool.run(task, values.size, beside=values)
         return QSGDSymbols(quantize.scale.norms, out, self._shape_of(values.size))
 
-    def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
+    ) -> Payload | Undecided:
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             return self._packed(self._quantize(values, seed, prior))
         # No symbol need be kept: each range is quantised where it is written.
@@ -233,23 +235,28 @@ class QSGD(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: QSGDSymbols) -> Payload:
+    def _pack(self, symbols: QSGDSymbols) -> Payload | Undecided:
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
         return self._packed(symbols)
 
-    def _packed(self, symbols: QSGDSymbols) -> Payload:
+    def _packed(self, symbols: QSGDSymbols) -> Payload | Undecided:
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
-        live = live_of(scale, parts.size)
+        live, lead = live_of(scale, parts.size), 4 * scale.norms.size
+        if self.code in ("omega", "rice", "packed"):
+            how = live, self.form, self.code, lead
+            strings, which = level_strings.write_universal(parts, self.s, *how)
+            write_norms(scale.norms, strings[0][1])
+            return Undecided([self._message(*each) for each in strings], which)
         plan = level_strings.plan(parts, self.s, live, self.form, self.code)
         if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
             limit = None if self.code == "context" else plan.nbits
-            shape, lead = symbols.shape or (parts.size,), 4 * scale.norms.size
+            shape = symbols.shape or (parts.size,)
             if made := level_strings.write_classed(parts, live, shape, lead, limit):
                 return self._payload(scale, Plan("dense", "context", {}), *made)
         if plan.form == "sparse":
-            made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
+            made = level_strings.write_sparse(plan, self.s, parts, lead)
             return self._payload(scale, plan, *made)
         if plan.code == "rans":  # which knows nothing of elements that have no symbol
             parts, live = gathered(parts, live)
@@ -266,6 +273,11 @@ class QSGD(Codec):
         self, scale: Scale, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
     ) -> Payload:
         write_norms(scale.norms, data)
+        return self._message(plan, data, nbits, seek)
+
+    def _message(
+        self, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
+    ) -> Payload:
         codec = self.replaced(form=plan.form, code=plan.code)
         return Payload(codec, dict(plan.scalars), data, nbits, seek)
 

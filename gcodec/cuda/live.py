@@ -50,9 +50,16 @@ def leave_silent(counts: Any, live: Live) -> None:
     """Take those that have no word from the counts of all."""
     if live.silent is None:
         return
-    device, all_of = device_with(counts), np.int64(live.n)
-    what = _words_before(device, live)[-1:], all_of, counts
+    device = device_with(counts)
+    what = words_in(device, live), np.int64(live.n), counts
     device.launch("live", "leave_silent", 1, 1, *what)
+
+
+def words_in(device: Device, live: Live) -> Any:
+    """Return how many elements have a word, as a (1,) array there."""
+    if live.silent is None:
+        return device.to_device(np.array([live.n]))
+    return _words_before(device, live)[-1:]
 
 
 def _words_before(device: Device, live: Live) -> Any:

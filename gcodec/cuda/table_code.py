@@ -1,4 +1,4 @@
-"""Launcher of the words of a table that a device made; see `gcodec.kernels.table_code`."""
+"""Launcher of table_code.cu; see `gcodec.kernels.table_code`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.codewords import HeldCode
+from gcodec.cuda.codewords import Words, rule_of
 from gcodec.cuda.grid import device_with
-from gcodec.kernels.table_code import SYMBOLS
+from gcodec.kernels.table_code import LONGEST, SYMBOLS, TableCode
 
 
-def code_of(lengths: Any) -> HeldCode:
-    """Return a code to write with, whose words stay on the device."""
+def code_of(lengths: Any) -> Words:
+    """Return the words of a code, which stay on the device."""
     device = device_with(lengths)
-    singles = device.empty(SYMBOLS, np.uint64)
-    device.launch("code_lengths", "canonical_words", 1, SYMBOLS, lengths, singles)
-    return HeldCode(singles)
+    table = device.empty(SYMBOLS + 1, np.uint64)
+    device.launch("table_code", "canonical_words", 1, SYMBOLS, lengths, table)
+    rule, mapping, shift, _ = rule_of(TableCode(b""))
+    return Words(table, rule, mapping, shift, LONGEST)

@@ -9,6 +9,7 @@ import numpy as np
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import maxima_before
 from gcodec.kernels.tally import PARAMETERS, Numbers, Tally
+from gcodec.scalars import Later
 
 _THREADS = 256
 _TILE = 16 * _THREADS  # symbols that a block of threads looks at, one tile after the other
@@ -19,13 +20,13 @@ _NUMBERS = {"zigzag": 0, "levels": 1, "gaps": 2}
 
 def tally(symbols: Any) -> Tally:
     """Count the (n,) unsigned symbols of a tensor."""
-    return Tally(*_counts(symbols, "tally", 3 * _SIZES).reshape(3, _SIZES))
+    found = device_with(symbols).to_host(_counts(symbols, "tally", 3 * _SIZES))
+    return Tally(*found.reshape(3, _SIZES))
 
 
 def best_rice(symbols: Any, numbers: Numbers, near: int, silent: int = 0) -> tuple[int, int]:
     """Find the best parameter of a Rice code, wherever it is: `near` is of no use here."""
-    what = np.int32(_NUMBERS[numbers])
-    found = _counts(symbols, "count_numbers", _NEAR + _SIZES, what).tolist()
+    found = device_with(symbols).to_host(_numbers(symbols, numbers)).tolist()
     few, planes, far = found[:_NEAR], found[_NEAR:-1], found[-1]
     words, lengths = sum(few) + far - silent, []
     for k in range(PARAMETERS):  # in Python's integers, which are of any size
@@ -36,7 +37,25 @@ def best_rice(symbols: Any, numbers: Numbers, near: int, silent: int = 0) -> tup
     return best, lengths[best]
 
 
-def _counts(symbols: Any, name: str, size: int, *args: Any) -> np.ndarray:
+def rice_parameter(symbols: Any, numbers: Numbers, words: Any = None) -> Later:
+    """Return the parameter that `best_rice` finds, as far as sums stay below 2^64.
+
+    Of those that are 0, only so many have a word that all are as many as a (1,) array tells.
+    """
+    device, k = device_with(symbols), device_with(symbols).empty(1, np.int64)
+    silent = symbols.size if words is not None else 0
+    given = _numbers(symbols, numbers).view(np.uint64), np.int64(silent)
+    known = device.zeros(1, np.int64) if words is None else words
+    device.launch("tally", "best_parameter", 1, _SIZES, *given, known, k)
+    return Later(device, k)
+
+
+def _numbers(symbols: Any, numbers: Numbers) -> Any:
+    what = np.int32(_NUMBERS[numbers])
+    return _counts(symbols, "count_numbers", _NEAR + _SIZES, what)
+
+
+def _counts(symbols: Any, name: str, size: int, *args: Any) -> Any:
     device = device_with(symbols)
     tiles = -(-symbols.size // _TILE)
     part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(symbols.size)
@@ -46,4 +65,4 @@ def _counts(symbols: Any, name: str, size: int, *args: Any) -> np.ndarray:
     maxima_before(device, lasts, maxima)
     blocks = min(tiles, _MOST)
     device.launch("tally", name, blocks, _THREADS, *part, maxima, *args, counts)
-    return device.to_host(counts).view(np.int64)
+    return counts.view(np.int64)

@@ -34,7 +34,7 @@ def code_lengths(counts: Any) -> Any:
     """Make the lengths of Huffman words; no length where nothing occurs."""
     device = device_with(counts)
     lengths = device.empty(_SYMBOLS, np.uint8)
-    device.launch("code_lengths", "code_lengths", 1, _SYMBOLS, counts.view(np.uint64), lengths)
+    device.launch("package_merge", "code_lengths", 1, _SYMBOLS, counts.view(np.uint64), lengths)
     return lengths
 
 

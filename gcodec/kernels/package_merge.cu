@@ -1,5 +1,5 @@
-// Lengths of Huffman words for counts of bytes, by package-merge as in package_merge.py, and the
-// words. One block; a thread has a symbol, and one of those that occur, from the rarest on.
+// Twin of package_merge.py: lengths of Huffman words for counts of bytes. One block; a thread has a
+// symbol, and one of those that occur, from the rarest on.
 #include "scan.cuh"
 
 static const int SYMBOLS = 256;
@@ -61,21 +61,4 @@ code_lengths(const u64* counts, u8* lengths) {
     if (coin) packages[k] = (u64)length;
     __syncthreads();
     lengths[k] = own ? (u8)packages[rank] : 0;
-}
-
-// `singles` gets the canonical word of each symbol times 64, plus its length; 0 where there is none.
-extern "C" __global__ void __launch_bounds__(SYMBOLS)
-canonical_words(const u8* lengths, u64* singles) {
-    __shared__ u8 given[SYMBOLS];
-    int k = threadIdx.x;
-    u32 own = lengths[k], word = 0;
-    given[k] = (u8)own;
-    __syncthreads();
-    for (int other = 0; other < SYMBOLS; ++other) {
-        u32 length = given[other];
-        // A word that is shorter takes the place of more than one.
-        if (length && length < own) word += 1u << (own - length);
-        else if (length == own && other < k) word += 1;
-    }
-    singles[k] = own ? (u64)word << 6 | own : 0;
 }
