@@ -10,7 +10,7 @@ from gcodec.kernels.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OME
 from gcodec.kernels.device import Device
 from gcodec.kernels.prefix_read import check
 from gcodec.kernels.prefix_table import PrefixCode, read_runs, read_singles, ready, write_tables
-from gcodec.kernels.table_code import LOOKS, SYMBOLS, TABLE, TableCode
+from gcodec.kernels.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
 
 # In the order of codewords.cuh.
 _RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, FIXED, TABLE))}
@@ -33,7 +33,7 @@ class Words(NamedTuple):
     rule, mapping : int32
     shift : uint64
     longest : int or None
-        Bits of the longest word; None where one may be missing, or there are many.
+        Bits of the longest word, or more; None where there are many.
     """
 
     table: Any
@@ -49,7 +49,7 @@ class Words(NamedTuple):
         """Bring those of a code to a device, if they are not there."""
         if isinstance(code, Words):
             return code
-        longest = None
+        longest = LONGEST if isinstance(code, TableCode) else None
         if isinstance(code, PrefixCode) and code.top < _MANY:
             longest = int(code.words(code.top + 1)[1].max())
         if isinstance(code, PrefixCode) and size == SYMBOLS:

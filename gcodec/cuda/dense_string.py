@@ -129,16 +129,21 @@ def write(
     most = None if string.most is None else string.most + 8 * (lead + front.size)
     if most is None or not has_room(most, live.n):
         found = device.to_host(string.sums)
-        if found[-1] != NO_ERROR:
-            raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
         starts, most = starts.tell(found), nbits.tell(found)
         nbits = most
+    if isinstance(code, TableCode):
+        note(device, string.sums[-1:], _refuse_missing)
     out = device.zeros(-(-most // 32), np.uint32)
     if front.size:
         out.view(np.uint8)[lead : lead + front.size] = front
     string.put(out)
     data = out.view(np.uint8)
     return data if type(nbits) is Later else data[: -(-most // 8)], nbits, starts
+
+
+def _refuse_missing(status: np.ndarray) -> None:
+    if status[0] != NO_ERROR:
+        raise ParameterError(f"a symbol has no word: that of element {status[0]}")
 
 
 def _starts(sums: np.ndarray, step: int) -> np.ndarray:

@@ -69,6 +69,7 @@ from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_
 from gcodec.limits import Limits
 
 _TOP = 8  # bits of the largest value
+STATIC_LOG2_TOTAL = 14  # of frequencies that both sides know
 POINT = 28  # bits of logarithms behind the binary point
 _COUNT = 34  # bits of counts that are compared, so that no product passes 63
 _WORTH = 1024  # a share of this of all bits is worth a larger total

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from gcodec.entropy import frequency_table, huffman, rans
 from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
-from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import host, placed, twinned
 from gcodec.kernels.live import Live
@@ -29,9 +28,9 @@ from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile
 from gcodec.seek_layout import LOG2_RANS
 
 Kind = Literal["huffman", "rans"]
+Known = tuple[Any, ...]
 Take = Callable[[int, np.ndarray], None]
 
-_STATIC_LOG2_TOTAL = 14  # of codebooks as frequencies
 _NOTHING = np.zeros(256, np.int64)  # counts
 
 
@@ -47,12 +46,15 @@ class Table(NamedTuple):
         Of the frequencies; 0 for words.
     alphabet : (k,) uint8 array or None
         The symbols that the table is sent for, rising; None where it is not sent.
+    which : int
+        Not 0 where it is not sent either, but one of those that `chosen` was given.
     """
 
     kind: Kind
     numbers: np.ndarray
     log2_total: int = 0
     alphabet: np.ndarray | None = None
+    which: int = 0
 
     @classmethod
     def own(cls, kind: Kind, counts: np.ndarray, alphabet: np.ndarray) -> Table:
@@ -78,11 +80,12 @@ class Table(NamedTuple):
 
 @twinned("gcodec.entropy.device", by="numbers")
 def front(
-    head: BitString,
+    head: Any,
     kind: Kind,
     numbers: np.ndarray,
     log2_total: int,
     alphabet: np.ndarray | None,
+    which: int = 0,
 ) -> tuple[np.ndarray, int]:
     """Return the bits before a string: a head, and the table of a `Table`, if it is sent."""
     if alphabet is not None and kind == "huffman":
@@ -95,19 +98,43 @@ def front(
     return head.trimmed(), nbits
 
 
+@twinned("gcodec.entropy.device")
+def chosen(
+    counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
+) -> Table:
+    """Choose between tables by the bits of table and string; the first of equals.
+
+    Parameters
+    ----------
+    counts : (256,) int64 array
+    own : Table or None
+        The one that is sent, if there is one; it comes first.
+    kind, alphabet
+        See `Table`.
+    known : tuple
+        A function, and what it is given, that returns the (count, 256) numbers of static tables.
+    """
+    make, *given = known
+    log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
+    tables = [] if own is None else [own]
+    for which, numbers in enumerate(make(*given), 1):
+        tables.append(Table(kind, numbers, log2_total, None, which))
+    return min(tables, key=lambda table: table.nbits(counts))
+
+
 @functools.lru_cache(maxsize=1024)
 def _static(kind: Kind, data: bytes) -> Table:
     counts = np.frombuffer(data, np.int64)
     if kind == "huffman":
         return Table(kind, huffman.code_lengths(counts))
-    return Table(kind, counts, _STATIC_LOG2_TOTAL)
+    return Table(kind, counts, rans.STATIC_LOG2_TOTAL)
 
 
 def write(
     table: Table | None,
     symbols_of: SymbolsOf | np.ndarray,
     live: Live,
-    head: BitString,
+    head: Any,
     n: int,
     lead: int = 0,
 ) -> tuple[np.ndarray, int, SeekTable | None]:
@@ -122,6 +149,7 @@ def write(
     live : Live
         Which of them have words. With rANS, all.
     head : BitString
+        With a table of a device, or bytes there and how many bits count.
     n : int
         Elements of the tensor.
     lead : int

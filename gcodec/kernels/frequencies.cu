@@ -83,6 +83,14 @@ __device__ __forceinline__ i64 estimated_nbits(const Shares& model, u64 n, i32 l
     return (i64)(heads + 16 * ((rest + 15) / 16));
 }
 
+// Bits of frequencies that are sent, but for their lengths.
+__device__ __forceinline__ i64 sent_nbits(const Shares& model) {
+    u64 nbits = 0;
+    for (int k = 0; k < OWN; ++k)
+        if (model.found[k]) nbits += 31 - __clz((int)model.found[k]);
+    return (i64)sum_of(nbits);
+}
+
 // `models` gets 256 frequencies for each of four totals, the log2 of which is 12 and more, and
 // `sizes` the bits of table and string. `logs` has log2 of 0 to 2^15, in units of 2^-28.
 extern "C" __global__ void __launch_bounds__(WARP)
@@ -134,14 +142,29 @@ make_frequencies(const u64* counts, const u32* logs, i64* models, i64* sizes) {
             spare -= step;
         }
     }
-    i64 nbits = estimated_nbits(own, n, log2, logs);
-    u64 sent = 0;
-    for (int k = 0; k < OWN; ++k) {
+    i64 nbits = estimated_nbits(own, n, log2, logs) + sent_nbits(own) + 4 * (1 + SYMBOLS);
+    for (int k = 0; k < OWN; ++k)
         models[(i64)blockIdx.x * SYMBOLS + lane * OWN + k] = own.found[k];
-        if (own.found[k]) sent += 31 - __clz((int)own.found[k]);
+    if (lane == 0) sizes[blockIdx.x] = some ? nbits : NO_SIZE;
+}
+
+// `sizes` gets the bits of a string by each model, and where `sent` is not 0, that and those of
+// frequencies besides. A warp for a model.
+extern "C" __global__ void __launch_bounds__(WARP) size_frequencies(
+    const u64* counts, const u32* logs, const i64* models, const i64* log2_total, i64 sent, i64* sizes
+) {
+    __shared__ u64 given[SYMBOLS];
+    __shared__ u32 found[SYMBOLS];
+    int lane = threadIdx.x;
+    Shares own = {given + lane * OWN, found + lane * OWN};
+    u64 n = 0;
+    for (int k = 0; k < OWN; ++k) {
+        n += own.counts[k] = counts[lane * OWN + k];
+        own.found[k] = (u32)models[(i64)blockIdx.x * SYMBOLS + lane * OWN + k];
     }
-    sent = sum_of(sent) + 4 * (1 + SYMBOLS);
-    if (lane == 0) sizes[blockIdx.x] = some ? nbits + (i64)sent : NO_SIZE;
+    i64 nbits = estimated_nbits(own, sum_of(n), (i32)*log2_total, logs);
+    if (sent) nbits += sent + sent_nbits(own);
+    if (lane == 0) sizes[blockIdx.x] = nbits;
 }
 
 // Of the models, all of which add up to more than those before, the first of which no other would

@@ -9,14 +9,17 @@ import pytest
 from checks import feedback_agrees, frames_agree
 from samples import same, share_of
 
+from gcodec import codebooks
 from gcodec.entropy import rans
 from gcodec.entropy.huffman import code_lengths
-from gcodec.entropy.tabled import front
+from gcodec.entropy.tabled import Table, chosen, front
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live, gathered, leave_silent, silent_buckets
 from gcodec.kernels.rans_table import write_tables
 from gcodec.kernels.table_code import SYMBOLS, TableCode, code_of
+from gcodec.minifloat_plans import KINDS, alphabet, static, static_numbers
+from gcodec.minifloats import MiniFloat
 from gcodec.scalars import Leading
 
 EVERY = np.arange(SYMBOLS, dtype=np.uint8)
@@ -81,6 +84,31 @@ def test_front(gpu: Device, kind: str) -> None:
         assert isinstance(there, Leading)
         assert int(length) == nbits
         assert same(gpu.to_host(there.array)[: data.size], data)
+
+
+@pytest.mark.parametrize("code", ["huffman", "rans", "pair"])
+def test_chosen(gpu: Device, code: str) -> None:
+    """Counts of codebooks and others, with a table of their own to choose, and without."""
+    fmt, kind = MiniFloat("e4m3", "full"), KINDS[code]
+    if code != "huffman":
+        fmt = MiniFloat("e2m1", "full")
+    own, known = alphabet(fmt, code), (static_numbers, fmt, code)
+    random = np.random.default_rng(4)
+    for number in share_of(gpu, range(0, codebooks.number_of(fmt), 2)):
+        counts = static(fmt, code, number).numbers.astype(np.int64)
+        if kind == "huffman":
+            counts = np.where(counts, 1 << 12 - counts, 0)
+        for given in (counts, counts // 8, counts * 1000, random.permuted(counts)):
+            some = np.zeros(SYMBOLS, np.int64)
+            some[own] = given[own] + (given[own].sum() == 0)
+            there = gpu.to_device(some)
+            for tables in (None, Table.own(kind, some, own)):
+                wanted = chosen(some, tables, kind, own, known)
+                mine = tables and Table.own(kind, there, own)
+                found = chosen(there, mine, kind, own, known)
+                assert int(found.which) == wanted.which
+                assert kind == "huffman" or int(found.log2_total) == wanted.log2_total
+                assert same(gpu.to_host(found.numbers), wanted.numbers)
 
 
 def test_nothing_to_code(gpu: Device) -> None:
