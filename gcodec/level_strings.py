@@ -27,13 +27,13 @@ from gcodec.kernels import (
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import device_of, host
+from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale, symbol_dtype
 from gcodec.kernels.live import Live, leave_silent, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
-from gcodec.scalars import mapped
+from gcodec.scalars import Later, mapped, wanted
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
@@ -83,6 +83,8 @@ def longest_nbits(n: int, form: str, code: str, s: int) -> int:
 def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, but for "context"; the first of equals.
 
+    What is written in universal codes without a choice is in `write_universal`.
+
     Parameters
     ----------
     symbols : (n,) unsigned array
@@ -91,20 +93,27 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     live : Live
         Which elements have a word in a dense form; all others are 0.
     form, code : str
-        Those to take; "auto" for any.
+        Those to take; "auto" for any. No universal code.
     """
     if code in TABLED:
-        return Plan("dense", code, {}, _table_of(code, _counts(symbols, live), s))
-    plans: list[Plan] = []
-    if code not in OF_BYTES:
-        found = level_codes.plan(symbols, s, live, form, code)
-        plans.append(Plan(found.form, found.code, found.scalars, None, found.nbits))
-    if code == "auto" and form != "sparse" and s <= MOST_OF_BYTES:
-        counts = host(_counts(symbols, live))
-        tables = [_table_of(kind, counts, s) for kind in TABLED]
-        plans += [Plan("dense", t.kind, {}, t, t.nbits(counts)) for t in tables if t is not None]
-    if not plans:  # nothing to choose
+        counts = _counts(symbols, live)
+        some = device_of(counts) is not None or counts.any()
+        table = Table.own(code, counts, alphabet(s)) if some else None
+        return Plan("dense", code, {}, table)
+    if code == "context":
         return Plan("dense", code, {})
+    told: Any = np.empty(0, np.int64)
+    if form != "sparse" and s <= MOST_OF_BYTES:
+        told = _counts(symbols, live)
+        if (device := device_of(told)) is not None:  # which tells these and others together
+            told = Later(device, told, np.asarray)
+    wanted(told)
+    found = level_codes.plan(symbols, s, live, form, code)
+    plans = [Plan(found.form, found.code, found.scalars, None, found.nbits)]
+    counts = told.value if type(told) is Later else told
+    for kind in TABLED if counts.any() else ():
+        table = Table.own(kind, counts, alphabet(s))
+        plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
     return min(plans, key=lambda plan: plan.nbits)
 
 
@@ -113,13 +122,6 @@ def _counts(symbols: np.ndarray, live: Live) -> np.ndarray:
     counts = byte_counts(symbols)
     leave_silent(counts, live)
     return counts
-
-
-def _table_of(kind: tabled.Kind, counts: np.ndarray, s: int) -> Table | None:
-    """Return the table for such counts; none where the host knows that all are 0."""
-    if device_of(counts) is None and not counts.any():
-        return None
-    return Table.own(kind, counts, alphabet(s))
 
 
 def write_dense(
@@ -190,10 +192,9 @@ def write_classed(
     symbols: np.ndarray, live: Live, shape: tuple[int, ...], lead: int, limit: int | None
 ) -> symbol_strings.Written | None:
     """Write the string of "context"; or return None where it has `limit` bits or more."""
-    front, some = BitString(lead), symbols if live.words else symbols[:0]
     if limit is None:
-        return symbol_strings.write(some, shape, front)
-    return symbol_strings.write_shorter(some, shape, front, limit)
+        return symbol_strings.write(symbols, shape, BitString(lead), live)
+    return symbol_strings.write_shorter(symbols, shape, BitString(lead), limit)
 
 
 def write_sparse(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import strings
+from gcodec.contexts import string_plans
 from gcodec.contexts.scales import Matrix, apart, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
 from gcodec.kernels import scalar_quantize
@@ -51,10 +51,10 @@ class Start(NamedTuple):
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
     every = matrices(shape)
-    some = some_rows(x, every[0].width, strings.SAMPLE)
+    some = some_rows(x, every[0].width, string_plans.SAMPLE)
     symbols = empty_beside(some.size, np.uint8, some)
     scalar_quantize.plain_levels(some, np.float32(step), symbols)
-    return strings.best(symbols, every, x.size // some.size).matrix
+    return string_plans.best(symbols, every, x.size // some.size).matrix
 
 
 def check_step(top: float, step: float) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 import gcodec
 from gcodec import scalar_levels
-from gcodec.contexts import class_tables, strings
+from gcodec.contexts import class_tables, string_plans
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.scales import ONE, Scales, matrices
 from gcodec.gradients.dumps import open_dump
@@ -89,7 +89,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Count symbols by the scales that suit them best."""
-    return counts(symbols, strings.best(symbols, matrices(shape)))
+    return counts(symbols, string_plans.best(symbols, matrices(shape)))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:

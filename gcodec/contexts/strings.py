@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import class_tables, models
+from gcodec.contexts import models
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByClass, ByTrellis, Table
 from gcodec.contexts.scales import Matrix, Scales
+from gcodec.contexts.string_plans import Plan, lanes_of
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import tabled
 from gcodec.errors import Corrupt, FormatError
@@ -44,91 +45,9 @@ from gcodec.scalars import require
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-_NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
-_BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
-SAMPLE = 1 << 18  # symbols by which plans are compared
 _FRONT, _LONGER = 1 << 16, 16  # bytes that are looked at first for what comes before the symbols
-_WORTH = 2000  # bits for each class, from which on a table of their own may pay
 
 Take = Callable[[int, np.ndarray], None]
-
-
-class Plan(NamedTuple):
-    """How symbols are written.
-
-    Attributes
-    ----------
-    scales : Scales
-    table : ClassTable or TrellisTable
-    nbits : int
-        Of scales, table and symbols, estimated.
-    turns : ByTrellis, optional
-        The symbols, where there is a trellis.
-    """
-
-    scales: Scales
-    table: Table
-    nbits: int
-    turns: ByTrellis | None = None
-
-    @property
-    def all_nbits(self) -> int:
-        """About how many bits the string takes with its numbers, and with the states of rANS."""
-        lanes = self.turns.lanes if self.turns else lanes_of(self.nbits)
-        return self.nbits + _NUMBERS_NBITS + lanes * _STATE_NBITS
-
-
-def best(symbols: np.ndarray, every: list[Matrix], times: int = 1) -> Scales:
-    """Return the scales with which a string is probably shortest; the first of equals.
-
-    Parameters
-    ----------
-    symbols : (n,) uint8 array
-        n > 0: of whole rows of the first matrix, or of all.
-    every : list of Matrix
-    times : int
-        How many times as many symbols there are.
-    """
-    if len(every) == 1:
-        return Scales.of(symbols, every[0])
-    found = Scales.all_of(symbols, every)
-    sizes = []
-    for scales, counts in zip(found, models.class_counts(symbols, found, SAMPLE), strict=True):
-        coded = int(class_tables.statics_nbits(counts).min())
-        sizes.append(coded * symbols.size * times // int(counts.sum()) + scales.nbits(times))
-    return found[sizes.index(min(sizes))]
-
-
-def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
-    """Return the plan with the best table, a static one or one that is sent.
-
-    Parameters
-    ----------
-    symbols : (n,) uint8 array
-        n > 0.
-    scales : Scales
-    sample : int
-        About how many symbols are looked at; 0 for all.
-    lanes : int
-        With a trellis, the states that take turns; else 0.
-    """
-    turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
-    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
-    counts = coded.counts(sample)
-    seen, n = int(counts.sum()), symbols.size
-    sizes = coded.statics_nbits(counts)
-    table: Table = coded.static(sizes.index(min(sizes)))
-    nbits = min(sizes) * n // seen
-    if nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
-        own: Any = coded.own(counts)
-        if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
-            table, nbits = own, found
-    return Plan(scales, table, nbits + scales.nbits(), turns)
-
-
-def lanes_of(nbits: int) -> int:
-    """Return how many states pay for a string of so many bits."""
-    return max((k for k in STATES if k * _BITS_PER_STATE <= nbits), default=STATES[0])
 
 
 def write(
@@ -156,7 +75,10 @@ def write(
     scales, n, with_trellis = plan.scales, symbols.size, plan.turns is not None
     coded: ByClass | ByTrellis = plan.turns or ByClass(symbols, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
-    unknown, (places, found) = coded.unknown(plan.table)
+    none = np.empty(0, np.int64)
+    unknown, (places, found) = none, Exceptions(none, none)
+    if not plan.complete:
+        unknown, (places, found) = coded.unknown(plan.table)
     if beyond is not None:
         found[found >= models.least_escape(with_trellis)] = beyond
     numbers = (scales.matrix.width, scales.matrix.group, places.size)

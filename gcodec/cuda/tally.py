@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import maxima_before
 from gcodec.kernels.tally import PARAMETERS, Numbers, Tally
-from gcodec.scalars import Later
+from gcodec.scalars import Later, fetch
 
 _THREADS = 256
 _TILE = 16 * _THREADS  # symbols that a block of threads looks at, one tile after the other
@@ -18,15 +19,18 @@ _SIZES, _NEAR = 64, 256
 _NUMBERS = {"zigzag": 0, "levels": 1, "gaps": 2}
 
 
-def tally(symbols: Any) -> Tally:
-    """Count the (n,) unsigned symbols of a tensor."""
-    found = device_with(symbols).to_host(_counts(symbols, "tally", 3 * _SIZES))
-    return Tally(*found.reshape(3, _SIZES))
+def tally(symbols: Any, rice: Sequence[Numbers] = ()) -> Tally:
+    """Count the (n,) unsigned symbols of a tensor, and all that `best_rice` needs."""
+    counts = _counts(symbols, "tally", 3 * _SIZES)
+    each = (_numbers(symbols, numbers) for numbers in rice)
+    found, *others = fetch(device_with(symbols), counts, *each)
+    above, levels, gaps = found.reshape(3, _SIZES)
+    return Tally(above, levels, gaps, dict(zip(rice, others, strict=True)))
 
 
-def best_rice(symbols: Any, numbers: Numbers, near: int, silent: int = 0) -> tuple[int, int]:
-    """Find the best parameter of a Rice code, wherever it is: `near` is of no use here."""
-    found = device_with(symbols).to_host(_numbers(symbols, numbers)).tolist()
+def best_rice(symbols: Any, numbers: Numbers, counts: Tally, silent: int = 0) -> tuple[int, int]:
+    """Find the best parameter of a Rice code, by counts that are on the host."""
+    found = counts.rice[numbers].tolist()
     few, planes, far = found[:_NEAR], found[_NEAR:-1], found[-1]
     words, lengths = sum(few) + far - silent, []
     for k in range(PARAMETERS):  # in Python's integers, which are of any size
