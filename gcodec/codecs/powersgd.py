@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import low_rank
-from gcodec.arrays import empty_like_shape, nonfinite_error
+from gcodec.arrays import check_top, empty_like_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk, numbers
@@ -35,7 +35,7 @@ from gcodec.kernels.device import host, placed
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
 from gcodec.kernels.products import put_product
-from gcodec.kernels.reduce import INFINITY_BITS, all_finite, max_abs_bits
+from gcodec.kernels.reduce import all_finite, max_abs_bits
 from gcodec.kinds import Integer
 from gcodec.params import param
 from gcodec.payload import Payload
@@ -85,9 +85,8 @@ class PowerSGD(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
-        top = int(max_abs_bits(values))
-        if top >= INFINITY_BITS:
-            raise nonfinite_error(values)
+        top = max_abs_bits(values)
+        check_top(top, values)
         sizes = self._sizes(values.size)
         if sizes is None:
             bits = aligned_empty(values.size, np.uint32)
