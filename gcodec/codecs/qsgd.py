@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec import level_strings
+from gcodec import level_plans, level_strings
 from gcodec.arrays import empty_like_shape
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
@@ -47,8 +47,9 @@ from gcodec.kernels.memory import clear, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
+from gcodec.level_plans import MOST_OF_BYTES, Plan
 from gcodec.level_scales import NORM_NBITS, Quantizer, live_of, read_scale
-from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
+from gcodec.level_strings import DenseString, SparseString
 from gcodec.params import Field, param
 from gcodec.payload import Payload, Undecided
 from gcodec.registry import register
@@ -108,14 +109,14 @@ class QSGD(Codec):
     bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all")
     norm: str = param(Choice("l2", "max"), "l2", "Euclidean, or the largest magnitude")
     code: str = param(
-        Choice(*level_strings.CODES, unsent=("auto",)), "omega", "what levels are coded in"
+        Choice(*level_plans.CODES, unsent=("auto",)), "omega", "what levels are coded in"
     )
 
     def check(self) -> None:
         """Refuse a form or levels that a code does not have."""
-        if self.form == "sparse" and self.code in ("packed", *level_strings.OF_BYTES):
+        if self.form == "sparse" and self.code in ("packed", *level_plans.OF_BYTES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        if self.code in level_strings.OF_BYTES and self.s > MOST_OF_BYTES:
+        if self.code in level_plans.OF_BYTES and self.s > MOST_OF_BYTES:
             allowed = f"at most {MOST_OF_BYTES} with code={self.code}"
             raise ParameterError.of("s", self.s, allowed)
 
@@ -136,7 +137,7 @@ class QSGD(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and of as many of the longest words."""
-        longest = level_strings.longest_nbits(n, self.form, self.code, self.s)
+        longest = level_plans.longest_nbits(n, self.form, self.code, self.s)
         return NORM_NBITS * self._buckets(n) + longest
 
     @property
@@ -249,7 +250,7 @@ class QSGD(Codec):
             strings, which = level_strings.write_universal(parts, self.s, *how)
             write_norms(scale.norms, strings[0][1])
             return Undecided([self._message(*each) for each in strings], which)
-        plan = level_strings.plan(parts, self.s, live, self.form, self.code)
+        plan = level_plans.plan(parts, self.s, live, self.form, self.code)
         if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
             limit = None if self.code == "context" else plan.nbits
             shape = symbols.shape or (parts.size,)
