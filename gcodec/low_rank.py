@@ -115,10 +115,15 @@ def errors_of_ranks(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
     return errors
 
 
+def most(p: np.ndarray, q: np.ndarray) -> float:
+    """Return a bound of the magnitudes of PᵀQ."""
+    largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
+    return float((largest[0] * largest[1]).sum())
+
+
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
-    largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
-    if (largest[0] * largest[1]).sum() < 2.0**127:
+    if most(p, q) < 2.0**127:
         return False
     step = max(_PRODUCT // q.shape[1], 1)
     for at in range(0, p.shape[1], step):

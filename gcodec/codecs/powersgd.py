@@ -72,6 +72,7 @@ class PowerSGD(Codec):
     refuses_nonfinite = True
     has_twins = True
     symbols_on_host = True
+    tells_largest = True
     takes_up_to = 0.0  # the norm of a column may pass float32
     uses_prior = True
     uses_shape = True
@@ -121,6 +122,12 @@ class PowerSGD(Codec):
             out.view(np.uint32)[:] = placed(symbols.bits, out)
         else:
             put_product(*self._factors(symbols, sizes), out)
+
+    def _largest(self, symbols: PowerSGDSymbols) -> float:
+        sizes = self._sizes(symbols.bits.size)
+        if sizes is None:
+            return float(np.abs(symbols.bits.view(np.float32)).max(initial=0))
+        return low_rank.most(*self._factors(symbols, sizes))
 
     def _checked_sizes(self, symbols: PowerSGDSymbols, n: int) -> tuple[int, int] | None:
         sizes = self._sizes(n)
