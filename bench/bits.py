@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec import level_strings
+from gcodec import level_plans
 from gcodec.gradients.dumps import open_dump
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -81,7 +81,7 @@ def measure(data: list[np.ndarray], setting: str) -> list[float]:
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            if code in level_strings.OF_BYTES and codec.s > level_strings.MOST_OF_BYTES:
+            if code in level_plans.OF_BYTES and codec.s > level_plans.MOST_OF_BYTES:
                 bits[i] = math.nan
             else:
                 bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits

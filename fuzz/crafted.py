@@ -60,6 +60,7 @@ def crafted() -> Iterator[Crafted]:
     yield Crafted("packed levels", "Truncated", b"\0", _packed)
     yield Crafted("a one behind the end", "Truncated", b"\x0a", _cut_short)
     yield _uneven_blocks()
+    yield from _blocks_of_units()
     yield _block_at_the_end()
     yield from _elsewhere()
     yield from _universal()
@@ -149,6 +150,21 @@ def _uneven_blocks() -> Crafted:
     x.reshape(-1, 64)[::3] = 0
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:code=huffman,bucket=64"))
     return Crafted("silent blocks", None, frame.with_seek(6).to_bytes())
+
+
+def _blocks_of_units() -> Iterator[Crafted]:
+    """Yield values far apart in many blocks, and a last block said to end before it does."""
+    for distance, error in ((300, None), (2, "Corrupt")):
+        x = np.zeros(distance * 300, np.float32)
+        x[::distance] = 1
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:s=20,form=sparse")).with_seek(5)
+        seek = frame.payload.seek
+        assert seek is not None and seek.advances is not None
+        advances = seek.advances.copy()
+        advances[-1] -= np.uint64(error is not None)
+        payload = frame.payload._replace(seek=SeekTable(seek.log2_block, seek.lengths, advances))
+        data = gcodec.Frame(frame.codec, frame.dtype, frame.shape, payload).to_bytes()
+        yield Crafted(f"units every {distance} elements", error, data)
 
 
 def _range(start: int, stop: int, data: bytes, key: bytes | None = None) -> np.ndarray:

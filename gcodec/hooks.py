@@ -15,13 +15,20 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.device import device_of, no_twin
-from gcodec.kernels.reduce import max_abs_bits_corrected, newly_infinite
+from gcodec.kernels.reduce import (
+    INFINITY_BITS,
+    max_abs_bits,
+    max_abs_bits_corrected,
+    newly_infinite,
+)
 from gcodec.params import Parameters
-from gcodec.payload import Payload
-from gcodec.scalars import when_known
+from gcodec.payload import Payload, Undecided
+from gcodec.scalars import wanted, when_known
 from gcodec.seek import Blocks, SeekTable
 
 Symbols = Any  # each codec declares its own NamedTuple
+
+_SAFE = 2.0**127  # a sum of magnitudes that is far from the end of float32
 
 _H = TypeVar("_H", bound="Hooks")
 
@@ -36,6 +43,8 @@ class Hooks(Parameters):
     # for it; and up to which magnitude it takes all tensors, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
     takes_up_to: ClassVar[float] = math.inf
+    # Whether `_largest` bounds x̂ by symbols that the host has.
+    tells_largest: ClassVar[bool] = False
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
     uses_prior: ClassVar[bool] = False
     # Whether its kernels have twins, for arrays on a CUDA device; and whether symbols and payload
@@ -54,7 +63,7 @@ class Hooks(Parameters):
     def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
         raise NotImplementedError
 
-    def _pack(self, symbols: Symbols) -> Payload:
+    def _pack(self, symbols: Symbols) -> Payload | Undecided:
         """Turn symbols into a message; its codec has every ``auto`` resolved."""
         raise NotImplementedError
 
@@ -135,7 +144,7 @@ class Hooks(Parameters):
 
     # What a class may fuse, with the same bits.
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload:
+    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload | Undecided:
         return self._pack(self._quantize(values, seed, prior))
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
@@ -171,6 +180,10 @@ class Hooks(Parameters):
             self._dequantize_add(symbols, tensor.dtype, minus, residual)
             return symbols
         values = arithmetic.corrected(tensor.values, residual, decay)
+        top: Any = INFINITY_BITS
+        if self.tells_largest and device_of(values) and tensor.dtype in ("float32", "float64"):
+            top = max_abs_bits(values)
+            wanted(top)  # with what the host needs for the symbols
         symbols = self._quantize(values, seed, prior)
         self._dequantize_add(symbols, tensor.dtype, minus, values)
 
@@ -178,9 +191,15 @@ class Hooks(Parameters):
             if wrong:
                 raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
 
-        when_known(newly_infinite(values, tensor.values, residual, decay), check)
+        largest = float(np.uint32(int(top)).view(np.float32))
+        if not largest < _SAFE or not largest + self._largest(symbols) < _SAFE:
+            when_known(newly_infinite(values, tensor.values, residual, decay), check)
         residual[:] = values
         return symbols
+
+    def _largest(self, symbols: Symbols) -> float:
+        """Return a bound of |x̂|, but for its rounding."""
+        return math.inf
 
     def _is_sure_to_take(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> bool:
         """Whether u can be quantised, whatever it is; raise `ParameterError` if it is not finite.

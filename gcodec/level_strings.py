@@ -1,13 +1,7 @@
-"""How levels and their signs are written: which form and code is shortest, and its string.
-
-Universal codes (`kernels.level_codes`) give each symbol a word, whatever occurs. `huffman` and
-`rans` go by how often each occurs, `context` by how often it does where row and column have such
-scales. These are dense, have tables, and exist where a symbol is a byte.
-"""
+"""Strings of levels and their signs, written and read by a plan of `level_plans`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +9,16 @@ import numpy as np
 from gcodec.contexts import symbol_strings
 from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
-from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.tabled import String
 from gcodec.entropy.word_string import Take, WordString
-from gcodec.kernels import dense_string, level_codes, scaled_read, sparse_string
+from gcodec.kernels import (
+    dense_string,
+    level_codes,
+    level_forms,
+    scaled_read,
+    sparse_string,
+)
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale, symbol_dtype
@@ -27,81 +26,11 @@ from gcodec.kernels.live import Live, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
-from gcodec.scalars import mapped, wanted
+from gcodec.level_plans import TABLED, Plan, alphabet
+from gcodec.scalars import mapped
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
-TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
-OF_BYTES = (*TABLED, "context")
-CODES = ("omega", "rice", "packed", *OF_BYTES)
-MOST_OF_BYTES = 127  # the largest s of which symbols are bytes
-
 _NONE = np.empty(0, np.uint64)
-
-
-class Plan(NamedTuple):
-    """How the levels of a tensor are written.
-
-    Attributes
-    ----------
-    form : "dense" or "sparse"
-    code : str
-    scalars : dict of str to int
-        Of the Rice codes; see `level_codes.Plan`.
-    table : Table or None
-        Of "huffman" and "rans".
-    nbits : int
-        Of the string; of rANS an estimate, and of "context" not known.
-    """
-
-    form: str
-    code: str
-    scalars: Mapping[str, int]
-    table: Table | None = None
-    nbits: int = 0
-
-
-def alphabet(s: int) -> np.ndarray:
-    """Return all symbols of levels up to s, rising: there is no −0."""
-    return np.delete(np.arange(2 * s + 2), 1).astype(np.uint8)
-
-
-def longest_nbits(n: int, form: str, code: str, s: int) -> int:
-    """Return the most bits of the string of n elements, and of its table."""
-    if code in TABLED:
-        return tabled.longest_nbits(code, n, 2 * s + 1)
-    if code == "context":
-        return symbol_strings.longest_nbits(n)
-    return n * level_codes.longest_nbits(form, code, s)
-
-
-def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
-    """Return the plan of the shortest string, but for "context"; the first of equals.
-
-    Parameters
-    ----------
-    symbols : (n,) unsigned array
-    s : int
-        The largest level.
-    live : Live
-        Which elements have a word in a dense form; all others are 0.
-    form, code : str
-        Those to take; "auto" for any.
-    """
-    plans: list[Plan] = []
-    if code not in OF_BYTES:
-        found = level_codes.plan(symbols, s, live, form, code)
-        plans.append(Plan(found.form, found.code, found.scalars, None, found.nbits))
-    kinds = [kind for kind in TABLED if code in (kind, "auto")]
-    if kinds and form != "sparse" and s <= MOST_OF_BYTES:
-        wanted(live.silent)
-        counts = byte_counts(symbols)
-        counts[0] -= symbols.size - live.words
-        for kind in kinds if live.words else []:
-            table = Table.own(kind, counts, alphabet(s))
-            plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
-    if not plans:  # nothing to code, or nothing to choose
-        return Plan("dense", code, {})
-    return min(plans, key=lambda plan: plan.nbits)
 
 
 def write_dense(
@@ -146,14 +75,35 @@ def _table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     return found
 
 
+def write_universal(
+    symbols: np.ndarray, s: int, live: Live, form: str, code: str, lead: int
+) -> tuple[list[tuple[Plan, Any, Any, Any]], int]:
+    """Write the shortest string in words of a universal code; see `plan`.
+
+    Returns
+    -------
+    strings : list of (Plan, data, nbits, seek)
+        Of the same data and bits; see `write_dense`. More than one where a device has yet to tell
+        which form is shorter.
+    which : int
+        Of these.
+    """
+    made = level_forms.write(symbols, s, live, form, code, 1 << LOG2_BLOCK, lead)
+    strings = []
+    for each in made.forms:
+        plan = Plan(each.name, each.code, each.scalars)
+        seek = None if code == "packed" else _table(live.n, each.nbits, *each.sums)
+        strings.append((plan, made.data, made.nbits, seek))
+    return strings, made.which
+
+
 def write_classed(
     symbols: np.ndarray, live: Live, shape: tuple[int, ...], lead: int, limit: int | None
 ) -> symbol_strings.Written | None:
     """Write the string of "context"; or return None where it has `limit` bits or more."""
-    front, some = BitString(lead), symbols if live.words else symbols[:0]
     if limit is None:
-        return symbol_strings.write(some, shape, front)
-    return symbol_strings.write_shorter(some, shape, front, limit)
+        return symbol_strings.write(symbols, shape, BitString(lead), live)
+    return symbol_strings.write_shorter(symbols, shape, BitString(lead), limit)
 
 
 def write_sparse(

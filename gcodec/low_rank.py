@@ -8,6 +8,7 @@ Products are those of integers, times powers of two; see `kernels.products`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from gcodec.arrays import size_of
 from gcodec.kernels import philox, products
 from gcodec.kernels.memory import flattened
-from gcodec.kernels.products import FACTOR_NBITS, VALUE_NBITS
+from gcodec.kernels.products import FACTOR_NBITS, unit_of
 from gcodec.kernels.reduce import fold, max_abs_bits
 
 STREAM = 2  # of random bits
@@ -74,16 +75,12 @@ def times_transposed(matrix: np.ndarray, q: Fixed, top: int | None = None) -> np
 
     `top` has the bits of the largest magnitude, where these are known.
     """
-    unit = _unit(matrix, top)
-    found: np.ndarray = products.along_rows(matrix, unit, q.integers) * (q.units * unit)
-    return found
+    return _scaled(products.along_rows, matrix, q, top)
 
 
 def times(matrix: np.ndarray, p: Fixed, top: int | None = None) -> np.ndarray:
     """Return P·M, (r, k) float64; see `times_transposed`."""
-    unit = _unit(matrix, top)
-    found: np.ndarray = products.along_columns(matrix, unit, p.integers) * (p.units * unit)
-    return found
+    return _scaled(products.along_columns, matrix, p, top)
 
 
 def orthonormal(rows: np.ndarray) -> np.ndarray:
@@ -118,10 +115,15 @@ def errors_of_ranks(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
     return errors
 
 
+def most(p: np.ndarray, q: np.ndarray) -> float:
+    """Return a bound of the magnitudes of PᵀQ."""
+    largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
+    return float((largest[0] * largest[1]).sum())
+
+
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
-    largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
-    if (largest[0] * largest[1]).sum() < 2.0**127:
+    if most(p, q) < 2.0**127:
         return False
     step = max(_PRODUCT // q.shape[1], 1)
     for at in range(0, p.shape[1], step):
@@ -133,8 +135,10 @@ def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     return False
 
 
-def _unit(matrix: np.ndarray, top: int | None) -> float:
-    """Return what integers count, of which the largest value has as many as are exact."""
-    bits = int(max_abs_bits(flattened(matrix))) if top is None else top
-    _, exponent = np.frexp(float(np.array([bits], np.uint32).view(np.float32)[0]))
-    return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))
+def _scaled(
+    multiply: Callable[..., np.ndarray], matrix: np.ndarray, factors: Fixed, top: int | None
+) -> np.ndarray:
+    """Return sums of products of values and factors."""
+    bits = max_abs_bits(flattened(matrix)) if top is None else top
+    sums = multiply(matrix, bits, factors.integers)
+    return sums * (factors.units * unit_of(bits))  # which a device has told with the sums

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,12 @@ from gcodec.contexts import symbol_strings
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import Table
 from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.code_parts import parts_of
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.minifloat_block import per_byte
+from gcodec.kernels.pack import FieldLayout, unpack_fields
 from gcodec.minifloats import MiniFloat
+from gcodec.scalars import mapped
 
 CODES = ("none", "huffman", "pair", "planes", "rans", "context")
 _TABLED = CODES[1:-1]
@@ -43,12 +47,15 @@ class Plan(NamedTuple):
         None with the codes "none" and "context".
     nbits : int
         Of the payload; of rANS an estimate, and the most where there is no other plan.
+    symbols : uint8 array or None
+        What is coded, where it was made to be counted: on a device, which chooses the table.
     """
 
     code: str
     book: int | None
     table: Table | None
     nbits: int
+    symbols: np.ndarray | None = None
 
 
 def coded(n: int, fmt: MiniFloat, code: str) -> int:
@@ -96,7 +103,9 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
         return Plan("none" if code == "auto" else code, None, None, n * fmt.width)
     if code != "auto" and isinstance(book, int):  # there is no choice that counts could decide
         return Plan(code, book, static(fmt, code, book), longest_nbits(n, fmt, code))
-    held = byte_counts(codes)
+    if code != "auto" and device_of(codes) is not None:
+        return _plan_there(codes, n, fmt, code, book)
+    held = host(byte_counts(codes))
     plans = [Plan("none", None, None, n * fmt.width)] if code == "auto" else []
     for one in _TABLED if code == "auto" else (code,):
         if one != "pair" or per_byte(fmt) == 2:
@@ -116,6 +125,41 @@ def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str)
         for number in books:
             table = static(fmt, code, number)
             yield Plan(code, number, table, raw + table.nbits(counts))
+
+
+def _plan_there(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:
+    """Return the plan of a code whose table a device makes or chooses, by counts that it has."""
+    symbols, kind = _symbols(codes, n, fmt, code), KINDS[code]
+    counts, own = byte_counts(symbols), None
+    if book in ("auto", "empirical"):
+        own = Table.own(kind, counts, alphabet(fmt, code))
+    most = longest_nbits(n, fmt, code)
+    if own is not None and book == "empirical":
+        return Plan(code, None, own, most, symbols)
+    known = static_numbers, fmt, code
+    made = tabled.chosen(counts, own, kind, alphabet(fmt, code), known)
+    number: Any = mapped(_book_of, made.which)
+    return Plan(code, number, made, most, symbols)
+
+
+def _book_of(which: int) -> int | None:
+    """Return the number of the codebook that was chosen; None for a table of its own."""
+    return which - 1 if which else None
+
+
+def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat, code: str) -> np.ndarray:
+    """Return the bytes that are coded, which stay on the device."""
+    if code == "planes":
+        return parts_of(codes, n, fmt, "exponents")
+    if is_paired(fmt, code) or per_byte(fmt) == 1:
+        return codes
+    return unpack_fields(codes, n, FieldLayout(4))
+
+
+def static_numbers(fmt: MiniFloat, code: str) -> np.ndarray:
+    """Return those of the tables of all codebooks, each (256,); see `Table`."""
+    books = range(codebooks.number_of(fmt))
+    return np.stack([static(fmt, code, number).numbers for number in books])
 
 
 KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in _TABLED}

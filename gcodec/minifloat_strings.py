@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.contexts import symbol_strings
 from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
-from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import minifloat
 from gcodec.kernels.bit_string import BitString
@@ -106,14 +106,16 @@ def _tabled(
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload by a plan that has a table."""
     if found.code == "planes":
-        return _in_planes(codes, n, fmt, found.table, lead)
+        return _in_planes(codes, n, fmt, found, lead)
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
         return room
 
     given: SymbolsOf | np.ndarray = symbols_of
-    if is_paired(fmt, found.code) or per_byte(fmt) == 1:
+    if found.symbols is not None:
+        given = found.symbols
+    elif is_paired(fmt, found.code) or per_byte(fmt) == 1:
         given = codes
     elif device_of(codes) is not None:  # which has room for all
         given = unpack_fields(codes, n, FieldLayout(4))
@@ -121,28 +123,29 @@ def _tabled(
 
 
 def _in_planes(
-    codes: np.ndarray, n: int, fmt: MiniFloat, table: Table | None, lead: np.ndarray
+    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload of signs and mantissas, and of words for exponents."""
-    plane, layout, head = (
-        parts_of(codes, n, fmt, "planes"),
-        FieldLayout(1 + fmt.mantissa),
-        BitString(),
-    )
+    plane, layout = parts_of(codes, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
     # Of as many as end on a byte; the others are joined to what follows.
     whole = n - n % 8
-    packed, rest = pack_fields(plane[:whole], layout), host(plane[whole:])
-    head.extend(pack_fields(rest, layout), plane_nbits(rest.size, fmt))
+    packed, rest = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
+    head: Any = rest, plane_nbits(n - whole, fmt)
+    if found.symbols is None:
+        head = BitString()
+        head.extend(host(rest), plane_nbits(n - whole, fmt))
 
     def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
         return room
 
     given: SymbolsOf | np.ndarray = exponents_of
-    if device_of(codes) is not None:  # which has room for all
+    if found.symbols is not None:
+        given = found.symbols
+    elif device_of(codes) is not None:  # which has room for all
         given = parts_of(codes, n, fmt, "exponents")
     before, some = lead.size + packed.size, live(n, fmt, "planes")
-    data, nbits, seek = tabled.write(table, given, some, head, n, before)
+    data, nbits, seek = tabled.write(found.table, given, some, head, n, before)
     data[: lead.size], data[lead.size : before] = placed(lead, data), packed
     return data, nbits, seek
 

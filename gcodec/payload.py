@@ -43,13 +43,13 @@ class Payload(NamedTuple):
 
         All are fetched together, with what was noted of them; see `gcodec.scalars`.
         """
-        told = [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Later]
-        data_too = data_too and device_of(self.data) is not None
-        if not told and not data_too:
-            return self
-        words = {id(number.words): number.words for number in told}
-        found = fetch(device_of(self.data, *told), *words.values(), *[self._held()] * data_too)
-        known = dict(zip(words, found, strict=False))
+        return Undecided([self], 0).settled(data_too=data_too)
+
+    def _later(self) -> list[Later]:
+        return [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Later]
+
+    def _told(self, known: dict[int, np.ndarray], held: np.ndarray) -> Payload:
+        """Return it with its numbers, given their words, and with other data."""
 
         def number(n: Any) -> Any:
             return n.tell(known[id(n.words)]) if type(n) is Later else n
@@ -58,8 +58,7 @@ class Payload(NamedTuple):
         of_numbers = any(type(n) is Later for n in self.scalars.values())
         codec = self.codec.of_message(scalars) if of_numbers else self.codec
         nbits = number(self.nbits)
-        data = (found[-1] if data_too else self.data)[: -(-nbits // 8)]
-        return Payload(codec, scalars, data, nbits, number(self.seek))
+        return Payload(codec, scalars, held[: -(-nbits // 8)], nbits, number(self.seek))
 
     def _held(self) -> Any:
         """Return what the host fetches of the data."""
@@ -67,3 +66,32 @@ class Payload(NamedTuple):
         if type(nbits) is not Later or nbits.bits is None:
             return self.data
         return Leading(self.data, *nbits.bits)
+
+
+class Undecided(NamedTuple):
+    """Messages of the same data, of which a device has yet to tell which it is.
+
+    Attributes
+    ----------
+    payloads : list of Payload
+    which : Later or int
+    """
+
+    payloads: list[Payload]
+    which: Any
+
+    def settled(self, *, data_too: bool = False) -> Payload:
+        """Return the one that it is; see `Payload.settled`."""
+        first, which = self.payloads[0], self.which
+        told = [number for payload in self.payloads for number in payload._later()]
+        told += [which] if type(which) is Later else []
+        data_too = data_too and device_of(first.data) is not None
+        if not told and not data_too:
+            return first
+        words = {id(number.words): number.words for number in told}
+        found = fetch(device_of(first.data, *told), *words.values(), *[first._held()] * data_too)
+        known = dict(zip(words, found, strict=False))
+        if type(which) is Later:
+            which = which.tell(known[id(which.words)])
+        chosen: Payload = self.payloads[which]
+        return chosen._told(known, found[-1] if data_too else first.data)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import strings
+from gcodec.contexts import string_plans
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.errors import ParameterError
 from gcodec.kernels import levels, pool, scalar_quantize
@@ -51,7 +51,7 @@ class AtRandom(NamedTuple):
         """Return about how many bits the string takes."""
         found = _levels(x, step, matrix, 0)
         assert found.scales is not None
-        return strings.plan(found.symbols, found.scales, 0).all_nbits
+        return string_plans.plan(found.symbols, found.scales, 0).all_nbits
 
 
 def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.contexts import models, strings
+from gcodec.contexts import models, string_plans
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.arithmetic import add_scaled
@@ -180,7 +180,7 @@ class Kept(Generic[_By]):
         """Return about how many bits the string takes."""
         found, _ = self._found(x, step, matrix)
         assert found.scales is not None
-        return strings.plan(found.symbols, found.scales, 0, found.lanes).all_nbits
+        return string_plans.plan(found.symbols, found.scales, 0, found.lanes).all_nbits
 
     def _found(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
         key = x.size, step, matrix  # of a tensor, and of some of its rows

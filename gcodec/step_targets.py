@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import strings
+from gcodec.contexts import string_plans
 from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.scales import Matrix, apart, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
@@ -52,10 +52,10 @@ class Start(NamedTuple):
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
     every = matrices(shape)
-    some = some_rows(x, every[0].width, strings.SAMPLE)
+    some = some_rows(x, every[0].width, string_plans.SAMPLE)
     symbols = empty_beside(some.size, np.uint8, some)
     scalar_quantize.plain_levels(some, np.float32(step), symbols)
-    return best_matrix(symbols, every, x.size // some.size)[0]
+    return best_matrix(symbols, every, x.size // some.size).matrix
 
 
 def check_step(top: float, step: float) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec import scalar_levels
-from gcodec.contexts import class_tables, scale_fit, strings, trellis_tables
+from gcodec.contexts import class_tables, scale_fit, string_plans, trellis_tables
 from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.models import ByClass
 from gcodec.contexts.scales import Matrix, Scales
@@ -92,11 +92,11 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     """
     symbols, every = empty_beside(x.size, np.uint8, x), max(1, x.size // _SAMPLE)
     scalar_quantize.plain_levels(x, np.float32(step), symbols)
-    plan = strings.plan(symbols, scales)
+    plan = string_plans.plan(symbols, scales)
     assert isinstance(plan.table, ClassTable)
     costs = class_tables.costs(plan.table.frequencies)[:, ::2]
     scales = scale_fit.refined(symbols, scales, costs)
-    lanes = strings.lanes_of(plan.nbits)
+    lanes = string_plans.lanes_of(plan.nbits)
     if start is None:
         table = _first_table(x, step, symbols, scales)
         found = Setting(scales, lanes, table, np.zeros(3, np.float32))
@@ -107,7 +107,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
         if every == 1:
             costs = found.table.magnitude_costs()
             found = found._replace(scales=scale_fit.refined(symbols, found.scales, costs))
-        next_table = strings.plan(symbols, found.scales, _SAMPLE, found.lanes).table
+        next_table = string_plans.plan(symbols, found.scales, _SAMPLE, found.lanes).table
         assert isinstance(next_table, TrellisTable)
         found = found._replace(table=next_table, moved=_moved(errors))
     return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gcodec import Corrupt, FormatError, Truncated
-from gcodec.contexts import class_tables, scale_lists, strings
+from gcodec.contexts import class_tables, scale_lists, string_plans, strings
 from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.class_tables import SENT, TOTAL, ClassTable
 from gcodec.contexts.exceptions import Exceptions
@@ -87,7 +87,7 @@ def test_scales_move_to_where_symbols_cost_less(shape: tuple[int, ...]) -> None:
     n, sizes = symbols.size, symbols >> 1
     for matrix in matrices(shape):
         before = Scales.of(symbols, matrix)
-        costs = class_tables.costs(strings.plan(symbols, before).table.frequencies)[:, ::2]
+        costs = class_tables.costs(string_plans.plan(symbols, before).table.frequencies)[:, ::2]
         short = (costs >> 16).astype(np.int32)
         columns = before.columns if matrix.group else np.full(matrix.width, CENTRE, np.uint8)
         row, column = np.arange(n) // matrix.width, np.arange(n) % matrix.width
@@ -198,9 +198,10 @@ def test_tables_that_are_sent(seed: int) -> None:
 
 def written(
     symbols: np.ndarray, shape: tuple[int, ...]
-) -> tuple[np.ndarray, int, np.ndarray, strings.Plan]:
+) -> tuple[np.ndarray, int, np.ndarray, string_plans.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    plan = strings.plan(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape))[0]))
+    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)).matrix)
+    plan = string_plans.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
     data, nbits, _ = strings.write(plan, symbols, beyond, BitString())
@@ -233,7 +234,7 @@ def test_round_trip(shape: tuple[int, ...], seed: int) -> None:
 
 @pytest.mark.parametrize("lanes", strings.STATES)
 def test_states(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strings, "STATES", (lanes,))
+    monkeypatch.setattr(string_plans, "STATES", (lanes,))
     symbols = levels_of((70, 1100))
     for n in (1, lanes - 1, lanes, lanes + 1, symbols.size):
         data, nbits, _, _ = written(symbols[:n], (n,))
@@ -302,7 +303,7 @@ def test_an_escape_must_be_an_exception() -> None:
     symbols = levels_of((64, 64))
     every = Scales.of(symbols, Matrix(64, 1))
     table = class_tables.static(0)
-    plan = strings.Plan(every, table, 5000)
+    plan = string_plans.Plan(every, table, 5000)
     few = np.array(np.minimum(symbols, 2), np.uint8)
     data, nbits, _ = strings.write(plan, few, np.empty(0, np.int64), BitString())
     known = read(data, nbits, few.size)

@@ -14,7 +14,7 @@ from reference.universal import Bits, to_bytes, to_text
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
-from gcodec.contexts import strings, trellis_tables
+from gcodec.contexts import string_plans, strings, trellis_tables
 from gcodec.contexts.class_tables import SENT
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByTrellis
@@ -56,7 +56,7 @@ def plain_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.nda
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("shape", [(1,), (7,), (33,), (64, 65), (259, 257)], ids=str)
 def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strings, "lanes_of", lambda nbits: lanes)
+    monkeypatch.setattr(string_plans, "lanes_of", lambda nbits: lanes)
     x = matrix(*shape) if len(shape) > 1 else matrix(1, *shape)[0]
     x.reshape(-1)[:: max(x.size // 5, 3)] *= 500  # some escape, of both parities
     codec = gcodec.parse(f"ecsq:trellis=yes,step={0.5 * np.abs(x).mean():.4f}")
@@ -254,7 +254,7 @@ def test_levels_of_any_quantiser_can_be_written() -> None:
     made = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
     symbols = rng.integers(0, 250, x.size).astype(np.uint8)
     symbols[symbols == 1] = 0
-    plan = strings.plan(symbols, made.scales, lanes=8)
+    plan = string_plans.plan(symbols, made.scales, lanes=8)
     data, nbits, _ = strings.write(plan, symbols, np.empty(0, np.int64), BitString())
     string = trellis.read(Bits(to_text(data.tobytes())[:nbits]), x.size)
     assert string.symbols == symbols.tolist()

@@ -23,7 +23,7 @@ LAYERS = [
     {"gennorm", "codebooks", "low_rank"},
     {"entropy"},
     {"contexts"},
-    {"aims", "step_search", "minifloat_plans", "rank_trials"},
+    {"aims", "step_search", "minifloat_plans", "level_plans", "rank_trials"},
     {
         *(
             "scalar_levels",

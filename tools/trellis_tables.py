@@ -17,7 +17,7 @@ import numpy as np
 from class_tables import ERRORS, ROUNDS, SCALE, blended, prior, tensors
 
 from gcodec import scalar_levels, trellis_levels
-from gcodec.contexts import class_tables, strings, trellis_tables
+from gcodec.contexts import class_tables, string_plans, trellis_tables
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.models import ByTrellis
 from gcodec.contexts.trellis_tables import LEVELS, TrellisTable
@@ -45,7 +45,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         scalar_quantize.plain_levels(flat, np.float32(step), plain)
         made = table(np.stack([prior()] * QUANTISERS) * SCALE)
         for _ in range(TURNS):
-            lanes = strings.lanes_of(strings.plan(plain, scales).nbits)
+            lanes = string_plans.lanes_of(string_plans.plan(plain, scales).nbits)
             by = Setting(scales, lanes, made, np.zeros(3, np.float32))
             found, _ = trellis_levels.best(flat, step, by)
             assert found.scales is not None

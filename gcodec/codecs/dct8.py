@@ -98,6 +98,7 @@ class DCT8(Codec):
     uses_shape = True
     has_twins = True
     symbols_on_host = True
+    tells_largest = True
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
@@ -181,6 +182,9 @@ class DCT8(Codec):
         np.cumsum(shape[1] * live, out=starts[1:])
         found = levels.dequantize(Levels(scales, codes), self.values)
         transform.restore(starts, places.reshape(-1), found.reshape(-1), cut, out)
+
+    def _largest(self, symbols: DCT8Symbols) -> float:
+        return levels.most(symbols.scales, min(self.k, symbols.size), self.values)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, places = symbols

@@ -45,7 +45,7 @@ import numpy as np
 from gcodec import scalar_levels, step_targets, trellis_levels
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.contexts import models, strings
+from gcodec.contexts import models, string_plans, strings
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
@@ -248,7 +248,7 @@ class ECSQ(Codec):
         scalars |= {"step": symbols.step, "transform": symbols.transform}
         if symbols.scales is None:
             return Payload(codec, scalars, empty_beside(0, np.uint8, symbols.symbols), 0)
-        plan = strings.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
+        plan = string_plans.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
         made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
         return Payload(codec, scalars, *made)
 

@@ -51,7 +51,7 @@ from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
-from gcodec.scalars import require
+from gcodec.scalars import Later, mapped, require
 from gcodec.seek import Blocks, SeekTable
 
 _CO3 = MiniFloat("e2m1", "ieee")
@@ -249,8 +249,9 @@ class MiniFloatCodec(Codec):
         self._check_size(symbols, n)
         how = self._format, self.code, self.table, shape or (n,)
         made = minifloat_strings.write(codes, n, *how, factors)
-        table = "empirical" if made.book is None else made.book
-        codec = self.replaced(scale=scale, code=made.code, table=table)
+        table = mapped(_table_name, made.book)
+        known = self.table if type(table) is Later else table
+        codec = self.replaced(scale=scale, code=made.code, table=known)
         scalars = {"scale": codec.scale, "table": table}
         return Payload(codec, scalars, made.data, made.nbits, made.seek)
 
@@ -325,3 +326,8 @@ class MiniFloatCodec(Codec):
         payload = Payload(self, scalars, data, 8 * data.size)
         string = self._string(payload, n)
         return 8 * blocks(n, self.block) + string.read(ignore, bits_follow=True)
+
+
+def _table_name(book: int | None) -> int | str:
+    """Return what the message says of its table."""
+    return "empirical" if book is None else book

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import low_rank
-from gcodec.arrays import empty_like_shape, nonfinite_error
+from gcodec.arrays import check_top, empty_like_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk, numbers
@@ -35,7 +35,7 @@ from gcodec.kernels.device import host, placed
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import check_length
 from gcodec.kernels.products import put_product
-from gcodec.kernels.reduce import INFINITY_BITS, all_finite, max_abs_bits
+from gcodec.kernels.reduce import all_finite, max_abs_bits
 from gcodec.kinds import Integer
 from gcodec.params import param
 from gcodec.payload import Payload
@@ -72,6 +72,7 @@ class PowerSGD(Codec):
     refuses_nonfinite = True
     has_twins = True
     symbols_on_host = True
+    tells_largest = True
     takes_up_to = 0.0  # the norm of a column may pass float32
     uses_prior = True
     uses_shape = True
@@ -85,9 +86,8 @@ class PowerSGD(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
-        top = int(max_abs_bits(values))
-        if top >= INFINITY_BITS:
-            raise nonfinite_error(values)
+        top = max_abs_bits(values)
+        check_top(top, values)
         sizes = self._sizes(values.size)
         if sizes is None:
             bits = aligned_empty(values.size, np.uint32)
@@ -122,6 +122,12 @@ class PowerSGD(Codec):
             out.view(np.uint32)[:] = placed(symbols.bits, out)
         else:
             put_product(*self._factors(symbols, sizes), out)
+
+    def _largest(self, symbols: PowerSGDSymbols) -> float:
+        sizes = self._sizes(symbols.bits.size)
+        if sizes is None:
+            return float(np.abs(symbols.bits.view(np.float32)).max(initial=0))
+        return low_rank.most(*self._factors(symbols, sizes))
 
     def _checked_sizes(self, symbols: PowerSGDSymbols, n: int) -> tuple[int, int] | None:
         sizes = self._sizes(n)

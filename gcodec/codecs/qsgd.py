@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec import level_strings
+from gcodec import level_plans, level_strings
 from gcodec.arrays import empty_like_shape
 from gcodec.codec import Codec
 from gcodec.entropy.word_string import ignore
@@ -47,10 +47,11 @@ from gcodec.kernels.memory import clear, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
+from gcodec.level_plans import MOST_OF_BYTES, Plan
 from gcodec.level_scales import NORM_NBITS, Quantizer, live_of, read_scale
-from gcodec.level_strings import MOST_OF_BYTES, DenseString, Plan, SparseString
+from gcodec.level_strings import DenseString, SparseString
 from gcodec.params import Field, param
-from gcodec.payload import Payload
+from gcodec.payload import Payload, Undecided
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 
@@ -108,14 +109,14 @@ class QSGD(Codec):
     bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all")
     norm: str = param(Choice("l2", "max"), "l2", "Euclidean, or the largest magnitude")
     code: str = param(
-        Choice(*level_strings.CODES, unsent=("auto",)), "omega", "what levels are coded in"
+        Choice(*level_plans.CODES, unsent=("auto",)), "omega", "what levels are coded in"
     )
 
     def check(self) -> None:
         """Refuse a form or levels that a code does not have."""
-        if self.form == "sparse" and self.code in ("packed", *level_strings.OF_BYTES):
+        if self.form == "sparse" and self.code in ("packed", *level_plans.OF_BYTES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        if self.code in level_strings.OF_BYTES and self.s > MOST_OF_BYTES:
+        if self.code in level_plans.OF_BYTES and self.s > MOST_OF_BYTES:
             allowed = f"at most {MOST_OF_BYTES} with code={self.code}"
             raise ParameterError.of("s", self.s, allowed)
 
@@ -136,7 +137,7 @@ class QSGD(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and of as many of the longest words."""
-        longest = level_strings.longest_nbits(n, self.form, self.code, self.s)
+        longest = level_plans.longest_nbits(n, self.form, self.code, self.s)
         return NORM_NBITS * self._buckets(n) + longest
 
     @property
@@ -169,7 +170,9 @@ class QSGD(Codec):
         pool.run(task, values.size, beside=values)
         return QSGDSymbols(quantize.scale.norms, out, self._shape_of(values.size))
 
-    def _encode(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> Payload:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
+    ) -> Payload | Undecided:
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             return self._packed(self._quantize(values, seed, prior))
         # No symbol need be kept: each range is quantised where it is written.
@@ -233,27 +236,31 @@ class QSGD(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: QSGDSymbols) -> Payload:
+    def _pack(self, symbols: QSGDSymbols) -> Payload | Undecided:
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
         return self._packed(symbols)
 
-    def _packed(self, symbols: QSGDSymbols) -> Payload:
+    def _packed(self, symbols: QSGDSymbols) -> Payload | Undecided:
         parts = symbols.levels
         scale = self._checked_scale(symbols, parts.size)
-        live = live_of(scale, parts.size)
-        plan = level_strings.plan(parts, self.s, live, self.form, self.code)
+        live, lead = live_of(scale, parts.size), 4 * scale.norms.size
+        if self.code in ("omega", "rice", "packed"):
+            how = live, self.form, self.code, lead
+            strings, which = level_strings.write_universal(parts, self.s, *how)
+            write_norms(scale.norms, strings[0][1])
+            return Undecided([self._message(*each) for each in strings], which)
+        plan = level_plans.plan(parts, self.s, live, self.form, self.code)
         if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
             limit = None if self.code == "context" else plan.nbits
-            shape, lead = symbols.shape or (parts.size,), 4 * scale.norms.size
+            shape = symbols.shape or (parts.size,)
             if made := level_strings.write_classed(parts, live, shape, lead, limit):
                 return self._payload(scale, Plan("dense", "context", {}), *made)
         if plan.form == "sparse":
-            made = level_strings.write_sparse(plan, self.s, parts, 4 * scale.norms.size)
+            made = level_strings.write_sparse(plan, self.s, parts, lead)
             return self._payload(scale, plan, *made)
         if plan.code == "rans":  # which knows nothing of elements that have no symbol
-            parts = gathered(parts, live)
-            live = Live.all(parts.size)
+            parts, live = gathered(parts, live)
         return self._dense(scale, plan, parts, live)
 
     def _dense(
@@ -267,6 +274,11 @@ class QSGD(Codec):
         self, scale: Scale, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
     ) -> Payload:
         write_norms(scale.norms, data)
+        return self._message(plan, data, nbits, seek)
+
+    def _message(
+        self, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
+    ) -> Payload:
         codec = self.replaced(form=plan.form, code=plan.code)
         return Payload(codec, dict(plan.scalars), data, nbits, seek)
 

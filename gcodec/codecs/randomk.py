@@ -35,6 +35,7 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.values import values as values_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert, scatter
+from gcodec.kernels.device import hosted
 from gcodec.kernels.draw import draw
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.reduce import all_finite
@@ -151,8 +152,7 @@ class RandomK(Codec):
         check_corrected(tensor.values, residual, decay)
         n = residual.size
         positions = draw(n, self._sent(n), seed, residual)
-        x = scatter.take_to_host(tensor.values, positions)
-        error = scatter.take_to_host(residual, positions)
+        x, error = hosted(*(scatter.take(each, positions) for each in (tensor.values, residual)))
         values = arithmetic.corrected(x, error, decay)
         symbols = self._rounded(values, n, seed)
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)

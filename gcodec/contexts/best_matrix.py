@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.contexts import class_tables, models
 from gcodec.contexts.scales import ONES, Matrix, Scales
-from gcodec.contexts.strings import SAMPLE
+from gcodec.contexts.string_plans import SAMPLE
 from gcodec.entropy import rans
 from gcodec.kernels import class_map
 from gcodec.kernels.matrix_sizes import Prices, matrix_sizes
 
 
-def best_matrix(
-    symbols: np.ndarray, every: Sequence[Matrix], times: int = 1
-) -> tuple[Matrix, Scales | None]:
-    """Return the matrix with which a string is probably shortest; the first of equals.
+class Best(NamedTuple):
+    """A matrix, and what is known of symbols in it by the way.
 
-    And the scales of the symbols in it, if they are at hand.
+    Attributes
+    ----------
+    matrix : Matrix
+    scales : Scales or None
+    counts : (64, 256) int64 array or None
+        How often each symbol is in each class, of those that were looked at.
+    """
+
+    matrix: Matrix
+    scales: Scales | None = None
+    counts: np.ndarray | None = None
+
+
+def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) -> Best:
+    """Return the matrix with which a string is probably shortest; the first of equals.
 
     Parameters
     ----------
@@ -30,7 +43,7 @@ def best_matrix(
         How many times as many symbols there are.
     """
     if len(every) == 1:
-        return every[0], None
+        return Best(every[0])
     step = models.share(symbols.size, SAMPLE)
     seen = class_map.seen(symbols.size, step)
     prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
@@ -40,5 +53,5 @@ def best_matrix(
         for told in found
     ]
     best = sizes.index(min(sizes))
-    scales = found[best].scales
-    return every[best], None if scales is None else Scales(every[best], *scales)
+    matrix, (scales, counts) = every[best], found[best].known
+    return Best(matrix, None if scales is None else Scales(matrix, *scales), counts)

@@ -25,6 +25,7 @@ from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByClass, ByTrellis, Table
 from gcodec.contexts.scales import Matrix, Scales
+from gcodec.contexts.string_plans import Plan, lanes_of
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import tabled
 from gcodec.errors import Corrupt, FormatError
@@ -44,71 +45,9 @@ from gcodec.scalars import require
 from gcodec.seek import LOG2_STATES, SeekTable
 from gcodec.wire import Reader, leb128
 
-_NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
-_BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
-SAMPLE = 1 << 18  # symbols by which plans are compared
 _FRONT, _LONGER = 1 << 16, 16  # bytes that are looked at first for what comes before the symbols
-_WORTH = 2000  # bits for each class, from which on a table of their own may pay
 
 Take = Callable[[int, np.ndarray], None]
-
-
-class Plan(NamedTuple):
-    """How symbols are written.
-
-    Attributes
-    ----------
-    scales : Scales
-    table : ClassTable or TrellisTable
-    nbits : int
-        Of scales, table and symbols, estimated.
-    turns : ByTrellis, optional
-        The symbols, where there is a trellis.
-    """
-
-    scales: Scales
-    table: Table
-    nbits: int
-    turns: ByTrellis | None = None
-
-    @property
-    def all_nbits(self) -> int:
-        """About how many bits the string takes with its numbers, and with the states of rANS."""
-        lanes = self.turns.lanes if self.turns else lanes_of(self.nbits)
-        return self.nbits + _NUMBERS_NBITS + lanes * _STATE_NBITS
-
-
-def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
-    """Return the plan with the best table, a static one or one that is sent.
-
-    Parameters
-    ----------
-    symbols : (n,) uint8 array
-        n > 0.
-    scales : Scales
-    sample : int
-        About how many symbols are looked at; 0 for all.
-    lanes : int
-        With a trellis, the states that take turns; else 0.
-    """
-    turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
-    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
-    counts = coded.counts(sample)
-    n = symbols.size
-    seen = int(counts.sum()) if 0 < sample < n else n
-    sizes = coded.statics_nbits(counts)
-    table: Table = coded.static(sizes.index(min(sizes)))
-    nbits = min(sizes) * n // seen
-    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
-        own: Any = coded.own(counts)
-        if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
-            table, nbits = own, found
-    return Plan(scales, table, nbits + scales.nbits(), turns)
-
-
-def lanes_of(nbits: int) -> int:
-    """Return how many states pay for a string of so many bits."""
-    return max((k for k in STATES if k * _BITS_PER_STATE <= nbits), default=STATES[0])
 
 
 def write(
@@ -136,7 +75,10 @@ def write(
     scales, n, with_trellis = plan.scales, symbols.size, plan.turns is not None
     coded: ByClass | ByTrellis = plan.turns or ByClass(symbols, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
-    unknown, (places, found) = coded.unknown(plan.table)
+    none = np.empty(0, np.int64)
+    unknown, (places, found) = none, Exceptions(none, none)
+    if not plan.complete:
+        unknown, (places, found) = coded.unknown(plan.table)
     if beyond is not None:
         found[found >= models.least_escape(with_trellis)] = beyond
     numbers = (scales.matrix.width, scales.matrix.group, places.size)

@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import strings
+from gcodec.contexts import string_plans, strings
 from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.scales import Scales, matrices, some_rows
-from gcodec.contexts.strings import ContextString, Plan, Take
+from gcodec.contexts.string_plans import Plan
+from gcodec.contexts.strings import ContextString, Take
 from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import placed
+from gcodec.kernels.live import Live
 from gcodec.kernels.scatter import replace
+from gcodec.scalars import wanted
 from gcodec.seek import SeekTable
 
 Written = tuple[np.ndarray, int, SeekTable | None]
@@ -31,7 +34,9 @@ def longest_nbits(n: int) -> int:
     return _LONGEST * n + _FIXED if n else 0
 
 
-def write(symbols: np.ndarray, shape: tuple[int, ...], front: BitString) -> Written:
+def write(
+    symbols: np.ndarray, shape: tuple[int, ...], front: BitString, live: Live | None = None
+) -> Written:
     """Write the string of a tensor.
 
     Parameters
@@ -41,6 +46,8 @@ def write(symbols: np.ndarray, shape: tuple[int, ...], front: BitString) -> Writ
         Of the tensor.
     front : BitString
         What comes before it, in whole bytes.
+    live : Live, optional
+        Where it tells that no element has a word, there is no string.
 
     Returns
     -------
@@ -50,10 +57,13 @@ def write(symbols: np.ndarray, shape: tuple[int, ...], front: BitString) -> Writ
     seek : SeekTable or None
         None where the string is too short for one.
     """
-    if not symbols.size:
+    if live is not None:
+        wanted(live.silent)  # which the host learns of with what the plan asks for
+    plan = _plan(symbols, shape) if symbols.size else None
+    if plan is None or (live is not None and not live.words):
         nbits = front.nbits
         return placed(front.trimmed(), symbols), nbits, None
-    return strings.write(_plan(symbols, shape), symbols, None, front)
+    return strings.write(plan, symbols, None, front)
 
 
 def write_shorter(
@@ -71,11 +81,11 @@ def write_shorter(
 
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     every = matrices(shape)
-    some = some_rows(symbols, every[0].width, strings.SAMPLE)
-    matrix, scales = best_matrix(some, every, symbols.size // some.size)
+    some = some_rows(symbols, every[0].width, string_plans.SAMPLE)
+    matrix, scales, counts = best_matrix(some, every, symbols.size // some.size)
     if scales is None or some.size < symbols.size:
-        scales = Scales.of(symbols, matrix)
-    return strings.plan(symbols, scales)
+        scales, counts = Scales.of(symbols, matrix), None
+    return string_plans.plan(symbols, scales, counts=counts)
 
 
 class SymbolString(NamedTuple):

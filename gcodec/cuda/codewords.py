@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from gcodec.kernels.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OME
 from gcodec.kernels.device import Device
 from gcodec.kernels.prefix_read import check
 from gcodec.kernels.prefix_table import PrefixCode, read_runs, read_singles, ready, write_tables
-from gcodec.kernels.table_code import LOOKS, SYMBOLS, TABLE, TableCode
+from gcodec.kernels.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
 
 # In the order of codewords.cuh.
 _RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, FIXED, TABLE))}
@@ -22,6 +22,45 @@ _ROOMY, _SMALL = 64, 1 << 20  # bits for a symbol, and bits: not much more than 
 _LEFT = 64  # what a status is a multiple of, but for what is wrong
 
 
+class Words(NamedTuple):
+    """What a kernel looks up that writes the words of a code, which a device may have made.
+
+    Attributes
+    ----------
+    table : (size + 1,) uint64 array on the device
+        Words of the symbols below a size, as `prefix_table.WriteTables.singles`; the parameter of
+        the rule for others.
+    rule, mapping : int32
+    shift : uint64
+    longest : int or None
+        Bits of the longest word, or more; None where there are many.
+    """
+
+    table: Any
+    rule: np.int32
+    mapping: np.int32
+    shift: np.uint64
+    longest: int | None
+
+    @classmethod
+    def of(
+        cls, device: Device, code: PrefixCode | TableCode | Words, size: int = SYMBOLS
+    ) -> Words:
+        """Bring those of a code to a device, if they are not there."""
+        if isinstance(code, Words):
+            return code
+        longest = LONGEST if isinstance(code, TableCode) else None
+        if isinstance(code, PrefixCode) and code.top < _MANY:
+            longest = int(code.words(code.top + 1)[1].max())
+        if isinstance(code, PrefixCode) and size == SYMBOLS:
+            singles = write_tables(code).singles
+        else:
+            singles = ready(*code.words(size))
+        rule, mapping, shift, parameter = rule_of(code)
+        table = device.to_device(np.append(singles, parameter))
+        return cls(table, rule, mapping, shift, longest)
+
+
 def rule_of(code: PrefixCode | TableCode) -> tuple[Any, ...]:
     """Return the numbers that tell a kernel the words that are in no table."""
     rule, mapping, shift = code.kind
@@ -29,24 +68,10 @@ def rule_of(code: PrefixCode | TableCode) -> tuple[Any, ...]:
     return *numbers, np.uint64(code.parameter)
 
 
-def write_singles(device: Device, code: PrefixCode | TableCode) -> Any:
-    """Return the (256,) uint64 words of small symbols; see `prefix_table.WriteTables`."""
-    if isinstance(code, TableCode):
-        return device.to_device(ready(*code.words(SYMBOLS)))
-    return device.to_device(write_tables(code).singles)
-
-
 def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Any, Any]:
     """Return what a reader sees in 12 bits: up to six symbols, and a single one."""
     runs, singles = read_runs(code, _LOOK), read_singles(code)
     return device.to_device(runs), device.to_device(singles)
-
-
-def most_nbits(code: PrefixCode | TableCode) -> int | None:
-    """Return the bits of the longest word; None where one may be missing, or there are many."""
-    if isinstance(code, TableCode) or code.top >= _MANY:
-        return None
-    return int(code.words(code.top + 1)[1].max())
 
 
 def has_room(nbits: int, n: int) -> bool:

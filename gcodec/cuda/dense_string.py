@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.cuda.codewords import (
     NO_ERROR,
+    Words,
     has_room,
-    most_nbits,
     raise_status,
     read_tables,
     rule_of,
-    write_singles,
 )
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.live import silent_of
@@ -24,68 +23,133 @@ from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
 from gcodec.kernels.table_code import TableCode
-from gcodec.scalars import Later, note
+from gcodec.scalars import Later, Leading, note
 
 _THREADS = 256
 TILE = 16 * _THREADS  # symbols that a block of threads writes
 _FEW = 1 << 14  # blocks that are read by few threads together, so that all processors have some
 _NONE = np.empty(0, np.uint64)
 
+Written = PrefixCode | TableCode | Words
+
+
+class Measured(NamedTuple):
+    """A string whose length a device knows, and which is to be written.
+
+    Attributes
+    ----------
+    coded : tuple
+        What kernels are told of symbols and words.
+    sums : (tiles + 4,) int64 array on the device
+        Bits of nothing, of the lead, with the head, and with each tile; the first symbol that has
+        no word. Nothing is written where there are no bits in all.
+    every : int
+    most : int or None
+        Bits that there may be; None where that is not known.
+    """
+
+    coded: tuple[Any, ...]
+    sums: Any
+    every: int
+    most: int | None
+
+    @classmethod
+    def of(
+        cls,
+        code: Written,
+        symbols: Any,
+        dtype: np.dtype[Any],
+        live: Live,
+        every: int,
+        lead: int,
+        head: Any,
+    ) -> Measured:
+        """Measure a string behind a lead of bytes and the bits of a head."""
+        if every % TILE:
+            raise ParameterError.of("every", every, f"a multiple of {TILE}")
+        device, n, tiles = device_with(symbols), live.n, -(-live.n // TILE)
+        words = Words.of(device, code)
+        part = symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n)
+        coded = *part, *silence(device, live), *words[:-1]
+        lengths = device.empty(2 + tiles, np.int64)
+        lengths[:1], lengths[1:2] = 8 * lead, head.words if type(head) is Later else head
+        sums = device.empty(2 + tiles + 2, np.int64)
+        sums[-1:] = NO_ERROR
+        told = lengths[2:], sums[-1:]
+        device.launch("prefix_write", "measure_words", tiles, _THREADS, *coded, *told)
+        sums_before(device, lengths, sums[:-1])
+        return cls(coded, sums, every, None if words.longest is None else n * words.longest)
+
+    @property
+    def end(self) -> Any:
+        """The word of all bits."""
+        return self.sums[-2:-1]
+
+    def told(self) -> tuple[Later, Later]:
+        """Return the bits of all, and those before blocks and behind the last."""
+        device, step = device_with(self.sums), self.every // TILE
+        nbits = Later(device, self.sums, lambda found: int(found[-2]), (self.end, 1, 0))
+        return nbits, Later(device, self.sums, lambda found: _starts(found[2:-1], step))
+
+    def put(self, out: Any) -> None:
+        """Write the string to words that are zero but for lead and head."""
+        where = self.sums[2:-1], out, np.int64(out.size)
+        tiles = self.sums.size - 4
+        device = device_with(out)
+        device.launch("prefix_write", "write_words", tiles, _THREADS, *self.coded, *where)
+
 
 def write(
-    code: PrefixCode | TableCode,
+    code: Written,
     symbols: Any,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
     lead: int,
-    head: tuple[np.ndarray, int] | None = None,
+    head: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Write the string of a tensor, given the (n,) symbols of all elements.
 
-    `every` must be a multiple of 4096. The bytes stay on the device; so does the rest where
-    there is room for the longest string that there may be.
+    A head that only the device knows is a `Leading`, and its bits are a `Later`. `every` must be a
+    multiple of 4096. The bytes stay on the device; so does the rest where there is room for the
+    longest string that there may be.
 
     Raises
     ------
     ParameterError
         If a table has no word for a symbol.
     """
-    if every % TILE:
-        raise ParameterError.of("every", every, f"a multiple of {TILE}")
     device = device_with(symbols)
-    n, tiles = live.n, -(-live.n // TILE)
-    coded = (
-        *(symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n), *silence(device, live)),
-        *(write_singles(device, code), *rule_of(code)),
-    )
-    lengths = device.empty(tiles, np.int64)
-    sums = device.empty(tiles + 2, np.int64)
-    sums[-1:] = NO_ERROR
-    grid = tiles, _THREADS
-    device.launch("prefix_write", "measure_words", *grid, *coded, lengths, sums[-1:])
-    sums_before(device, lengths, sums[:-1])
     front, first = head or (_NONE.view(np.uint8), 0)
-    first += 8 * lead
-    starts = Later(device, sums, lambda found: np.append(found[: -2 : every // TILE], found[-2]))
-    longest = most_nbits(code)
-    most = None if longest is None else first + n * longest
+    front = front.array if isinstance(front, Leading) else device.to_device(front)
+    string = Measured.of(code, symbols, dtype, live, every, lead, first)
     nbits: Any
-    if most is not None and has_room(most, n):
-        nbits = Later(device, sums, lambda found: first + int(found[-2]), (sums[-2:-1], 1, first))
-    else:
-        found = device.to_host(sums)
-        if found[-1] != NO_ERROR:
-            raise ParameterError(f"a symbol has no word: that of element {found[-1]}")
-        most = nbits = first + int(found[-2])
-        starts = starts.tell(found)
+    starts: Any
+    nbits, starts = string.told()
+    most = None if string.most is None else string.most + 8 * (lead + front.size)
+    if most is None or not has_room(most, live.n):
+        found = device.to_host(string.sums)
+        starts, most = starts.tell(found), nbits.tell(found)
+        nbits = most
+    if isinstance(code, TableCode):
+        note(device, string.sums[-1:], _refuse_missing)
     out = device.zeros(-(-most // 32), np.uint32)
     if front.size:
-        out.view(np.uint8)[lead : lead + front.size] = device.to_device(front)
-    where = sums[:-1], np.int64(first), out, np.int64(out.size)
-    device.launch("prefix_write", "write_words", *grid, *coded, *where)
+        out.view(np.uint8)[lead : lead + front.size] = front
+    string.put(out)
     data = out.view(np.uint8)
     return data if type(nbits) is Later else data[: -(-most // 8)], nbits, starts
+
+
+def _refuse_missing(status: np.ndarray) -> None:
+    if status[0] != NO_ERROR:
+        raise ParameterError(f"a symbol has no word: that of element {status[0]}")
+
+
+def _starts(sums: np.ndarray, step: int) -> np.ndarray:
+    """Return the bits before blocks of so many tiles, and of all, from the first coded one on."""
+    offsets: np.ndarray = np.append(sums[:-1:step], sums[-1]) - sums[0]
+    return offsets
 
 
 def read(

@@ -11,7 +11,7 @@ from gcodec.cuda.bit_list import bits_before, blocks
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.kernels.device import Device
 
-_SPARE = 10  # bits by which it is unlikely that something is missing
+_FEW = 1 << 10  # that are missing, about, when one block goes on alone
 
 
 def draw(n: int, k: int, seed: int, beside: Any = None) -> Any:
@@ -30,13 +30,14 @@ def draw(n: int, k: int, seed: int, beside: Any = None) -> Any:
 
 def _mark(device: Device, n: int, count: int, seed: int, marks: Any) -> None:
     """Mark as many different draws."""
-    state, missing = device.zeros(3, np.uint64), count
-    while missing:
-        # Of draws that are missing, about the share count / n is drawn again.
-        rounds = 1 + math.ceil((math.log2(missing) + _SPARE) / math.log2(n / count))
-        for _ in range(rounds):
-            arguments = np.uint64(seed), np.uint64(n), np.int64(count), state
-            grid = striding_blocks(-(-missing // 2) + 1)
-            device.launch("draw", "mark_draws", grid, THREADS, *arguments, marks)
-            device.launch("draw", "go_on", 1, 1, np.int64(count), state)
-        missing = count - int(device.to_host(state)[0])
+    state = device.zeros(3, np.uint64)
+    if not count:
+        return
+    what = np.uint64(seed), np.uint64(n), np.int64(count), state
+    # Of draws that are missing, about the share count / n is drawn again.
+    rounds = 1 + math.ceil(max(math.log2(count / _FEW), 0) / math.log2(n / count))
+    for _ in range(rounds):
+        grid = striding_blocks(-(-count // 2) + 1)
+        device.launch("draw", "mark_draws", grid, THREADS, *what, marks)
+        device.launch("draw", "go_on", 1, 1, np.int64(count), state)
+    device.launch("draw", "mark_rest", 1, THREADS, *what, marks)

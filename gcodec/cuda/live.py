@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, reported, striding_blocks
+from gcodec.cuda.scan import sums_before
 from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live, silent_error
 from gcodec.scalars import Later
@@ -30,14 +31,45 @@ def silent_of(device: Device, live: Live) -> Any:
     return device.to_device(silent.view(np.uint8))
 
 
-def gathered(symbols: Any, live: Live) -> Any:
-    """Return the bytes of the elements that have a word."""
+def gathered(symbols: Any, live: Live) -> tuple[Any, Live]:
+    """Return the bytes of the elements that have a word, first of all, and how many these are."""
     if live.silent is None:
-        return symbols
-    device, out = device_with(symbols), device_with(symbols).empty(live.words, np.uint8)
-    where = symbols, np.int64(live.n), *_buckets(device, live), out, np.int64(out.size)
+        return symbols, live
+    device = device_with(symbols)
+    out, starts = device.empty(live.n, np.uint8), _words_before(device, live)
+    words = Live(Later(device, starts[-1:]), 1, None)  # type: ignore[arg-type]
+    if live.bucket >= live.n:  # all, or none
+        return symbols, words
+    silent = silent_of(device, live), np.int64(live.bucket)
+    where = symbols, np.int64(live.n), *silent, starts, out, np.int64(out.size)
     device.launch("live", "gather_live", striding_blocks(live.n), THREADS, *where)
-    return out
+    return out, words
+
+
+def leave_silent(counts: Any, live: Live) -> None:
+    """Take those that have no word from the counts of all."""
+    if live.silent is None:
+        return
+    device = device_with(counts)
+    what = words_in(device, live), np.int64(live.n), counts
+    device.launch("live", "leave_silent", 1, 1, *what)
+
+
+def words_in(device: Device, live: Live) -> Any:
+    """Return how many elements have a word, as a (1,) array there."""
+    if live.silent is None:
+        return device.to_device(np.array([live.n]))
+    return _words_before(device, live)[-1:]
+
+
+def _words_before(device: Device, live: Live) -> Any:
+    """Return how many elements that have a word come before each bucket, and in all."""
+    silent = silent_of(device, live)
+    words, sums = device.empty(silent.size, np.int64), device.empty(silent.size + 1, np.int64)
+    sizes = silent, np.int64(silent.size), np.int64(live.n), np.int64(live.bucket)
+    device.launch("live", "words_of", striding_blocks(silent.size), THREADS, *sizes, words)
+    sums_before(device, words, sums)
+    return sums
 
 
 def spread(symbols: Any, live: Live, take: Callable[[int, Any], None]) -> None:

@@ -30,5 +30,5 @@ def matrix_sizes(symbols: Any, every: Matrices, step: int, prices: Prices) -> li
         down, across = (
             list_sizes.nbits(part, prices.logs) if part.size else 0 for part in (rows, each)
         )
-        found.append(Sizes(int(coded.min()), down, across, (rows, columns)))
+        found.append(Sizes(int(coded.min()), down, across, ((rows, columns), own)))
     return found

@@ -8,28 +8,29 @@ import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.kernels.products import block_of
+from gcodec.scalars import Later, wanted
 
 _RANKS = 4  # rows of factors that are multiplied at a time
 
 
-def along_rows(matrix: Any, unit: float, factors: np.ndarray) -> np.ndarray:
+def along_rows(matrix: Any, top: Any, factors: np.ndarray) -> np.ndarray:
     """Return the sums of products with each row of a matrix."""
     device, (m, k), ranks = device_with(matrix), matrix.shape, len(factors)
     sums, given = device.empty(ranks * m, np.float64), device.to_device(factors.astype(np.int32))
-    what = *_values(matrix, unit), np.int64(block_of(k)[1]), given, np.int64(ranks)
+    what = *_values(matrix, top), np.int64(block_of(k)[1]), given, np.int64(ranks)
     grid = striding_blocks(m, 1, THREADS // 32)
     for first in range(0, ranks, _RANKS):
         device.launch("products", "multiply_rows", grid, THREADS, *what, np.int64(first), sums)
     return device.to_host(sums).reshape(ranks, m)
 
 
-def along_columns(matrix: Any, unit: float, factors: np.ndarray) -> np.ndarray:
+def along_columns(matrix: Any, top: Any, factors: np.ndarray) -> np.ndarray:
     """Return the sums of products with each column of a matrix."""
     device, (m, k), ranks = device_with(matrix), matrix.shape, len(factors)
     height = block_of(k)[0]
     blocks = -(-m // height)
     sums, given = device.empty(ranks * k, np.float64), device.to_device(factors.astype(np.int32))
-    what = *_values(matrix, unit), np.int64(height), given, np.int64(ranks)
+    what = *_values(matrix, top), np.int64(height), given, np.int64(ranks)
     grid = -(-k // min(k, THREADS)), blocks
     apart, sizes = device.empty(_RANKS * blocks * k, np.uint64), (np.int64(blocks), np.int64(k))
     for first in map(np.int64, range(0, ranks, _RANKS)):
@@ -48,6 +49,11 @@ def put_product(p: np.ndarray, q: np.ndarray, out: Any) -> None:
     device.launch("products", "put_products", striding_blocks(m * k), THREADS, *arguments)
 
 
-def _values(matrix: Any, unit: float) -> tuple[Any, np.int64, np.int64, np.float64]:
-    m, k = matrix.shape
-    return matrix.reshape(-1).view(np.uint32), np.int64(m), np.int64(k), np.float64(1 / unit)
+def _values(matrix: Any, top: Any) -> tuple[Any, np.int64, np.int64, Any]:
+    """Return a matrix and its largest magnitude, which the host learns of with the sums."""
+    (m, k), flat = matrix.shape, matrix.reshape(-1).view(np.uint32)
+    wanted(top)
+    bits = (
+        top.words if type(top) is Later else device_with(matrix).to_device(np.array([top], "u4"))
+    )
+    return flat, np.int64(m), np.int64(k), bits

@@ -11,6 +11,7 @@ from gcodec.cuda.codewords import NO_ERROR
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import sums_before
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.device import placed
 from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf, refuse_short
@@ -27,49 +28,55 @@ _TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 def write(
     tables: WriteTables,
     symbols: Any,
-    n: int,
-    lead: np.ndarray,
+    n: Any,
+    lead: Any,
     log2_run: int = LOG2_BLOCK,
     lanes: int = LANES,
 ) -> tuple[Any, Later, Later]:
-    """Write the string of (n,) symbols, with room behind it. All stays on the device."""
-    device = device_with(symbols)
-    runs, blocks = Runs.empty(log2_run, n, lanes), -(-n >> LOG2_BLOCK)
-    count, room = runs.states.shape[0], min(n, BLOCK) + 2 * lanes
-    slots, sizes = device.empty(blocks * room, np.uint16), device.empty(blocks, np.int64)
-    told = device.empty(blocks + 1 + count + count * lanes // 2, np.int64)
-    sums, words, states = (
-        told[: blocks + 1],
-        told[blocks + 1 :][:count],
-        told[blocks + 1 + count :],
-    )
+    """Write the string of the first n symbols, with room behind it. All stays on the device.
+
+    So may n, as a `Later`, and what comes before the string, as a `Leading` of so many bits.
+    """
+    device, most = device_with(symbols), symbols.size if type(n) is Later else n
+    blocks, count = -(-most >> LOG2_BLOCK), -(-most >> log2_run)
+    room = min(most, BLOCK) + 2 * lanes
+    # Symbols, and the log2 of what frequencies add up to; the bits before all, before each block
+    # and behind the last; words of runs; states.
+    told = device.empty(2 + blocks + 2 + count + count * lanes // 2, np.int64)
+    ends, rest = told[2 : blocks + 4], told[blocks + 4 :]
+    sizes, slots = device.empty(blocks + 1, np.int64), device.empty(blocks * room, np.uint16)
+    known = isinstance(lead, np.ndarray)
+    numbers = n, tables.log2_total, 8 * lead.size if known else Later(device, lead.count)
+    for number, at in zip(numbers, (told[:1], told[1:2], sizes[:1]), strict=True):
+        at[:] = number.words if type(number) is Later else number
     name = "write_classed" if tables.classed else "write_block"
     device.launch(
-        *("rans_write", name, blocks, LANES, symbols, np.int64(n)),
+        *("rans_write", name, blocks, LANES, symbols, told[:1]),
         *((np.int32(lanes),) if tables.classed else ()),
-        *(np.int32(LOG2_BLOCK), np.int32(log2_run), np.int32(tables.log2_total)),
-        *(device.to_device(tables.reciprocals), device.to_device(tables.pairs)),
-        *(slots, np.int64(room), sizes, words, states.view(np.uint32)),
+        *(np.int32(LOG2_BLOCK), np.int32(log2_run), told[1:2]),
+        *(placed(tables.reciprocals, symbols), placed(tables.pairs, symbols)),
+        *(slots, np.int64(room), sizes[1:], rest[:count], rest[count:].view(np.uint32)),
     )
-    sums_before(device, sizes, sums)
-    out = device.empty(-(-(lead.size + 2 * blocks * room) // 4), np.uint32).view(np.uint8)
-    if lead.size:
-        out[: lead.size] = device.to_device(lead)
+    sums_before(device, sizes, ends)
+    front = device.to_device(lead) if known else lead.array
+    out = device.empty(-(-(front.size + 2 * blocks * room) // 4), np.uint32).view(np.uint8)
+    if front.size:
+        out[: front.size] = front
     device.launch(
         *("rans_write", "move_blocks", (_MOST, blocks), _MOVERS, slots, np.int64(room)),
-        *(sums, np.int64(lead.size), out, np.int64(out.size)),
+        *(ends[1:], out, np.int64(out.size)),
     )
 
     def found_runs(found: np.ndarray) -> Runs:
-        runs.states[:] = found[blocks + 1 + count :].view(np.uint32).reshape(-1, lanes)
-        runs.settle(found[blocks + 1 :][:count], 2 * found[: blocks + 1])
+        runs = Runs.empty(log2_run, int(found[0]), lanes)
+        used, behind = runs.states.shape[0], found[blocks + 4 :]
+        runs.states[:] = behind[count:].view(np.uint32).reshape(-1, lanes)[:used]
+        bits = found[3 : 4 + (-(-int(found[0]) >> LOG2_BLOCK))]
+        runs.settle(behind[:used], (bits - bits[0]) // 8)
         return runs
 
-    def nbits(found: np.ndarray) -> int:
-        return 8 * lead.size + 16 * int(found[blocks])
-
-    bits = sums[-1:], 16, 8 * lead.size
-    return out, Later(device, told, nbits, bits), Later(device, told, found_runs)
+    nbits = Later(device, told, lambda found: int(found[blocks + 3]), (ends[-1:], 1, 0))
+    return out, nbits, Later(device, told, found_runs)
 
 
 def read(

@@ -10,59 +10,42 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
-from gcodec.errors import ParameterError
 from gcodec.kernels.device import Device
-from gcodec.scalars import note
+from gcodec.kernels.scatter import position_error
 
 _MINUS_ZERO = 0x80000000
 
 
 def take(values: Any, positions: Any) -> Any:
     """Return the elements that are at positions."""
-    device, found = device_with(values), _taken(values, positions)
-    _check(device, found[:1], values.size)
-    return found[1:].view(np.float32)
+    device, n, k = device_with(values), values.size, positions.size
+    places, out = _inside(device, positions, n), device.empty(k, np.uint32)
+    what = values.view(np.uint32), np.int64(n), places, np.int64(k), out
+    device.launch("scatter", "take_some", striding_blocks(k), THREADS, *what)
+    return out.view(np.float32)
 
 
 def take_to_host(values: Any, positions: Any) -> np.ndarray:
     """Return them on the host."""
-    told = device_with(values).to_host(_taken(values, positions))
-    _refuse(told[0], values.size)
-    return told[1:].view(np.float32)
-
-
-def _taken(values: Any, positions: Any) -> Any:
-    """Return the bits of the elements, and before them what `_refuse` looks at."""
-    device, k = device_with(values), positions.size
-    out = device.empty(k + 1, np.uint32)
-    out[:1] = 0
-    arguments = values.view(np.uint32), np.int64(values.size), _moved(device, positions)
-    what = *arguments, np.int64(k), out[1:], out[:1]
-    device.launch("scatter", "take_some", striding_blocks(k), THREADS, *what)
-    return out
+    return device_with(values).to_host(take(values, positions))
 
 
 def replace(array: Any, positions: Any, values: Any) -> None:
     """Write values to positions."""
-    device, k, words = device_with(array), positions.size, array.dtype == np.float32
-    if not k:
+    device, words = device_with(array), array.dtype == np.float32
+    if not positions.size:
         return
     some = _moved(device, values if words else values.astype(np.uint8))
     out, given = (a.view(np.uint32) if words else a for a in (array, some))
-    what = np.int64(array.size), _moved(device, positions), given, np.int64(k), out
-    name = "replace_words" if words else "replace_bytes"
-    device.launch("scatter", name, striding_blocks(k), THREADS, *what)
+    _replace(device, out, _moved(device, positions), given)
 
 
 def put(out: Any, positions: Any, values: Any) -> None:
     """Write values to positions, and zeros elsewhere."""
-    device, n, k = device_with(out), out.size, positions.size
-    bits, wrong = out.view(np.uint32), device.zeros(1, np.uint32)
-    places, some = _moved(device, positions), _moved(device, values).view(np.uint32)
+    device, bits = device_with(out), out.view(np.uint32)
+    places = _rising(device, positions, out.size)
     bits[:] = 0
-    arguments = np.int64(n), places, some, np.int64(k), bits, wrong
-    device.launch("scatter", "put", striding_blocks(k), THREADS, *arguments)
-    _check(device, wrong, n)
+    _replace(device, bits, places, _moved(device, values).view(np.uint32))
 
 
 def add(out: Any, positions: Any, values: Any, scale: np.float32) -> None:
@@ -70,27 +53,34 @@ def add(out: Any, positions: Any, values: Any, scale: np.float32) -> None:
     with np.errstate(invalid="ignore"):  # it can be NaN
         zero = (scale * np.float32(0)).view(np.uint32)
     device, n, k = device_with(out), out.size, positions.size
-    bits, wrong = out.view(np.uint32), device.zeros(1, np.uint32)
-    places, some = _moved(device, positions), _moved(device, values).view(np.uint32)
-    sums = device.empty(k, np.uint32)
-    where, grid = (np.int64(n), places), striding_blocks(k)
-    factor = scale.view(np.uint32)
-    arguments = *where, some, np.int64(k), factor, bits, sums, wrong
-    device.launch("scatter", "add_sums", grid, THREADS, *arguments)
+    bits, sums = out.view(np.uint32), device.empty(k, np.uint32)
+    places, some = _rising(device, positions, n), _moved(device, values).view(np.uint32)
+    terms = np.int64(n), places, some, np.int64(k), scale.view(np.uint32), bits, sums
+    device.launch("scatter", "add_sums", striding_blocks(k), THREADS, *terms)
     if zero != _MINUS_ZERO:
         device.launch("scatter", "add_zero", striding_blocks(n), THREADS, np.int64(n), zero, bits)
-    device.launch("scatter", "put_sums", grid, THREADS, *where, sums, np.int64(k), bits)
-    _check(device, wrong, n)
+    _replace(device, bits, places, sums)
+
+
+def _replace(device: Device, out: Any, places: Any, values: Any) -> None:
+    name, k = "replace_words" if out.dtype == np.uint32 else "replace_bytes", places.size
+    what = np.int64(out.size), places, values, np.int64(k), out
+    device.launch("scatter", name, striding_blocks(k), THREADS, *what)
 
 
 def _moved(device: Device, array: Any) -> Any:
     return array if device.owns(array) else device.to_device(array)
 
 
-def _check(device: Device, wrong: Any, n: int) -> None:
-    note(device, wrong, lambda told: _refuse(told[0], n))
+def _inside(device: Device, positions: Any, n: int) -> Any:
+    """Return positions on the device; those of the host are looked at first, where none waits."""
+    if not device.owns(positions) and (positions.view(np.uint64) >= n).any():
+        raise position_error(n)
+    return _moved(device, positions)
 
 
-def _refuse(wrong: np.uint32, n: int) -> None:
-    if wrong:
-        raise ParameterError(f"positions: they must rise, and lie within {n} elements")
+def _rising(device: Device, positions: Any, n: int) -> Any:
+    """Return positions that must rise, too."""
+    if not device.owns(positions) and (positions[1:] <= positions[:-1]).any():
+        raise position_error(n)
+    return _inside(device, positions, n)

@@ -89,8 +89,8 @@ def _taken(device: Device, values: Any, found: Any) -> tuple[np.ndarray, np.ndar
     k, n = found.size - 1, values.size
     told = device.empty(found.size + -(-k // 2), np.int64)
     told[: found.size] = found
-    elements, wrong = told[found.size :].view(np.uint32), device.zeros(1, np.uint32)
-    what = values.view(np.uint32), np.int64(n), found[1:], np.int64(k), elements, wrong
+    elements = told[found.size :].view(np.uint32)
+    what = values.view(np.uint32), np.int64(n), found[1:], np.int64(k), elements
     device.launch("scatter", "take_some", striding_blocks(k), THREADS, *what)
     fetched = device.to_host(told)
     if int(fetched[0]) >= INFINITY_BITS:

@@ -12,8 +12,10 @@ from gcodec.cuda.grid import THREADS, device_with
 from gcodec.cuda.pack import pack_fields
 from gcodec.kernels import sent_codes
 from gcodec.kernels.pack import FieldLayout
+from gcodec.scalars import Leading, fetch
 
 _SIGNS = FieldLayout(1)
+_FEW = 2  # of the 16 codes of a word: there is room for so many sent ones at first
 
 
 def sent(codes: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -22,14 +24,19 @@ def sent(codes: Any) -> tuple[np.ndarray, np.ndarray]:
     words = device.flat(codes).view(np.uint32)
     given = words, np.int64(words.size)
     before = bits_before(device, "sent_codes", "count_sent", words.size, *given)
-    k = int(device.to_host(before[-1:])[0])
-    nbytes = _SIGNS.nbytes(k)
-    told, minus = device.empty(k + -(-nbytes // 8), np.int64), device.empty(k, np.uint8)
-    arguments = *given, before, told[:k], minus, np.int64(k)
-    device.launch("sent_codes", "list_sent", blocks(words.size), THREADS, *arguments)
-    told[k:].view(np.uint8)[:nbytes] = pack_fields(minus, _SIGNS)
-    found = device.to_host(told)
-    return found[:k], found[k:].view(np.uint8)[:nbytes]
+    room = _FEW * words.size
+    while True:
+        positions, minus = device.empty(room, np.int64), device.zeros(room, np.uint8)
+        arguments = *given, before, positions, minus, np.int64(room)
+        device.launch("sent_codes", "list_sent", blocks(words.size), THREADS, *arguments)
+        signs = device.zeros(-(-room // 32), np.uint32).view(np.uint8)
+        signs[: _SIGNS.nbytes(room)] = pack_fields(minus, _SIGNS)
+        count = before[-1:]
+        whole = Leading(positions.view(np.uint8), count, 64, 0), Leading(signs, count, 1, 0)
+        counts, places, bits = fetch(device, count, *whole)
+        if (k := int(counts[0])) <= room:
+            return places.view(np.int64)[:k], bits[: _SIGNS.nbytes(k)]
+        room = k
 
 
 def turned(codes: Any) -> Any:

@@ -6,24 +6,23 @@ See `gcodec.kernels.sparse_string`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.cuda.codewords import (
     NO_ERROR,
+    Words,
     has_room,
-    most_nbits,
     raise_status,
     rule_of,
-    write_singles,
 )
 from gcodec.cuda.grid import device_with
 from gcodec.cuda.scan import maxima_before, sums_before
 from gcodec.cuda.unit_place import PlacedUnits
 from gcodec.kernels.codewords import OMEGA
 from gcodec.kernels.device import Device
-from gcodec.kernels.prefix_table import least_nbits, read_singles, ready
+from gcodec.kernels.prefix_table import PrefixCode, least_nbits, read_singles
 from gcodec.kernels.unit_read import GAP_WINDOW
 from gcodec.kernels.unit_table import NEAR
 from gcodec.kernels.units import UnitCode
@@ -36,54 +35,115 @@ _FEW = 1 << 14  # blocks that are read by few threads together, so that all proc
 Place = Callable[[PlacedUnits, np.ndarray, np.ndarray, int], int]
 
 
+class Measured(NamedTuple):
+    """A string whose length a device knows, and which is to be written.
+
+    Attributes
+    ----------
+    part, unit : tuple
+        What kernels are told of symbols, and of words.
+    numbers, maxima : (tiles + 1,) int64 array on the device
+        Units before each tile, and the position of the last of them.
+    offsets : (tiles + 2,) int64 array on the device
+        Bits of nothing, of the lead, and with each tile. Nothing is written where there are no
+        bits in all.
+    every : int
+    most : int or None
+        Bits that there may be; None where that is not known.
+    """
+
+    part: tuple[Any, ...]
+    unit: tuple[Any, ...]
+    numbers: Any
+    maxima: Any
+    offsets: Any
+    every: int
+    most: int | None
+
+    @classmethod
+    def of(
+        cls,
+        gap: PrefixCode | Words,
+        symbol: PrefixCode | Words,
+        symbols: Any,
+        every: int,
+        lead: int,
+    ) -> Measured:
+        """Measure a string behind a lead of bytes."""
+        device, n, tiles = device_with(symbols), symbols.size, -(-symbols.size // _TILE)
+        counts, lasts = (device.empty(tiles, np.int64) for _ in range(2))
+        numbers, maxima = (device.empty(tiles + 1, np.int64) for _ in range(2))
+        lengths, offsets = (device.empty(tiles + more, np.int64) for more in (1, 2))
+        gaps, words = Words.of(device, gap, NEAR), Words.of(device, symbol)
+        unit = gaps.table, gaps.rule, gaps.shift, *words[:-1]
+        part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(n)
+        most = None
+        if words.longest is not None and gap.rule is OMEGA:
+            most = n * (1 + words.longest)  # one unit behind another takes most for each element
+        made = cls(part, unit, numbers, maxima, offsets, every, most)
+        made._launch("count", counts, lasts)
+        sums_before(device, counts, numbers)
+        maxima_before(device, lasts, maxima)
+        lengths[:1] = 8 * lead
+        made._launch("measure", *unit, maxima, lengths[1:])
+        sums_before(device, lengths, offsets)
+        return made
+
+    @property
+    def end(self) -> Any:
+        """The word of all bits."""
+        return self.offsets[-1:]
+
+    def told(self) -> tuple[Later, Later, Later]:
+        """Return the bits of all; those, and positions, before blocks and behind the last."""
+        device, every = device_with(self.offsets), self.every
+        most = -(-int(self.part[-1]) // every)
+        marks = device.empty(2 * most + 4, np.int64)
+        self._launch(
+            *("mark", *self.unit, self.maxima, self.offsets[1:], self.numbers),
+            *(np.int64(every), marks[: 2 * most], np.int64(most)),
+        )
+        told = self.numbers[-1:], self.maxima[-1:], self.offsets[1:2], self.end
+        for k, number in enumerate(told, 2 * most):
+            marks[k : k + 1] = number
+
+        def blocks_of(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            count, last, first, end = (int(x) for x in found[2 * most :])
+            blocks = -(-count // every)
+            starts, positions = np.append(found[:blocks], end), found[most : most + blocks]
+            return starts - first, np.append(positions, max(last, 0))
+
+        nbits = Later(device, marks, lambda found: int(found[-1]), (marks[-1:], 1, 0))
+        starts = Later(device, marks, lambda found: blocks_of(found)[0])
+        return nbits, starts, Later(device, marks, lambda found: blocks_of(found)[1])
+
+    def put(self, out: Any) -> None:
+        """Write the string to words that are zero but for the lead."""
+        where = self.maxima, self.offsets[1:], out, np.int64(out.size)
+        self._launch("write", *self.unit, *where)
+
+    def _launch(self, name: str, *args: Any) -> None:
+        device, tiles = device_with(self.offsets), self.numbers.size - 1
+        device.launch("unit_write", f"{name}_units", tiles, _THREADS, *self.part, *args)
+
+
 def write(code: UnitCode, symbols: Any, every: int, lead: int) -> tuple[Any, Any, Any, Any]:
     """Write the string of a tensor; see `gcodec.cuda.dense_string.write` for what stays there."""
     device = device_with(symbols)
-    n = symbols.size
-    tiles, most = -(-n // _TILE), -(-n // every)
-    counts, lasts, lengths = (device.empty(tiles, np.int64) for _ in range(3))
-    numbers, maxima, offsets = (device.empty(tiles + 1, np.int64) for _ in range(3))
-    marks = device.empty(2 * most + 3, np.int64)  # and the sums of all
-    gaps = device.to_device(ready(*code.gap.words(NEAR)))
-    rule, _, *numbers_of_gap = rule_of(code.gap)
-    unit = gaps, rule, *numbers_of_gap, write_singles(device, code.symbol), *rule_of(code.symbol)
-    part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(n)
-
-    def launch(name: str, *args: Any) -> None:
-        device.launch("unit_write", f"{name}_units", tiles, _THREADS, *part, *args)
-
-    launch("count", counts, lasts)
-    sums_before(device, counts, numbers)
-    maxima_before(device, lasts, maxima)
-    launch("measure", *unit, maxima, lengths)
-    sums_before(device, lengths, offsets)
-    launch(
-        *("mark", *unit, maxima, offsets, numbers),
-        *(np.int64(every), marks[: 2 * most], np.int64(most)),
-    )
-    for k, sums in enumerate((numbers, maxima, offsets)):
-        marks[2 * most + k : 2 * most + k + 1] = sums[-1:]
-
-    def blocks_of(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        count, last, size = (int(x) for x in found[2 * most :])
-        blocks = -(-count // every)
-        starts, positions = np.append(found[:blocks], size), found[most : most + blocks]
-        return starts, np.append(positions, max(last, 0))
-
-    starts: Any = Later(device, marks, lambda found: blocks_of(found)[0])
-    ends: Any = Later(device, marks, lambda found: blocks_of(found)[1])
-    longest = most_nbits(code.symbol) if code.gap.rule is OMEGA else None
-    # One unit behind another takes most for each element.
-    room = None if longest is None else 8 * lead + n * (1 + longest)
-    nbits: Any = Later(device, marks, lambda f: 8 * lead + int(f[-1]), (marks[-1:], 1, 8 * lead))
-    if room is None or not has_room(room, n):
-        found = device.to_host(marks)
-        starts, ends, nbits = (later.tell(found) for later in (starts, ends, nbits))
-        room = nbits
-    out = device.zeros(-(-room // 32), np.uint32)
-    launch("write", *unit, maxima, offsets, np.int64(8 * lead), out, np.int64(out.size))
+    string = Measured.of(code.gap, code.symbol, symbols, every, lead)
+    nbits: Any
+    starts: Any
+    ends: Any
+    nbits, starts, ends = string.told()
+    most = None if string.most is None else string.most + 8 * lead
+    if most is None or not has_room(most, symbols.size):
+        found = device.to_host(nbits.words)
+        starts, ends, most = (later.tell(found) for later in (starts, ends, nbits))
+        nbits = most
+    out = device.zeros(-(-most // 32), np.uint32)
+    string.put(out)
     data = out.view(np.uint8)
-    return data if type(nbits) is Later else data[: -(-room // 8)], nbits, starts, ends
+    return data if type(nbits) is Later else data[: -(-most // 8)], nbits, starts, ends
 
 
 def read(

@@ -77,13 +77,15 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
 
 
 def surely_finite(scales: np.ndarray, k: int, values: str) -> bool:
-    """Whether no sum of products of k coefficients with entries of a basis can pass float32.
+    """Whether no sum of products of k coefficients with entries of a basis can pass float32."""
+    return most(scales, k, values) < _SAFE
 
-    Entries of a basis are at most 1.
-    """
+
+def most(scales: np.ndarray, k: int, values: str) -> float:
+    """Return a bound of these sums: entries of a basis are at most 1."""
     wide = np.abs(scales.astype(np.float64))
     largest = 255 * wide[:, 0] + wide[:, 1] if values == "affine8" else wide[:, 0]
-    return bool(k * largest.max(initial=0) < _SAFE)
+    return float(k * largest.max(initial=0))
 
 
 def write_scales(scales: np.ndarray, values: str) -> np.ndarray:

@@ -43,7 +43,7 @@ from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels import prefix
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.device import host
+from gcodec.kernels.device import host, twinned
 from gcodec.kernels.package_merge import package_merge
 from gcodec.kernels.table_code import LONGEST, SYMBOLS, TableCode, room_left
 
@@ -89,13 +89,14 @@ class Huffman(Code):
         return code_lengths(byte_counts(symbols)).astype(np.uint64)[symbols]
 
 
+@twinned("gcodec.entropy.device")
 def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     """Make the lengths of Huffman words.
 
     Parameters
     ----------
     counts : (n,) array of integers
-        How often each symbol occurs, up to 2**62.
+        How often each symbol occurs, up to 2**62. On a device 256, up to 2**60 together.
     limit : int
         Bits of the longest word, 1 to 12.
 

@@ -64,10 +64,12 @@ from gcodec.entropy.frequency_table import (
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels import rans_string
 from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.device import twinned
 from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
 
 _TOP = 8  # bits of the largest value
+STATIC_LOG2_TOTAL = 14  # of frequencies that both sides know
 POINT = 28  # bits of logarithms behind the binary point
 _COUNT = 34  # bits of counts that are compared, so that no product passes 63
 _WORTH = 1024  # a share of this of all bits is worth a larger total
@@ -140,11 +142,12 @@ def _shares(each: np.ndarray, total: int) -> np.ndarray:
     return found
 
 
+@twinned("gcodec.entropy.device")
 def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
     """Return frequencies and the log2 of their sum, by the estimated size of table and string.
 
     The sum is the least of which no other would save more than a thousandth: a decoder is quicker
-    with smaller tables. For the parameters, see `frequencies`.
+    with smaller tables. For the parameters, see `frequencies`; on a device, 256 counts.
     """
     sizes: list[int] = []
     models = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,27 +16,26 @@ from gcodec.entropy import frequency_table, huffman, rans
 from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels import dense_string, rans_string
-from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import host, placed
+from gcodec.kernels.device import host, placed, twinned
 from gcodec.kernels.live import Live
 from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
-from gcodec.kernels.table_code import LONGEST, TableCode
+from gcodec.kernels.table_code import LONGEST, TableCode, code_of
 from gcodec.scalars import mapped
 from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile
 from gcodec.seek_layout import LOG2_RANS
 
 Kind = Literal["huffman", "rans"]
+Known = tuple[Any, ...]
 Take = Callable[[int, np.ndarray], None]
 
-_STATIC_LOG2_TOTAL = 14  # of codebooks as frequencies
 _NOTHING = np.zeros(256, np.int64)  # counts
 
 
 class Table(NamedTuple):
-    """What a string of bytes is coded with.
+    """What a string of bytes is coded with. What a device made of counts stays there.
 
     Attributes
     ----------
@@ -47,12 +46,15 @@ class Table(NamedTuple):
         Of the frequencies; 0 for words.
     alphabet : (k,) uint8 array or None
         The symbols that the table is sent for, rising; None where it is not sent.
+    which : int
+        Not 0 where it is not sent either, but one of those that `chosen` was given.
     """
 
     kind: Kind
     numbers: np.ndarray
     log2_total: int = 0
     alphabet: np.ndarray | None = None
+    which: int = 0
 
     @classmethod
     def own(cls, kind: Kind, counts: np.ndarray, alphabet: np.ndarray) -> Table:
@@ -75,16 +77,49 @@ class Table(NamedTuple):
         sent = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
         return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
 
-    def put(self, string: BitString) -> None:
-        """Put the table at the end of a string, if it is sent, and what must come before words."""
-        if self.alphabet is not None and self.kind == "huffman":
-            string.extend(*huffman.write_lengths(self.numbers, self.alphabet))
-        elif self.alphabet is not None:
-            string.extend(
-                *frequency_table.write_frequencies(self.numbers, self.log2_total, self.alphabet)
-            )
-        if self.kind == "rans":
-            string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
+
+@twinned("gcodec.entropy.device", by="numbers")
+def front(
+    head: Any,
+    kind: Kind,
+    numbers: np.ndarray,
+    log2_total: int,
+    alphabet: np.ndarray | None,
+    which: int = 0,
+) -> tuple[np.ndarray, int]:
+    """Return the bits before a string: a head, and the table of a `Table`, if it is sent."""
+    if alphabet is not None and kind == "huffman":
+        head.extend(*huffman.write_lengths(numbers, alphabet))
+    elif alphabet is not None:
+        head.extend(*frequency_table.write_frequencies(numbers, log2_total, alphabet))
+    if kind == "rans":
+        head.extend(np.zeros(1, np.uint8), -head.nbits % 8)
+    nbits = head.nbits
+    return head.trimmed(), nbits
+
+
+@twinned("gcodec.entropy.device")
+def chosen(
+    counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
+) -> Table:
+    """Choose between tables by the bits of table and string; the first of equals.
+
+    Parameters
+    ----------
+    counts : (256,) int64 array
+    own : Table or None
+        The one that is sent, if there is one; it comes first.
+    kind, alphabet
+        See `Table`.
+    known : tuple
+        A function, and what it is given, that returns the (count, 256) numbers of static tables.
+    """
+    make, *given = known
+    log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
+    tables = [] if own is None else [own]
+    for which, numbers in enumerate(make(*given), 1):
+        tables.append(Table(kind, numbers, log2_total, None, which))
+    return min(tables, key=lambda table: table.nbits(counts))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -92,14 +127,14 @@ def _static(kind: Kind, data: bytes) -> Table:
     counts = np.frombuffer(data, np.int64)
     if kind == "huffman":
         return Table(kind, huffman.code_lengths(counts))
-    return Table(kind, counts, _STATIC_LOG2_TOTAL)
+    return Table(kind, counts, rans.STATIC_LOG2_TOTAL)
 
 
 def write(
     table: Table | None,
     symbols_of: SymbolsOf | np.ndarray,
     live: Live,
-    head: BitString,
+    head: Any,
     n: int,
     lead: int = 0,
 ) -> tuple[np.ndarray, int, SeekTable | None]:
@@ -114,6 +149,7 @@ def write(
     live : Live
         Which of them have words. With rANS, all.
     head : BitString
+        With a table of a device, or bytes there and how many bits count.
     n : int
         Elements of the tensor.
     lead : int
@@ -126,22 +162,27 @@ def write(
     seek : SeekTable or None
         None where the payload is too short for one.
     """
-    if table is not None:
-        table.put(head)
-    before = head.nbits
-    front = head.trimmed()
     if table is None:
-        return placed(front, symbols_of), before, None
+        nbits = head.nbits
+        return placed(head.trimmed(), symbols_of), nbits, None
+    before = front(head, *table)
     if table.kind == "huffman":
-        code, dtype, every = TableCode.of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
-        bits = front, before
-        data, nbits, offsets = dense_string.write(code, symbols_of, dtype, live, every, lead, bits)
-        seek = first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
-    else:
-        tables = write_tables(table.numbers, table.log2_total)
-        data, nbits, runs = rans_string.write(tables, symbols_of, live.n, front, LOG2_STATES)
-        seek = index_of(runs, n, nbits)
-    return data, nbits, seek
+        code, dtype, every = code_of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
+        made = dense_string.write(code, symbols_of, dtype, live, every, lead, before)
+        return *made[:2], _blocks_of(n, *made[1:])
+    tables = write_tables(table.numbers, table.log2_total)
+    data, nbits, runs = rans_string.write(tables, symbols_of, live.n, before[0], LOG2_STATES)
+    return data, nbits, index_of(runs, n, nbits)
+
+
+def _blocks_of(n: int, nbits: int, offsets: np.ndarray) -> SeekTable | None:
+    """Return the table of a string of words, if the payload is worth one."""
+
+    def made(nbits: int, offsets: np.ndarray) -> SeekTable | None:
+        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
+
+    found: SeekTable | None = mapped(made, nbits, offsets)
+    return found
 
 
 def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:

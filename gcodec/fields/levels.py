@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import level_strings
+from gcodec import level_plans
 from gcodec.errors import Corrupt
 from gcodec.fields import tabled
 from gcodec.fields.contexts import context_string
@@ -28,7 +28,7 @@ def dense(
     ----------
     walk : Walk
     code : str
-        One of `level_strings.CODES`.
+        One of `level_plans.CODES`.
     s : int
         The largest level.
     scalars : mapping
@@ -47,10 +47,10 @@ def dense(
         ):
             yield Told(_level(symbol), element=place, decoded=(value,), number=place)
 
-    if code in level_strings.TABLED:
+    if code in level_plans.TABLED:
         coder: Any = code
         coded = Live.all(live.words)
-        alphabet = level_strings.alphabet(s)
+        alphabet = level_plans.alphabet(s)
         found = yield from tabled.table(walk, coder, alphabet, coded, _meaning)
         yield from tabled.string(walk, found, "level", "level", live.words, tell)
     elif code == "context":

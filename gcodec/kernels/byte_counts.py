@@ -19,7 +19,7 @@ _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 @twinned("byte_counts")
 def byte_counts(codes: np.ndarray) -> np.ndarray:
-    """Count the values of (n,) uint8 codes, as a (256,) int64 array on the host."""
+    """Count the values of (n,) uint8 codes, as a (256,) int64 array where they are."""
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_TABLES * _APART, np.int64)

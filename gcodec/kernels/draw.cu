@@ -7,9 +7,8 @@ static const u64 SELECTION = 1;  // the stream
 // What kernels hand on: how many are found, the number of the next draw, and how many are new.
 static const int FOUND = 0, AT = 1, NEW = 2;
 
-extern "C" __global__ void __launch_bounds__(256)
-    mark_draws(u64 seed, u64 n, i64 count, u64* __restrict__ state, u32* __restrict__ marks) {
-    // Whole warps; marks: a bit for each of n positions. As many draws as are missing of `count`.
+// Marks as many draws as are missing of `count`, by whole warps; marks: a bit for each of n positions.
+__device__ __forceinline__ void mark_missing(u64 seed, u64 n, i64 count, u64* state, u32* marks) {
     u64 at = state[AT], end = at + (u64)count - state[FOUND];
     u32 own = 0;
     for (u64 pair = at / 2 + (u64)GCODEC_FIRST; 2 * pair < end; pair += (u64)GCODEC_STEP) {
@@ -26,11 +25,31 @@ extern "C" __global__ void __launch_bounds__(256)
     if (threadIdx.x % WARP == 0 && own) atomicAdd(&state[NEW], (u64)own);
 }
 
-extern "C" __global__ void go_on(i64 count, u64* state) {
-    // One thread, behind mark_draws.
+__device__ __forceinline__ void count_missing(i64 count, u64* state) {
     state[AT] += (u64)count - state[FOUND];
     state[FOUND] += state[NEW];
     state[NEW] = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    mark_draws(u64 seed, u64 n, i64 count, u64* state, u32* marks) {
+    mark_missing(seed, n, count, state, marks);
+}
+
+extern "C" __global__ void go_on(i64 count, u64* state) {
+    // One thread, behind mark_draws.
+    count_missing(count, state);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    mark_rest(u64 seed, u64 n, i64 count, u64* state, u32* marks) {
+    // One block, until nothing is missing: so nobody has to look whether something is.
+    while (state[FOUND] < (u64)count) {  // the same for all threads
+        mark_missing(seed, n, count, state, marks);
+        __syncthreads();
+        if (threadIdx.x == 0) count_missing(count, state);
+        __syncthreads();
+    }
 }
 
 // The marks of 32 positions, or the others, the first highest; none behind n.

@@ -14,7 +14,7 @@ import numpy as np
 from gcodec.kernels.codewords import FIXED, OMEGA, RICE
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
-from gcodec.kernels.tally import Tally, best_rice, tally
+from gcodec.kernels.tally import Numbers, Tally, best_rice, tally
 from gcodec.kernels.units import UnitCode
 from gcodec.scalars import wanted
 
@@ -80,7 +80,11 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     if len(pairs) == 1 and code != "rice":  # nothing to choose
         return Plan(*pairs[0], {}, 0)
     wanted(live.silent)
-    counts = tally(symbols)
+    numbers: list[Numbers] = []
+    for f, c in pairs:
+        if c == "rice":
+            numbers += ["zigzag"] if f == "dense" else ["levels", "gaps"]
+    counts = tally(symbols, numbers)
     plans = [_plan(*pair, s, symbols, counts, symbols.size - live.words) for pair in pairs]
     return min(plans, key=lambda plan: plan.nbits)
 
@@ -95,10 +99,10 @@ def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, sile
             nbits = int(counts.levels @ (_OMEGA + 1) + counts.gaps @ _OMEGA)
         return Plan(form, code, {}, nbits)
     if form == "dense":
-        k, nbits = best_rice(symbols, "zigzag", _middle(counts.above), silent)
+        k, nbits = best_rice(symbols, "zigzag", counts, silent)
         return Plan(form, code, {"rice": k}, nbits)
-    k, nbits = best_rice(symbols, "levels", _middle(counts.levels))
-    k_gap, gaps_nbits = best_rice(symbols, "gaps", _middle(counts.gaps))
+    k, nbits = best_rice(symbols, "levels", counts)
+    k_gap, gaps_nbits = best_rice(symbols, "gaps", counts)
     return Plan(form, code, {"rice": k, "rice_gap": k_gap}, counts.sent + nbits + gaps_nbits)
 
 
@@ -122,8 +126,3 @@ def _omega_nbits(value: int) -> int:
 
 
 _OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by the bits of the value, less 1
-
-
-def _middle(counts: np.ndarray) -> int:
-    """Return which of the counts holds the median."""
-    return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))

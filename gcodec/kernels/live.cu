@@ -6,6 +6,18 @@ extern "C" __global__ void __launch_bounds__(256)
     for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) out[b] = (norms[b] & 0x7FFFFFFF) == 0;
 }
 
+// How many elements of each bucket of n elements have a word.
+extern "C" __global__ void __launch_bounds__(256)
+    words_of(const u8* silent, i64 count, i64 n, i64 bucket, i64* words) {
+    for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP)
+        words[b] = silent[b] ? 0 : b * bucket + bucket < n ? bucket : n - b * bucket;
+}
+
+// Takes those of n elements that have no word from the counts of symbols: they are 0.
+extern "C" __global__ void leave_silent(const i64* words, i64 n, i64* counts) {
+    counts[0] -= n - *words;  // one thread
+}
+
 // `silent` and `starts` have one for each bucket of n elements: whether it has no words, and how
 // many words there are before it.
 extern "C" __global__ void __launch_bounds__(256) gather_live(

@@ -86,16 +86,25 @@ def silent_buckets(norms: np.ndarray) -> np.ndarray:
 
 
 @twinned("live")
-def gathered(symbols: np.ndarray, live: Live) -> np.ndarray:
-    """Return the symbols of the elements that have a word, of those of all."""
+def gathered(symbols: np.ndarray, live: Live) -> tuple[np.ndarray, Live]:
+    """Return the symbols of the elements that have a word, of those of all; and that all have.
+
+    How many these are a device tells later; there is then room for all.
+    """
     if live.silent is None:
-        return symbols
+        return symbols, live
     found = []
     for at in range(0, live.n, _LESS):
         part = symbols[at : at + _LESS]
         _, mask = live.part(at, at + part.size, part.size)
         found.append(part if mask is None else part[mask])
-    return np.concatenate(found)
+    return np.concatenate(found), Live.all(live.words)
+
+
+@twinned("live")
+def leave_silent(counts: np.ndarray, live: Live) -> None:
+    """Take those that have no word from (256,) counts of the symbols of all elements."""
+    counts[0] -= live.n - live.words
 
 
 @twinned("live")

@@ -39,6 +39,9 @@ class Prices(NamedTuple):
     point: int
 
 
+Known = tuple[tuple[np.ndarray, np.ndarray] | None, np.ndarray | None]
+
+
 class Sizes(NamedTuple):
     """Bits, about.
 
@@ -48,14 +51,15 @@ class Sizes(NamedTuple):
         Of the symbols that were looked at, by the best table.
     rows, columns : int
         Of the scales.
-    scales : (rows, columns) or None
-        The scales themselves, from a device, which would have to be asked for them again.
+    known : (scales, counts)
+        The scales themselves, of rows and of columns, and the counts by class of the symbols that
+        were looked at: from a device, which would have to be asked for them again; else None.
     """
 
     symbols: int
     rows: int
     columns: int
-    scales: tuple[np.ndarray, np.ndarray] | None = None
+    known: Known = (None, None)
 
 
 @twinned("matrix_sizes")

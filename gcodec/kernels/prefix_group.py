@@ -16,6 +16,19 @@ from gcodec.kernels.words import load_word, peek, store_word, swapped
 _SINGLE = np.uint64(64 - WINDOW)
 
 
+@inline
+def _write_symbol(symbol, out, wide, i):
+    if symbol >= WIDE:  # so the code has such symbols
+        wide[i] = symbol
+    out[i] = np.uint8(min(symbol, np.uint64(WIDE)))
+
+
+@inline
+def _write_level(symbol, out, wide, i):
+    level = np.int64(symbol >> np.uint64(1))
+    out[i] = np.uint8(-level if symbol & np.uint64(1) else level)
+
+
 @functools.cache
 def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, Any]:
     """Make the helpers that go on where `look_ahead.looking` ends.
@@ -34,7 +47,7 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
     Both write to `status` what is wrong, a number below 0, and where, and leave it alone else.
     """
     rule, mapping, shift = kind
-    read_symbol = reading(kind)
+    read_symbol, write = reading(kind), _write_level if signed else _write_symbol
     name = f"{rule.name} {mapping} {shift} {look.window} {look.most} {signed}"
     look_one = looking(1, look, {"out": 0})
     window = np.uint64(64 - look.window)
@@ -49,13 +62,7 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
             return at + (found & 63)
         symbol, after = read_symbol(data, at, end, parameter, top)
         if after >= 0:
-            if signed:
-                level = np.int64(symbol >> np.uint64(1))
-                out[i] = np.uint8(-level if symbol & np.uint64(1) else level)
-            else:
-                if symbol >= WIDE:  # so the code has such symbols
-                    wide[i] = symbol
-                out[i] = np.uint8(min(symbol, np.uint64(WIDE)))
+            write(symbol, out, wide, i)
         return after
 
     @inline

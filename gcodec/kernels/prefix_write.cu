@@ -7,6 +7,8 @@ static const int SINGLES = 256;
 static const int ROOM = 2048;  // words of bits of a tile that are joined in shared memory
 static const u64 NBITS = 63;   // of an entry of `singles`, which is word * 64 + length
 
+// A table has SINGLES of them, and behind these the parameter of the rule for other symbols.
+
 // Tells which of the elements from `start` on have a word.
 struct Awake {
     const u8* silent;  // of each bucket
@@ -48,13 +50,13 @@ __device__ __forceinline__ void put_words(
 // one for each bucket of n elements.
 extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
     const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
-    i32 mapping, u64 shift, u64 parameter, i64* lengths, i64* status
+    i32 mapping, u64 shift, i64* lengths, i64* status
 ) {
     __shared__ u64 singles[SINGLES];
     __shared__ i64 scratch[THREADS / WARP];
     if (threadIdx.x < SINGLES) singles[threadIdx.x] = table[threadIdx.x];
     __syncthreads();
-    Code code = {rule, mapping, shift, parameter, 0};
+    Code code = {rule, mapping, shift, table[SINGLES], 0};
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH, nbits = 0;
     Share own(symbols, width, n, start);
     Awake awake(silent, bucket, start);
@@ -69,18 +71,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
     if (threadIdx.x == 0) lengths[blockIdx.x] = found.total;  // one for each block
 }
 
-// `offsets` tells the bit of each tile, and where the last ends, from bit `first` of `out` on,
-// which has `size` words, zero but for those bits that are before `first`. All symbols have words.
+// `offsets` tells the bit of each tile, and where the last ends, of `out`, which has `size` words,
+// zero but for those bits that are before the first tile. All symbols have words. Where there are no
+// bits in all, another string was chosen.
 extern "C" __global__ void __launch_bounds__(THREADS) write_words(
     const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
-    i32 mapping, u64 shift, u64 parameter, const i64* offsets, i64 first, u32* out, i64 size
+    i32 mapping, u64 shift, const i64* offsets, u32* out, i64 size
 ) {
     __shared__ u64 singles[SINGLES];
     __shared__ i64 scratch[THREADS / WARP];
     __shared__ u32 room[ROOM];
+    if (!offsets[gridDim.x]) return;  // all threads do
     if (threadIdx.x < SINGLES) singles[threadIdx.x] = table[threadIdx.x];
-    Code code = {rule, mapping, shift, parameter, 0};
-    i64 begin = first + offsets[blockIdx.x];
+    Code code = {rule, mapping, shift, table[SINGLES], 0};
+    i64 begin = offsets[blockIdx.x];
     i64 nbits = offsets[blockIdx.x + 1] - offsets[blockIdx.x];  // one more than there are blocks
     int phase = (int)(begin & 31);
     bool joined = nbits <= 32 * ROOM - 32;

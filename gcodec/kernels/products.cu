@@ -6,21 +6,32 @@
 #include "scan.cuh"
 
 static const int RANKS = 4;  // rows of factors that are multiplied at a time
+static const int VALUE_NBITS = 24;
 
+// How many of what integers count are in 1, given the bits of the largest magnitude; see products.py.
+__device__ __forceinline__ f64 inverse_of(u32 top) {
+    // Of a number from 2^(e - 1) to below 2^e; of 0, e is 0.
+    int e = top >> 23 ? (int)(top >> 23) - 126 : top ? 32 - __clz((int)top) - 149 : 0;
+    return __longlong_as_double((i64)(1023 + VALUE_NBITS - e) << 52);
+}
+
+// What is not finite, and will be refused, is 0.
 __device__ __forceinline__ i32 integer_of(u32 bits, f64 inverse) {
-    return (i32)rint(__dmul_rn(widened(bits), inverse));
+    return (bits & MAGNITUDE) < INFINITY_BITS ? (i32)rint(__dmul_rn(widened(bits), inverse)) : 0;
 }
 
 // Rows `first` to `ranks` - 1 of factors (ranks, k), up to RANKS of them; a warp for each of m rows.
 extern "C" __global__ void __launch_bounds__(256)
-    multiply_rows(const u32* __restrict__ matrix, i64 m, i64 k, f64 inverse, i64 width,
+    multiply_rows(const u32* __restrict__ matrix, i64 m, i64 k, const u32* top, i64 width,
                   const i32* __restrict__ factors, i64 ranks, i64 first, f64* __restrict__ sums) {
     // sums: (ranks, m)
     int lane = threadIdx.x % WARP;
+    f64 inverse = inverse_of(*top);
     for (i64 row = GCODEC_FIRST / WARP; row < m; row += GCODEC_STEP / WARP) {
         f64 total[RANKS] = {};
         for (i64 start = 0; start < k; start += width) {  // the same for all lanes
             i64 stop = min(start + width, k), own[RANKS] = {};
+#pragma unroll 1
             for (i64 t = start + lane; t < stop; t += WARP) {
                 i64 value = integer_of(matrix[row * k + t], inverse);
                 for (int j = 0; j < RANKS; ++j)
@@ -43,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // block, blockIdx.x tells which columns. A thread has one, or where there are few the rows of a
 // block are shared out too.
 extern "C" __global__ void __launch_bounds__(256)
-    multiply_columns(const u32* __restrict__ matrix, i64 m, i64 k, f64 inverse, i64 height,
+    multiply_columns(const u32* __restrict__ matrix, i64 m, i64 k, const u32* top, i64 height,
                      const i32* __restrict__ factors, i64 ranks, i64 first,
                      u64* __restrict__ sums) {
     // 256 threads; sums: (RANKS, blocks, k) zeros
@@ -51,6 +62,7 @@ extern "C" __global__ void __launch_bounds__(256)
     i64 column = blockIdx.x * across + threadIdx.x % across;
     if (threadIdx.x >= across * down || column >= k) return;
     i64 start = blockIdx.y * height, stop = min(start + height, m), own[RANKS] = {};
+    f64 inverse = inverse_of(*top);
     for (i64 row = start + threadIdx.x / across; row < stop; row += down) {
         i64 value = integer_of(matrix[row * k + column], inverse);
         for (int j = 0; j < RANKS; ++j)

@@ -28,32 +28,42 @@ def block_of(columns: int) -> tuple[int, int]:
     return min(max(_BLOCK // max(width, 1), 1), SUM), width
 
 
+def unit_of(top: int) -> float:
+    """Return what integers count, of which the largest value has as many as are exact.
+
+    It is a power of two; `top` has the bits of the value, a float32.
+    """
+    _, exponent = np.frexp(float(np.array([int(top)], np.uint32).view(np.float32)[0]))
+    return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))
+
+
 @twinned("products")
-def along_rows(matrix: np.ndarray, unit: float, factors: np.ndarray) -> np.ndarray:
+def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     """Return the sums of products with each row of a matrix, as (r, m) float64 on the host.
 
     Parameters
     ----------
     matrix : (m, k) float32 array
         Finite.
-    unit : float
-        A power of two, of which the values are as many as the nearest integer says.
+    top : int
+        The bits of the largest magnitude. Values are as many units as the nearest integer says;
+        see `unit_of`.
     factors : (r, k) float64 array
         Integers; on the host.
     """
     made = np.zeros((matrix.shape[0], len(factors)))
     turned = np.ascontiguousarray(factors.T)
-    for rows, columns, block in _blocks(matrix, unit):
+    for rows, columns, block in _blocks(matrix, unit_of(top)):
         made[rows] += block @ turned[columns]
     return np.ascontiguousarray(made.T)
 
 
 @twinned("products")
-def along_columns(matrix: np.ndarray, unit: float, factors: np.ndarray) -> np.ndarray:
+def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     """Return the same with each column and (r, m) factors, as (r, k); see `along_rows`."""
     made = np.zeros((matrix.shape[1], len(factors)))
     turned = np.ascontiguousarray(factors.T)
-    for rows, columns, block in _blocks(matrix, unit):
+    for rows, columns, block in _blocks(matrix, unit_of(top)):
         made[columns] += block.T @ turned[rows]
     return np.ascontiguousarray(made.T)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.memory import aligned_empty
 
@@ -89,8 +90,9 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
         raise ParameterError(f"frequencies: must add up to 2**{log2_total}")
 
 
+@twinned("rans_table")
 def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
-    """Make the tables of an encoder; see `check_frequencies`."""
+    """Make the tables of an encoder; see `check_frequencies`. On a device, of one model."""
     check_frequencies(frequencies, log2_total)
     pairs, entries = _pairs(frequencies), aligned_empty(frequencies.size, np.uint64)
     some = np.maximum(frequencies, 1).reshape(-1).astype(np.uint64)

@@ -8,8 +8,9 @@ static const int THREADS = 256;
 
 // The i-th run of 2^log2_run symbols, a multiple of 32, is told by the words from its first on to
 // the end of its block, and the states before it. A slot has `room` words: one for each symbol of a
-// block, and two for each of 2, 8 or 32 states. All symbols have a frequency; with classes they are
-// of 16 bits, the class above the symbol, and tables lie behind each other.
+// block, and two for each of 2, 8 or 32 states; `sizes` gets the bits that are used of it, none where
+// `count` symbols leave none for the block. All symbols have a frequency; with classes they are of 16
+// bits, the class above the symbol, and tables lie behind each other.
 template <class Symbol>
 __device__ __forceinline__ void write_states(
     const Symbol* symbols, i64 n, i32 lanes, i32 log2_block, i32 log2_run, i32 log2_total,
@@ -23,6 +24,10 @@ __device__ __forceinline__ void write_states(
     u16* end = slots + (blockIdx.x + 1) * room;  // behind the slot
     i64 used = 0;  // words, at most one for each symbol
     u32 x = LEAST_STATE, total = 1u << log2_total;
+    if (start >= n) {
+        if (lane == 0) sizes[blockIdx.x] = 0;
+        return;
+    }
     i64 i = (stop - 1) & ~(i64)(lanes - 1);  // start is a multiple of 32
     u32 next = active && i + lane < stop ? symbols[i + lane] : 0;
     for (; i >= start; i -= lanes) {
@@ -53,38 +58,39 @@ __device__ __forceinline__ void write_states(
         end[-used + 2 * lane] = (u16)x;
         end[-used + 2 * lane + 1] = (u16)(x >> 16);
     }
-    if (lane == 0) sizes[blockIdx.x] = used;
+    if (lane == 0) sizes[blockIdx.x] = 16 * used;
 }
 
 extern "C" __global__ void __launch_bounds__(WARP) write_block(
-    const u8* symbols, i64 n, i32 log2_block, i32 log2_run, i32 log2_total,
+    const u8* symbols, const i64* count, i32 log2_block, i32 log2_run, const i64* log2_total,
     const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
 ) {
     // 256 reciprocals and pairs
     write_states(
-        symbols, n, WARP, log2_block, log2_run, log2_total, reciprocals, pairs, slots, room, sizes,
+        symbols, *count, WARP, log2_block, log2_run, (i32)*log2_total, reciprocals, pairs, slots, room, sizes,
         words, snapshots
     );
 }
 
 extern "C" __global__ void __launch_bounds__(WARP) write_classed(
-    const u16* symbols, i64 n, i32 lanes, i32 log2_block, i32 log2_run, i32 log2_total,
-    const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
+    const u16* symbols, const i64* count, i32 lanes, i32 log2_block, i32 log2_run,
+    const i64* log2_total, const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes,
+    i64* words, u32* snapshots
 ) {
     // 256 reciprocals and pairs of each class
     write_states(
-        symbols, n, lanes, log2_block, log2_run, log2_total, reciprocals, pairs, slots, room, sizes,
+        symbols, *count, lanes, log2_block, log2_run, (i32)*log2_total, reciprocals, pairs, slots, room, sizes,
         words, snapshots
     );
 }
 
-// Move the words of blocks to byte `first` of `out` and behind it, of which there are `nbytes`;
-// `offsets` tells the words before each block, and all.
+// Move the words of blocks to `out`, which has `nbytes`; `offsets` tells the bits before each block,
+// a multiple of 8, and where the last one ends.
 extern "C" __global__ void __launch_bounds__(THREADS) move_blocks(
-    const u16* slots, i64 room, const i64* offsets, i64 first, u8* out, i64 nbytes
+    const u16* slots, i64 room, const i64* offsets, u8* out, i64 nbytes
 ) {
     i64 b = blockIdx.y;
-    i64 size = offsets[b + 1] - offsets[b], begin = first + 2 * offsets[b];
+    i64 begin = offsets[b] >> 3, size = (offsets[b + 1] - offsets[b]) >> 4;  // in words
     const u16* words = slots + (b + 1) * room - size;
     int odd = (int)(begin & 3);  // bytes of a word of `out` before these
     u32* target = (u32*)(out + begin - odd);

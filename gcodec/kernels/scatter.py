@@ -1,8 +1,9 @@
 """Few elements of an array by their positions: taken out, replaced, put among zeros, or added.
 
 Positions are int64 and rising. They, and what is put or added, may lie on the host where the array
-is on a device. What writes goes through the array by parts that a cache holds, so
-that each part is filled with zeros, or looked through, just before its few elements are written.
+is on a device; positions that lie there are right, as kernels made them. What writes goes through
+the array by parts that a cache holds, so that each part is filled with zeros, or looked through,
+just before its few elements are written.
 """
 
 from __future__ import annotations
@@ -87,7 +88,12 @@ def _by_segment(task: Callable[[int, int, slice], int], positions: np.ndarray, n
 def _check(done: int, positions: np.ndarray, n: int) -> None:
     # No position is done in two segments; so all are if as many are.
     if done != positions.size:
-        raise ParameterError(f"positions: they must rise, and lie within {n} elements")
+        raise position_error(n)
+
+
+def position_error(n: int) -> ParameterError:
+    """Say that positions are not those of some of n elements."""
+    return ParameterError(f"positions: they must rise, and lie within {n} elements")
 
 
 @kernel("in float32[], in int64[], out float32[]")

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.kernels.codewords import CORRUPT, TRUNCATED, Rule
+from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel, subroutine
 
 LONGEST = 12  # bits of a word
@@ -135,6 +136,12 @@ class TableCode(NamedTuple):
         bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
         _fill_words(self.lengths, bits, nbits)
         return bits[:size], nbits[:size]
+
+
+@twinned("table_code")
+def code_of(lengths: np.ndarray) -> TableCode:
+    """Return the code to write with of the (256,) uint8 bits of words, wherever these are."""
+    return TableCode.of(lengths)
 
 
 def room_left(lengths: np.ndarray) -> int:

@@ -101,3 +101,26 @@ count_numbers(
     }
     add_up(found, NEAR + SIZES, counts);
 }
+
+static const int PARAMETERS = 48;
+
+// The least parameter of which Rice words are shortest, given what `count_numbers` finds; but of
+// `all` numbers only `*words` have one, the others are 0. SIZES threads.
+extern "C" __global__ void __launch_bounds__(SIZES)
+best_parameter(const u64* counts, i64 all, const i64* words, i64* parameter) {
+    __shared__ u64 lengths[SIZES];
+    int k = threadIdx.x;
+    u64 sum = 0, total = counts[NEAR + SIZES - 1] - (u64)(all - *words);
+    for (u32 number = 0; number < (u32)NEAR; ++number) {
+        sum += counts[number] * (number >> min(k, 31));
+        total += counts[number];
+    }
+    for (int bit = k; bit < SIZES - 1; ++bit) sum += counts[NEAR + bit] << (bit - k);
+    lengths[k] = sum + total * (1 + (u64)k);
+    __syncthreads();
+    if (k) return;
+    int best = 0;
+    for (int other = 1; other < PARAMETERS; ++other)
+        if (lengths[other] < lengths[best]) best = other;
+    *parameter = best;
+}

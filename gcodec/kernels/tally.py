@@ -7,7 +7,8 @@ Symbols are twice a level, plus its sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,11 +43,14 @@ class Tally(NamedTuple):
     gaps : (64,) int64 array
         Of how far each element whose level is not 0 lies behind the one before it, or behind
         position 0.
+    rice : dict of str to array
+        What a device has counted for `best_rice`, if it was asked to; on the host nothing.
     """
 
     above: np.ndarray
     levels: np.ndarray
     gaps: np.ndarray
+    rice: Mapping[str, np.ndarray] = MappingProxyType({})
 
     @property
     def sent(self) -> int:
@@ -55,8 +59,11 @@ class Tally(NamedTuple):
 
 
 @twinned("tally")
-def tally(symbols: np.ndarray) -> Tally:
-    """Count the (n,) unsigned symbols of a tensor."""
+def tally(symbols: np.ndarray, rice: Sequence[Numbers] = ()) -> Tally:
+    """Count the (n,) unsigned symbols of a tensor.
+
+    `rice` has the numbers of which `best_rice` will be asked.
+    """
 
     def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
         counts, ends = np.zeros(3 * _SIZES, np.int64), np.zeros(2, np.int64)
@@ -97,7 +104,7 @@ def _between(found: list[tuple[Any, int, int]]) -> list[int]:
 
 @twinned("tally")
 def best_rice(
-    symbols: np.ndarray, numbers: Numbers, near: int, silent: int = 0
+    symbols: np.ndarray, numbers: Numbers, counts: Tally, silent: int = 0
 ) -> tuple[int, int]:
     """Find the best parameter of a Rice code.
 
@@ -107,8 +114,8 @@ def best_rice(
     numbers : "zigzag", "levels" or "gaps"
         What is coded: of all elements, 2k − 1 for the level −k and 2k for k; or of those whose
         level is not 0, the level less 1; or how many lie between them and the one before.
-    near : int
-        A parameter where to look first.
+    counts : Tally
+        Of these numbers too.
     silent : int
         Elements of level 0 that have no word.
 
@@ -122,11 +129,17 @@ def best_rice(
     elif symbols.dtype == np.uint8:
         found = _sums_of_bytes(symbols, numbers)
     else:
-        return _search(symbols, numbers, near, silent)
+        return _search(symbols, numbers, _middle(counts, numbers), silent)
     parameters = np.arange(found.size - 1)
     lengths = found[1:] + (found[0] - silent) * (1 + parameters)
     best = int(np.argmin(lengths))
     return best, int(lengths[best])
+
+
+def _middle(counts: Tally, numbers: Numbers) -> int:
+    """Return which size the median has: a parameter where to look first."""
+    sizes = counts.above if numbers == "zigzag" else counts.levels
+    return int(np.searchsorted(np.cumsum(sizes), sizes.sum() / 2))
 
 
 def _gaps(symbols: np.ndarray) -> np.ndarray:

@@ -9,6 +9,8 @@ static const int NEAR = 1024;    // gaps below it have their word in a table
 static const int SINGLES = 256;  // symbols that may have theirs there
 static const u64 NBITS = 63;     // of an entry, which is word * 64 + length; 0 where there is none
 
+// Behind the entries of a table is the parameter of the rule for what has no word there.
+
 struct Unit {
     Code gap, symbol;
     const u64 *gaps, *singles;
@@ -69,12 +71,12 @@ count_units(const u8* symbols, i32 width, i64 n, i64* counts, i64* lasts) {
 // before it.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) measure_units(
     const u8* symbols, i32 width, i64 n, const u64* gaps, i32 gap_rule, u64 gap_shift,
-    u64 gap_parameter, const u64* singles, i32 rule, i32 mapping, u64 shift, u64 parameter,
+    const u64* singles, i32 rule, i32 mapping, u64 shift,
     const i64* lasts, i64* lengths
 ) {
     __shared__ i64 scratch[THREADS / WARP];
-    Unit unit = {{gap_rule, PLAIN, gap_shift, gap_parameter, 0},
-                 {rule, mapping, shift, parameter, 0}, gaps, singles};
+    Unit unit = {{gap_rule, PLAIN, gap_shift, gaps[NEAR], 0},
+                 {rule, mapping, shift, singles[SINGLES], 0}, gaps, singles};
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH;
     Share own(symbols, width, n, start);
     i64 last = last_before(own, start, lasts[blockIdx.x], scratch);
@@ -87,14 +89,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) measure_units(
 // bit of each tile, and the units before it.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) mark_units(
     const u8* symbols, i32 width, i64 n, const u64* gaps, i32 gap_rule, u64 gap_shift,
-    u64 gap_parameter, const u64* singles, i32 rule, i32 mapping, u64 shift, u64 parameter,
+    const u64* singles, i32 rule, i32 mapping, u64 shift,
     const i64* lasts, const i64* offsets, const i64* numbers, i64 every, i64* marks, i64 blocks
 ) {
     __shared__ i64 scratch[THREADS / WARP];
     i64 number = numbers[blockIdx.x], until = numbers[blockIdx.x + 1], some = 0;
     if ((number + every - 1) / every * every >= until) return;  // all threads do
-    Unit unit = {{gap_rule, PLAIN, gap_shift, gap_parameter, 0},
-                 {rule, mapping, shift, parameter, 0}, gaps, singles};
+    Unit unit = {{gap_rule, PLAIN, gap_shift, gaps[NEAR], 0},
+                 {rule, mapping, shift, singles[SINGLES], 0}, gaps, singles};
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH;
     Share own(symbols, width, n, start);
     i64 last = last_before(own, start, lasts[blockIdx.x], scratch);
@@ -118,22 +120,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) mark_units(
     }
 }
 
-// `out` has `size` words, zero but for those bits that are before `first`, from where on `offsets`
-// tells the bit of each tile.
+// `out` has `size` words, zero but for those bits that are before the first tile; `offsets` tells the
+// bit of each, and where the last ends. Where there are no bits in all, another string was chosen.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) write_units(
     const u8* symbols, i32 width, i64 n, const u64* gaps, i32 gap_rule, u64 gap_shift,
-    u64 gap_parameter, const u64* singles, i32 rule, i32 mapping, u64 shift, u64 parameter,
-    const i64* lasts, const i64* offsets, i64 first, u32* out, i64 size
+    const u64* singles, i32 rule, i32 mapping, u64 shift,
+    const i64* lasts, const i64* offsets, u32* out, i64 size
 ) {
     __shared__ i64 scratch[THREADS / WARP];
-    Unit unit = {{gap_rule, PLAIN, gap_shift, gap_parameter, 0},
-                 {rule, mapping, shift, parameter, 0}, gaps, singles};
+    if (!offsets[gridDim.x]) return;  // all threads do
+    Unit unit = {{gap_rule, PLAIN, gap_shift, gaps[NEAR], 0},
+                 {rule, mapping, shift, singles[SINGLES], 0}, gaps, singles};
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH;
     Share own(symbols, width, n, start);
     i64 last = last_before(own, start, lasts[blockIdx.x], scratch);
     i64 nbits = nbits_of(own, start, last, unit);
     i64 at = offsets[blockIdx.x] + scan_block<Sum>(nbits, scratch).before;
-    BitWriter<true> writer(out, size, first + at);
+    BitWriter<true> writer(out, size, at);
 #pragma unroll 1
     for (int k = 0; k < EACH; ++k) {
         u32 symbol = own[k];

@@ -13,7 +13,14 @@ from gcodec.kernels.device import Device
 SPECS = (
     "minifloat:code=huffman",
     "minifloat:code=huffman,table=empirical",
+    "minifloat:code=huffman,format=e4m3,scale=0.01,block=32",
     "minifloat:code=pair,scale=0.5",
+    "minifloat:code=pair,table=gennorm",
+    "minifloat:code=planes,format=e4m3",
+    "minifloat:code=planes,format=e2m2,table=empirical,block=7",
+    "minifloat:code=planes,table=3",
+    "minifloat:code=rans,table=gennorm",
+    "minifloat:code=rans,table=empirical",
     "minifloat:code=rans",
     "minifloat:code=rans,format=e4m3",
     "minifloat:code=huffman,format=e2m2,table=gennorm",
@@ -36,6 +43,18 @@ def test_frames(gpu: Device, spec: str) -> None:
 @pytest.mark.parametrize("spec", ["minifloat:code=huffman", "terngrad:pack=rans"])
 def test_feedback(gpu: Device, spec: str) -> None:
     feedback_agrees(gpu, spec, [sample(1000, step) for step in range(3)])
+
+
+def test_one_wait(gpu: Device) -> None:
+    """The device chooses the table."""
+    if not hasattr(gpu, "fetched"):
+        pytest.skip("a real device does not count")
+    x = gpu.to_device(sample(1000))
+    for spec in ("code=huffman", "code=planes,format=e4m3", "code=rans", "code=pair,table=5"):
+        gcodec.encode(x, f"minifloat:scale=0.1,{spec}")  # which brings tables there
+        before = gpu.fetched
+        gcodec.encode(x, f"minifloat:scale=0.1,{spec}")
+        assert gpu.fetched - before == 1
 
 
 def test_seek_tables(gpu: Device) -> None:

@@ -54,3 +54,11 @@ def test_what_is_refused(gpu: Device) -> None:
     x[4, 5] = np.nan
     with pytest.raises(gcodec.ParameterError, match="the first at flat index 125"):
         gcodec.encode(gpu.to_device(x), "powersgd")
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0**124, 2.0**126])
+def test_residuals_near_the_end_of_float32(gpu: Device, size: float) -> None:
+    """Whether what is left is finite is told by a bound, or looked for."""
+    random = np.random.default_rng(1)
+    x = (np.float32(size) * np.clip(random.standard_normal((24, 30)), -1, 1)).astype(np.float32)
+    feedback_agrees(gpu, "powersgd:rank=2", [x, np.zeros_like(x)], decay=1.0)

@@ -10,10 +10,14 @@ from samples import LARGE, same
 from strings import agree, broken, outcome, symbols, told
 
 import gcodec
+from gcodec.cuda.level_forms import rice_words
+from gcodec.cuda.tally import rice_parameter
 from gcodec.kernels import sparse_string, tally, unit_place
 from gcodec.kernels.device import Device
-from gcodec.kernels.level_codes import unit_code
+from gcodec.kernels.level_codes import unit_code, word_code
 from gcodec.kernels.levels import Scale
+from gcodec.kernels.prefix_table import ready
+from gcodec.scalars import Later
 
 FIRST = 8 * 4  # behind four bytes
 
@@ -104,8 +108,23 @@ def test_counts(gpu: Device, s: int) -> None:
     for n, share in ((1, 1.0), (4096, 0.0), (4097, 0.01), (9001, 0.5)):
         given = symbols(n, s, share, 5.0)
         there = gpu.to_device(given)
-        assert all(map(np.array_equal, tally.tally(there), tally.tally(given)))
-        for numbers in ("zigzag", "levels", "gaps"):
+        every: tuple[tally.Numbers, ...] = ("zigzag", "levels", "gaps")
+        counted, wanted = tally.tally(there, every), tally.tally(given, every)
+        assert all(map(np.array_equal, counted[:3], wanted[:3]))
+        for numbers in every:
             for silent in (0, n // 3 if numbers == "zigzag" else 0):
-                found = tally.best_rice(there, numbers, 3, silent)
-                assert found == tally.best_rice(given, numbers, 3, silent), (n, numbers)
+                found = tally.best_rice(there, numbers, counted, silent)
+                assert found == tally.best_rice(given, numbers, wanted, silent), (n, numbers)
+                words = gpu.to_device(np.array([n - silent])) if silent else None
+                assert int(rice_parameter(there, numbers, words)) == found[0]
+
+
+@pytest.mark.parametrize("k", [0, 2, 11, 26, 47])
+def test_rice_words(gpu: Device, k: int) -> None:
+    parameter = Later(gpu, gpu.to_device(np.array([k])))
+    units = unit_code("rice", 2**20, {"rice": k, "rice_gap": k})
+    dense = word_code("rice", 2**20, {"rice": k})
+    for code, size, first in ((units.gap, 1024, 1), (units.symbol, 255, 2), (dense, 255, 2)):
+        found = gpu.to_host(rice_words(parameter, code, size).table)
+        wanted = ready(*code.words(size))
+        assert same(found[first:], np.append(wanted, np.uint64(k))[first:])

@@ -1,0 +1,87 @@
+"""How symbols with a class each are best written: with which scales, and with which table."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.contexts.models import ByClass, ByTrellis, Table
+from gcodec.contexts.scales import Scales
+from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
+
+SAMPLE = 1 << 18  # symbols by which plans are compared
+_NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
+_BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
+_WORTH = 2000  # bits for each class, from which on a table of their own may pay
+
+
+class Plan(NamedTuple):
+    """How symbols are written.
+
+    Attributes
+    ----------
+    scales : Scales
+    table : ClassTable or TrellisTable
+    nbits : int
+        Of scales, table and symbols, estimated.
+    turns : ByTrellis, optional
+        The symbols, where there is a trellis.
+    complete : bool
+        Whether the table is known to have all symbols.
+    """
+
+    scales: Scales
+    table: Table
+    nbits: int
+    turns: ByTrellis | None = None
+    complete: bool = False
+
+    @property
+    def all_nbits(self) -> int:
+        """About how many bits the string takes with its numbers, and with the states of rANS."""
+        lanes = self.turns.lanes if self.turns else lanes_of(self.nbits)
+        return self.nbits + _NUMBERS_NBITS + lanes * _STATE_NBITS
+
+
+def plan(
+    symbols: np.ndarray,
+    scales: Scales,
+    sample: int = SAMPLE,
+    lanes: int = 0,
+    counts: np.ndarray | None = None,
+) -> Plan:
+    """Return the plan with the best table, a static one or one that is sent.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+        n > 0.
+    scales : Scales
+    sample : int
+        About how many symbols are looked at; 0 for all.
+    lanes : int
+        With a trellis, the states that take turns; else 0.
+    counts : (64, 256) int64 array, optional
+        Those of the sample by class, where they are known.
+    """
+    turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
+    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
+    if counts is None:
+        counts = coded.counts(sample)
+    n = symbols.size
+    seen = int(counts.sum()) if 0 < sample < n else n
+    sizes = coded.statics_nbits(counts)
+    table: Table = coded.static(sizes.index(min(sizes)))
+    nbits = min(sizes) * n // seen
+    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
+        own: Any = coded.own(counts)
+        if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
+            table, nbits = own, found
+    complete = seen == n and coded.knows_all(table, counts)
+    return Plan(scales, table, nbits + scales.nbits(), turns, complete)
+
+
+def lanes_of(nbits: int) -> int:
+    """Return how many states pay for a string of so many bits."""
+    return max((k for k in STATES if k * _BITS_PER_STATE <= nbits), default=STATES[0])

@@ -1,0 +1,21 @@
+"""Launcher of rans_table.cu; see `gcodec.kernels.rans_table`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.cuda.grid import device_with
+from gcodec.kernels.rans_table import WriteTables
+
+_SYMBOLS = 256
+
+
+def write_tables(frequencies: Any, log2_total: Any) -> WriteTables:
+    """Make what an encoder looks up, for one model; it stays on the device."""
+    device = device_with(frequencies)
+    reciprocals, pairs = device.empty(_SYMBOLS, np.uint64), device.empty(_SYMBOLS, np.uint32)
+    made = frequencies, log2_total.words, reciprocals, pairs
+    device.launch("rans_table", "write_tables", 1, _SYMBOLS, *made)
+    return WriteTables(log2_total, False, reciprocals[:0], reciprocals, pairs)
