@@ -54,7 +54,7 @@ class Runs(NamedTuple):
             The byte before each block, and behind the last.
         """
         if words.size == 1:  # which begins where the string does
-            self.offsets[1], self.states[0] = 8 * ends[1], 0
+            self.offsets[:], self.states[0] = (0, 8 * ends[1]), 0
             return
         per_block, lanes = 1 << LOG2_BLOCK - self.log2_run, self.states.shape[1]
         block = np.arange(words.size) // per_block
