@@ -75,14 +75,14 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
         In every `step`-th tile of 2^12 elements symbols are looked at.
     prices : Prices
     """
-    order, told, widest, narrowest = _in_order(tuple(every))
-    longest = -(-symbols.size // narrowest)
+    order, told, columns, narrowest = _in_order(tuple(every))
+    rows = -(-symbols.size // narrowest)
     (row_one, column_one), costs, logs, point = prices
     found = np.empty((len(order), 3), np.int64)
     _find_sizes(
         *(symbols, told, row_one, column_one, step, costs.reshape(-1), logs, point),
-        *(np.empty(TILE + 2 * (longest + widest), np.uint8), np.zeros(widest, np.int32)),
-        *(np.zeros(2 * APART, np.int32), np.empty(longest + widest, np.int64)),
+        *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.zeros(columns, np.int32)),
+        *(np.zeros(2 * APART, np.int32), np.empty(rows + columns, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
     sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
@@ -95,12 +95,13 @@ def _in_order(
 ) -> tuple[list[int], np.ndarray, int, int]:
     """Return where matrices come, so that those of the same sums come together.
 
-    And all of them in this order, and the widest and the narrowest rows.
+    And all of them in this order, the most columns that have scales, and the narrowest rows.
     """
     first = sorted(range(len(every)), key=lambda i: every[i][:2])
     order, widths = np.argsort(first).tolist(), [width for width, _, _ in every]
     told = np.array([every[i] for i in first], np.int64).reshape(-1)
-    return order, told, max(widths), min(widths)
+    columns = max((width for width, group, _ in every if group > 0), default=0)
+    return order, told, columns, min(widths)
 
 
 @kernel(
