@@ -7,8 +7,9 @@ measured, which no queue slows down.
 
 The table is that of docs/frameworks.md. Of all steps the fastest counts, for a machine that others
 use as well. Break-even is the speed of the link at which a step with the hook takes as long as one
-with plain all-reduce: as measured, from bytes and times without a queue; and as `gcodec.advisor`
-expects from the measured speed of coding.
+with plain all-reduce: as measured, between the two links where one overtakes the other; and as
+`gcodec.advisor` expects of the bits that the hook sent, of the seconds in which it encoded and
+decoded them, and of how much of a plain all-reduce runs beside the computation.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gcodec import advisor
@@ -33,6 +35,9 @@ HOOKS = (
 )
 _TITLES = {"none": "plain all-reduce", "fp16": "torch's fp16", "PowerSGD": "torch's PowerSGD"}
 LINKS = {"no queue": None, "1 Gbit/s": 10**9, "100 Mbit/s": 10**8}
+# Gbit/s: where the hooks may overtake plain all-reduce.
+BETWEEN = (12.0, 8.0, 6.0, 4.5, 3.4, 2.5, 1.8, 1.3)
+Found = dict[int | None, dict[str, Any]]  # by the speed of the link, in bits a second
 _DEVICE = "gcwire"
 _SPACES = ("gcodec-bench-0", "gcodec-bench-1")
 
@@ -79,14 +84,17 @@ def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -
     return found
 
 
-def expected_break_even(found: dict[str, Any], hook: str) -> float:
+def expected_break_even(found: Found, hook: str) -> float:
     """Return the bits a second at which `gcodec.advisor` has both steps take as long."""
-    own = found[hook]
-    compute = found["alone"]["seconds"]
+    values, compute = found[None]["values"], _typical(found, "alone", "seconds")
     work = advisor.Work(
-        found["values"], compute, encode=own["encode"], decode=own["decode"], overlap=0
+        values,
+        compute,
+        encode=values / _typical(found, hook, "encode"),
+        decode=2 * values / _typical(found, hook, "decode"),
+        overlap=min(max(hidden(found) / compute, 0.0), 1.0),
     )
-    scheme = advisor.Scheme(hook, own["bits"])
+    scheme = advisor.Scheme(hook, _typical(found, hook, "bits"))
 
     def gain(bandwidth: float) -> float:
         cluster = advisor.Cluster(nodes=2, between=advisor.Link(bandwidth))
@@ -94,6 +102,25 @@ def expected_break_even(found: dict[str, Any], hook: str) -> float:
         return advisor.plan(work, [ring]).hidden - advisor.plan(work, [gathered]).hidden
 
     return 8 * _root(gain, 1e3, 1e13)
+
+
+def hidden(found: Found) -> float:
+    """Return the seconds of a plain all-reduce that do not add to a step.
+
+    The median over links on which the bytes take longer than the computation, and not so long that
+    what else travels with them counts.
+    """
+    compute, saved = _typical(found, "alone", "seconds"), []
+    for speed, each in found.items():
+        sending = 8 * each["none"]["bytes"] / speed if speed else 0.0
+        if compute < sending < 5 * compute:
+            saved.append(compute + sending - each["none"]["seconds"])
+    return median(saved)
+
+
+def _typical(found: Found, hook: str, what: str) -> float:
+    """Return the median over all links of what hardly depends on them."""
+    return median(each[hook][what] for each in found.values())
 
 
 def _root(gain: Callable[[float], float], low: float, high: float) -> float:
@@ -104,31 +131,43 @@ def _root(gain: Callable[[float], float], low: float, high: float) -> float:
     return low
 
 
-def measured_break_even(found: dict[str, Any], hook: str) -> float:
-    """Return the bits a second at which the bytes saved take as long as the time added."""
-    plain, own = found["none"], found[hook]
-    added = own["seconds"] - plain["seconds"]
-    return float("inf") if added <= 0 else 8 * (plain["bytes"] - own["bytes"]) / added
+def measured_break_even(found: Found, hook: str) -> float:
+    """Return the bits a second at which both steps take as long, between two links."""
+    faster = 0.0, 0.0  # seconds for a bit, and what the hook won there
+    for speed in sorted(found, key=lambda speed: -(speed or float("inf"))):
+        slowness = 0.0 if speed is None else 1 / speed
+        won = found[speed]["none"]["seconds"] - found[speed][hook]["seconds"]
+        if won > 0:
+            share = faster[1] / (faster[1] - won)
+            crossing = faster[0] + share * (slowness - faster[0])
+            return 1 / crossing if crossing else float("inf")
+        faster = slowness, won
+    return 0.0
 
 
-def rows(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+def rows(found: Found) -> Iterator[str]:
     """Return the table."""
-    names = list(found)
+    names = [name for name, speed in LINKS.items() if speed in found]
+    swept = len(found) > 1
     links = [f"step, {name}" for name in names]
     columns = ["hook", "MB a step", *links, "break-even, measured", "by `gcodec.advisor`"]
     yield f"| {' | '.join(columns)} |"
     yield f"|---{'|---:' * (len(columns) - 1)}|"
-    first = found[names[0]]
+    first = found[None]
     for hook in HOOKS:
         if hook not in first:
             continue
         cells = [_TITLES.get(hook, f"`{hook}`")]
         cells += [f"{first[hook]['bytes'] / 1e6:.3g}"]
-        cells += [f"{found[name][hook]['seconds'] * 1e3:,.0f} ms" for name in names]
-        cells += ["–" if hook == "none" else _speed(measured_break_even(first, hook))]
-        cells += [_speed(expected_break_even(first, hook)) if "encode" in first[hook] else "–"]
+        cells += [f"{found[LINKS[name]][hook]['seconds'] * 1e3:,.0f} ms" for name in names]
+        compared = swept and hook != "none"
+        cells += [_speed(measured_break_even(found, hook)) if compared else "–"]
+        known = compared and "encode" in first[hook]
+        cells += [_speed(expected_break_even(found, hook)) if known else "–"]
         yield f"| {' | '.join(cells)} |"
-    yield f"\ncomputation alone: {first['alone']['seconds'] * 1e3:,.0f} ms"
+    yield f"\nwithout an exchange: {_typical(found, 'alone', 'seconds') * 1e3:,.0f} ms"
+    if swept:
+        yield f"of a plain all-reduce beside the computation: {hidden(found) * 1e3:.1f} ms"
 
 
 def _speed(bits: float) -> str:
@@ -147,9 +186,10 @@ def main() -> None:
     options = parser.parse_args()
     hooks = ["none", *(h for h in options.hook or HOOKS if h != "none")]
     with wires() as queued:
-        links = LINKS if queued else {"loopback": None}
+        speeds = [None, *(round(1e9 * speed) for speed in BETWEEN), *list(LINKS.values())[1:]]
         found = {
-            name: measure(speed, options.steps, hooks, queued) for name, speed in links.items()
+            speed: measure(speed, options.steps, hooks, queued)
+            for speed in (speeds if queued else [None])
         }
     print("\n".join(rows(found)))
 

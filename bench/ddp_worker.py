@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    debugging_hooks,
+    default_hooks,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
-import gcodec
 import gcodec.torch
 
 WARM = 4  # steps: buckets are rebuilt, hooks begin with two plain ones
 WIDTH, BATCH = 1024, 128
+
+
+class Step(NamedTuple):
+    """Seconds of a step, bytes on the wire, bytes of messages, seconds of coding."""
+
+    seconds: float
+    nbytes: int
+    message: float
+    encode: float
+    decode: float
 
 
 def network() -> torch.nn.Module:
@@ -30,68 +42,65 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 10))
 
 
-def trained(hook: str) -> DistributedDataParallel:
-    """Return the network under DDP with a hook."""
-    # The callbacks of torch's PowerSGD start collectives: with gloo that goes well in one bucket.
-    model = DistributedDataParallel(network(), bucket_cap_mb=1000 if hook == "PowerSGD" else 4)
-    if hook == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif hook == "PowerSGD":
-        state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif hook != "none":
-        model.register_comm_hook(*gcodec.torch.ddp_hook(hook, model=model))
-    return model
-
-
 class Timed:
-    """A network whose steps are timed."""
+    """A network under DDP whose steps are timed.
 
-    def __init__(self, model: Any, seed: int, *, alone: bool = False) -> None:
+    Parameters
+    ----------
+    hook : str
+        A codec, "none", "fp16", "PowerSGD", or "alone": copied to and from buckets, never sent.
+    """
+
+    def __init__(self, hook: str, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(BATCH, 784, generator=generator)
         self.y = torch.randint(10, (BATCH,), generator=generator)
-        self.model, self.alone = model, alone
-        self.seconds: list[float] = []
-        self.nbytes: list[int] = []
+        # The callbacks of torch's PowerSGD start collectives: gloo wants it in one bucket.
+        bucket = 1000 if hook == "PowerSGD" else 4
+        self.model = DistributedDataParallel(network(), bucket_cap_mb=bucket)
+        self.state: gcodec.torch.DdpState | None = None
+        self.steps: list[Step] = []
+        if hook == "alone":
+            self.model.register_comm_hook(None, debugging_hooks.noop_hook)
+        elif hook == "fp16":
+            self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif hook == "PowerSGD":
+            state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
+            self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        elif hook != "none":
+            self.state, call = gcodec.torch.ddp_hook(hook, model=self.model)
+            self.model.register_comm_hook(self.state, call)
 
     def step(self, sent: Path) -> None:
-        before = int(sent.read_text())
+        before, known = int(sent.read_text()), self._known()
         dist.barrier()
         start = time.perf_counter()
         self.model.zero_grad()
-        with self.model.no_sync() if self.alone else nullcontext():
-            torch.nn.functional.cross_entropy(self.model(self.x), self.y).backward()
-        self.seconds.append(time.perf_counter() - start)
+        torch.nn.functional.cross_entropy(self.model(self.x), self.y).backward()
+        seconds = time.perf_counter() - start
         dist.barrier()
-        self.nbytes.append(int(sent.read_text()) - before)
+        nbytes = int(sent.read_text()) - before
+        grown = (new - old for new, old in zip(self._known(), known, strict=True))
+        self.steps.append(Step(seconds, nbytes, *grown))
 
     def found(self) -> dict[str, float]:
-        """Return the time of the fastest step, of the slower rank, and the bytes of one."""
-        slower = torch.tensor(self.seconds[WARM:])
+        """Return the fastest step, as its slower rank has it: seconds, bytes, bits per value."""
+        steps = self.steps[WARM:]
+        slower = torch.tensor([step.seconds for step in steps])
         dist.all_reduce(slower, dist.ReduceOp.MAX)
-        return {"seconds": slower.min().item(), "bytes": int(np.median(self.nbytes[WARM:]))}
+        best = steps[int(slower.argmin())]
+        result = {"seconds": slower.min().item()}
+        result["bytes"] = int(np.median([step.nbytes for step in steps]))
+        if self.state is not None:
+            values = sum(p.numel() for p in self.model.parameters())
+            result |= {"bits": 8 * best.message / values}
+            result |= {"encode": best.encode, "decode": best.decode}
+        return result
 
-
-def coding(spec: str, model: Any) -> dict[str, float]:
-    """Return the bits per value of a step's frames, and values encoded and decoded a second.
-
-    The gradients of the model must be those of a rank alone: means of decoded ones are no longer
-    like what is encoded in training.
-    """
-    gradients = {n: p.grad.numpy().copy() for n, p in model.named_parameters() if p.ndim > 1}
-    feedback = gcodec.Feedback(spec)
-    values = sum(gradient.size for gradient in gradients.values())
-    best = [np.inf, np.inf]
-    for _ in range(4):
-        start = time.perf_counter()
-        frames = {name: feedback.compress(name, g) for name, g in gradients.items()}
-        middle = time.perf_counter()
-        for name, frame in frames.items():
-            gcodec.decode_add(frame, gradients[name], 0.0)
-        best = np.minimum(best, [middle - start, time.perf_counter() - middle])
-    nbytes = sum(map(len, frames.values()))
-    return {"bits": 8 * nbytes / values, "encode": values / best[0], "decode": values / best[1]}
+    def _known(self) -> tuple[float, ...]:
+        if self.state is None:
+            return 0.0, 0.0, 0.0
+        return self.state.sent_nbytes, self.state.encode_seconds, self.state.decode_seconds
 
 
 def main() -> None:
@@ -105,8 +114,7 @@ def main() -> None:
     init = f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2)
     sent = Path("/sys/class/net", device, "statistics/tx_bytes")
-    every = {hook: Timed(trained(hook), rank) for hook in sys.argv[5:]}
-    every["alone"] = Timed(every["none"].model, rank, alone=True)
+    every = {hook: Timed(hook, rank) for hook in [*sys.argv[5:], "alone"]}
     for _ in range(WARM + count):  # in turns, so that a host whose speed drifts does so for all
         for timed in every.values():
             timed.step(sent)
@@ -114,10 +122,7 @@ def main() -> None:
     if device == "lo":  # which counts what both ranks send
         for found in results.values():
             found["bytes"] //= 2
-    for hook in every:
-        if hook not in ("none", "alone", "fp16", "PowerSGD"):
-            results[hook] |= coding(hook, every["alone"].model)
-    results["values"] = sum(p.numel() for p in every["none"].model.parameters())
+    results["values"] = sum(p.numel() for p in network().parameters())
     dist.barrier()
     if rank == 0:
         (folder / "result.json").write_text(json.dumps(results))

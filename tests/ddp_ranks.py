@@ -130,6 +130,7 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
         "keys": sorted(state),
         "sent": training.state.sent_nbytes,
         "received": training.state.received_nbytes,
+        "coding": (training.state.encode_seconds, training.state.decode_seconds),
         "values": sum(p.numel() for p in training.net.parameters()),
     }
 

@@ -70,6 +70,7 @@ def check_exact(seen: list[Any]) -> None:
         assert rank["keys"] == sorted([*names, "iteration", "rank", "size"])
         assert rank["digest"] == seen[0]["digest"]
         assert rank["received"] == sum(other["sent"] for other in seen) - rank["sent"]
+        assert min(rank["coding"]) > 0
 
 
 @pytest.mark.parametrize("scenario", ["exact", "exact_at_random"])

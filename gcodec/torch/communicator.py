@@ -57,9 +57,10 @@ class TorchCommunicator:
             Bytes of each message that travel along with its length, the same on all ranks: where
             it suffices, one collective does instead of two.
         """
-        own = np.zeros(_LENGTH_NBYTES + room, np.uint8)
+        values = np.frombuffer(message, np.uint8)
+        own = np.empty(_LENGTH_NBYTES + room, np.uint8)
         own[:_LENGTH_NBYTES].view(np.uint64)[0] = len(message)
-        own[_LENGTH_NBYTES:][: len(message)] = np.frombuffer(message[:room], np.uint8)
+        _fill(own[_LENGTH_NBYTES:], values[:room])
         rows = self._gather(own)
         lengths = [int(row[:_LENGTH_NBYTES].view(np.uint64)[0]) for row in rows]
         heads = [
@@ -69,8 +70,8 @@ class TorchCommunicator:
         most = max(lengths) - room
         if most <= 0:
             return heads
-        rest = np.zeros(most, np.uint8)
-        rest[: max(len(message) - room, 0)] = np.frombuffer(message[room:], np.uint8)
+        rest = np.empty(most, np.uint8)
+        _fill(rest, values[room:])
         tails = self._gather(rest)
         return [
             head + tail[: max(length - room, 0)].tobytes()
@@ -142,3 +143,9 @@ class TorchCommunicator:
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         # A copy where the bytes are read-only, which torch would warn of.
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)
+
+
+def _fill(array: np.ndarray, values: np.ndarray) -> None:
+    """Write values, then zeros: what memory held before is nobody's business."""
+    array[: values.size] = values
+    array[values.size :] = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -24,6 +25,7 @@ from gcodec.kernels.device import has_cupy, host
 from gcodec.kinds import check_between
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Part
+from gcodec.torch.parameter_names import ParameterNames
 from gcodec.torch.settings import Settings
 from gcodec.views import on_device, working_on
 
@@ -112,7 +114,7 @@ def ddp_hook(
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
-    state = DdpState(settings, _Names(model), process_group, timeout)
+    state = DdpState(settings, ParameterNames(model), process_group, timeout)
     return state, _hook
 
 
@@ -126,18 +128,22 @@ class DdpState:
         Steps so far.
     sent_nbytes, received_nbytes : int
         Bytes of the messages of the compressed steps so far.
+    encode_seconds, decode_seconds : float
+        What encoding them took, and decoding and adding up those of all ranks; as measured from
+        outside, so beside what else the processor did meanwhile.
     """
 
     def __init__(
         self,
         settings: Settings,
-        names: _Names,
+        names: ParameterNames,
         group: dist.ProcessGroup | None,
         timeout: float | None,
     ) -> None:
         self.settings = settings
         self.iteration = 0
         self.sent_nbytes = self.received_nbytes = 0
+        self.encode_seconds = self.decode_seconds = 0.0
         self._names = names
         self._group = group
         # Its collectives must not mingle with those of the model.
@@ -279,6 +285,7 @@ class DdpState:
         names: Sequence[str],
         iteration: int,
     ) -> None:
+        began = time.perf_counter()
         codecs = [
             self.settings.codec(name, tuple(gradient.shape))
             for gradient, name in zip(gradients, names, strict=True)
@@ -295,7 +302,9 @@ class DdpState:
                 parts.append(Part(name, values.numpy() if found is None else found[0], codec))
                 pairs.append((place, values))
             message = self._coder.encode(parts, iteration)
+            encoded = time.perf_counter()
             messages = self._wires.all_gather(message, self._room.get(names[0], 0))
+            gathered = time.perf_counter()
             self._coder.average(parts, messages)
         sizes = np.array([len(other) for other in messages])
         self._room[names[0]] = int(sizes.max() * 9 // 8) + _ROOM
@@ -306,37 +315,13 @@ class DdpState:
                 place.copy_(values)
         if wide is not flat:
             flat.copy_(wide)
+        self.encode_seconds += encoded - began
+        self.decode_seconds += time.perf_counter() - gathered
 
 
 def _works_there(flat: torch.Tensor) -> bool:
     """Whether kernels can work where a bucket lies; else it is copied to the host."""
     return bool(flat.is_cuda) and has_cupy()
-
-
-class _Names:
-    """Names of parameters, by identity: buckets change, parameters stay."""
-
-    def __init__(self, model: Any) -> None:
-        self._given = model is not None
-        self._names: dict[int, str] = {}
-        self._kept: list[torch.Tensor] = []  # so that an identity stays that of one parameter
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
-        for name, parameter in pairs or ():
-            self._add(parameter, name.removeprefix("module."))
-
-    def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
-        """Return the names of parameters; those without one get the next number."""
-        for parameter in parameters:
-            if id(parameter) not in self._names:
-                if self._given:
-                    shape = tuple(parameter.shape)
-                    raise ParameterError(f"model: it lacks a parameter of shape {shape}")
-                self._add(parameter, str(len(self._kept)))
-        return [self._names[id(parameter)] for parameter in parameters]
-
-    def _add(self, parameter: torch.Tensor, name: str) -> None:
-        self._names[id(parameter)] = name
-        self._kept.append(parameter)
 
 
 def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -100,7 +100,7 @@ class BucketCoder:
         dense = [part for part in parts if part.codec is None]
         total = _zeros([part.values for part in dense])
         for part in coded:
-            part.values[...] = 0
+            _clear(part.values)
         scale = 1 / len(messages)
         given_up = set()
         for rank, message in enumerate(messages):
@@ -181,6 +181,14 @@ class BucketCoder:
 def _all_zero(flat: np.ndarray) -> bool:
     """Whether a (n,) float32 array has no other values; the first of most have some."""
     return not max_abs_bits(flat[:_SOME]) and not max_abs_bits(flat)
+
+
+def _clear(values: np.ndarray) -> None:
+    """Write zeros to an array, which may be strided."""
+    if values.flags.c_contiguous:
+        clear(values.reshape(-1))
+    else:
+        values[...] = 0
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
