@@ -274,15 +274,15 @@ def mismatch() -> dict[str, Any]:
     return {"error": error_of(Training("sign", seed=seed), 0)}
 
 
-def communicator() -> dict[str, Any]:
+def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """Every method, with messages of every length, none included."""
-    wires = gcodec.torch.TorchCommunicator()
+    wires = gcodec.torch.TorchCommunicator(group)
     own, size = wires.rank, wires.size
     messages = [bytes([rank]) * (1000 * rank) for rank in range(size)]
     values = np.arange(6, dtype=np.float32).reshape(2, 3) / 3 + own
     wires.all_reduce(values)
     to = [bytes([own, rank]) * (5 * rank + own) for rank in range(size)]
-    partner = own ^ 1
+    partner = own ^ 1 if own ^ 1 < size else own
     return {
         "protocol": isinstance(wires, Communicator),
         "gather": [wires.all_gather(messages[own], r) == messages for r in (0, 10, 1500, 5000)],
@@ -292,6 +292,12 @@ def communicator() -> dict[str, Any]:
         "exchange": wires.exchange(partner, messages[own]) == messages[partner],
         "broadcast": [wires.broadcast(messages[own], r) == messages[r] for r in range(size)],
     }
+
+
+def communicator_nccl() -> dict[str, Any]:
+    """The same from device to device, of which each rank has one."""
+    torch.cuda.set_device(dist.get_rank())
+    return communicator(dist.new_group(backend="nccl"))
 
 
 def stalled() -> dict[str, Any]:

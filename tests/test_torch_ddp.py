@@ -146,6 +146,17 @@ def test_communicator(pair: Callable[[str], list[Any]], rank: int) -> None:
     check_communicator(pair("communicator")[rank], 2)
 
 
+@pytest.mark.gpu
+def test_communicator_of_nccl(tmp_path: Path) -> None:
+    import torch
+
+    size = min(torch.cuda.device_count(), 2)
+    if not size or not torch.distributed.is_nccl_available():
+        pytest.skip("there is no CUDA device, or torch has no NCCL")
+    for rank in run_ranks(size, tmp_path, "communicator_nccl"):
+        check_communicator(rank["communicator_nccl"], size)
+
+
 def check_communicator(seen: Any, size: int) -> None:
     third = 1 / 3
     expected = [[size * (i + 3 * j) * third + sum(range(size)) for i in range(3)] for j in (0, 1)]
