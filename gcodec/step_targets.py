@@ -23,10 +23,12 @@ from gcodec.step_search import Met, search
 _LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
 _LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
 _SAMPLE = 1 << 16  # elements on which a step is guessed
+_SAMPLE_ROWS = 64  # and rows, so that lists of the scales of columns do not count for too much
 _TOLERANCE = 0.015  # octaves of a target: 1 %
 _ROUGHLY = 0.04  # octaves of it, on a sample
 _EXPONENTS = 1 << 14  # elements whose exponents tell where a search of bits begins
-_LAPLACE = 2.8  # bits of a Laplace value in units of 2 to the mean exponent, log2(2e) + 0.83 - 0.5
+_ABOVE = 2.2  # bits that values take above the octaves of steps in them, on average
+_MOST_NBITS = 24  # of a value that is not 0
 _ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
@@ -68,7 +70,7 @@ def check_step(top: float, step: float) -> None:
 def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
     """Return about which step (n,) values up to `top`, not all 0, meet bits with, or an error."""
     if bits:
-        return float(2.0 ** -_fineness(bits, x, top))
+        return float(2.0 ** -Spread.of(x, top, 1).fineness(bits))
     return _step_of_error(nmse, sum_squares(x) / x.size)
 
 
@@ -77,13 +79,33 @@ def _step_of_error(target: float, power: float) -> float:
     return math.sqrt(12 * target * power)
 
 
-def _fineness(target: float, x: np.ndarray, top: float, period: int = 1) -> float:
-    """Return about how many octaves below 1 the step is with which values take so many bits."""
-    # Of values that have scales each, whatever these are, when steps are small; about.
-    some = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), period)]))
-    _, exponents = np.frexp(some[some != 0])
-    octave = float(exponents.mean()) if exponents.size else math.log2(top)
-    return target - octave - _LAPLACE
+class Spread(NamedTuple):
+    """What some of a tensor's values are like.
+
+    Attributes
+    ----------
+    octave : float
+        The mean of log2 of their magnitudes, rounded up, but for zeros.
+    share : float
+        Of them that are not 0.
+    """
+
+    octave: float
+    share: float
+
+    @classmethod
+    def of(cls, x: np.ndarray, top: float, width: int, period: int = 1) -> Spread:
+        """Look at some of (n,) values up to `top`, from all places of a row."""
+        some = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), width * period)]))
+        _, exponents = np.frexp(some[some != 0])
+        if not exponents.size:
+            return cls(math.log2(top), 1.0)
+        return cls(float(exponents.mean()), exponents.size / some.size)
+
+    def fineness(self, nbits: float) -> float:
+        """Return about how many octaves below 1 the step is with which a value takes so many."""
+        # Of values that have scales each, whatever these are, when steps are small; about.
+        return min(nbits / self.share, _MOST_NBITS) - self.octave - _ABOVE
 
 
 class Target:
@@ -174,16 +196,25 @@ class Target:
 
             return off
 
-        first = _fineness(target, self.x, self._top, self.period)
         least, most = _octaves(self._top)
         ahead = -self.way.habits().ahead_of_bits
         bounds = -most, -least
-        met, matrix = self._search(trial, first, 1 / target, bounds, ahead, start, -1)
+        spread = self._spread(self.x, matrices(self.shape)[0].width)
+        first, slope = spread.fineness(target), spread.share / target
+
+        def drift(some: np.ndarray, width: int) -> float:
+            # Where some rows and columns are larger than most are, their steps are, too.
+            return self._spread(some, width).octave - spread.octave
+
+        met, matrix = self._search(trial, first, slope, bounds, ahead, start, -1, drift)
         if met is None or (met.at == -least and met.off < -_TOLERANCE):
             end, off = (-most, "at least") if met is None else (-least, "at most")
             reached = target * 2 ** trial(self.way, self.x, matrix)(end)
             raise ParameterError.of("bits", target, f"{off} {reached:.3g} for this tensor")
         return self._size(-met.at) / self.lift, matrix
+
+    def _spread(self, values: np.ndarray, width: int) -> Spread:
+        return Spread.of(values, self._top, width, self.period)
 
     def _size(self, octave: float) -> float:
         """Return the step of an octave."""
@@ -198,8 +229,12 @@ class Target:
         ahead: float,
         start: Start | None,
         sign: int = 1,
+        drift: Callable[[np.ndarray, int], float] | None = None,
     ) -> tuple[Met | None, Matrix]:
-        """Search on some rows, and from there on all; the sign is that of the step's octave."""
+        """Search on some rows, and from there on all; the sign is that of the step's octave.
+
+        What is found on some rows, of their own width, is moved by `drift`.
+        """
         x, way, habits = self.x, self.way, self.way.habits()
 
         def roughly(values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
@@ -242,11 +277,14 @@ class Target:
             if met := closely(start.matrix, before, slope):
                 return met, start.matrix
         matrix = matrices(self.shape)[0]
-        some, width = thinned(x, matrix.width, _SAMPLE, self.period)
+        most = max(_SAMPLE, _SAMPLE_ROWS * matrix.width)
+        some, width = thinned(x, matrix.width, most, self.period)
         live = some is x or largest(some) > 0
         guess = roughly(some, matrix._replace(width=width), first) if live else None
         if guess is not None:
             first, slope = guess.at, guess.slope
+            if drift is not None and some is not x:
+                first += drift(some, width)
         matrix = matrix_for(x, self._size(sign * first), self.shape)
         if met := closely(matrix, first, slope):
             return met, matrix
