@@ -65,10 +65,9 @@ class ByClass:
         found = class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
         return found[0], Exceptions(*found)
 
-    def knows_all(self, table: Any, counts: np.ndarray) -> bool:
-        """Whether models have all symbols of which there are counts."""
-        above = np.arange(256) >> 1 > table.tops[:, None]
-        return not counts[above].any()
+    def knows_all(self, table: Any, counts: np.ndarray, reach: np.ndarray) -> bool:
+        """Whether models have all symbols of which there are counts, reaching so far."""
+        return not (reach > table.tops + np.uint8(1)).any()
 
     def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
         """Write numbers of 16 bits, models above symbols, of a range in the order of coding.
@@ -134,8 +133,8 @@ class ByTrellis:
         order = np.argsort(places)
         return found, Exceptions(places[order], values[order])
 
-    def knows_all(self, table: Any, counts: np.ndarray) -> bool:
-        """Whether models have all symbols of which there are counts."""
+    def knows_all(self, table: Any, counts: np.ndarray, reach: np.ndarray) -> bool:
+        """Whether models have all symbols of which there are counts; see `ByClass`."""
         return not counts.reshape(-1)[table.known == 0].any()
 
     def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:

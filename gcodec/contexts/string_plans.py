@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.contexts.models import ByClass, ByTrellis, Table
 from gcodec.contexts.scales import Scales
+from gcodec.kernels import class_tally
 from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 
 SAMPLE = 1 << 18  # symbols by which plans are compared
@@ -74,11 +75,12 @@ def plan(
     sizes = coded.statics_nbits(counts)
     table: Table = coded.static(sizes.index(min(sizes)))
     nbits = min(sizes) * n // seen
-    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
+    reach = class_tally.reach(counts)
+    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(reach):
         own: Any = coded.own(counts)
         if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    complete = seen == n and coded.knows_all(table, counts)
+    complete = seen == n and coded.knows_all(table, counts, reach)
     return Plan(scales, table, nbits + scales.nbits(), turns, complete)
 
 

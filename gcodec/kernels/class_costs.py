@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.class_map import APART, COUNTS, tally
+from gcodec.kernels.class_tally import taken, tally
 from gcodec.kernels.jit import inline, kernel, subroutine
 
 _PART = 32  # counts, which mostly are all 0
@@ -60,17 +60,16 @@ def _add_counts(counts, costs, sums):
 
 
 @subroutine(variant="")
-def add_symbols(symbols, rows, columns, width, step, room, spare, costs, sums):
+def add_symbols(symbols, rows, columns, width, step, room, joined, spare, counts, costs, sums):
     """Add halves of what symbols cost by each table.
 
-    See `class_map.tally`; spare is left as it was. 2 * costs.size == COUNTS * sums.size.
+    See `class_tally.tally`; spare is left as it was. counts.size == 256, and 2 * costs.size ==
+    COUNTS * sums.size.
     """
     tables = sums.size // 2
-    low, high, top = tally(symbols, rows, columns, width, 0, step, room, spare)
-    one, two = spare[:COUNTS], spare[APART:]
+    low, high, top = tally(symbols, rows, columns, width, 0, step, room, joined, spare)
     for row in range(low, high + 1):
-        for k in range(row << 8, (row << 8) + top + 1):
-            count = np.int64(one[k]) + np.int64(two[k])
-            if count:
-                one[k] = two[k] = 0
-                _add_one(count, costs, k * tables, sums)
+        taken(spare, row, top, counts)
+        for k in range(top + 1):
+            if counts[k]:
+                _add_one(np.int64(counts[k]), costs, ((row << 8) + k) * tables, sums)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.class_map import ScalesOf, fill_classes
+from gcodec.kernels.class_fill import fill_classes
+from gcodec.kernels.class_map import ScalesOf
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.scalar_quantize import FINE, MOST, inverse
