@@ -24,6 +24,7 @@ from gcodec.kernels.scatter import replace
 _MINUS_ZERO = 0x80000000
 _MAGNITUDES = np.arange(128)
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
+_UNIT = FINE // 256
 _COARSE = (
     2.0**-6
 )  # squares of a step for an element, below which 1024ths tell too little of errors
@@ -168,7 +169,7 @@ class Kept(Generic[_By]):
     def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
         """Return what is left over."""
         found, errors = self._found(x, step, matrix)
-        squares = squares_of(errors, found.centroids) / self.halves**2
+        squares = squares_of(errors) / self.halves**2
         if squares >= _COARSE * x.size:
             return squares
         left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
@@ -265,22 +266,27 @@ def _sizes(k: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
     return found
 
 
-def squares_of(errors: Errors, centroids: np.ndarray) -> float:
-    """Return ‖x − x̂‖² in squares of what errors are counted in."""
-    squares = errors.squares
-    for count, rest, at in zip(errors.counts, errors.rests, centroids.tolist(), strict=True):
-        moved = (at - CENTRE) * (FINE // 256)
-        squares -= 2 * moved * rest - moved**2 * count
+def squares_of(errors: Errors) -> float:
+    """Return ‖x − x̂‖² in squares of what errors are counted in, with the best centroids."""
+    squares, counts, rests = errors.squares, errors.counts, errors.rests
+    for k in range(3):
+        moved = _moved(counts[k], rests[k]) * _UNIT
+        squares -= moved * (2 * rests[k] - moved * counts[k])
     return squares / FINE**2
 
 
 def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
-    found, unit = [], FINE // 256
-    for count, rest in zip(errors.counts, errors.rests, strict=True):
-        mean = (2 * rest + unit * count) // (2 * unit * count) if count else 0
-        found.append(min(max(mean + CENTRE, 0), 255))
-    return np.array(found, np.uint8)
+    moved = map(_moved, errors.counts, errors.rests)
+    return np.array([CENTRE + part for part in moved], np.uint8)
+
+
+def _moved(count: int, rest: int) -> int:
+    """Return the mean of the rests of so many levels, in 256ths, rounded, within bounds."""
+    if not count:
+        return 0
+    found = (2 * rest + _UNIT * count) // (2 * _UNIT * count)
+    return -CENTRE if found < -CENTRE else 255 - CENTRE if found > 255 - CENTRE else found
 
 
 def middle() -> np.ndarray:

@@ -159,12 +159,11 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
         told = some, _factor(step), lambda i, j, _: classes[i:j], _costs(table), moved, _LANES, 1
         trellis_search.best_levels(*told, found)
         errors = trellis_search.errors_of(some, _factor(step), 1, found)
-        centroids = scalar_levels.centroids_of(errors)
         lane_order.to_turns(found, _LANES, turns)
         lane_order.to_turns(classes, _LANES, models)
         trellis.add_quantisers(turns, _LANES, models)
         nbits = table.nbits(trellis.model_counts(turns, models, 0))
-        return scalar_levels.squares_of(errors, centroids) + _WORTH * nbits
+        return scalar_levels.squares_of(errors) + _WORTH * nbits
 
     return min(trellis_tables.statics(), key=paid)
 

@@ -144,7 +144,10 @@ def _find_sizes(
         across = bytes_[TILE + count : TILE + count + height]
         find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
         paid[:] = 0
-        add_symbols(symbols, down, across, width, step, tile, joined, spare, counts, costs, paid)
+        add_symbols(
+            *(symbols, down, across, width, 0, step, tile, joined, spare, counts, costs, paid),
+            tile[:0],
+        )
         tables, least = paid.size // 2, np.int64(0)
         for t in range(tables):
             # What is in halves, of 16 bits the lower.
