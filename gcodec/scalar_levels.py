@@ -22,7 +22,6 @@ from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kernels.scatter import replace
 
 _MINUS_ZERO = 0x80000000
-_MAGNITUDES = np.arange(128)
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
 _UNIT = FINE // 256
 _COARSE = (
@@ -229,10 +228,7 @@ def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
     """Return what each symbol stands for, as (256,) float32; see `point`."""
-    found = np.repeat(_sizes(_MAGNITUDES, step, centroids), 2)
-    np.negative(found[1::2], out=found[1::2])
-    found[:2] = 0
-    return found
+    return scalar_quantize.points_of(float(np.float32(step)) / 256, _moves(centroids).tolist())
 
 
 def put(levels: Levels, unit: float, out: np.ndarray) -> None:
@@ -259,11 +255,16 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
 
 def _sizes(k: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
     """Return what magnitudes above 0 stand for."""
-    moved = (centroids.astype(np.int64) - CENTRE)[np.minimum(np.maximum(k, 1), 3) - 1]
+    moved = _moves(centroids)[np.minimum(np.maximum(k, 1), 3) - 1]
     exact = (256 * k + moved) * (float(np.float32(step)) / 256)
     with np.errstate(over="ignore"):
         found: np.ndarray = exact.astype(np.float32)
     return found
+
+
+def _moves(centroids: np.ndarray) -> np.ndarray:
+    """Return how far points lie above levels of each magnitude, in 256ths of a step."""
+    return centroids.astype(np.int64) - CENTRE
 
 
 def squares_of(errors: Errors) -> float:

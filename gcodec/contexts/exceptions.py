@@ -51,5 +51,6 @@ class Exceptions(NamedTuple):
 
     def within(self, start: int, stop: int) -> slice:
         """Return which of them lie in a range of elements."""
-        first, last = np.searchsorted(self.places, (start, stop)).tolist()
-        return slice(first, last)
+        if not self.places.size:
+            return slice(0, 0)
+        return slice(int(self.places.searchsorted(start)), int(self.places.searchsorted(stop)))

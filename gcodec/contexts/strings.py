@@ -90,7 +90,7 @@ def write(
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         some = unknown
-        if unknown.size:
+        if unknown.size and stop - start < n:
             first, last = np.searchsorted(unknown, (start, stop))
             some = unknown[first:last] - start
         coded.join(start, stop, some, room)

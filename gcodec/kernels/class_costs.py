@@ -82,7 +82,13 @@ def _add_one(count, costs, first, sums):
     tables = sums.size // 2
     above, below = count >> 16, count & 0xFFFF
     each, high, low = costs[first : first + tables], sums[:tables], sums[tables:]
-    for t in range(tables if below else 0):
+    whole = tables - tables % 4
+    for t in range(0, whole, 4):  # of a few tables, so that there is little to begin and to end
+        low[t] += each[t] * below
+        low[t + 1] += each[t + 1] * below
+        low[t + 2] += each[t + 2] * below
+        low[t + 3] += each[t + 3] * below
+    for t in range(whole, tables):
         low[t] += each[t] * below
     for t in range(tables if above else 0):
         high[t] += each[t] * above
