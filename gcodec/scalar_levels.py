@@ -23,6 +23,7 @@ from gcodec.kernels.scatter import replace
 
 _MINUS_ZERO = 0x80000000
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
+_MIDDLE = np.full(3, CENTRE, np.uint8)
 _UNIT = FINE // 256
 _COARSE = (
     2.0**-6
@@ -163,16 +164,17 @@ class Kept(Generic[_By]):
 
     def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
         """Quantise."""
-        return self._found(x, step, matrix)[0]
+        found, errors = self._found(x, step, matrix)
+        return found._replace(centroids=centroids_of(errors))
 
     def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
         """Return what is left over."""
-        found, errors = self._found(x, step, matrix)
+        _, errors = self._found(x, step, matrix)
         squares = squares_of(errors) / self.halves**2
         if squares >= _COARSE * x.size:
             return squares
         left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
-        put(found, step / self.halves, decoded)
+        put(self.quantize(x, step, matrix), step / self.halves, decoded)
         add_scaled(decoded, np.float32(-1), left)
         return float(sum_squares(left)) / step**2
 
@@ -197,7 +199,7 @@ class Kept(Generic[_By]):
         raise NotImplementedError
 
     def find(self, x: np.ndarray, step: float, by: _By) -> tuple[Levels, Errors]:
-        """Find levels, and what they leave over."""
+        """Find levels, all but their centroids, and what they leave over."""
         raise NotImplementedError
 
 
@@ -213,11 +215,11 @@ class Nearest(Kept[Scales]):
         return scales_at(x, step, matrix)
 
     def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[Levels, Errors]:
-        """Find levels, and what they leave over, in steps."""
+        """Find levels, all but their centroids, and what they leave over, in steps."""
         size, symbols = np.float32(step), empty_beside(x.size, np.uint8, x)
         errors = rated_levels(x, size, by.arrays, symbols)
         beyond = _beyond(x, size, symbols, by, errors)
-        return Levels(step, centroids_of(errors), symbols, beyond, by), errors
+        return Levels(step, _MIDDLE, symbols, beyond, by), errors
 
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
@@ -292,7 +294,7 @@ def _moved(count: int, rest: int) -> int:
 
 def middle() -> np.ndarray:
     """Return centroids of levels that lie in their middle."""
-    return np.full(3, CENTRE, np.uint8)
+    return _MIDDLE.copy()
 
 
 def _beyond(

@@ -74,7 +74,7 @@ class Best(Kept[Setting]):
         return tuned(x, step, scalar_levels.scales_at(x, step, matrix), held)
 
     def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
-        """Find levels, and what they leave over, in halves of a step."""
+        """Find levels, all but their centroids, and what they leave over, in halves of a step."""
         return best(x, step, by)
 
 
@@ -114,7 +114,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
 
 
 def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
-    """Quantise (n,) float32 values, n > 0.
+    """Quantise (n,) float32 values, n > 0; centroids are left in their middle.
 
     Parameters
     ----------
@@ -138,8 +138,7 @@ def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
         # The nearest level to what escapes may have a symbol, though no model has it.
         known, beyond = found < ODD, found[found >= ODD]
         replace(symbols, places[known], found[known])
-    centroids = scalar_levels.centroids_of(errors)
-    return Levels(step, centroids, symbols, beyond, by.scales, by.lanes), errors
+    return Levels(step, scalar_levels.middle(), symbols, beyond, by.scales, by.lanes), errors
 
 
 def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:
