@@ -72,8 +72,9 @@ def read(reader: Reader) -> Values:
     FormatError
     """
     known: Values = {}
-    for _ in fields_of(reader, known):
-        pass
+    for entry in FIELDS:
+        times = 1 if entry.times is None else entry.times(known)
+        known[entry.name] = [entry.read(reader, known) for _ in range(times)]
     return known
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -93,7 +92,8 @@ class Hooks(Parameters):
         """Return the codec for tensors of this shape, a tuple or an integer."""
         if not self.uses_shape:
             return self
-        bound = copy.copy(self)
+        bound: _H = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
         dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         object.__setattr__(bound, "_shape", dims)
         return bound

@@ -22,8 +22,9 @@ from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kernels.scatter import replace
 
 _MINUS_ZERO = 0x80000000
-_MAGNITUDES = np.arange(128)
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
+_MIDDLE = np.full(3, CENTRE, np.uint8)
+_UNIT = FINE // 256
 _COARSE = (
     2.0**-6
 )  # squares of a step for an element, below which 1024ths tell too little of errors
@@ -163,16 +164,17 @@ class Kept(Generic[_By]):
 
     def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
         """Quantise."""
-        return self._found(x, step, matrix)[0]
+        found, errors = self._found(x, step, matrix)
+        return found._replace(centroids=centroids_of(errors))
 
     def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
         """Return what is left over."""
-        found, errors = self._found(x, step, matrix)
-        squares = squares_of(errors, found.centroids) / self.halves**2
+        _, errors = self._found(x, step, matrix)
+        squares = squares_of(errors) / self.halves**2
         if squares >= _COARSE * x.size:
             return squares
         left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
-        put(found, step / self.halves, decoded)
+        put(self.quantize(x, step, matrix), step / self.halves, decoded)
         add_scaled(decoded, np.float32(-1), left)
         return float(sum_squares(left)) / step**2
 
@@ -197,7 +199,7 @@ class Kept(Generic[_By]):
         raise NotImplementedError
 
     def find(self, x: np.ndarray, step: float, by: _By) -> tuple[Levels, Errors]:
-        """Find levels, and what they leave over."""
+        """Find levels, all but their centroids, and what they leave over."""
         raise NotImplementedError
 
 
@@ -213,11 +215,11 @@ class Nearest(Kept[Scales]):
         return scales_at(x, step, matrix)
 
     def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[Levels, Errors]:
-        """Find levels, and what they leave over, in steps."""
+        """Find levels, all but their centroids, and what they leave over, in steps."""
         size, symbols = np.float32(step), empty_beside(x.size, np.uint8, x)
         errors = rated_levels(x, size, by.arrays, symbols)
         beyond = _beyond(x, size, symbols, by, errors)
-        return Levels(step, centroids_of(errors), symbols, beyond, by), errors
+        return Levels(step, _MIDDLE, symbols, beyond, by), errors
 
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
@@ -228,10 +230,7 @@ def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
 
 def points(step: float, centroids: np.ndarray) -> np.ndarray:
     """Return what each symbol stands for, as (256,) float32; see `point`."""
-    found = np.repeat(_sizes(_MAGNITUDES, step, centroids), 2)
-    np.negative(found[1::2], out=found[1::2])
-    found[:2] = 0
-    return found
+    return scalar_quantize.points_of(float(np.float32(step)) / 256, _moves(centroids).tolist())
 
 
 def put(levels: Levels, unit: float, out: np.ndarray) -> None:
@@ -258,34 +257,44 @@ def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray
 
 def _sizes(k: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
     """Return what magnitudes above 0 stand for."""
-    moved = (centroids.astype(np.int64) - CENTRE)[np.minimum(np.maximum(k, 1), 3) - 1]
+    moved = _moves(centroids)[np.minimum(np.maximum(k, 1), 3) - 1]
     exact = (256 * k + moved) * (float(np.float32(step)) / 256)
     with np.errstate(over="ignore"):
         found: np.ndarray = exact.astype(np.float32)
     return found
 
 
-def squares_of(errors: Errors, centroids: np.ndarray) -> float:
-    """Return ‖x − x̂‖² in squares of what errors are counted in."""
-    squares = errors.squares
-    for count, rest, at in zip(errors.counts, errors.rests, centroids.tolist(), strict=True):
-        moved = (at - CENTRE) * (FINE // 256)
-        squares -= 2 * moved * rest - moved**2 * count
+def _moves(centroids: np.ndarray) -> np.ndarray:
+    """Return how far points lie above levels of each magnitude, in 256ths of a step."""
+    return centroids.astype(np.int64) - CENTRE
+
+
+def squares_of(errors: Errors) -> float:
+    """Return ‖x − x̂‖² in squares of what errors are counted in, with the best centroids."""
+    squares, counts, rests = errors.squares, errors.counts, errors.rests
+    for k in range(3):
+        moved = _moved(counts[k], rests[k]) * _UNIT
+        squares -= moved * (2 * rests[k] - moved * counts[k])
     return squares / FINE**2
 
 
 def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
-    found, unit = [], FINE // 256
-    for count, rest in zip(errors.counts, errors.rests, strict=True):
-        mean = (2 * rest + unit * count) // (2 * unit * count) if count else 0
-        found.append(min(max(mean + CENTRE, 0), 255))
-    return np.array(found, np.uint8)
+    moved = map(_moved, errors.counts, errors.rests)
+    return np.array([CENTRE + part for part in moved], np.uint8)
+
+
+def _moved(count: int, rest: int) -> int:
+    """Return the mean of the rests of so many levels, in 256ths, rounded, within bounds."""
+    if not count:
+        return 0
+    found = (2 * rest + _UNIT * count) // (2 * _UNIT * count)
+    return -CENTRE if found < -CENTRE else 255 - CENTRE if found > 255 - CENTRE else found
 
 
 def middle() -> np.ndarray:
     """Return centroids of levels that lie in their middle."""
-    return np.full(3, CENTRE, np.uint8)
+    return _MIDDLE.copy()
 
 
 def _beyond(

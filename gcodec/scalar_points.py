@@ -89,8 +89,9 @@ class Points(NamedTuple):
                 return
             here = values[first - start : last - start]
             scalar_quantize.put_points(part[first - at : last - at], points, here)
-            some = exceptions.within(first, last)
-            replace(here, exceptions.places[some] - first, beyond[some])
+            if exceptions.places.size:
+                some = exceptions.within(first, last)
+                replace(here, exceptions.places[some] - first, beyond[some])
             if restored is not None:
                 restored.written(first - start, last - start)
 

@@ -138,6 +138,7 @@ class Target:
         self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
         self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
+        self._sizes: dict[float, float] = {}
 
     def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
         """Find the step of which the relative error is the target, or less where it has jumps.
@@ -218,7 +219,10 @@ class Target:
 
     def _size(self, octave: float) -> float:
         """Return the step of an octave."""
-        return max(binary32(2.0**octave / self.lift), _LEAST) * self.lift
+        if (found := self._sizes.get(octave)) is None:
+            found = max(binary32(2.0**octave / self.lift), _LEAST) * self.lift
+            self._sizes[octave] = found
+        return found
 
     def _search(
         self,

@@ -74,7 +74,7 @@ class Best(Kept[Setting]):
         return tuned(x, step, scalar_levels.scales_at(x, step, matrix), held)
 
     def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
-        """Find levels, and what they leave over, in halves of a step."""
+        """Find levels, all but their centroids, and what they leave over, in halves of a step."""
         return best(x, step, by)
 
 
@@ -114,7 +114,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
 
 
 def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
-    """Quantise (n,) float32 values, n > 0.
+    """Quantise (n,) float32 values, n > 0; centroids are left in their middle.
 
     Parameters
     ----------
@@ -138,8 +138,7 @@ def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
         # The nearest level to what escapes may have a symbol, though no model has it.
         known, beyond = found < ODD, found[found >= ODD]
         replace(symbols, places[known], found[known])
-    centroids = scalar_levels.centroids_of(errors)
-    return Levels(step, centroids, symbols, beyond, by.scales, by.lanes), errors
+    return Levels(step, scalar_levels.middle(), symbols, beyond, by.scales, by.lanes), errors
 
 
 def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:
@@ -159,12 +158,11 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
         told = some, _factor(step), lambda i, j, _: classes[i:j], _costs(table), moved, _LANES, 1
         trellis_search.best_levels(*told, found)
         errors = trellis_search.errors_of(some, _factor(step), 1, found)
-        centroids = scalar_levels.centroids_of(errors)
         lane_order.to_turns(found, _LANES, turns)
         lane_order.to_turns(classes, _LANES, models)
         trellis.add_quantisers(turns, _LANES, models)
         nbits = table.nbits(trellis.model_counts(turns, models, 0))
-        return scalar_levels.squares_of(errors, centroids) + _WORTH * nbits
+        return scalar_levels.squares_of(errors) + _WORTH * nbits
 
     return min(trellis_tables.statics(), key=paid)
 

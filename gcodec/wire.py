@@ -21,6 +21,8 @@ _LEB128_NBYTES = 10
 
 def leb128(value: int) -> bytes:
     """Unsigned LEB128 of an integer below 2**64, shortest form."""
+    if 0 <= value < 0x80:
+        return bytes((value,))
     if not 0 <= value < 1 << 64:
         raise ParameterError.of("value", value, "from 0 to 2**64 - 1")
     out = bytearray()

@@ -98,8 +98,7 @@ class ClassTable(NamedTuple):
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
         rows = self.frequencies[self.first : self.last + 1]
-        lengths = np.frexp(rows[:, [ESCAPE, *range(2, ESCAPE, 2)]])[1]  # of bits
-        return 2 * _CLASS + int((lengths + (_LENGTH - 1))[lengths > 0].sum()) + _TOP * len(rows)
+        return 2 * _CLASS + own_table.sent_nbits(rows, _TOP, _LENGTH)
 
     def put(self, string: BitString) -> None:
         """Put a table that is sent at the end of a string."""

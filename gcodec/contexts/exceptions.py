@@ -11,13 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.rice import rice
-from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
-
-RICE_NBITS = 5  # bits of a parameter
+from gcodec.kernels.exception_lists import put_lists, read_lists
 
 
 class Exceptions(NamedTuple):
@@ -36,13 +31,8 @@ class Exceptions(NamedTuple):
 
     def put(self, string: BitString) -> None:
         """Put them at the end of a string, if there are some."""
-        if not self.places.size:
-            return
-        gaps = np.diff(self.places, prepend=-1) - 1
-        for numbers in (gaps, self.symbols):
-            k = list_sizes.best_rice(numbers)
-            string.extend(np.array([k << 8 - RICE_NBITS], np.uint8), RICE_NBITS)
-            rice(k).put(numbers.astype(np.uint64), string)
+        if self.places.size:
+            put_lists(self.places, self.symbols, string)
 
     @classmethod
     def read(
@@ -56,25 +46,11 @@ class Exceptions(NamedTuple):
         """
         if not count:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64)), at
-        found = []
-        for _ in range(2):
-            reader = BitReader(data, at, end, RICE_NBITS, "a list of exceptions")
-            code = rice(reader.take(RICE_NBITS))
-            numbers, at = code.decode(data[: -(-end // 8)], count, start=reader.at)
-            if int(numbers.max()) >> 40:
-                raise Corrupt("a list of exceptions has a number of more than 40 bits")
-            found.append(numbers.astype(np.int64))
-        if at > end:
-            raise Truncated(f"the bits end within a list of exceptions, at bit {end}")
-        # Below 2^40 each, of fewer than 2^23 a MiB of data: sums do not wrap around.
-        places = np.cumsum(found[0] + 1) - 1
-        if int(places[-1]) >= n:
-            raise Corrupt(f"an exception lies at element {places[-1]} of {n}")
-        if (found[1] == 1).any():
-            raise Corrupt("an exception is −0")
-        return cls(places, found[1]), at
+        places, symbols, at = read_lists(data, at, end, count, n)
+        return cls(places, symbols), at
 
     def within(self, start: int, stop: int) -> slice:
         """Return which of them lie in a range of elements."""
-        first, last = np.searchsorted(self.places, (start, stop)).tolist()
-        return slice(first, last)
+        if not self.places.size:
+            return slice(0, 0)
+        return slice(int(self.places.searchsorted(start)), int(self.places.searchsorted(stop)))

@@ -7,7 +7,7 @@ take turns as in `kernels.lane_order`, and the model depends on the quantiser th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,34 @@ from gcodec.contexts.class_tables import ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import Scales
 from gcodec.contexts.trellis_tables import TrellisTable
-from gcodec.kernels import class_map, lane_order, pool, trellis
+from gcodec.entropy import rans
+from gcodec.kernels import class_costs, class_map, class_tally, lane_order, pool, trellis
+from gcodec.kernels.device import device_of
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE
 
 Table = ClassTable | TrellisTable
+
+
+class Look(NamedTuple):
+    """What symbols look like.
+
+    Attributes
+    ----------
+    sizes : list of int
+        About how many bits those take that were looked at, with each static table.
+    reach : (models,) uint8 array
+        See `class_tally.reach`.
+    seen : int
+        How many were looked at.
+    counts : (models, 256) int64 array or None
+        How often each of these symbols occurs, where that is known.
+    """
+
+    sizes: list[int]
+    reach: np.ndarray
+    seen: int
+    counts: np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +67,18 @@ class ByClass:
         found: np.ndarray = class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
         return found
 
-    def statics_nbits(self, counts: np.ndarray) -> list[int]:
-        """Return about how many bits counts take with each static table."""
-        found: list[int] = class_tables.statics_nbits(counts).tolist()
-        return found
+    def look(self, sample: int, counts: np.ndarray | None) -> Look:
+        """Look at all symbols, or about so many, of which the counts may be known."""
+        if counts is None and device_of(self.symbols) is None:
+            step = share(self.symbols.size, sample)
+            costs = class_tables.statics_costs()
+            told = self.symbols, self.scales.arrays, step, costs, rans.POINT
+            nbits, reach = class_costs.symbols_nbits(*told)
+            return Look(nbits.tolist(), reach, class_map.seen(self.symbols.size, step), None)
+        if counts is None:
+            counts = self.counts(sample)
+        nbits = class_tables.statics_nbits(counts)
+        return Look(nbits.tolist(), class_tally.reach(counts), int(counts.sum()), counts)
 
     def static(self, number: int) -> ClassTable:
         """Return the static table of this number."""
@@ -65,10 +96,9 @@ class ByClass:
         found = class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
         return found[0], Exceptions(*found)
 
-    def knows_all(self, table: Any, counts: np.ndarray) -> bool:
-        """Whether models have all symbols of which there are counts."""
-        above = np.arange(256) >> 1 > table.tops[:, None]
-        return not counts[above].any()
+    def knows_all(self, table: Any, look: Look) -> bool:
+        """Whether models have all symbols that were looked at."""
+        return not (look.reach > table.tops + np.uint8(1)).any()
 
     def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
         """Write numbers of 16 bits, models above symbols, of a range in the order of coding.
@@ -114,6 +144,13 @@ class ByTrellis:
         """Count symbols by model, as (128, 256) int64; see `ByClass`."""
         return trellis.model_counts(self.symbols, self.models, sample)
 
+    def look(self, sample: int, counts: np.ndarray | None) -> Look:
+        """Look at symbols; see `ByClass`."""
+        if counts is None:
+            counts = self.counts(sample)
+        sizes = self.statics_nbits(counts)
+        return Look(sizes, class_tally.reach(counts), int(counts.sum()), counts)
+
     def statics_nbits(self, counts: np.ndarray) -> list[int]:
         """Return about how many bits counts take with each static table."""
         found: list[int] = trellis_tables.statics_nbits(counts).tolist()
@@ -134,9 +171,10 @@ class ByTrellis:
         order = np.argsort(places)
         return found, Exceptions(places[order], values[order])
 
-    def knows_all(self, table: Any, counts: np.ndarray) -> bool:
-        """Whether models have all symbols of which there are counts."""
-        return not counts.reshape(-1)[table.known == 0].any()
+    def knows_all(self, table: Any, look: Look) -> bool:
+        """Whether models have all symbols that were looked at; see `ByClass`."""
+        assert look.counts is not None
+        return not look.counts.reshape(-1)[table.known == 0].any()
 
     def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
         """Write models above symbols; see `ByClass`."""

@@ -13,38 +13,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.entropy import huffman, rans
-from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.huffman import Huffman
+from gcodec.entropy import rans
 from gcodec.entropy.rans import RANS
-from gcodec.entropy.rice import rice
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.list_sizes import CODE, MOST, RICE, SCALE, SHIFT, Told
-from gcodec.kernels.list_write import put_rice, put_words
+from gcodec.kernels.list_read import read_list
+from gcodec.kernels.list_sizes import CODE, MOST, SCALE, SHIFT, Told
+from gcodec.kernels.list_write import put_list
 
 _MANY = 1 << 11  # scales from which on states of rANS may pay
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
-    """Put (k,) uint8 scales at the end of a string."""
-    told = list_sizes.told(scales)
-    sizes = [told.rice_nbits, told.words_nbits]
-    made = RANS().encode(_moved(scales, told)) if scales.size >= _MANY else None
-    if made is not None:
-        sizes.append(made.nbits)
-    code = sizes.index(min(sizes))
-    head, nbits = (code << SHIFT | told.shift) << SCALE | told.least, CODE + SHIFT + SCALE
-    if code == 0:
-        head = (head << SCALE | told.centre) << RICE | told.k
-        put_rice((head, nbits + SCALE + RICE), scales, told, string)
-    elif code == 1 or made is None:
-        lengths = huffman.code_lengths(np.bincount(_moved(scales, told)))
-        put_words((head, nbits), scales, told, lengths, string)
-    else:
-        _put(string, head, nbits)
-        string.extend(made.data, made.nbits)
+    """Put (k,) uint8 scales, k > 0, at the end of a string."""
+    if scales.size >= _MANY:
+        told = list_sizes.told(scales)
+        made = RANS().encode(_moved(scales, told))
+        if made.nbits < min(told.rice_nbits, told.words_nbits):
+            _put(string, (2 << SHIFT | told.shift) << SCALE | told.least, CODE + SHIFT + SCALE)
+            string.extend(made.data, made.nbits)
+            return
+    put_list(scales, string)
 
 
 def nbits(scales: np.ndarray) -> int:
@@ -79,25 +69,17 @@ def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, i
     ------
     FormatError
     """
-    most = CODE + SHIFT + 2 * SCALE + RICE
-    reader, bytes_ = BitReader(data, at, end, most, "a list of scales"), data[: -(-end // 8)]
-    code, shift, least = reader.take(CODE), reader.take(SHIFT), reader.take(SCALE)
-    if code > 2:
-        raise Corrupt(f"a list of scales of code {code}")
-    if code == 0:
-        centre, code_of_k = reader.take(SCALE), rice(reader.take(RICE))
-        numbers, after = code_of_k.decode(bytes_, count, start=reader.at)
-        away = (numbers >> np.uint64(1)).astype(np.int64)
-        moved = centre + np.where(numbers & np.uint64(1), -1 - away, away)
-    else:
-        numbers, after = (Huffman(), RANS())[code - 1].decode(bytes_, count, start=reader.at)
+    found = read_list(data, at, end, count)
+    if found.code == 2:
+        numbers, after = RANS().decode(data[: -(-end // 8)], count, start=found.after)
+        if after > end:
+            raise Truncated(f"the bits end within a list of scales, at bit {end}")
+        if count and int(numbers.max()) > (MOST - found.least >> found.shift) + 1:
+            raise Corrupt(f"a scale is not from 0 to {MOST}")
         moved = numbers.astype(np.int64)
-    if after > end:
-        raise Truncated(f"the bits end within a list of scales, at bit {end}")
-    if count and not 0 <= int(moved.min()) <= int(moved.max()) <= (MOST - least >> shift) + 1:
-        raise Corrupt(f"a scale is not from 0 to {MOST}")
-    scales = np.where(moved > 0, (moved - 1 << shift) + least, 0)
-    return scales.astype(np.uint8), after
+        scales = np.where(moved > 0, (moved - 1 << found.shift) + found.least, 0)
+        return scales.astype(np.uint8), after
+    return found.scales, found.after
 
 
 def _put(string: BitString, value: int, nbits: int) -> None:

@@ -67,18 +67,15 @@ def plan(
     """
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
     coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
-    if counts is None:
-        counts = coded.counts(sample)
-    n = symbols.size
-    seen = int(counts.sum()) if 0 < sample < n else n
-    sizes = coded.statics_nbits(counts)
-    table: Table = coded.static(sizes.index(min(sizes)))
-    nbits = min(sizes) * n // seen
-    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(counts.any(axis=1)):
+    look, n = coded.look(sample, counts), symbols.size
+    table: Table = coded.static(look.sizes.index(min(look.sizes)))
+    nbits = min(look.sizes) * n // look.seen
+    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(look.reach):
+        counts = coded.counts(sample) if look.counts is None else look.counts
         own: Any = coded.own(counts)
-        if (found := own.nbits(counts) * n // seen + own.sent_nbits()) < nbits:
+        if (found := own.nbits(counts) * n // look.seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    complete = seen == n and coded.knows_all(table, counts)
+    complete = look.seen == n and coded.knows_all(table, look)
     return Plan(scales, table, nbits + scales.nbits(), turns, complete)
 
 

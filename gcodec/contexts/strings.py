@@ -89,8 +89,11 @@ def write(
     Exceptions(places, found).put(front)
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        first, last = np.searchsorted(unknown, (start, stop))
-        coded.join(start, stop, unknown[first:last] - start, room)
+        some = unknown
+        if unknown.size and stop - start < n:
+            first, last = np.searchsorted(unknown, (start, stop))
+            some = unknown[first:last] - start
+        coded.join(start, stop, some, room)
         return room
 
     given: SymbolsOf | np.ndarray = symbols_of

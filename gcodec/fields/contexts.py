@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.contexts import scale_lists
 from gcodec.contexts.class_tables import SENT, ClassTable
-from gcodec.contexts.exceptions import RICE_NBITS, Exceptions
+from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import least_escape
 from gcodec.contexts.scales import Matrix
 from gcodec.contexts.strings import ContextString
@@ -20,6 +20,7 @@ from gcodec.fields.packed import TellCode
 from gcodec.fields.rans import states
 from gcodec.fields.walk import Kind, Piece, Tell, Told, Walk
 from gcodec.kernels import lane_order
+from gcodec.kernels.exception_lists import RICE_NBITS
 from gcodec.wire import Reader
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.class_map import APART, COUNTS, tally
+from gcodec.kernels import pool
+from gcodec.kernels.class_map import CLASSES, ScalesOf
+from gcodec.kernels.class_tally import TILE, spare_tables, taken, tally
 from gcodec.kernels.jit import inline, kernel, subroutine
 
 _PART = 32  # counts, which mostly are all 0
@@ -29,7 +31,46 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarra
     """
     sums = np.zeros(2 * costs.shape[1], np.int64)
     _add_counts(counts, costs.reshape(-1), sums)
-    tables = costs.shape[1]
+    return _joined(sums, point)
+
+
+def symbols_nbits(
+    symbols: np.ndarray, of: ScalesOf, step: int, costs: np.ndarray, point: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `counts_nbits` does of (n,) uint8 symbols, and how far these reach.
+
+    Parameters
+    ----------
+    symbols, of, step
+        See `class_map.class_counts`.
+    costs, point
+        See `counts_nbits`.
+
+    Returns
+    -------
+    nbits : (tables,) int64 array
+    reach : (CLASSES,) uint8 array
+        See `class_tally.reach`.
+    """
+
+    def task(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        room = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16), spare_tables()
+        sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
+        counts = np.empty(256, np.int32)
+        told = *room, counts, costs.reshape(-1), sums, reach
+        _add_symbols(symbols[start:stop], *of, start, step, *told)
+        return sums, reach
+
+    (sums, reach), *others = pool.run(task, symbols.size, TILE)
+    for more, further in others:
+        sums += more
+        np.maximum(reach, further, out=reach)
+    return _joined(sums, point), reach
+
+
+def _joined(sums: np.ndarray, point: int) -> np.ndarray:
+    """Return sums, given halves of them, without what is behind the point."""
+    tables = sums.size // 2
     found: np.ndarray = sums[:tables] + (sums[tables:] >> 16) >> point - 16
     return found
 
@@ -41,7 +82,13 @@ def _add_one(count, costs, first, sums):
     tables = sums.size // 2
     above, below = count >> 16, count & 0xFFFF
     each, high, low = costs[first : first + tables], sums[:tables], sums[tables:]
-    for t in range(tables if below else 0):
+    whole = tables - tables % 4
+    for t in range(0, whole, 4):  # of a few tables, so that there is little to begin and to end
+        low[t] += each[t] * below
+        low[t + 1] += each[t + 1] * below
+        low[t + 2] += each[t + 2] * below
+        low[t + 3] += each[t + 3] * below
+    for t in range(whole, tables):
         low[t] += each[t] * below
     for t in range(tables if above else 0):
         high[t] += each[t] * above
@@ -60,17 +107,34 @@ def _add_counts(counts, costs, sums):
 
 
 @subroutine(variant="")
-def add_symbols(symbols, rows, columns, width, step, room, spare, costs, sums):
-    """Add halves of what symbols cost by each table.
+def add_symbols(
+    symbols, rows, columns, width, start, step, room, joined, spare, counts, costs, sums, reach
+):
+    """Add halves of what symbols cost by each table, and tell how far they reach.
 
-    See `class_map.tally`; spare is left as it was. 2 * costs.size == COUNTS * sums.size.
+    See `class_tally.tally`; spare is left as it was. counts.size == 256, and 2 * costs.size ==
+    COUNTS * sums.size; reach has CLASSES elements, or none.
     """
     tables = sums.size // 2
-    low, high, top = tally(symbols, rows, columns, width, 0, step, room, spare)
-    one, two = spare[:COUNTS], spare[APART:]
+    low, high, top = tally(symbols, rows, columns, width, start, step, room, joined, spare)
     for row in range(low, high + 1):
-        for k in range(row << 8, (row << 8) + top + 1):
-            count = np.int64(one[k]) + np.int64(two[k])
-            if count:
-                one[k] = two[k] = 0
-                _add_one(count, costs, k * tables, sums)
+        taken(spare, row, top, counts)
+        last = np.int64(-2)
+        for k in range(top + 1):
+            if counts[k]:
+                _add_one(np.int64(counts[k]), costs, ((row << 8) + k) * tables, sums)
+                last = k
+        if reach.size > 0:
+            reach[row] = np.uint8((last + 2) >> 1)
+
+
+@kernel(
+    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out uint16[], "
+    "out int32[], out int32[], in int64[], out int64[], out uint8[]"
+)
+def _add_symbols(
+    symbols, rows, columns, width, start, step, room, joined, spare, counts, costs, sums, reach
+):
+    add_symbols(
+        symbols, rows, columns, width, start, step, room, joined, spare, counts, costs, sums, reach
+    )

@@ -13,18 +13,20 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.class_fill import CENTRE as CENTRE
+from gcodec.kernels.class_fill import CLASSES as CLASSES
+from gcodec.kernels.class_fill import fill_classes
+from gcodec.kernels.class_tally import COUNTS, TILE, spare_tables, taken, tally
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import kernel, subroutine
+from gcodec.kernels.jit import kernel
 from gcodec.kernels.lanes import Emitter, block, lanes
 from gcodec.kernels.magnitudes import add_magnitudes
 from gcodec.kernels.scalar_quantize import ESCAPE
-from gcodec.kernels.words import load_word, trailing_zeros
+from gcodec.kernels.words import trailing_zeros
 
-CLASSES = 64
-CENTRE = 64  # the scale of a column as large as the average
 ScalesOf = tuple[np.ndarray, np.ndarray, int]  # of rows and columns, and the width of a row
 
-_ABOVE = np.uint16(8)  # bits of a symbol below its class
+_ABOVE, _OF_CLASS = np.uint16(8), np.uint16(0xFF00)  # bits of a symbol below its class
 
 
 @twinned("class_map", by="out")
@@ -72,12 +74,8 @@ def join_symbols(
         Which of these symbols are written as escapes; on the host.
     out : (n,) uint16 array
     """
-    classes = np.empty(symbols.size, np.uint8)
-    _map_classes(rows, columns, width, start, classes)
-    if unknown.size:
-        symbols = symbols.copy()
-        symbols[unknown] = ESCAPE
-    _join_classes(symbols, classes, out)
+    room = np.empty(TILE, np.uint8)
+    _join_symbols(symbols, rows, columns, width, start, unknown, room, out)
 
 
 @twinned("class_map")
@@ -98,9 +96,10 @@ def class_counts(symbols: np.ndarray, every: list[ScalesOf], step: int) -> np.nd
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros((len(every), COUNTS), np.int64)
-        room, spare = np.empty(TILE, np.uint8), np.zeros(2 * APART, np.int32)
+        room = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
+        how = step, *room, spare_tables(), np.empty(256, np.int32)
         for of, own in zip(every, counts, strict=True):
-            _count_classes(symbols[start:stop], *of, start, step, room, spare, own)
+            _count_classes(symbols[start:stop], *of, start, *how, own)
         return counts
 
     first, *others = pool.run(task, symbols.size, TILE)
@@ -188,63 +187,6 @@ def _magnitude_sums(
     return rows, columns
 
 
-_LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTRE)
-TILE = 1 << 12
-COUNTS = CLASSES * 256
-APART = COUNTS + 80  # at multiples of a page a processor takes one table for another
-_NARROW = 24  # elements of rows that are filled by columns
-_LOWER, _UPPER = np.uint64(0xFF), np.uint64(0xFF00)
-_EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
-
-
-@subroutine(variant="")
-def fill_classes(rows, columns, width, start, out):
-    """Write classes; 0 <= start, and start + out.size elements lie in `rows`."""
-    row = start // width
-    column = start - row * width
-    if columns.size == 0 or width > _NARROW:
-        _fill_wide(rows[row:], columns, width, column, out)
-        return
-    # Rows are too short for vectors: columns of those that are whole, and what is before.
-    before = min((width - column) % width, out.size)
-    _fill_wide(rows[row:], columns, width, column, out[:before])
-    count = (out.size - before) // width
-    whole, below = rows[row + (column > 0) :], out[before:]
-    for j in range(width):
-        beside = np.int16(columns[j]) - np.int16(_CENTRE)
-        for i in range(count):  # the last place is count * width - 1 at most
-            value = np.int16(np.int16(whole[i]) + beside)
-            below[i * width + j] = np.uint8(min(max(value, np.int16(0)), np.int16(_LAST)))
-    _fill_wide(whole[count:], columns, width, 0, below[count * width :])
-
-
-@subroutine(variant="")
-def _fill_wide(rows, columns, width, column, out):
-    """Write classes from a column of the first row on."""
-    row, at = 0, 0
-    while at < out.size:
-        count = min(width - column, out.size - at)  # so column + count <= width
-        here = out[at : at + count]
-        # rows.size > row, as `at` is an element; columns are as many as a row has, or none.
-        scale = rows[row]
-        if columns.size == 0:
-            only = min(scale, _LAST)
-            for j in range(here.size):
-                here[j] = only
-        else:
-            beside = columns[column : column + count]
-            # In bytes alone: of these two one is 0, and no sum passes 127 + 63.
-            down, up = (
-                np.uint8(_CENTRE - min(scale, _CENTRE)),
-                np.uint8(max(scale, _CENTRE) - _CENTRE),
-            )
-            for j in range(here.size):
-                value = np.uint8(np.uint8(max(beside[j], down) - down) + up)
-                here[j] = min(value, _LAST)
-        at += count
-        row, column = row + 1, 0
-
-
 @kernel("in uint8[], in uint8[], int64, int64, out uint8[]")
 def _map_classes(rows, columns, width, start, out):
     fill_classes(rows, columns, width, start, out)
@@ -257,48 +199,31 @@ def _join_classes(symbols, classes, out):
         out[i] = np.uint16(classes[i]) << _ABOVE | np.uint16(symbols[i])
 
 
-@subroutine(variant="")
-def tally(symbols, rows, columns, width, start, step, room, spare):
-    """Count symbols of classes; return the least and the largest class, and the largest symbol.
-
-    room.size == TILE; spare.size == 2 * APART, two tables of zeros whose sums are the counts.
-    """
-    low, high, top = _LAST, np.uint8(0), np.uint8(0)
-    second = np.uint64(APART)
-    for first in range(0, symbols.size, TILE):
-        if (start + first) // TILE % step:
-            continue
-        part = symbols[first : first + TILE]
-        classes = room[: part.size]
+@kernel("in uint8[], in uint8[], in uint8[], int64, int64, in int64[], out uint8[], out uint16[]")
+def _join_symbols(symbols, rows, columns, width, start, unknown, room, out):
+    # room.size == TILE, out.size == symbols.size, above all unknown.
+    for first in range(0, out.size, TILE):
+        part, here = symbols[first : first + TILE], out[first : first + TILE]
+        classes = room[: here.size]
         fill_classes(rows, columns, width, start + first, classes)
-        for i in range(part.size):
-            low, high = min(low, classes[i]), max(high, classes[i])
-            top = max(top, part[i])
-        # Two tables, as a count that has just been raised is not ready to be raised again.
-        whole = part.size - part.size % 8
-        for i in range(0, whole, 8):
-            of, word = load_word(classes, i), load_word(part, i)
-            for _ in range(4):
-                spare[of << _EIGHT & _UPPER | word & _LOWER] += 1
-                spare[second + (of & _UPPER | word >> _EIGHT & _LOWER)] += 1
-                of, word = of >> _SIXTEEN, word >> _SIXTEEN
-        for i in range(whole, part.size):
-            spare[np.int64(classes[i]) << 8 | np.int64(part[i])] += 1
-    return np.int64(low), np.int64(high), np.int64(top)
+        for i in range(here.size):
+            here[i] = np.uint16(classes[i]) << _ABOVE | np.uint16(part[i])
+    for i in range(unknown.size):
+        out[unknown[i]] = out[unknown[i]] & _OF_CLASS | np.uint16(ESCAPE)
 
 
 @kernel(
-    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out int32[], "
-    "out int64[]"
+    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out uint16[], "
+    "out int32[], out int32[], out int64[]"
 )
-def _count_classes(symbols, rows, columns, width, start, step, room, spare, counts):
-    # See `tally`; spare is left as it was; counts.size == COUNTS. Symbols are fewer than 2^31.
-    low, high, top = tally(symbols, rows, columns, width, start, step, room, spare)
-    one, two = spare[:COUNTS], spare[APART:]
-    for row in range(low, high + 1):
-        for k in range(row << 8, (row << 8) + top + 1):
-            counts[k] += one[k] + two[k]
-            one[k] = two[k] = 0
+def _count_classes(symbols, rows, columns, width, start, step, room, joined, spare, row, counts):
+    # See `tally`; spare is left as it was; row.size == 256, counts.size == COUNTS.
+    low, high, top = tally(symbols, rows, columns, width, start, step, room, joined, spare)
+    for of in range(low, high + 1):
+        taken(spare, of, top, row)
+        here = counts[of << 8 : (of << 8) + top + 1]
+        for k in range(here.size):
+            here[k] += row[k]
 
 
 @block("symbols", "classes", "i", "tops", "above", "zero")

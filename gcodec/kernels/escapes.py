@@ -70,7 +70,7 @@ def are_right(
         Whether there is no other above `most`.
     """
     count = np.count_nonzero(symbols >= least)
-    alike = count == places.size and bool((symbols[places] == values).all())
+    alike = count == places.size and (not count or bool((symbols[places] == values).all()))
     return alike, most >= least - 1 or np.count_nonzero(symbols > most) == count
 
 

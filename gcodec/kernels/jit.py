@@ -190,7 +190,7 @@ class Kernel(_Lazy):
     def __call__(self, *args: Any) -> Any:
         """Run the compiled loop; `args` must have exactly the declared types."""
         try:
-            return self.built(*args)
+            return (self._built or self.built)(*args)
         except TypeError:
             # Of arguments that no kernel takes, a device's arrays alone are no mistake of ours.
             if device_of(*args) is not None:

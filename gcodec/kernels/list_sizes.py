@@ -16,8 +16,7 @@ from gcodec.kernels.jit import kernel, subroutine
 MOST = 127  # scale
 CODE, SHIFT, SCALE, RICE = 2, 2, 7, 3  # bits of what is told of a list, and of its Rice words
 TOP, LENGTH = 8, 4  # bits of the table of Huffman words: of the largest u, and of each length
-_PARAMETERS = 32  # of Rice words
-_LONGEST = 12  # bits of a Huffman word
+LONGEST = 12  # bits of a Huffman word
 _ESTIMATED = 1 << 8  # scales from which on their bits are not counted
 _TOLD = 6  # bits, about, that tell how often a scale occurs
 _POINT = 28  # bits of logarithms behind the binary point
@@ -69,11 +68,6 @@ def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
     return int(_nbits(scales, logs, np.empty(ROOM, np.int64)))
 
 
-def best_rice(numbers: np.ndarray) -> int:
-    """Return the parameter, up to 31, with which Rice words of (n,) int64 numbers are shortest."""
-    return int(_best_rice(numbers, np.zeros(_PARAMETERS, np.int64)))
-
-
 @subroutine(variant="")
 def _huffman_nbits(counts, most, room):
     """Return the bits of Huffman words for counts, of which `most` + 1 are looked at.
@@ -94,7 +88,7 @@ def _huffman_nbits(counts, most, room):
     if n < 2:
         return coins[0] if n else 0
     have = 0
-    for _ in range(_LONGEST):
+    for _ in range(LONGEST):
         coin, package, place = 0, 0, 0
         while place < 2 * n - 2 and (coin < n or 2 * package + 1 < have):
             both = low[2 * package] + low[2 * package + 1] if 2 * package + 1 < have else 0
@@ -174,18 +168,6 @@ def list_nbits(scales, logs, room):
             total += count * (logs[scales.size >> drop] - logs[max(count >> drop, 1)])
             kinds += 1
     return (total >> _POINT) + _TOLD * kinds
-
-
-@kernel("in int64[], out int64[]")
-def _best_rice(numbers, sizes):
-    # sizes: _PARAMETERS zeros.
-    for i in range(numbers.size):
-        for k in range(sizes.size):
-            sizes[k] += (numbers[i] >> k) + k
-    best = 0
-    for k in range(sizes.size):
-        best = k if sizes[k] < sizes[best] else best
-    return best
 
 
 @kernel("in uint8[], out int64[], out int64[]")

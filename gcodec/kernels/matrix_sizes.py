@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels.class_costs import add_symbols
-from gcodec.kernels.class_map import APART, TILE
+from gcodec.kernels.class_tally import TILE, spare_tables
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.list_sizes import ROOM, list_nbits
@@ -81,8 +81,8 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
     found = np.empty((len(order), 3), np.int64)
     _find_sizes(
         *(symbols, told, row_one, column_one, step, costs.reshape(-1), logs, point),
-        *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.zeros(columns, np.int32)),
-        *(np.zeros(2 * APART, np.int32), np.empty(rows + columns, np.int64)),
+        *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.empty(TILE, np.uint16)),
+        *(np.zeros(columns + 256, np.int32), spare_tables(), np.empty(rows + columns, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
     sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
@@ -106,7 +106,7 @@ def _in_order(
 
 @kernel(
     "in uint8[], in int64[], int64, int64, int64, in int64[], in int64[], int64, out uint8[], "
-    "out int32[], out int32[], out int64[], out int64[], out int64[]"
+    "out uint16[], out int32[], out int32[], out int64[], out int64[], out int64[]"
 )
 def _find_sizes(
     symbols,
@@ -118,6 +118,7 @@ def _find_sizes(
     logs,
     point,
     bytes_,
+    joined,
     narrow,
     spare,
     sums,
@@ -125,10 +126,12 @@ def _find_sizes(
     found,
 ):
     # every.size == found.size, threes. With the most rows and columns that there are, sums and
-    # narrow have room for both, and for the columns; bytes_ for TILE more, and both twice. Spare
-    # and narrow are zeros; room.size == ROOM and twice the tables.
+    # narrow have room for both, and for the columns; narrow for 256 more, bytes_ for TILE more,
+    # and both twice; joined.size == TILE. Spare and narrow are zeros; room.size == ROOM
+    # and twice the tables.
     n, before, had_columns = symbols.size, np.int64(0), False
     lists, paid = room[:ROOM], room[ROOM:]
+    counts, narrow = narrow[:256], narrow[256:]
     for at in range(0, every.size, 3):
         width, group, quantum = every[at], every[at + 1], every[at + 2]
         count, height = (n + width - 1) // width, width if group > 0 else 0
@@ -141,7 +144,10 @@ def _find_sizes(
         across = bytes_[TILE + count : TILE + count + height]
         find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
         paid[:] = 0
-        add_symbols(symbols, down, across, width, step, tile, spare, costs, paid)
+        add_symbols(
+            *(symbols, down, across, width, 0, step, tile, joined, spare, counts, costs, paid),
+            tile[:0],
+        )
         tables, least = paid.size // 2, np.int64(0)
         for t in range(tables):
             # What is in halves, of 16 bits the lower.

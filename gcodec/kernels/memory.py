@@ -10,7 +10,7 @@ from gcodec.kernels.device import device_of
 from gcodec.kernels.jit import intrinsic
 
 _LINE = 64  # bytes in a cache line
-_FEW = 1 << 13  # elements, of which to find the line takes longer than it saves
+_FEW = 1 << 16  # elements, of which to find the line takes longer than it saves
 
 
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
+from gcodec.kernels.words import leading_zeros
 
 _ALPHABET = 256
 _POINT = 28  # bits of logarithms behind the binary point
@@ -64,6 +65,15 @@ def nbits_by(
     """
     told = frequencies.reshape(-1), log2_total << _POINT, logs, escaped << _POINT
     return int(_nbits_by(counts.reshape(-1), *told))
+
+
+def sent_nbits(frequencies: np.ndarray, of_top: int, of_length: int) -> int:
+    """Return the bits of (classes, 256) frequencies that are sent, class by class.
+
+    That is the largest magnitude in `of_top` bits, and of each frequency that is sent its bits but
+    the highest, and how many there are in `of_length` bits.
+    """
+    return int(_sent_nbits(frequencies.reshape(-1), of_top, of_length))
 
 
 @kernel("in int64[], int64, int64, int64, out int64[], out int64[], out int64[]")
@@ -131,3 +141,15 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
                 high += cost * (row[symbol] >> 16)
                 low += cost * (row[symbol] & 0xFFFF)
     return high + (low >> 16) >> (_POINT - 16)
+
+
+@kernel("in int64[], int64, int64")
+def _sent_nbits(frequencies, of_top, of_length):
+    # frequencies.size is a multiple of _ALPHABET.
+    found = of_top * (frequencies.size // _ALPHABET)
+    for start in range(0, frequencies.size, _ALPHABET):
+        for symbol in range(2, _ALPHABET, 2):
+            frequency = np.uint64(frequencies[start + symbol])
+            if frequency > 0:
+                found += of_length + 63 - np.int64(leading_zeros(frequency))
+    return found

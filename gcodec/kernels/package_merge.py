@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.jit import kernel
+from gcodec.kernels.jit import kernel, subroutine
 
 
 def package_merge(counts: np.ndarray, limit: int) -> np.ndarray:
@@ -33,8 +33,9 @@ def package_merge(counts: np.ndarray, limit: int) -> np.ndarray:
     return lengths
 
 
-@kernel("in uint64[], int64, out uint64[], out uint64[], out uint8[], out uint8[]")
-def _merge(counts, limit, low, high, coins, lengths):
+@subroutine(variant="")
+def merge(counts, limit, low, high, coins, lengths):
+    """Add to lengths, which are zeros; for the others see `package_merge`."""
     # With size = 2 * counts.size: of the numbers high·2^64 + low there are two lists of `size`
     # elements, of which a level reads one and writes the other; of flags whether an element is a
     # coin, a list for each level. Places in a list are below `most`.
@@ -70,3 +71,8 @@ def _merge(counts, limit, low, high, coins, lengths):
         for coin in range(found):  # the first coins of a list are those of the first symbols
             lengths[coin] += 1
         wanted = 2 * (wanted - found)
+
+
+@kernel("in uint64[], int64, out uint64[], out uint64[], out uint8[], out uint8[]")
+def _merge(counts, limit, low, high, coins, lengths):
+    merge(counts, limit, low, high, coins, lengths)

@@ -7,6 +7,7 @@ Else they are two: the first holds lanes 0 to 3 and 8 to 11, the second the othe
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ KEPT = 4
 _NONE = 0x80  # a shuffle writes 0 for it
 
 
+@functools.cache
 def widths() -> tuple[int, ...]:
     """Lanes of the vectors that the processor has, the widest first; 0 for single symbols."""
     known = ((16, ("avx512bw", "avx512vl", "avx512vbmi2")), (8, ("avx2",)), (0, ()))

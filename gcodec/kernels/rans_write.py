@@ -106,25 +106,32 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
     write_groups = writing(log2_total, width) if width else no_groups
 
     @subroutine(variant=variant)
+    def stepped(symbol, state, reciprocals, pairs):
+        """Put a symbol; return the state, and 1 if it gave off the lower 16 bits of the other."""
+        x, pair = np.uint64(state), np.uint64(pairs[symbol])
+        frequency = pair & _LOW
+        drop = np.uint64(x >> above >= frequency)
+        x >>= drop << _FOUR
+        times = (x * reciprocals[symbol]) >> quotient
+        return np.uint32(x + times * (total - frequency) + (pair >> _SIXTEEN)), drop
+
+    @subroutine(variant=variant)
     def write_singles(symbols, reciprocals, pairs, states, out, at):
         """Write symbols, the first of lane 0, before the words from `at` on; return where."""
-        place, i = np.uint64(at), symbols.size
-        while i > 0:
-            first = (i - 1) // lanes * lanes
-            group = symbols[first:i]
-            for k in range(1, group.size + 1):
-                lane = np.uint64(group.size - k)
-                symbol = group[lane]
-                x, pair = np.uint64(states[lane]), np.uint64(pairs[symbol])
-                frequency = pair & _LOW
-                drop = np.uint64(x >> above >= frequency)
-                out[place - _ONE] = np.uint16(x)
+        place, whole = np.uint64(at), symbols.size - symbols.size % lanes
+        for k in range(1, symbols.size - whole + 1):
+            lane = symbols.size - whole - k
+            x, drop = stepped(symbols[whole + lane], states[lane], reciprocals, pairs)
+            out[place - _ONE] = np.uint16(states[lane])
+            place -= drop
+            states[lane] = x
+        for first in range(whole - lanes, -1, -lanes):
+            for k in range(lanes):  # of a fixed count, so that there is no loop
+                lane = np.uint64(lanes - 1 - k)
+                x, drop = stepped(symbols[first + lanes - 1 - k], states[lane], reciprocals, pairs)
+                out[place - _ONE] = np.uint16(states[lane])
                 place -= drop
-                x >>= drop << _FOUR
-                times = (x * reciprocals[symbol]) >> quotient
-                x += times * (total - frequency) + (pair >> _SIXTEEN)
-                states[lane] = np.uint32(x)
-            i = first
+                states[lane] = x
         return np.int64(place)
 
     @kernel(

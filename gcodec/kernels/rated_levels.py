@@ -14,17 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels import pool
-from gcodec.kernels.class_map import ScalesOf, fill_classes
+from gcodec.kernels.class_fill import fill_classes
+from gcodec.kernels.class_map import ScalesOf
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
-from gcodec.kernels.scalar_quantize import FINE, MOST, inverse
+from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST, inverse
 
 _KNEE = np.int32(44)  # the class from which on both sides of a level are worth the same
 _SQUARE, _LEAST, _CEILING = np.float32(29 / 8192), np.float32(0.5), np.float32(1.65)
 _SLOPE, _STEEPEST = np.float32(0.08), np.float32(0.45)
 _TILE = 512  # elements, of which squares of errors, up to 2^22 each, fit 32 bits
 _ZERO, _ONE, _TWO, _TOP = np.int32(0), np.int32(1), np.int32(2), np.int32(MOST)
-_FACTOR = np.float32(FINE)
+_FACTOR, _NONE, _ESCAPE = np.float32(FINE), np.float32(0), np.int32(ESCAPE)
+_COUNTED = np.int32(1 << 21)  # above sums of rests of a tile, up to 2^20
 
 
 class Errors(NamedTuple):
@@ -101,7 +103,7 @@ def _rated_levels(x, factor, rows, columns, width, start, room, wide, out, sums)
         part, here = x[first : first + _TILE], out[first : first + _TILE]
         models = room[: part.size]
         fill_classes(rows, columns, width, start + first, models)
-        one = two = more = rest_of_one = rest_of_two = rest_of_more = escapes = _ZERO
+        one = two = every = top = _ZERO
         squares = np.uint32(0)
         for i in range(here.size):
             value = part[i]
@@ -114,23 +116,22 @@ def _rated_levels(x, factor, rows, columns, width, start, room, wide, out, sums)
             # Of magnitude below 2 steps, as y and the level are.
             rest = np.int32(np.float32(np.float32(y - np.float32(level)) * _FACTOR))
             squares = np.uint32(squares + np.uint32(np.uint32(rest) * np.uint32(rest)))
-            one = np.int32(one + np.int32(level == _ONE))
-            two = np.int32(two + np.int32(level == _TWO))
-            more = np.int32(more + np.int32(level > _TWO))
-            rest_of_one = np.int32(rest_of_one + (rest if level == _ONE else _ZERO))
-            rest_of_two = np.int32(rest_of_two + (rest if level == _TWO else _ZERO))
-            rest_of_more = np.int32(rest_of_more + (rest if level > _TWO else _ZERO))
-            escapes = np.int32(escapes + np.int32(level > _TOP))
-            small = min(level, np.int32(_TOP + _ONE))
-            sign = np.int32((value < np.float32(0)) & (level > _ZERO) & (level <= _TOP))
-            wide[i] = np.int32(np.int32(small + small) | sign)
+            # How many, above the sum of their rests.
+            both = np.int32(rest + _COUNTED)
+            one = np.int32(one + (both if level == _ONE else _ZERO))
+            two = np.int32(two + (both if level == _TWO else _ZERO))
+            every = np.int32(every + (both if level > _ZERO else _ZERO))
+            top = max(top, level)
+            symbol = min(np.int32(np.int32(level + level) + np.int32(value < _NONE)), _ESCAPE)
+            wide[i] = symbol if level > _ZERO else _ZERO
         for i in range(here.size):
             here[i] = np.uint8(wide[i])
-        sums[0] += one
-        sums[1] += two
-        sums[2] += more
-        sums[3] += rest_of_one
-        sums[4] += rest_of_two
-        sums[5] += rest_of_more
+        more = np.int32(np.int32(every - one) - two)
+        for k in range(3):
+            both = np.int64(one if k == 0 else two if k == 1 else more)
+            count = (both + _COUNTED // 2) // _COUNTED
+            sums[k] += count
+            sums[3 + k] += both - count * _COUNTED
         sums[6] += squares
-        sums[7] += escapes
+        for i in range(here.size if top > _TOP else 0):  # seldom
+            sums[7] += here[i] == _ESCAPE

@@ -11,6 +11,7 @@ Errors are added up in integers, so that the sums have no order.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -131,6 +132,24 @@ def add_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None
     _add_points(symbols, points, out)
 
 
+def points_of(unit: float, moves: Sequence[int]) -> np.ndarray:
+    """Return the points of all symbols: (256·k + move)·unit, with the sign, rounded to float32.
+
+    Parameters
+    ----------
+    unit : float
+    moves : (int, int, int)
+        Of the magnitudes 1, 2, and those above; 0 stands for 0.
+
+    Returns
+    -------
+    (256,) float32 array
+    """
+    found = np.zeros(256, np.float32)
+    _fill_points(unit, *moves, found)
+    return found
+
+
 @subroutine(variant="")
 def quantize_plainly(x, factor, out):
     """Write plain levels; out.size == x.size."""
@@ -164,6 +183,15 @@ def _random_squares(x, factor):
             some = np.uint32(some + np.uint32(rest * np.uint32(np.uint32(FINE) - rest)))
         total += some
     return total
+
+
+@kernel("float64, int64, int64, int64, out float32[]")
+def _fill_points(unit, one, two, more, out):
+    # out.size == 256, of zeros.
+    for k in range(1, 128):
+        move = one if k == 1 else two if k == 2 else more
+        point = np.float32(np.float64(256 * k + move) * unit)
+        out[2 * k], out[2 * k + 1] = point, -point
 
 
 @kernel("in uint8[], in float32[], out float32[]")

@@ -79,6 +79,12 @@ def find_scales(rows, columns, n, width, group, quantum, row_one, column_one, do
     if rows[i] > 0:
         down[i] = _scale(np.float64(rows[i]) / np.float64(last), row_one, quantum)
     inverse = np.float64(n) / np.float64(max(total, 1))
+    if group == 1:
+        for j in range(across.size):
+            mean = np.float64(columns[j]) * inverse / np.float64(rows.size - (j >= last))
+            scale = _scale(mean, column_one, quantum)
+            across[j] = scale if columns[j] > 0 else np.uint8(0)
+        return
     for first in range(0, across.size, max(group, 1)):
         here, members = across[first : first + group], columns[first : first + group]
         some, count = np.int64(0), here.size * rows.size
