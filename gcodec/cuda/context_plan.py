@@ -195,7 +195,7 @@ def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chose
     device.launch("context_plan", "price_own", 1, 256, *own)
     known = nbits, np.int64(constants.tables), constants.frequencies, ends, scales.lists
     made = np.int64(n), np.int64(seen), frequencies, tops, told
-    device.launch("context_plan", "choose_table", 1, 256, *known, *made)
+    device.launch("context_plan", "choose_class_table", 1, 256, *known, *made)
     return Chosen(told, ends, frequencies, tops)
 
 

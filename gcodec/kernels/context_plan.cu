@@ -326,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(SYMBOLS)
 // `own` tells of. `nbits` has those of n of `seen` symbols by each; `lists` those of scales.
 //   told: number of the table, states, log2 of the symbols of a run, and all bits
 extern "C" __global__ void __launch_bounds__(SYMBOLS)
-    choose_table(const i64* __restrict__ nbits, i64 tables, const u16* __restrict__ known,
+    choose_class_table(const i64* __restrict__ nbits, i64 tables, const u16* __restrict__ known,
                  const i64* __restrict__ own, const i64* __restrict__ lists, i64 n, i64 seen,
                  u16* frequencies, u8* __restrict__ tops, i64* __restrict__ told) {
     int t = threadIdx.x;
