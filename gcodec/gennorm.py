@@ -27,9 +27,9 @@ import numpy as np
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import ParameterError
 from gcodec.kernels.log_histogram import FINITE, SHIFT, log_histogram
-from gcodec.kernels.runs import take_runs
 from gcodec.kernels.scale_errors import Binned, Ladder, bin_edges, moments, squared_error
 from gcodec.minifloats import MiniFloat
+from gcodec.sampling import sample
 
 Rule = Literal["histogram", "gennorm", "co3"]
 RULES = ("histogram", "gennorm", "co3")
@@ -42,8 +42,6 @@ _CO3 = MiniFloat("e2m1", "ieee")
 _LARGEST = float(np.finfo(np.float32).max)
 _NORMAL, _LEAST = 2.0**-126, 2.0**-149
 _FINE = 16  # times the least level the rms is at least, or else the scale may be subnormal
-MANY = 1 << 21
-"""Elements from which on a scale is that of a sample of as many."""
 ENOUGH = 1 << 18
 """Elements that are not 0, with fewer of which a sample tells too little."""
 
@@ -51,8 +49,9 @@ _FEW = 1 << 18  # elements that are all looked at, for the last choice
 _TOP = 1 << 12  # of more, the largest ones are, where few values make much of the error:
 _SCARCE, _NEAR = 1 << 10, 1 << 7  # where there are no more in so many bins, two octaves
 _MOMENTS = 1 << 12  # elements by which moments tell a distribution
-_SAMPLE, _LINE = 1 << 14, 16  # elements of a small sample, and of a cache line
-_RUN = 1 << 10  # neighbours in a large one: memory is slow where it is not read in order
+SMALL_SAMPLE = 1 << 14, 16
+"""Elements of a small sample, and of a cache line."""
+
 _PART = 1 << 16  # elements that stay in a cache
 _STEPS = 32  # scales that are tried in an octave
 _LOCAL = 8  # of the lowest of them are made better
@@ -78,7 +77,7 @@ class GenNorm(NamedTuple):
     @property
     def alpha(self) -> float:
         """Its scale in the density."""
-        return self.sigma * _power_of_two(_at_beta("alphas", self.beta))
+        return self.sigma * power_of_two(_at_beta("alphas", self.beta))
 
 
 def fit_moments(counts: np.ndarray) -> GenNorm:
@@ -99,7 +98,7 @@ def fit_moments(counts: np.ndarray) -> GenNorm:
     if not squares:
         return GenNorm(2.0, 0.0)
     sigma = math.sqrt(squares / n)
-    return GenNorm(_interpolated(total / n / sigma, _row("ratios"), _row("betas")), sigma)
+    return GenNorm(_interpolated(total / n / sigma, row("ratios"), row("betas")), sigma)
 
 
 def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
@@ -144,11 +143,11 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         wanted = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
     else:
         log = _at_beta(f"scales {fmt.format} {fmt.style}", model.beta)
-        wanted = model.sigma * _power_of_two(log)
+        wanted = model.sigma * power_of_two(log)
     largest = float(bin_edges()[np.flatnonzero(counts)[-1] + 1])
     grid = _Grid(fmt, largest, model.sigma, unit)
     if rule != "co3":
-        found = Binned(counts, sample(values, _SAMPLE, _LINE))
+        found = Binned(counts, sample(values, *SMALL_SAMPLE))
         wanted = _fitted(found, grid, wanted)
         if rule == "histogram" or values.size < _MOMENTS:
             wanted = _least_error(values, counts, found, grid, wanted)
@@ -168,13 +167,10 @@ class _Grid:
     """
 
     def __init__(self, fmt: MiniFloat, largest: float, rms: float, unit: float) -> None:
-        self.ladder = _ladder(fmt)
+        self.ladder = ladder_of(fmt)
         self._largest = largest
         self._unit = unit
-        most = np.float32(_LARGEST / self.ladder.levels[-1])
-        if float(most) * self.ladder.levels[-1] > _LARGEST:
-            most = np.nextafter(most, np.float32(0))
-        self._most = float(most)
+        self._most = most_of(self.ladder)
         fine = _NORMAL * self.ladder.levels[1] * _FINE <= rms * unit
         self._least = _NORMAL if fine else _LEAST
 
@@ -193,7 +189,7 @@ class _Grid:
         low = math.frexp(mean / self.ladder.levels[-1])[1] - 1
         high = math.frexp(self._largest / self.ladder.levels[1])[1]
         octaves = np.ldexp(1.0, np.arange(low, high + 1))
-        scales: np.ndarray = octaves[:, None] * _fractions()
+        scales: np.ndarray = octaves[:, None] * fractions()
         return scales.ravel()
 
 
@@ -223,8 +219,7 @@ def _least_error(
         errors_of = _large_as_they_are(values, counts, grid.ladder)
         errors = errors_of(tried)
         best = tried[np.argsort(errors, kind="stable")[: _LOCAL // 2]]
-        steps = [_power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3)]
-        nearby = grid.rounded(np.outer(best, steps).ravel())
+        nearby = grid.rounded(np.outer(best, steps_near_one()).ravel())
         tried, errors = np.append(tried, nearby), np.append(errors, errors_of(nearby))
     elif values.size > _FEW:
         errors = found.sums(tried, grid.ladder).errors
@@ -263,27 +258,6 @@ def _largest(scales: np.ndarray, errors: np.ndarray) -> int:
     return int(np.where(errors <= limit, scales, 0.0).argmax())
 
 
-def sample(values: np.ndarray, most: int = MANY, together: int = _RUN) -> np.ndarray:
-    """Take some of the elements of a tensor, from everywhere; all of a small one.
-
-    Which ones they are depends on the size of the tensor only.
-
-    Parameters
-    ----------
-    values : (n,) array
-    most, together : int
-        Elements to take, and how many of these are neighbours each.
-    """
-    if values.size <= most:
-        return values
-    runs, shares = values.size // together, np.arange(most // together + 1, dtype=np.int64)
-    starts = shares * runs // (shares.size - 1)
-    # A run lies anywhere in its share: what repeats in a tensor must not repeat in the sample.
-    anywhere = shares[:-1] * 0x9E3779B1 % (1 << 32)
-    chosen = starts[:-1] + (anywhere * np.diff(starts) >> 32)
-    return take_runs(values, chosen, together)
-
-
 def _polynomial(beta: float) -> float:
     """Eq. (9)."""
     return 0.46 + beta * (-2.85 + beta * (5.37 + beta * (-2.85 + beta * 0.52)))
@@ -295,17 +269,31 @@ def _place(value: float) -> int:
 
 
 @functools.cache
-def _ladder(fmt: MiniFloat) -> Ladder:
+def ladder_of(fmt: MiniFloat) -> Ladder:
+    """Return the levels of a format."""
     return Ladder.of(fmt.magnitudes(), fmt.mantissa)
 
 
+def most_of(ladder: Ladder) -> float:
+    """Return the largest scale by which no level passes float32."""
+    most = np.float32(_LARGEST / ladder.levels[-1])
+    if float(most) * ladder.levels[-1] > _LARGEST:
+        most = np.nextafter(most, np.float32(0))
+    return float(most)
+
+
 @functools.lru_cache(maxsize=1)
-def _fractions() -> np.ndarray:
+def fractions() -> np.ndarray:
     """Return the scales that are tried of the octave from 1 on."""
-    return np.array([_power_of_two(i / _STEPS) for i in range(_STEPS)])
+    return np.array([power_of_two(i / _STEPS) for i in range(_STEPS)])
 
 
-def _power_of_two(log: float) -> float:
+def steps_near_one() -> list[float]:
+    """Return by how much scales near the best ones differ from these."""
+    return [power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3)]
+
+
+def power_of_two(log: float) -> float:
     """2^log, the same everywhere: a product of roots of 2 that are roots of roots."""
     whole = math.floor(log)
     rest, power, root = log - whole, 1.0, 2.0
@@ -316,9 +304,9 @@ def _power_of_two(log: float) -> float:
     return math.ldexp(power, whole)
 
 
-def _at_beta(row: str, beta: float) -> float:
+def _at_beta(name: str, beta: float) -> float:
     """Look up a row of the tables. What is in it is almost linear in 1/β."""
-    return _interpolated(-1 / beta, _inverse_betas(), _row(row))
+    return _interpolated(-1 / beta, inverse_betas(), row(name))
 
 
 def _interpolated(x: float, knots: Sequence[float], values: Sequence[float]) -> float:
@@ -332,12 +320,14 @@ def _interpolated(x: float, knots: Sequence[float], values: Sequence[float]) -> 
 
 
 @functools.lru_cache(maxsize=1)
-def _inverse_betas() -> tuple[float, ...]:
-    return tuple(-1 / beta for beta in _row("betas"))
+def inverse_betas() -> tuple[float, ...]:
+    """Return −1/β of all β of the tables."""
+    return tuple(-1 / beta for beta in row("betas"))
 
 
 @functools.cache
-def _row(name: str) -> tuple[float, ...]:
+def row(name: str) -> tuple[float, ...]:
+    """Return a row of the tables."""
     return tuple(map(float, _tables()[name].split()))
 
 

@@ -46,8 +46,8 @@ class Hooks(Parameters):
     tells_largest: ClassVar[bool] = False
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
     uses_prior: ClassVar[bool] = False
-    # Whether its kernels have twins, for arrays on a CUDA device; and whether symbols and payload
-    # are on the host, as few, though the tensor is not.
+    # Whether its kernels have twins, for arrays on a CUDA device; and whether payloads are read on
+    # the host, as they are small, though the tensor is not.
     has_twins: ClassVar[bool] = False
     symbols_on_host: ClassVar[bool] = False
     # Whether it looks at the shape of a tensor; and the shape, which `_of_shape` sets.

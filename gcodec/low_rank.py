@@ -9,12 +9,13 @@ Products are those of integers, times powers of two; see `kernels.products`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import size_of
 from gcodec.kernels import philox, products
+from gcodec.kernels.device import twinned
 from gcodec.kernels.memory import flattened
 from gcodec.kernels.products import FACTOR_NBITS, unit_of
 from gcodec.kernels.reduce import fold, max_abs_bits
@@ -55,12 +56,45 @@ def matrix_shape(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
     return (m, k) if (m + k) * rank < m * k else None
 
 
-def start(seed: int, rank: int, k: int) -> np.ndarray:
+def start(seed: int, rank: int, k: int, stream: int = STREAM) -> np.ndarray:
     """Return (rank, k) float64 random integers from −510 to 510, about normally distributed."""
-    words = philox.words(seed, 0, rank * k, STREAM)
+    words = philox.words(seed, 0, rank * k, stream)
     sums = words.view(np.uint8).reshape(rank, k, 4).sum(axis=2, dtype=np.int32)
     made: np.ndarray = (sums - 510).astype(np.float64)
     return made
+
+
+@twinned("low_rank")
+def step(
+    matrix: np.ndarray, rank: int, seed: int, stream: int, before: np.ndarray | None, top: Any
+) -> np.ndarray:
+    """Find factors of a matrix by one step of the power method.
+
+    Parameters
+    ----------
+    matrix : (m, k) float32 array
+        Finite.
+    rank : int
+    seed, stream : int
+        Of random rows, from which it starts where no others are known.
+    before : (r, k) float32 array or None
+        Q of the step before; of its rows those that are 0 are not taken.
+    top : int
+        The bits of the largest magnitude.
+
+    Returns
+    -------
+    (r·m + r·k,) float32 array
+        P, row after row, then Q, in which what passes float32 is infinite.
+    """
+    rows = start(seed, rank, matrix.shape[1], stream)
+    if before is not None:
+        known = before.any(axis=1)
+        rows[known] = before[known]
+    p = fixed(orthonormal(times_transposed(matrix, fixed(rows), top)))
+    with np.errstate(over="ignore"):
+        factors = [part.astype(np.float32) for part in (p.values, times(matrix, p, top))]
+    return np.concatenate([part.reshape(-1) for part in factors])
 
 
 def fixed(rows: np.ndarray) -> Fixed:
@@ -115,15 +149,16 @@ def errors_of_ranks(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
     return errors
 
 
-def most(p: np.ndarray, q: np.ndarray) -> float:
+def _most(p: np.ndarray, q: np.ndarray) -> float:
     """Return a bound of the magnitudes of PᵀQ."""
     largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
     return float((largest[0] * largest[1]).sum())
 
 
+@twinned("low_rank")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
-    if most(p, q) < 2.0**127:
+    if _most(p, q) < 2.0**127:
         return False
     step = max(_PRODUCT // q.shape[1], 1)
     for at in range(0, p.shape[1], step):
@@ -141,4 +176,4 @@ def _scaled(
     """Return sums of products of values and factors."""
     bits = max_abs_bits(flattened(matrix)) if top is None else top
     sums = multiply(matrix, bits, factors.integers)
-    return sums * (factors.units * unit_of(bits))  # which a device has told with the sums
+    return sums * (factors.units * unit_of(bits))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import Corrupt, Truncated
-from gcodec.gennorm import ENOUGH, Rule, sample, scale_of
+from gcodec.gennorm import ENOUGH, Rule, scale_of
 from gcodec.kernels import arithmetic, block_scales, minifloat, minifloat_tensor, pool
 from gcodec.kernels.block_scales import choose_factors, scales_of
-from gcodec.kernels.device import device_of, host, hosted
+from gcodec.kernels.device import device_of, host, twinned
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty, empty_beside
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kinds import binary32
 from gcodec.minifloats import MiniFloat
 from gcodec.payload import Payload
+from gcodec.sampling import sample
+from gcodec.scalars import Later, single
 
-NO_FACTORS = np.empty(0, np.uint8)
+NO_FACTORS, NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
 
 _ONE = np.float32(1)
 _PART = 1 << 14  # elements that stay in a cache while they are divided or multiplied
@@ -30,7 +32,7 @@ class Scales(NamedTuple):
 
     Attributes
     ----------
-    one : float32
+    one : float32 or Later
         The scale of the tensor.
     block : int
         Elements of a block; 0 where there are none.
@@ -43,10 +45,13 @@ class Scales(NamedTuple):
     each: np.ndarray
 
     @classmethod
-    def of(cls, scale: float, block: int, factors: np.ndarray) -> Scales:
-        """Make them of the scale, whose sign does not matter, and the bytes of the blocks."""
-        one = np.float32(abs(scale))
-        return cls(one, block, scales_of(one, factors))
+    def of(cls, scale: Any, block: int, factors: np.ndarray) -> Scales:
+        """Make them of the scale, whose sign does not matter, and the bytes of the blocks.
+
+        What a device has yet to tell is not negative.
+        """
+        one = single(scale if type(scale) is Later else abs(scale))
+        return cls(one, block, scales_of(one, factors) if block else NO_SCALES)
 
     def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
         """Return the codes of a tensor, and whether all of it is finite; see `quantize`."""
@@ -126,33 +131,32 @@ def blocks(n: int, block: int) -> int:
     return -(-n // block) if block else 0
 
 
-def scale_for(
+@twinned("gcodec.device_scales")
+def searched(
     values: np.ndarray,
     fmt: MiniFloat,
-    scale: float | str,
+    rule: Rule,
     residual: np.ndarray | None = None,
     decay: np.float32 | None = None,
 ) -> float:
-    """Return the scale of a tensor, or of its sum with a multiple of the residual.
+    """Find the scale of a tensor, or of its sum with a multiple of the residual.
+
+    It is that of a sample of a large tensor, or of all where most elements are 0.
 
     Parameters
     ----------
     values : (n,) float32 array
     fmt : MiniFloat
-    scale : float or str
-        It, or the rule that finds it.
+    rule : "histogram", "gennorm" or "co3"
     residual : (n,) float32 array, optional
     decay : float32, optional
     """
-    if not isinstance(scale, str):
-        return scale
-    # It is searched on the host, wherever the tensor is.
     both = (values,) if residual is None else (values, residual)
-    found = hosted(*map(sample, both))
+    found = tuple(map(sample, both))
     if found[0].size < values.size and np.count_nonzero(found[0].view(np.int32)) < ENOUGH:
-        found = hosted(*both)
+        found = both
     some = found[0] if decay is None else arithmetic.corrected(found[0], found[1], decay)
-    return binary32(scale_of(some, fmt, cast(Rule, scale)))
+    return binary32(scale_of(some, fmt, rule))
 
 
 def found_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,44 @@ import numpy as np
 from gcodec.kernels.device import device_of, host
 from gcodec.scalars import Later, Leading, fetch
 from gcodec.seek import SeekTable
+
+
+class Fronted(NamedTuple):
+    """Bytes on a device into which the host puts others, when it knows them.
+
+    Attributes
+    ----------
+    array : (n,) uint8 array
+        Without them, and with room behind.
+    lead : int
+        How many come before them.
+    front : callable
+        Returns them, as a uint8 array on the host, once all is known.
+    nbits : Later
+        Bits of the array that count.
+    """
+
+    array: Any
+    lead: int
+    front: Callable[[], np.ndarray]
+    nbits: Any
+
+    def joined(self, held: Any, nbytes: int) -> Any:
+        """Return the first bytes of all, given the array, where that lies."""
+        device, front = device_of(held), self.front()
+        parts = held[: self.lead], front, held[self.lead : max(nbytes - front.size, self.lead)]
+        if device is None:
+            found: Any = np.concatenate(parts)[:nbytes]
+            return found
+        out, at = device.empty(self.lead + front.size + parts[2].size, np.uint8), 0
+        for part in (parts[0], device.to_device(front), parts[2]):
+            out[at : at + part.size], at = part, at + part.size
+        return out[:nbytes]
+
+
+def array_of(data: Any) -> Any:
+    """Return the array of the data of a message, maybe one into which others will be put."""
+    return data.array if type(data) is Fronted else data
 
 
 class Payload(NamedTuple):
@@ -21,7 +60,8 @@ class Payload(NamedTuple):
     scalars : dict of str to number
         The values that belong to this message alone, such as a resolved threshold.
     data : (ceil(nbits / 8),) uint8 array
-        On a device, where the tensor was on one and the codec works there.
+        On a device, where the tensor was on one and the codec works there. There may be another
+        kind of it until all is known, see `Fronted`.
     nbits : int
         Bits of the payload, its own norms, tables and padding included.
     seek : SeekTable or None
@@ -58,11 +98,17 @@ class Payload(NamedTuple):
         of_numbers = any(type(n) is Later for n in self.scalars.values())
         codec = self.codec.of_message(scalars) if of_numbers else self.codec
         nbits = number(self.nbits)
-        return Payload(codec, scalars, held[: -(-nbits // 8)], nbits, number(self.seek))
+        nbytes = -(-nbits // 8)
+        given: Any = self.data
+        data = given.joined(held, nbytes) if type(given) is Fronted else held[:nbytes]
+        return Payload(codec, scalars, data, nbits, number(self.seek))
 
     def _held(self) -> Any:
         """Return what the host fetches of the data."""
         nbits: Any = self.nbits
+        data: Any = self.data
+        if type(data) is Fronted:
+            return Leading(data.array, *data.nbits.bits)
         if type(nbits) is not Later or nbits.bits is None:
             return self.data
         return Leading(self.data, *nbits.bits)
@@ -85,13 +131,14 @@ class Undecided(NamedTuple):
         first, which = self.payloads[0], self.which
         told = [number for payload in self.payloads for number in payload._later()]
         told += [which] if type(which) is Later else []
-        data_too = data_too and device_of(first.data) is not None
+        array = array_of(first.data)
+        data_too = data_too and device_of(array) is not None
         if not told and not data_too:
             return first
         words = {id(number.words): number.words for number in told}
-        found = fetch(device_of(first.data, *told), *words.values(), *[first._held()] * data_too)
+        found = fetch(device_of(array, *told), *words.values(), *[first._held()] * data_too)
         known = dict(zip(words, found, strict=False))
         if type(which) is Later:
             which = which.tell(known[id(which.words)])
         chosen: Payload = self.payloads[which]
-        return chosen._told(known, found[-1] if data_too else first.data)
+        return chosen._told(known, found[-1] if data_too else array)

@@ -19,11 +19,11 @@ LAYERS = [
     {"seek_layout"},
     {"params", "frameworks", "seek"},
     {"views"},
-    {"arrays", "payload", "shares"},
+    {"arrays", "payload", "shares", "sampling"},
     {"gennorm", "codebooks", "low_rank"},
     {"entropy"},
     {"contexts"},
-    {"aims", "step_search", "minifloat_plans", "level_plans", "rank_trials"},
+    {"aims", "step_search", "device_scales", "minifloat_plans", "level_plans", "rank_trials"},
     {
         *(
             "scalar_levels",

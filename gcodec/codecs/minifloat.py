@@ -39,14 +39,14 @@ from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields import minifloats
 from gcodec.fields.walk import Piece, Walk
-from gcodec.gennorm import RULES
+from gcodec.gennorm import RULES, Rule
 from gcodec.kernels import minifloat, minifloat_tensor
 from gcodec.kernels.device import device_of
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer
-from gcodec.minifloat_scales import NO_FACTORS, Scales, blocks, found_for, read_factors, scale_for
+from gcodec.minifloat_scales import NO_FACTORS, Scales, blocks, found_for, read_factors, searched
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
 from gcodec.payload import Payload
@@ -190,7 +190,7 @@ class MiniFloatCodec(Codec):
         if block:
             scale, factors = found_for(values, block, fmt, self.scale)
         else:
-            scale = scale_for(values, fmt, self.scale)
+            scale = self._scale_of(values)
         codes, finite = Scales.of(scale, block, factors).quantize_all(values, fmt)
         require(finite, lambda: nonfinite_error(values))
         n = values.size
@@ -210,10 +210,16 @@ class MiniFloatCodec(Codec):
             symbols = super()._quantize_residual(tensor, residual, decay, seed, prior)
             return symbols
         check_corrected(values, residual, decay)
-        n, scale = values.size, scale_for(values, self._format, self.scale, residual, decay)
-        how = np.float32(abs(scale)), self._format
+        n, scale = values.size, self._scale_of(values, residual, decay)
+        how = Scales.of(scale, 0, NO_FACTORS).one, self._format
         codes = minifloat_tensor.quantize_residual(values, residual, decay, *how)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
+
+    def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
+        """Return the scale, which is given or found by a rule: a number or a `Later`."""
+        if not isinstance(self.scale, str):
+            return self.scale
+        return searched(values, self._format, cast(Rule, self.scale), *residual)
 
     def _scales(self, symbols: MiniFloatSymbols) -> Scales:
         return Scales.of(symbols.scale, self.block, symbols.factors)
@@ -250,9 +256,11 @@ class MiniFloatCodec(Codec):
         how = self._format, self.code, self.table, shape or (n,)
         made = minifloat_strings.write(codes, n, *how, factors)
         table = mapped(_table_name, made.book)
-        known = self.table if type(table) is Later else table
-        codec = self.replaced(scale=scale, code=made.code, table=known)
-        scalars = {"scale": codec.scale, "table": table}
+        # What a device has yet to tell the codec gets with the message.
+        told: dict[str, Any] = {"scale": scale, "table": table}
+        known = {key: value for key, value in told.items() if type(value) is not Later}
+        codec = self.replaced(code=made.code, **known)
+        scalars = told | {key: getattr(codec, key) for key in known}
         return Payload(codec, scalars, made.data, made.nbits, made.seek)
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:

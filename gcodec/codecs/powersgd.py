@@ -31,8 +31,8 @@ from gcodec.arrays import check_top, empty_like_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk, numbers
-from gcodec.kernels.device import host, placed
-from gcodec.kernels.memory import aligned_empty
+from gcodec.kernels.device import beside
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length
 from gcodec.kernels.products import put_product
 from gcodec.kernels.reduce import all_finite, max_abs_bits
@@ -40,6 +40,7 @@ from gcodec.kinds import Integer
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
+from gcodec.scalars import when_known
 
 _MOST_RANK = 1 << 16
 
@@ -72,7 +73,6 @@ class PowerSGD(Codec):
     refuses_nonfinite = True
     has_twins = True
     symbols_on_host = True
-    tells_largest = True
     takes_up_to = 0.0  # the norm of a column may pass float32
     uses_prior = True
     uses_shape = True
@@ -90,44 +90,24 @@ class PowerSGD(Codec):
         check_top(top, values)
         sizes = self._sizes(values.size)
         if sizes is None:
-            bits = aligned_empty(values.size, np.uint32)
-            bits[:] = host(values.view(np.uint32))  # symbols outlive the caller's array
+            bits = empty_beside(values.size, np.uint32, values)
+            bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
             return PowerSGDSymbols(0, bits)
-        matrix = values.reshape(sizes)
-        q = low_rank.fixed(self._start(sizes, seed, prior))
-        p = low_rank.fixed(low_rank.orthonormal(low_rank.times_transposed(matrix, q, top)))
-        with np.errstate(over="ignore"):
-            both = p.values, low_rank.times(matrix, p, top)
-            factors = [part.astype(np.float32) for part in both]
-        if not np.isfinite(factors[1]).all() or low_rank.passes_float32(*factors):
-            raise ParameterError("x: must not pass float32 when it is decoded")
-        made = np.concatenate([part.reshape(-1) for part in factors])
-        return PowerSGDSymbols(self.rank, made.view(np.uint32))
-
-    def _start(
-        self, sizes: tuple[int, int], seed: int, prior: PowerSGDSymbols | None
-    ) -> np.ndarray:
-        """Return Q of the step before, with random rows where it has none, or is 0."""
-        rows = low_rank.start(seed, self.rank, sizes[1])
-        count = self.rank * sum(sizes)
+        before, count = None, self.rank * sum(sizes)
         if prior is not None and (prior.rank, prior.bits.size) == (self.rank, count):
-            before = self._factors(prior, sizes)[1]
-            known = before.any(axis=1)
-            rows[known] = before[known]
-        return rows
+            before = self._factors(_beside(prior, values), sizes)[1]
+        how = self.rank, seed, low_rank.STREAM, before, top
+        made = low_rank.step(values.reshape(sizes), *how)
+        symbols = PowerSGDSymbols(self.rank, made.view(np.uint32))
+        when_known(low_rank.passes_float32(*self._factors(symbols, sizes)), _check_range)
+        return symbols
 
     def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
-        sizes = self._checked_sizes(symbols, out.size)
+        sizes, symbols = self._checked_sizes(symbols, out.size), _beside(symbols, out)
         if sizes is None:
-            out.view(np.uint32)[:] = placed(symbols.bits, out)
+            out.view(np.uint32)[:] = symbols.bits
         else:
             put_product(*self._factors(symbols, sizes), out)
-
-    def _largest(self, symbols: PowerSGDSymbols) -> float:
-        sizes = self._sizes(symbols.bits.size)
-        if sizes is None:
-            return float(np.abs(symbols.bits.view(np.float32)).max(initial=0))
-        return low_rank.most(*self._factors(symbols, sizes))
 
     def _checked_sizes(self, symbols: PowerSGDSymbols, n: int) -> tuple[int, int] | None:
         sizes = self._sizes(n)
@@ -198,3 +178,13 @@ class PowerSGD(Codec):
 
         check = lambda: self._unpack(payload, n)  # noqa: E731
         yield from walk.checked("value", name, 32, count, tell, check, little=True)
+
+
+def _beside(symbols: PowerSGDSymbols, array: np.ndarray) -> PowerSGDSymbols:
+    """Return symbols where an array lies."""
+    return symbols._replace(bits=beside(symbols.bits, array))
+
+
+def _check_range(passes: bool) -> None:
+    if passes:
+        raise ParameterError("x: must not pass float32 when it is decoded")

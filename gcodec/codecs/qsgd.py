@@ -51,7 +51,7 @@ from gcodec.level_plans import MOST_OF_BYTES, Plan
 from gcodec.level_scales import NORM_NBITS, Quantizer, live_of, read_scale
 from gcodec.level_strings import DenseString, SparseString
 from gcodec.params import Field, param
-from gcodec.payload import Payload, Undecided
+from gcodec.payload import Payload, Undecided, array_of
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 
@@ -273,7 +273,7 @@ class QSGD(Codec):
     def _payload(
         self, scale: Scale, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
     ) -> Payload:
-        write_norms(scale.norms, data)
+        write_norms(scale.norms, array_of(data))
         return self._message(plan, data, nbits, seek)
 
     def _message(

@@ -81,12 +81,7 @@ def write(
         unknown, (places, found) = coded.unknown(plan.table)
     if beyond is not None:
         found[found >= models.least_escape(with_trellis)] = beyond
-    numbers = (scales.matrix.width, scales.matrix.group, places.size)
-    head = bytes([plan.table.number, lanes]) + b"".join(map(leb128, numbers))
-    front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
-    scales.put(front)
-    plan.table.put(front)
-    Exceptions(places, found).put(front)
+    put_head(front, plan.table, lanes, scales, Exceptions(places, found))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         some = unknown
@@ -103,6 +98,18 @@ def write(
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes)
     return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
+
+
+def put_head(
+    string: BitString, table: Table, lanes: int, scales: Scales, exceptions: Exceptions
+) -> None:
+    """Put what comes before the symbols at the end of a string, which has whole bytes."""
+    numbers = scales.matrix.width, scales.matrix.group, exceptions.places.size
+    head = bytes([table.number, lanes]) + b"".join(map(leb128, numbers))
+    string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
+    scales.put(string)
+    table.put(string)
+    exceptions.put(string)
 
 
 class ContextString(NamedTuple):

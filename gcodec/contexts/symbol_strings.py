@@ -17,10 +17,9 @@ from gcodec.contexts.string_plans import Plan
 from gcodec.contexts.strings import ContextString, Take
 from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.device import placed
+from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live
 from gcodec.kernels.scatter import replace
-from gcodec.scalars import wanted
 from gcodec.seek import SeekTable
 
 Written = tuple[np.ndarray, int, SeekTable | None]
@@ -34,6 +33,7 @@ def longest_nbits(n: int) -> int:
     return _LONGEST * n + _FIXED if n else 0
 
 
+@twinned("gcodec.contexts.device")
 def write(
     symbols: np.ndarray, shape: tuple[int, ...], front: BitString, live: Live | None = None
 ) -> Written:
@@ -57,12 +57,10 @@ def write(
     seek : SeekTable or None
         None where the string is too short for one.
     """
-    if live is not None:
-        wanted(live.silent)  # which the host learns of with what the plan asks for
     plan = _plan(symbols, shape) if symbols.size else None
     if plan is None or (live is not None and not live.words):
         nbits = front.nbits
-        return placed(front.trimmed(), symbols), nbits, None
+        return front.trimmed(), nbits, None
     return strings.write(plan, symbols, None, front)
 
 

@@ -76,18 +76,33 @@ def magnitude_sums(
     sizes = [(-(-n // width), width if columns else 0) for width, columns in matrices]
     ends = np.cumsum(sizes).tolist()
     sums, at = device.zeros(ends[-1], np.uint64), [0, *ends]
-    for k, (width, columns) in enumerate(matrices):
+    for k, (width, _) in enumerate(matrices):
         first, middle, last = at[2 * k : 2 * k + 3]
-        given, count = (symbols, np.int64(n), np.int64(width)), middle - first
-        grid = striding_blocks(count * -(-width // _SEGMENT), 1, THREADS // 32)
-        device.launch("class_map", "sum_rows", grid, THREADS, *given, sums[first:middle])
-        if columns:
-            across = min(width, THREADS)
-            wide, high = -(-width // across), -(-count // (THREADS // across))
-            grids = wide, max(min(-(-high // _ROWS), _BLOCKS // wide), 1)
-            device.launch("class_map", "sum_columns", grids, THREADS, *given, sums[middle:last])
+        add_magnitudes(symbols, width, sums[first:middle], sums[middle:last])
     found = np.split(device.to_host(sums).view(np.int64), ends[:-1])
     return list(zip(found[::2], found[1::2], strict=True))
+
+
+def add_magnitudes(symbols: Any, width: int, rows: Any, columns: Any) -> None:
+    """Add those of each row, and of each column if there is room for these."""
+    device, given = device_with(symbols), (symbols, np.int64(symbols.size), np.int64(width))
+    grid = row_blocks(rows.size, width)
+    device.launch("class_map", "sum_rows", grid, THREADS, *given, rows)
+    if columns.size:
+        grids = column_blocks(rows.size, width)
+        device.launch("class_map", "sum_columns", grids, THREADS, *given, columns)
+
+
+def row_blocks(height: int, width: int) -> int:
+    """Return how many blocks add up so many rows."""
+    return striding_blocks(height * -(-width // _SEGMENT), 1, THREADS // 32)
+
+
+def column_blocks(height: int, width: int) -> tuple[int, int]:
+    """Return how many blocks add up columns of so many rows, and how many share these out."""
+    across = min(width, THREADS)
+    wide, high = -(-width // across), -(-height // (THREADS // across))
+    return wide, max(min(-(-high // _ROWS), _BLOCKS // wide), 1)
 
 
 def _scales(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks, word
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import Device
-from gcodec.kernels.minifloat import codes_nbytes, least_bits
+from gcodec.kernels.minifloat import codes_nbytes, least_middles
 from gcodec.kernels.minifloat_block import MOST_STEPS, per_byte
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.minifloats import MiniFloat
@@ -19,35 +20,34 @@ _EACH = 8  # elements of a thread
 _NONE = np.uint64((1 << 64) - 1)
 
 
-def quantize(x: Any, scale: np.float32, fmt: MiniFloat) -> tuple[Any, Later]:
+def quantize(x: Any, scale: Any, fmt: MiniFloat) -> tuple[Any, Later]:
     """Return the codes of a tensor, and whether all are finite."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
-    name, rule = _rule("minifloat_codes", scale, fmt)
+    name, rule = _kernel("minifloat_codes", _Rule.of(device, scale, fmt), fmt)
     arguments = x.view(np.uint32), np.int64(n), *rule, out, top
     device.launch("minifloat", name, _blocks(n), THREADS, *arguments)
     return out, Later(device, top, lambda found: bool(found[0] < INFINITY_BITS))
 
 
-def quantize_residual(
-    x: Any, residual: Any, decay: np.float32, scale: np.float32, fmt: MiniFloat
-) -> Any:
+def quantize_residual(x: Any, residual: Any, decay: np.float32, scale: Any, fmt: MiniFloat) -> Any:
     """Return the codes of u = x + decay·residual, and set residual to u − x̂."""
     device, n = device_with(x), x.size
     out = device.empty(codes_nbytes(n, fmt), np.uint8)
-    name, rule = _rule("minifloat_residual", scale, fmt)
-    points = _points(device, scale, fmt)
+    made = _Rule.of(device, scale, fmt)
+    name, rule = _kernel("minifloat_residual", made, fmt)
     what = x.view(np.uint32), residual.view(np.uint32), np.int64(n), decay.view(np.uint32)
-    device.launch("minifloat", name, _blocks(n), THREADS, *what, *rule, points, out)
+    device.launch("minifloat", name, _blocks(n), THREADS, *what, *rule, made.points, out)
     return out
 
 
 def dequantize(
-    codes: Any, scale: np.float32, fmt: MiniFloat, out: Any, add: np.float32 | None = None
+    codes: Any, scale: Any, fmt: MiniFloat, out: Any, add: np.float32 | None = None
 ) -> None:
     """Write what codes stand for, or add a multiple of it."""
     device, n = device_with(codes), out.size
-    what = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), _points(device, scale, fmt)
+    points = _Rule.of(device, scale, fmt).points
+    what = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), points
     where = () if add is None else (add.view(np.uint32),)
     name = "minifloat_values" if add is None else "minifloat_values_add"
     device.launch("minifloat", name, _blocks(n), THREADS, *what, *where, out.view(np.uint32))
@@ -77,32 +77,45 @@ def check(codes: Any, n: int, fmt: MiniFloat) -> None:
     note(device, told, checked)
 
 
-def _rule(name: str, scale: np.float32, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
+class _Rule(NamedTuple):
+    """What kernels look up of a scale, on the device.
+
+    Attributes
+    ----------
+    told : array
+        What tells codes.
+    points : array
+        What all bytes stand for.
+    """
+
+    told: Any
+    points: Any
+
+    @classmethod
+    def of(cls, device: Device, scale: Any, fmt: MiniFloat) -> _Rule:
+        """Make it of a scale, which maybe only the device knows."""
+        middles, levels = _constants(fmt)
+        made = cls(*(device.empty(size, np.uint32) for size in (MOST_STEPS + 1, 256)))
+        steps = device.to_device(middles), np.int32(middles.size)
+        sizes = device.to_device(levels), np.uint32(fmt.top), np.uint32(fmt.width)
+        arguments = word(device, scale), *steps, *sizes, *made
+        device.launch("minifloat", "make_rule", 1, THREADS, *arguments)
+        return made
+
+
+@functools.cache
+def _constants(fmt: MiniFloat) -> tuple[np.ndarray, np.ndarray]:
+    """Return what |x|/Δ must be above for each code, of formats of up to four bits, and levels."""
+    pairs = per_byte(fmt) == 2
+    return least_middles(fmt)[: MOST_STEPS * pairs], fmt.magnitudes().view(np.uint32)
+
+
+def _kernel(name: str, rule: _Rule, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
     """Return the name of a kernel, and what tells codes."""
     width = np.uint32(fmt.width)
     if per_byte(fmt) == 2:
-        steps = np.full(MOST_STEPS, INFINITY_BITS, np.int32)
-        if scale > 0:
-            steps[: fmt.top] = least_bits(scale, fmt)
-        return f"{name}_pairs", (*(steps - np.int32(1)), width)
-    divisor = scale if scale > 0 else np.float32(np.inf)
-    return f"{name}_bytes", (
-        divisor.view(np.uint32),
-        np.uint32(fmt.mantissa),
-        np.uint32(fmt.top),
-        width,
-    )
-
-
-def _points(device: Device, scale: np.float32, fmt: MiniFloat) -> Any:
-    """Return the bits of what all bytes stand for; some are no codes."""
-    sign = 1 << fmt.width - 1
-    points = np.zeros(256, np.float32)
-    with np.errstate(under="ignore", over="ignore"):
-        sizes = scale * fmt.magnitudes()
-    points[: fmt.top + 1] = sizes
-    points[sign : sign + fmt.top + 1] = -sizes
-    return device.to_device(points.view(np.uint32))
+        return f"{name}_pairs", (rule.told, width)
+    return f"{name}_bytes", (rule.told, np.uint32(fmt.mantissa), np.uint32(fmt.top), width)
 
 
 def _blocks(n: int) -> int:

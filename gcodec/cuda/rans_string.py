@@ -21,6 +21,7 @@ from gcodec.scalars import Later, note
 
 _WARPS = 4  # that read runs together
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each block of symbols
+_LOG2_RUN = 16  # of the shortest runs of symbols with classes
 _LEFT = 64  # what a status is a multiple of, but for what is wrong
 _TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 
@@ -30,30 +31,35 @@ def write(
     symbols: Any,
     n: Any,
     lead: Any,
-    log2_run: int = LOG2_BLOCK,
-    lanes: int = LANES,
+    log2_run: Any = LOG2_BLOCK,
+    lanes: Any = LANES,
 ) -> tuple[Any, Later, Later]:
     """Write the string of the first n symbols, with room behind it. All stays on the device.
 
-    So may n, as a `Later`, and what comes before the string, as a `Leading` of so many bits.
+    So may n, as a `Later`, and what comes before the string, as a `Leading` of so many bits; and
+    with classes the last two, runs being of 2^16 symbols or more.
     """
     device, most = device_with(symbols), symbols.size if type(n) is Later else n
-    blocks, count = -(-most >> LOG2_BLOCK), -(-most >> log2_run)
-    room = min(most, BLOCK) + 2 * lanes
-    # Symbols, and the log2 of what frequencies add up to; the bits before all, before each block
-    # and behind the last; words of runs; states.
-    told = device.empty(2 + blocks + 2 + count + count * lanes // 2, np.int64)
-    ends, rest = told[2 : blocks + 4], told[blocks + 4 :]
+    known_run, known_lanes = (
+        least if type(number) is Later else number
+        for number, least in ((log2_run, _LOG2_RUN), (lanes, LANES))
+    )
+    blocks, count = -(-most >> LOG2_BLOCK), -(-most >> known_run)
+    room = min(most, BLOCK) + 2 * known_lanes
+    # Symbols, the log2 of what frequencies add up to, states, and that of runs; the bits before
+    # all, before each block and behind the last; words of runs; states.
+    told = device.empty(4 + blocks + 2 + count + count * known_lanes // 2, np.int64)
+    ends, rest = told[4 : blocks + 6], told[blocks + 6 :]
     sizes, slots = device.empty(blocks + 1, np.int64), device.empty(blocks * room, np.uint16)
     known = isinstance(lead, np.ndarray)
-    numbers = n, tables.log2_total, 8 * lead.size if known else Later(device, lead.count)
-    for number, at in zip(numbers, (told[:1], told[1:2], sizes[:1]), strict=True):
-        at[:] = number.words if type(number) is Later else number
-    name = "write_classed" if tables.classed else "write_block"
+    numbers = n, tables.log2_total, lanes, log2_run
+    for k, number in enumerate(numbers):
+        told[k : k + 1] = number.words if type(number) is Later else number
+    sizes[:1] = 8 * lead.size if known else lead.count
+    runs = np.int32(LOG2_BLOCK), told[2:4] if tables.classed else np.int32(known_run)
     device.launch(
-        *("rans_write", name, blocks, LANES, symbols, told[:1]),
-        *((np.int32(lanes),) if tables.classed else ()),
-        *(np.int32(LOG2_BLOCK), np.int32(log2_run), told[1:2]),
+        *("rans_write", "write_classed" if tables.classed else "write_block", blocks, LANES),
+        *(symbols, told[:1], *runs, told[1:2]),
         *(placed(tables.reciprocals, symbols), placed(tables.pairs, symbols)),
         *(slots, np.int64(room), sizes[1:], rest[:count], rest[count:].view(np.uint32)),
     )
@@ -68,14 +74,15 @@ def write(
     )
 
     def found_runs(found: np.ndarray) -> Runs:
-        runs = Runs.empty(log2_run, int(found[0]), lanes)
-        used, behind = runs.states.shape[0], found[blocks + 4 :]
-        runs.states[:] = behind[count:].view(np.uint32).reshape(-1, lanes)[:used]
-        bits = found[3 : 4 + (-(-int(found[0]) >> LOG2_BLOCK))]
+        n, _, lanes, log2_run = found[:4].tolist()
+        runs = Runs.empty(log2_run, n, lanes)
+        used, behind = runs.states.shape[0], found[blocks + 6 :]
+        runs.states[:] = behind[count:].view(np.uint32)[: used * lanes].reshape(-1, lanes)
+        bits = found[5 : 6 + (-(-n >> LOG2_BLOCK))]
         runs.settle(behind[:used], (bits - bits[0]) // 8)
         return runs
 
-    nbits = Later(device, told, lambda found: int(found[blocks + 3]), (ends[-1:], 1, 0))
+    nbits = Later(device, told, lambda found: int(found[blocks + 5]), (ends[-1:], 1, 0))
     return out, nbits, Later(device, told, found_runs)
 
 

@@ -1,23 +1,11 @@
 // Twin of block_scales.py: one scale, times a factor for each block of elements that a byte tells.
-#include "floats.cuh"
+#include "minifloat_error.cuh"
 
 static const i32 FIRST = (127 - 28) * 8;  // of byte 0: exponent and three bits of mantissa
 static const i32 BELOW = 20;              // bits of float32 below these
 static const i32 MORE = 1, TRIED = 6;     // what is tried begins so far above what is needed
 static const i32 LANES = 16;
 static const u32 EVERY = 0xFFFFFFFFu;
-
-// The square of what coding a magnitude leaves over.
-__device__ __forceinline__ f64 square_of(u32 magnitude, u32 delta, u32 top, u32 mantissa) {
-    f32 ratio = float_of(min(divide_bits(magnitude, delta), top));  // neither is negative
-    // Adding 1.5·2^23 units and taking them away again rounds to a unit, ties to even: to one of
-    // the last bit of the mantissa, which below 2 is the same.
-    u32 unit = max(bits_of(ratio) & EXPONENT, 128u << 23);
-    f32 large = float_of((unit + ((23 - mantissa) << 23)) | 1u << 22);
-    f32 level = __fsub_rn(__fadd_rn(ratio, large), large);
-    f64 error = widened(magnitude) - widened(multiply_bits(bits_of(level), delta));
-    return __dmul_rn(error, error);
-}
 
 extern "C" __global__ void __launch_bounds__(256)
     choose(const u32* __restrict__ x, i64 n, i64 length, u32 scale, u32 top, u32 mantissa,

@@ -83,17 +83,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if ((u64)places[j] < (u64)n) out[places[j]] = (u16)((out[places[j]] & 0xFF00) | ESCAPE);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    count_classes(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
-                  const u8* __restrict__ columns, i64 height, i64 width, i64 step,
-                  u64* __restrict__ counts) {
-    // Of each `step`-th tile; counts: 256 for each class
+// Of each `step`-th tile; counts: 256 for each class
+static __device__ __forceinline__ void count_of(const u8* symbols, i64 n, const Scales& of, i64 step,
+                                                u64* counts) {
     __shared__ u32 found[CLASSES * NEAR];
-    Scales of = {rows, columns, height, width};
     count_by_model(
         symbols, n, TILE, CLASSES, found, counts,
         [&](i64 tile) { return tile * step * TILE; },
         [&](i64 i) { return Place(of, i).number(of); }
+    );
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    count_classes(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
+                  const u8* __restrict__ columns, i64 height, i64 width, i64 step,
+                  u64* __restrict__ counts) {
+    count_of(symbols, n, {rows, columns, height, width}, step, counts);
+}
+
+// In those that end on `chosen`, sizes are what a device has chosen: of columns, and of rows.
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    count_chosen(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
+                 const u8* __restrict__ columns, const i64* __restrict__ sizes, i64 step,
+                 u64* __restrict__ counts) {
+    count_of(symbols, n, {rows, columns, sizes[0], sizes[1]}, step, counts);
+}
+
+// Classes above symbols, of which those above the largest of their class are escapes, and listed.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_chosen(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
+                const u8* __restrict__ columns, const i64* __restrict__ sizes,
+                const u8* __restrict__ tops, u16* __restrict__ joined, u64* __restrict__ out,
+                i64 room) {
+    Scales of = {rows, columns, sizes[0], sizes[1]};
+    list(
+        n, out, room,
+        [&](i64 i) {
+            u32 number = Place(of, i).number(of), symbol = symbols[i];
+            bool unknown = symbol >> 1 > tops[number];
+            joined[i] = (u16)(number << 8 | (unknown ? ESCAPE : symbol));
+            return unknown;
+        },
+        [&](i64 i) { return (u64)symbols[i]; }
     );
 }
 
@@ -117,9 +149,8 @@ __device__ __forceinline__ u32 magnitudes(u32 four) {
     return (halves & 0xFFFF) + (halves >> 16);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_rows(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
-    // Whole warps; sums: of each row, 0 before. A warp adds up a segment of a row at a time.
+// Whole warps; sums: of each row, 0 before. A warp adds up a segment of a row at a time.
+__device__ __forceinline__ void add_rows(const u8* symbols, i64 n, i64 width, u64* sums) {
     int lane = threadIdx.x % WARP;
     i64 segments = (width + SEGMENT - 1) / SEGMENT, count = (n + width - 1) / width * segments;
     for (i64 task = GCODEC_FIRST / WARP; task < count; task += GCODEC_STEP / WARP) {
@@ -136,16 +167,38 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_columns(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
-    // sums: of each column, 0 before. A thread has a column, or where there are few columns one of
-    // several rows; blockIdx.x tells which columns, blockIdx.y which share of the rows.
+// sums: of each column, 0 before. A thread has a column, or where there are few columns one of
+// several rows; blockIdx.x tells which columns, blockIdx.y which share of the rows.
+__device__ __forceinline__ void add_columns(const u8* symbols, i64 n, i64 width, u64* sums) {
     i64 across = min(width, (i64)THREADS), down = THREADS / across;  // elements of a step
     if (threadIdx.x >= across * down) return;
     i64 column = (i64)blockIdx.x * across + threadIdx.x % across;
-    if (column >= width) return;
-    i64 row = blockIdx.y * down + threadIdx.x / across, step = gridDim.y * down * width;
-    u64 own = 0;
-    for (i64 i = row * width + column; i < n; i += step) own += symbols[i] >> 1;
-    if (own) atomicAdd(&sums[column], own);
+    i64 above = blockIdx.y * down + threadIdx.x / across, step = gridDim.y * down * width;
+    for (; column < width; column += gridDim.x * across) {
+        u64 own = 0;
+        for (i64 i = above * width + column; i < n; i += step) own += symbols[i] >> 1;
+        if (own) atomicAdd(&sums[column], own);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_rows(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
+    add_rows(symbols, n, width, sums);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_columns(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
+    add_columns(symbols, n, width, sums);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_rows_chosen(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ sizes,
+                    u64* __restrict__ sums) {
+    add_rows(symbols, n, sizes[1], sums);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_columns_chosen(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ sizes,
+                       u64* __restrict__ sums) {
+    if (sizes[0]) add_columns(symbols, n, sizes[1], sums);
 }

@@ -34,9 +34,34 @@ struct Quotients {
     }
 };
 
-__device__ __forceinline__ Steps steps_of(i32 a, i32 b, i32 c, i32 d, i32 e, i32 f, i32 g) {
-    Steps found = {{a, b, c, d, e, f, g}};
+// A rule as make_rule writes it: steps, then the divisor.
+__device__ __forceinline__ Steps steps_of(const u32* rule) {
+    Steps found;
+    for (int k = 0; k < MOST_STEPS; ++k) found.step[k] = (i32)rule[k];
     return found;
+}
+
+// What tells codes of a scale, whose sign does not matter, and what all bytes stand for; some are no
+// codes. middles: what |x|/scale must be above for each code from 1 on, up to MOST_STEPS; levels:
+// magnitudes of codes up to `last`. rule: MOST_STEPS + 1; points: 256. One block of 256 threads.
+extern "C" __global__ void __launch_bounds__(256)
+    make_rule(const u32* __restrict__ number, const f64* __restrict__ middles, i32 steps,
+              const u32* __restrict__ levels, u32 last, u32 width, u32* __restrict__ rule,
+              u32* __restrict__ points) {
+    u32 scale = *number & MAGNITUDE, k = threadIdx.x, sign = 1u << (width - 1);
+    if ((i32)k < MOST_STEPS) {
+        u32 least = INFINITY_BITS;
+        if (scale && (i32)k < steps) {
+            f64 middle = __dmul_rn(middles[k], widened(scale));
+            u32 bits = narrowed(middle);
+            least = bits + (widened(bits) < middle);
+        }
+        rule[k] = least - 1;
+    }
+    if ((i32)k == MOST_STEPS) rule[k] = scale ? scale : INFINITY_BITS;
+    u32 size = k & (sign - 1);
+    bool known = k < 2 * sign && size <= last;
+    points[k] = known ? multiply_bits(scale, levels[size]) | (k & sign ? SIGN_BIT : 0) : 0;
 }
 
 // Elements i to i + 7, zeros behind the last. i is a multiple of 8 and x aligned to 16 bytes.
@@ -127,40 +152,39 @@ __device__ __forceinline__ void quantize_residual(const u32* x, u32* kept, i64 n
 }
 
 // Of the next kernels: x, kept: n elements; out: the bytes of as many codes; width: bits of a code,
-// sign included; top: raised to the bits of the largest magnitude; points: 256.
+// sign included; top: raised to the bits of the largest magnitude; rule, points: of make_rule.
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_codes_pairs(const u32* x, i64 n, i32 a, i32 b, i32 c, i32 d, i32 e, i32 f, i32 g,
+    minifloat_codes_pairs(const u32* x, i64 n, const u32* __restrict__ rule, u32 width, u8* out,
+                          u32* top) {
+    quantize<true>(x, n, steps_of(rule), width, out, top);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    minifloat_codes_bytes(const u32* x, i64 n, const u32* __restrict__ rule, u32 mantissa, u32 last,
                           u32 width, u8* out, u32* top) {
-    quantize<true>(x, n, steps_of(a, b, c, d, e, f, g), width, out, top);
+    Quotients how = {rule[MOST_STEPS], mantissa, last};
+    quantize<false>(x, n, how, width, out, top);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_codes_bytes(const u32* x, i64 n, u32 divisor, u32 mantissa, u32 last, u32 width,
-                          u8* out, u32* top) {
-    Quotients rule = {divisor, mantissa, last};
-    quantize<false>(x, n, rule, width, out, top);
+    minifloat_residual_pairs(const u32* x, u32* kept, i64 n, u32 decay, const u32* __restrict__ rule,
+                             u32 width, const u32* __restrict__ points, u8* out) {
+    __shared__ u32 table[256];
+    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
+    __syncthreads();
+    quantize_residual<true>(x, kept, n, decay, steps_of(rule), width, table, out);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_pairs(const u32* x, u32* kept, i64 n, u32 decay, i32 a, i32 b, i32 c, i32 d,
-                             i32 e, i32 f, i32 g, u32 width, const u32* __restrict__ points,
+    minifloat_residual_bytes(const u32* x, u32* kept, i64 n, u32 decay, const u32* __restrict__ rule,
+                             u32 mantissa, u32 last, u32 width, const u32* __restrict__ points,
                              u8* out) {
     __shared__ u32 table[256];
     for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
     __syncthreads();
-    Steps rule = steps_of(a, b, c, d, e, f, g);
-    quantize_residual<true>(x, kept, n, decay, rule, width, table, out);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_bytes(const u32* x, u32* kept, i64 n, u32 decay, u32 divisor, u32 mantissa,
-                             u32 last, u32 width, const u32* __restrict__ points, u8* out) {
-    __shared__ u32 table[256];
-    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
-    __syncthreads();
-    Quotients rule = {divisor, mantissa, last};
-    quantize_residual<false>(x, kept, n, decay, rule, width, table, out);
+    Quotients how = {rule[MOST_STEPS], mantissa, last};
+    quantize_residual<false>(x, kept, n, decay, how, width, table, out);
 }
 
 // Codes of elements i to i + 7, zeros behind the last; the bytes may begin anywhere.

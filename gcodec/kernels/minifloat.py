@@ -214,6 +214,15 @@ def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
 
     Those of infinity stand for codes that no |x| has.
     """
+    middles = least_middles(fmt) * float(scale)
+    with np.errstate(over="ignore", under="ignore"):
+        x = middles.astype(np.float32)
+    found: np.ndarray = x.view(np.int32) + (x < middles)
+    return found
+
+
+def least_middles(fmt: MiniFloat) -> np.ndarray:
+    """Return what |x|/Δ must be above for each code from 1 on, as (top,) float64."""
     magnitudes = fmt.magnitudes()
     ties = (magnitudes[1:] + magnitudes[:-1]) / np.float32(2)  # exact
     odd = np.arange(1, fmt.top + 1) % 2 == 1
@@ -221,11 +230,8 @@ def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
     # r ≥ least where |x|/Δ is above the middle between it and the float32 below. That and its
     # product with Δ are exact in float64, and of 25 significant bits or more: no |x| is there.
     below = np.nextafter(least, np.float32(0))
-    middles = (least.astype(np.float64) + below) / 2 * float(scale)
-    with np.errstate(over="ignore", under="ignore"):
-        x = middles.astype(np.float32)
-    found: np.ndarray = x.view(np.int32) + (x < middles)
-    return found
+    middles: np.ndarray = (least.astype(np.float64) + below) / 2
+    return middles
 
 
 # --- loops

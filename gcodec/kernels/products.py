@@ -37,9 +37,8 @@ def unit_of(top: int) -> float:
     return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))
 
 
-@twinned("products")
 def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
-    """Return the sums of products with each row of a matrix, as (r, m) float64 on the host.
+    """Return the sums of products with each row of a matrix, as (r, m) float64.
 
     Parameters
     ----------
@@ -49,7 +48,7 @@ def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
         The bits of the largest magnitude. Values are as many units as the nearest integer says;
         see `unit_of`.
     factors : (r, k) float64 array
-        Integers; on the host.
+        Integers.
     """
     made = np.zeros((matrix.shape[0], len(factors)))
     turned = np.ascontiguousarray(factors.T)
@@ -58,7 +57,6 @@ def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(made.T)
 
 
-@twinned("products")
 def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     """Return the same with each column and (r, m) factors, as (r, k); see `along_rows`."""
     made = np.zeros((matrix.shape[1], len(factors)))
@@ -72,7 +70,7 @@ def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarr
 def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
     """Set (m·k,) float32 `out` to PᵀQ: products, and sums in the order of rows, each rounded.
 
-    Of (r, m) and (r, k) float32 arrays on the host, r being 1 at least.
+    Of (r, m) and (r, k) float32 arrays, which lie where `out` does, r being 1 at least.
     """
     m, k = p.shape[1], q.shape[1]
     matrix = out.reshape(m, k)

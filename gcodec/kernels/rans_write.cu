@@ -73,14 +73,13 @@ extern "C" __global__ void __launch_bounds__(WARP) write_block(
 }
 
 extern "C" __global__ void __launch_bounds__(WARP) write_classed(
-    const u16* symbols, const i64* count, i32 lanes, i32 log2_block, i32 log2_run,
-    const i64* log2_total, const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes,
-    i64* words, u32* snapshots
+    const u16* symbols, const i64* count, i32 log2_block, const i64* how, const i64* log2_total,
+    const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
 ) {
-    // 256 reciprocals and pairs of each class
+    // 256 reciprocals and pairs of each class; how: states, and the log2 of the symbols of a run
     write_states(
-        symbols, *count, lanes, log2_block, log2_run, (i32)*log2_total, reciprocals, pairs, slots, room, sizes,
-        words, snapshots
+        symbols, *count, (i32)how[0], log2_block, (i32)how[1], (i32)*log2_total, reciprocals, pairs, slots, room,
+        sizes, words, snapshots
     );
 }
 

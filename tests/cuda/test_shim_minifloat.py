@@ -9,10 +9,10 @@ import pytest
 from samples import LARGE, anything, gradient, same, share_of, sizes_for
 
 from gcodec.errors import Corrupt
-from gcodec.gennorm import sample
 from gcodec.kernels import block_scales, minifloat, minifloat_tensor
 from gcodec.kernels.device import Device
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
+from gcodec.sampling import sample
 
 SIZES = (0, 1, 7, 33, 2049)
 EVERY = [MiniFloat(*both) for both in itertools.product(FORMATS, STYLES)]

@@ -1,0 +1,145 @@
+"""Strings of symbols by class as a device writes them: it decides, and the host tells what it did.
+
+Scales, a table and exceptions come to the host with the string, and it writes of them what comes
+before the symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.contexts import class_tables, models, string_plans
+from gcodec.contexts.class_tables import SENT, ClassTable
+from gcodec.contexts.exceptions import Exceptions
+from gcodec.contexts.scales import ONES, Matrix, Scales, matrices, some_rows
+from gcodec.contexts.strings import put_head
+from gcodec.cuda import context_plan
+from gcodec.cuda.grid import device_with
+from gcodec.cuda.rans_table import write_model_tables
+from gcodec.entropy import rans, tabled
+from gcodec.kernels import class_map, rans_string
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.device import Device, placed
+from gcodec.kernels.live import Live
+from gcodec.kernels.rans_vector import LANES
+from gcodec.payload import Fronted
+from gcodec.scalars import Later, mapped, wanted
+from gcodec.seek import SeekTable
+
+_EVERY, _LEAST = 1 << 8, 1 << 10  # elements to an exception, for which there is room; and of few
+
+
+def write(
+    symbols: Any, shape: tuple[int, ...], front: BitString, live: Live | None = None
+) -> tuple[Any, Any, Any]:
+    """Write the string of a tensor; see `gcodec.contexts.symbol_strings.write`."""
+    device, n, lead = device_with(symbols), symbols.size, front.trimmed()
+    if not n:
+        return placed(lead, symbols), front.nbits, None
+    every, sample = matrices(shape), string_plans.SAMPLE
+    some = some_rows(symbols, every[0].width, sample)
+    steps = models.share(n, sample), models.share(some.size, sample)
+    seen, constants = class_map.seen(some.size, steps[1]), _constants(device)
+    scales = context_plan.best_scales(symbols, some, every, steps, seen, constants)
+    looked_at = class_map.seen(n, steps[0]) if sample < n else n
+    table = context_plan.best_table(scales, n, looked_at, constants)
+    room = _LEAST + n // _EVERY
+    coded, listed = context_plan.joined(symbols, scales, table.tops, room)
+    tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
+    states, log2_run = (Later(device, table.told[k : k + 1]) for k in (1, 2))
+    how: Any = log2_run, states
+    data, bits, runs = rans_string.write(tables, coded, n, lead, *how)
+    if live is not None:
+        wanted(live.silent)
+
+    def listed_again(count: int) -> np.ndarray:
+        """Ask for exceptions of which there are more than there was room for."""
+        _, found = context_plan.joined(symbols, scales, table.tops, count)
+        return device.to_host(found)
+
+    parts = scales.which, table.told, table.ends, scales.rows, scales.columns
+    found = _Told.of(device, (*parts, table.frequencies, listed), every, n, live, listed_again)
+    made = functools.cache(found.head)
+
+    def nbits_of(bits: int) -> int:
+        return 8 * lead.size if found.silent else bits + 8 * made().size
+
+    def seek_of(bits: int, runs: Any) -> SeekTable | None:
+        if found.silent or runs.states.shape[1] != LANES:
+            return None
+        seek: SeekTable | None = tabled.index_of(runs, n, nbits_of(bits))
+        return seek
+
+    nbits, seek = mapped(nbits_of, bits), mapped(seek_of, bits, runs)
+    return Fronted(data, lead.size, made, bits), nbits, seek
+
+
+class _Told(NamedTuple):
+    """What a device tells of a string, once it is known.
+
+    Attributes
+    ----------
+    parts : list of Later
+        The number of the matrix, what is told of the table, its ends, scales of rows and of
+        columns, frequencies, and the list of exceptions.
+    every : tuple of Matrix
+    n : int
+        Symbols.
+    live : Live or None
+    again : callable
+        Lists so many exceptions.
+    """
+
+    parts: list[Later]
+    every: tuple[Matrix, ...]
+    n: int
+    live: Live | None
+    again: Any
+
+    @classmethod
+    def of(cls, device: Device, arrays: tuple[Any, ...], *rest: Any) -> _Told:
+        """Have it fetched with what the host next waits for."""
+        parts = [Later(device, array, np.array) for array in arrays]
+        for part in parts:
+            wanted(part)
+        return cls(parts, *rest)
+
+    @property
+    def silent(self) -> bool:
+        """Whether no element has a word, so that there is no string."""
+        return self.live is not None and not self.live.words
+
+    def head(self) -> np.ndarray:
+        """Return the bytes before the symbols."""
+        which, told, ends, rows, columns, frequencies, listed = (p.value for p in self.parts)
+        matrix = self.every[int(which[0])]
+        rows = rows[: -(-self.n // matrix.width)]
+        scales = Scales(matrix, rows, columns[: matrix.width if matrix.group else 0])
+        number, lanes = told[:2].tolist()
+        table = class_tables.static(number) if number != SENT else self._own(frequencies, ends)
+        count = int(listed[0])
+        if 2 * count > listed.size - 1:
+            listed = self.again(count)
+        pairs = listed[1 : 1 + 2 * count].view(np.int64).reshape(-1, 2)
+        pairs = pairs[np.argsort(pairs[:, 0])]
+        string = BitString()
+        put_head(string, table, lanes, scales, Exceptions(*np.ascontiguousarray(pairs.T)))
+        return string.trimmed()
+
+    @staticmethod
+    def _own(frequencies: np.ndarray, ends: np.ndarray) -> ClassTable:
+        rows = frequencies.astype(np.int64).reshape(class_map.CLASSES, -1)
+        return ClassTable(SENT, rows, *ends[:2].tolist())
+
+
+@functools.lru_cache(maxsize=8)
+def _constants(device: Device) -> context_plan.Constants:
+    tables = [table.frequencies for table in class_tables.statics()]
+    given = np.stack(tables).astype(np.uint16).reshape(-1), rans.log2_table()
+    frequencies, logs = map(device.to_device, given)
+    costs = device.to_device(class_tables.statics_costs())
+    device.to_host(costs.reshape(-1)[:1])  # once: who uses it next may do so on another stream
+    return context_plan.Constants(costs, frequencies, logs, len(tables), ONES)

@@ -1,0 +1,98 @@
+"""Strings of symbols by class that a device plans: the host's bytes, and one wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import share_of
+from shim import ShimDevice
+
+from gcodec.contexts import symbol_strings
+from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.device import Device
+from gcodec.payload import Payload
+from gcodec.scalars import once
+
+SHAPES = (
+    (1,),
+    (7,),
+    (300,),
+    (40, 57),
+    (64, 8),
+    (3, 1000),
+    (200, 30),
+    (9, 12, 3, 3),
+    (33, 16, 9),
+    (5000,),
+)
+
+
+def levels(shape: tuple[int, ...], size: float, spread: float, seed: int = 0) -> np.ndarray:
+    """Return symbols of Laplace levels, whose rows and columns have scales of their own."""
+    random = np.random.default_rng([*shape, seed])
+    rows = np.exp(spread * random.standard_normal((shape[0], *(1,) * (len(shape) - 1))))
+    columns = np.exp(spread * random.standard_normal((1, *shape[1:])))
+    x = np.rint(size * rows * columns * random.laplace(size=shape)).reshape(-1)
+    size_of = np.abs(x).clip(0, 127).astype(np.uint8)
+    return 2 * size_of + ((x < 0) & (size_of > 0)).astype(np.uint8)
+
+
+def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes = b"") -> bytes:
+    """Write a string on the host, and on the device, which tells all at once."""
+
+    def written(given: np.ndarray) -> Payload:
+        front = BitString()
+        front.extend(np.frombuffer(lead, np.uint8), 8 * len(lead))
+        codec: Any = None  # which has no part in it
+        with once():
+            made: Any = symbol_strings.write(given, shape, front)
+            return Payload(codec, {}, *made).settled(data_too=True)
+
+    wanted, found = written(symbols), written(gpu.to_device(symbols))
+    assert found.nbits == wanted.nbits
+    assert found.tobytes() == wanted.tobytes()
+    tables = [None if part.seek is None else part.seek.to_bytes() for part in (found, wanted)]
+    assert tables[0] == tables[1]
+    return wanted.tobytes()
+
+
+@pytest.mark.parametrize("size", [0.02, 0.5, 3.0, 60.0])
+def test_shapes(gpu: Device, size: float) -> None:
+    for shape in share_of(gpu, SHAPES):
+        for spread in (0.0, 1.0):
+            agree(gpu, levels(shape, size, spread), shape, b"lead"[: len(shape)])
+        agree(gpu, np.zeros(int(np.prod(shape)), np.uint8), shape)
+
+
+def test_tables_that_are_sent_and_states(gpu: Device) -> None:
+    """Levels that no static table suits, and strings of any number of states."""
+    random = np.random.default_rng(2)
+    lanes, numbers = set(), set()
+    for n in (40, 4000, 40_000):
+        for symbols in (
+            np.where(random.random(n) < 0.5, 0, 40).astype(np.uint8),
+            random.integers(2, 250, n).astype(np.uint8),
+            levels((n // 40, 40), 8.0, 0.6),
+        ):
+            data = agree(gpu, symbols, (n // 40, 40))
+            numbers.add(data[0])
+            lanes.add(data[1])
+    assert lanes == {2, 8, 32}
+    assert 255 in numbers
+    assert len(numbers) > 1
+
+
+def test_more_exceptions_than_there_is_room_for(gpu: Device) -> None:
+    symbols = np.zeros(6000, np.uint8)
+    symbols[::3] = 254
+    agree(gpu, symbols, (60, 100))
+
+
+def test_samples(gpu: Device) -> None:
+    """Of many symbols rows tell the matrix, and every so-manieth tile the table."""
+    if isinstance(gpu, ShimDevice) and gpu.order != "shuffled":
+        pytest.skip("once is enough, as it takes a while")
+    for shape in ((4000, 300), (1100, 40, 5, 3), (600_000,)):
+        agree(gpu, levels(shape, 0.7, 0.8), shape)
