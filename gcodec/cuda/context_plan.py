@@ -9,7 +9,8 @@ import numpy as np
 
 from gcodec.cuda import class_map
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
-from gcodec.kernels.class_map import CLASSES, TILE
+from gcodec.kernels.class_map import CLASSES
+from gcodec.kernels.class_tally import TILE
 from gcodec.kernels.device import Device
 
 COUNTS = CLASSES * 256
