@@ -32,7 +32,7 @@ from gcodec.minifloats import MiniFloat
 from gcodec.scalars import mapped
 
 CODES = ("none", "huffman", "pair", "planes", "rans", "context")
-_TABLED = CODES[1:-1]
+TABLED = CODES[1:-1]
 
 
 class Plan(NamedTuple):
@@ -107,7 +107,7 @@ def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) 
         return _plan_there(codes, n, fmt, code, book)
     held = host(byte_counts(codes))
     plans = [Plan("none", None, None, n * fmt.width)] if code == "auto" else []
-    for one in _TABLED if code == "auto" else (code,):
+    for one in TABLED if code == "auto" else (code,):
         if one != "pair" or per_byte(fmt) == 2:
             plans += _plans(held, n, fmt, one, book)
     return min(plans, key=lambda plan: plan.nbits)
@@ -121,33 +121,43 @@ def _plans(held: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str)
         table = Table.own(KINDS[code], counts, alphabet(fmt, code))
         yield Plan(code, None, table, raw + table.nbits(counts))
     if book != "empirical":
-        books = range(codebooks.number_of(fmt)) if isinstance(book, str) else (book,)
-        for number in books:
+        for number in books(fmt, book):
             table = static(fmt, code, number)
             yield Plan(code, number, table, raw + table.nbits(counts))
 
 
 def _plan_there(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:
     """Return the plan of a code whose table a device makes or chooses, by counts that it has."""
-    symbols, kind = _symbols(codes, n, fmt, code), KINDS[code]
+    symbols, kind = symbols_of(codes, n, fmt, code), KINDS[code]
     counts, own = byte_counts(symbols), None
     if book in ("auto", "empirical"):
         own = Table.own(kind, counts, alphabet(fmt, code))
     most = longest_nbits(n, fmt, code)
     if own is not None and book == "empirical":
         return Plan(code, None, own, most, symbols)
-    known = static_numbers, fmt, code
-    made = tabled.chosen(counts, own, kind, alphabet(fmt, code), known)
-    number: Any = mapped(_book_of, made.which)
-    return Plan(code, number, made, most, symbols)
+    made = tabled.chosen(counts, own, kind, alphabet(fmt, code), known_books(fmt, code, book))
+    return Plan(code, book_of(made, fmt, book), made, most, symbols)
 
 
-def _book_of(which: int) -> int | None:
+def known_books(fmt: MiniFloat, code: str, book: int | str) -> tabled.Known:
+    """Return what `tabled.chosen` is given to make the tables of all codebooks that are known."""
+    return static_numbers, fmt, code, books(fmt, book)
+
+
+def books(fmt: MiniFloat, book: int | str) -> tuple[int, ...]:
+    """Return the numbers of the codebooks that may be taken."""
+    if isinstance(book, int):
+        return (book,)
+    return () if book == "empirical" else tuple(range(codebooks.number_of(fmt)))
+
+
+def book_of(table: Table, fmt: MiniFloat, book: int | str) -> Any:
     """Return the number of the codebook that was chosen; None for a table of its own."""
-    return which - 1 if which else None
+    every = books(fmt, book)
+    return mapped(lambda which: every[which - 1] if which else None, table.which)
 
 
-def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat, code: str) -> np.ndarray:
+def symbols_of(codes: np.ndarray, n: int, fmt: MiniFloat, code: str) -> np.ndarray:
     """Return the bytes that are coded, which stay on the device."""
     if code == "planes":
         return parts_of(codes, n, fmt, "exponents")
@@ -156,13 +166,14 @@ def _symbols(codes: np.ndarray, n: int, fmt: MiniFloat, code: str) -> np.ndarray
     return unpack_fields(codes, n, FieldLayout(4))
 
 
-def static_numbers(fmt: MiniFloat, code: str) -> np.ndarray:
-    """Return those of the tables of all codebooks, each (256,); see `Table`."""
-    books = range(codebooks.number_of(fmt))
-    return np.stack([static(fmt, code, number).numbers for number in books])
+def static_numbers(fmt: MiniFloat, code: str, some: tuple[int, ...]) -> np.ndarray:
+    """Return those of the tables of some codebooks, each (256,); see `Table`."""
+    every = range(codebooks.number_of(fmt))
+    found = np.stack([static(fmt, code, number).numbers for number in every])
+    return found[np.array(some, np.int64)]
 
 
-KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in _TABLED}
+KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in TABLED}
 KINDS["rans"] = "rans"
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import nonfinite_error
+from gcodec.arrays import check_top
 from gcodec.errors import Corrupt, Truncated
 from gcodec.gennorm import ENOUGH, Rule, scale_of
 from gcodec.kernels import arithmetic, block_scales, minifloat, minifloat_tensor, pool
@@ -14,7 +14,7 @@ from gcodec.kernels.block_scales import choose_factors, scales_of
 from gcodec.kernels.device import device_of, host, twinned
 from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import aligned_empty, empty_beside
-from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits
+from gcodec.kernels.reduce import max_abs_bits
 from gcodec.kinds import binary32
 from gcodec.minifloats import MiniFloat
 from gcodec.payload import Payload
@@ -181,19 +181,15 @@ def found_for(
     ------
     ParameterError
         For NaN and Inf.
+
+    On a device both stay there.
     """
-    top_bits = int(max_abs_bits(values))
-    if top_bits >= INFINITY_BITS:
-        raise nonfinite_error(values)
-    top = fmt.magnitudes()[-1]
+    top_bits, top = max_abs_bits(values), fmt.magnitudes()[-1]
+    check_top(top_bits, values)
     if isinstance(scale, str):
-        largest = np.uint32(top_bits).view(np.float32)
-        with np.errstate(under="ignore", over="ignore"):
-            found = largest / top
-            if not np.isfinite(found * top):
-                found = np.nextafter(found, np.float32(0))
-        scale = binary32(max(found, np.float32(2.0**-149)) if largest else found)
-    return scale, choose_factors(values, block, np.float32(abs(scale)), top, fmt.mantissa)
+        scale = block_scales.largest_scale(top_bits, top)
+    one = Scales.of(scale, 0, NO_FACTORS).one
+    return scale, choose_factors(values, block, one, top, fmt.mantissa)
 
 
 def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFloat) -> np.ndarray:

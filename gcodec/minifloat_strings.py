@@ -5,6 +5,7 @@ With ``code=context`` a code is told as twice that of its magnitude, plus 1 wher
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from gcodec.kernels import minifloat
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import device_of, host, placed
+from gcodec.kernels.device import device_of, host, placed, twinned
 from gcodec.kernels.live import Live
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.minifloat_block import per_byte
@@ -34,6 +35,7 @@ from gcodec.minifloat_plans import (
     static,
 )
 from gcodec.minifloats import MiniFloat
+from gcodec.payload import Payload, Undecided
 from gcodec.scalars import Later, when_known
 from gcodec.seek import SeekTable
 
@@ -57,6 +59,46 @@ class Written(NamedTuple):
     data: np.ndarray
     nbits: int
     seek: SeekTable | None
+
+
+class Choice(NamedTuple):
+    """Strings of which one is written.
+
+    Attributes
+    ----------
+    strings : list of Written
+    which : Later or int
+    otherwise : callable or None
+        Given the bits of the one that was written, and its code, returns another string where that
+        is shorter; else None.
+    """
+
+    strings: list[Written]
+    which: Any
+    otherwise: Callable[[str, int], Written | None] | None
+
+    def undecided(self, message: Callable[[Written], Payload]) -> Undecided:
+        """Return what is made of it, given what makes a message of a string."""
+
+        def other(chosen: Payload) -> Payload | None:
+            code, nbits = chosen.codec.code, chosen.nbits
+            found = self.otherwise(code, nbits) if self.otherwise else None
+            return None if found is None else message(found)
+
+        return Undecided([message(made) for made in self.strings], self.which, other)
+
+
+@twinned("gcodec.minifloat_choice")
+def choose(
+    codes: np.ndarray,
+    n: int,
+    fmt: MiniFloat,
+    book: int | str,
+    shape: tuple[int, ...],
+    lead: np.ndarray,
+) -> Choice:
+    """Write the shortest payload of n codes, one of several on a device; see `write`."""
+    return Choice([write(codes, n, fmt, "auto", book, shape, lead)], 0, None)
 
 
 def write(
@@ -94,19 +136,20 @@ def write(
         if (made := symbol_strings.write_shorter(*given, found.nbits)) is not None:
             return Written("context", None, *made)
     if found.table is not None:
-        return Written(found.code, found.book, *_tabled(codes, n, fmt, found, lead))
+        some = live(n, fmt, found.code)
+        return Written(found.code, found.book, *write_tabled(codes, n, fmt, found, lead, some))
     data = minifloat.packed(codes, n, fmt)
     if lead.size:
         data = _behind(lead, data)
     return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
 
 
-def _tabled(
-    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray
+def write_tabled(
+    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray, some: Live
 ) -> tuple[np.ndarray, int, SeekTable | None]:
-    """Write a payload by a plan that has a table."""
+    """Write a payload by a plan that has a table, of symbols that are live."""
     if found.code == "planes":
-        return _in_planes(codes, n, fmt, found, lead)
+        return _in_planes(codes, n, fmt, found, lead, some)
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
@@ -119,11 +162,11 @@ def _tabled(
         given = codes
     elif device_of(codes) is not None:  # which has room for all
         given = unpack_fields(codes, n, FieldLayout(4))
-    return tabled.write(found.table, given, live(n, fmt, found.code), _front(lead), n)
+    return tabled.write(found.table, given, some, _front(lead), n)
 
 
 def _in_planes(
-    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray
+    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray, some: Live
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload of signs and mantissas, and of words for exponents."""
     plane, layout = parts_of(codes, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
@@ -144,7 +187,7 @@ def _in_planes(
         given = found.symbols
     elif device_of(codes) is not None:  # which has room for all
         given = parts_of(codes, n, fmt, "exponents")
-    before, some = lead.size + packed.size, live(n, fmt, "planes")
+    before = lead.size + packed.size
     data, nbits, seek = tabled.write(found.table, given, some, head, n, before)
     data[: lead.size], data[lead.size : before] = placed(lead, data), packed
     return data, nbits, seek

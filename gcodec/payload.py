@@ -115,16 +115,21 @@ class Payload(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """Messages of the same data, of which a device has yet to tell which it is.
+    """Messages of which a device has yet to tell which it is.
 
     Attributes
     ----------
     payloads : list of Payload
+        Maybe of the same data.
     which : Later or int
+    otherwise : callable, optional
+        Returns another message in place of the one that was chosen, if that is not the one, or
+        else None.
     """
 
     payloads: list[Payload]
     which: Any
+    otherwise: Callable[[Payload], Payload | None] | None = None
 
     def settled(self, *, data_too: bool = False) -> Payload:
         """Return the one that it is; see `Payload.settled`."""
@@ -136,9 +141,16 @@ class Undecided(NamedTuple):
         if not told and not data_too:
             return first
         words = {id(number.words): number.words for number in told}
-        found = fetch(device_of(array, *told), *words.values(), *[first._held()] * data_too)
+        held = {id(p.data): p._held() for p in self.payloads} if data_too else {}
+        found = fetch(device_of(array, *told), *words.values(), *held.values())
         known = dict(zip(words, found, strict=False))
         if type(which) is Later:
             which = which.tell(known[id(which.words)])
         chosen: Payload = self.payloads[which]
-        return chosen._told(known, found[-1] if data_too else array)
+        data = array_of(chosen.data)
+        if data_too:
+            data = found[len(words) + [*held].index(id(chosen.data))]
+        made = chosen._told(known, data)
+        if self.otherwise is not None and (other := self.otherwise(made)) is not None:
+            return other.settled(data_too=data_too)
+        return made

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -49,7 +50,7 @@ from gcodec.kinds import Choice, Float32, Integer
 from gcodec.minifloat_scales import NO_FACTORS, Scales, blocks, found_for, read_factors, searched
 from gcodec.minifloats import FORMATS, STYLES, MiniFloat
 from gcodec.params import param
-from gcodec.payload import Payload
+from gcodec.payload import Payload, Undecided, array_of
 from gcodec.registry import register
 from gcodec.scalars import Later, mapped, require
 from gcodec.seek import Blocks, SeekTable
@@ -221,9 +222,6 @@ class MiniFloatCodec(Codec):
             return self.scale
         return searched(values, self._format, cast(Rule, self.scale), *residual)
 
-    def _scales(self, symbols: MiniFloatSymbols) -> Scales:
-        return Scales.of(symbols.scale, self.block, symbols.factors)
-
     # --- dequantise
 
     def _dequantize(self, symbols: MiniFloatSymbols, out: np.ndarray) -> None:
@@ -241,7 +239,8 @@ class MiniFloatCodec(Codec):
         self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
-        self._scales(symbols).dequantize_all(symbols.codes, self._format, out, add)
+        scales = Scales.of(symbols.scale, self.block, symbols.factors)
+        scales.dequantize_all(symbols.codes, self._format, out, add)
 
     def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
         nbytes = minifloat.codes_nbytes(n, self._format)
@@ -250,14 +249,24 @@ class MiniFloatCodec(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: MiniFloatSymbols) -> Payload:
-        codes, scale, n, factors, shape = symbols
+    def _pack(self, symbols: MiniFloatSymbols) -> Payload | Undecided:
+        codes, _, n, factors, shape = symbols
         self._check_size(symbols, n)
-        how = self._format, self.code, self.table, shape or (n,)
-        made = minifloat_strings.write(codes, n, *how, factors)
-        table = mapped(_table_name, made.book)
-        # What a device has yet to tell the codec gets with the message.
-        told: dict[str, Any] = {"scale": scale, "table": table}
+        # What a device has is put into a payload when there is one.
+        lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
+        how = self.table, shape or (n,), lead
+        if self.code == "auto":
+            found = minifloat_strings.choose(codes, n, self._format, *how)
+            return found.undecided(partial(self._message, symbols))
+        made = minifloat_strings.write(codes, n, self._format, self.code, *how)
+        return self._message(symbols, made)
+
+    def _message(self, symbols: MiniFloatSymbols, made: minifloat_strings.Written) -> Payload:
+        scale, factors = symbols.scale, symbols.factors
+        if device_of(factors) is not None:
+            array_of(made.data)[: factors.size] = factors
+        # The codec gets with the message what a device has yet to tell.
+        told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, made.book)}
         known = {key: value for key, value in told.items() if type(value) is not Later}
         codec = self.replaced(code=made.code, **known)
         scalars = told | {key: getattr(codec, key) for key in known}
@@ -337,5 +346,4 @@ class MiniFloatCodec(Codec):
 
 
 def _table_name(book: int | None) -> int | str:
-    """Return what the message says of its table."""
     return "empirical" if book is None else book

@@ -32,26 +32,58 @@ from gcodec.seek import SeekTable
 _EVERY, _LEAST = 1 << 8, 1 << 10  # elements to an exception, for which there is room; and of few
 
 
+class Planned(NamedTuple):
+    """How symbols are best written.
+
+    Attributes
+    ----------
+    scales : Scales
+    table : Chosen
+    every : tuple of Matrix
+    """
+
+    scales: context_plan.Scales
+    table: context_plan.Chosen
+    every: tuple[Matrix, ...]
+
+    @property
+    def nbits(self) -> Any:
+        """About how many bits it takes, as a (1,) array."""
+        return self.table.told[3:]
+
+
 def write(
     symbols: Any, shape: tuple[int, ...], front: BitString, live: Live | None = None
 ) -> tuple[Any, Any, Any]:
     """Write the string of a tensor; see `gcodec.contexts.symbol_strings.write`."""
-    device, n, lead = device_with(symbols), symbols.size, front.trimmed()
-    if not n:
-        return placed(lead, symbols), front.nbits, None
-    every, sample = matrices(shape), string_plans.SAMPLE
+    if not symbols.size:
+        return placed(front.trimmed(), symbols), front.nbits, None
+    return write_planned(plan(symbols, shape), symbols, front, symbols.size, live)
+
+
+def plan(symbols: Any, shape: tuple[int, ...]) -> Planned:
+    """Plan the string of symbols, of which there are some."""
+    n, every, sample = symbols.size, matrices(shape), string_plans.SAMPLE
     some = some_rows(symbols, every[0].width, sample)
     steps = models.share(n, sample), models.share(some.size, sample)
-    seen, constants = class_map.seen(some.size, steps[1]), _constants(device)
+    seen, constants = class_map.seen(some.size, steps[1]), _constants(device_with(symbols))
     scales = context_plan.best_scales(symbols, some, every, steps, seen, constants)
     looked_at = class_map.seen(n, steps[0]) if sample < n else n
-    table = context_plan.best_table(scales, n, looked_at, constants)
+    return Planned(scales, context_plan.best_table(scales, n, looked_at, constants), every)
+
+
+def write_planned(
+    planned: Planned, symbols: Any, front: BitString, count: Any, live: Live | None = None
+) -> tuple[Any, Any, Any]:
+    """Write it, of so many symbols: of all, or as a device has yet to tell of none."""
+    device, n, lead = device_with(symbols), symbols.size, front.trimmed()
+    scales, table, every = planned
     room = _LEAST + n // _EVERY
     coded, listed = context_plan.joined(symbols, scales, table.tops, room)
     tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
     states, log2_run = (Later(device, table.told[k : k + 1]) for k in (1, 2))
-    how: Any = log2_run, states
-    data, bits, runs = rans_string.write(tables, coded, n, lead, *how)
+    how: Any = count, lead, log2_run, states
+    data, bits, runs = rans_string.write(tables, coded, *how)
     if live is not None:
         wanted(live.silent)
 

@@ -24,7 +24,7 @@ from gcodec.seek import SeekTable
 
 Written = tuple[np.ndarray, int, SeekTable | None]
 
-_SHORTEST = 96  # bits before the scales, and of two states
+SHORTEST = 96  # bits before the scales, and of two states
 _LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
 
 
@@ -68,7 +68,7 @@ def write_shorter(
     symbols: np.ndarray, shape: tuple[int, ...], front: BitString, nbits: int
 ) -> Written | None:
     """Write the string if it has fewer bits than `nbits`; else return None. See `write`."""
-    if not symbols.size or nbits <= _SHORTEST:
+    if not symbols.size or nbits <= SHORTEST:
         return None
     plan, before = _plan(symbols, shape), front.nbits
     if plan.nbits >= nbits:

@@ -6,27 +6,41 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.cuda.grid import THREADS, device_with, striding_blocks, word
 from gcodec.kernels.device import placed
+from gcodec.scalars import Later
 
 _U32 = np.uint32
 _WARP = 32
 
 
-def choose_factors(
-    values: Any, length: int, scale: np.float32, top: np.float32, mantissa: int
-) -> np.ndarray:
-    """Choose the factor of each block; these are on the host."""
+def scales_of(scale: Any, factors: Any) -> Any:
+    """Return the scales of blocks."""
+    device, out = device_with(factors), device_with(factors).empty(factors.size, np.float32)
+    arguments = word(device, scale), factors, np.int64(factors.size), out.view(_U32)
+    grid = striding_blocks(factors.size)
+    device.launch("block_scales", "scales_of", grid, THREADS, *arguments)
+    return out
+
+
+def largest_scale(bits: Later, top: np.float32) -> Later:
+    """Return the scale by which the largest magnitude becomes about the last level."""
+    device, out = bits.device, bits.device.empty(1, np.float32)
+    given = bits.words, top.view(_U32), out.view(_U32)
+    device.launch("block_scales", "largest_scale", 1, 1, *given)
+    return Later(device, out)
+
+
+def choose_factors(values: Any, length: int, scale: Any, top: np.float32, mantissa: int) -> Any:
+    """Choose the factor of each block."""
     device, n = device_with(values), values.size
     count = -(-n // length)
-    if scale == 0:
-        return np.zeros(count, np.uint8)
     factors, length = device.empty(count, np.uint8), min(length, max(n, 1))
-    rule = np.float32(scale).view(_U32), np.float32(top).view(_U32), _U32(mantissa)
+    rule = word(device, scale), np.float32(top).view(_U32), _U32(mantissa)
     arguments = values.view(_U32), np.int64(n), np.int64(length), *rule, factors
     grid = striding_blocks(count, THREADS // _WARP)
     device.launch("block_scales", "choose", grid, THREADS, *arguments)
-    return device.to_host(factors)
+    return factors
 
 
 def divide(x: Any, first: int, length: int, scales: Any, out: Any) -> Any:

@@ -68,9 +68,16 @@ def chosen(
     counts: Any, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
 ) -> Table:
     """Choose between tables; which it is, and what there is of it, stays on the device."""
+    return chosen_and_size(counts, own, kind, alphabet, known)[0]
+
+
+def chosen_and_size(
+    counts: Any, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
+) -> tuple[Table, Any]:
+    """Return the table that is chosen, and as a (1,) array the bits of table and string."""
     device, others = device_with(counts), _constant(device_with(counts), *known)
     count, log2 = others.shape[0], device.empty(2, np.int64)
-    sizes, which = device.empty(1 + count, np.int64), device.empty(2, np.int64)
+    sizes, which = device.empty(1 + count, np.int64), device.empty(3, np.int64)
     log2[:1], log2[1:] = 0, STATIC_LOG2_TOTAL
     total: Any = own.log2_total if own else 0
     if type(total) is Later:
@@ -96,8 +103,8 @@ def chosen(
     device.launch(
         "table_choice", "choose_table", 1, _SYMBOLS, sizes, np.int32(count), *pair, *where
     )
-    told: Any = Later(device, which[1:]), alphabet, Later(device, which[:1])
-    return Table(kind, made, *told)
+    told: Any = Later(device, which[1:2]), alphabet, Later(device, which[:1])
+    return Table(kind, made, *told), which[2:]
 
 
 def _logarithms() -> np.ndarray:

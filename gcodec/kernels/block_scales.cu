@@ -7,11 +7,26 @@ static const i32 MORE = 1, TRIED = 6;     // what is tried begins so far above w
 static const i32 LANES = 16;
 static const u32 EVERY = 0xFFFFFFFFu;
 
+// The scale by which a largest magnitude becomes about the last level. One thread.
+extern "C" __global__ void largest_scale(const u32* bits, u32 top, u32* out) {
+    u32 found = divide_bits(*bits, top);
+    if (multiply_bits(found, top) >= INFINITY_BITS) --found;  // the next float32 below
+    *out = *bits && !found ? 1 : found;
+}
+
 extern "C" __global__ void __launch_bounds__(256)
-    choose(const u32* __restrict__ x, i64 n, i64 length, u32 scale, u32 top, u32 mantissa,
-           u8* __restrict__ factors) {
+    scales_of(const u32* __restrict__ scale, const u8* __restrict__ factors, i64 count,
+              u32* __restrict__ out) {
+    for (i64 k = GCODEC_FIRST; k < count; k += GCODEC_STEP)
+        out[k] = multiply_bits(*scale, (u32)(factors[k] + FIRST) << BELOW);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    choose(const u32* __restrict__ x, i64 n, i64 length, const u32* __restrict__ number, u32 top,
+           u32 mantissa, u8* __restrict__ factors) {
     // Whole warps; factors: ceil(n / length). A warp chooses for a block of elements; each half of
     // it tries every other factor.
+    u32 scale = *number;
     i32 half = (i32)(threadIdx.x & 31) / LANES, lane = (i32)threadIdx.x & (LANES - 1);
     for (i64 k = GCODEC_FIRST >> 5; k * length < n; k += GCODEC_STEP >> 5) {
         i64 start = k * length, stop = min(start + length, n);

@@ -15,6 +15,7 @@ from gcodec.kernels.lanes import Emitter, block, doubles, floats, lanes
 from gcodec.kernels.memory import bits_float, float_bits
 from gcodec.kernels.reduce import INFINITY_BITS
 from gcodec.kernels.scale_errors import rounded_to_level
+from gcodec.scalars import binary32
 
 _FIRST = (127 - 28) * 8  # of byte 0: exponent and three bits of mantissa, as float32 has them
 _BELOW = 20  # bits of float32 below these
@@ -23,12 +24,27 @@ _LANES = 16
 _LARGEST = INFINITY_BITS - 1
 
 
+@twinned("block_scales", by="factors")
 def scales_of(scale: np.float32, factors: np.ndarray) -> np.ndarray:
     """Return the scales that (k,) bytes make of one, as float32; infinite ones too."""
     bits = factors.astype(np.uint32) + np.uint32(_FIRST) << np.uint32(_BELOW)
     with np.errstate(over="ignore", under="ignore"):
         found: np.ndarray = scale * bits.view(np.float32)
     return found
+
+
+@twinned("block_scales")
+def largest_scale(bits: int, top: np.float32) -> float:
+    """Return the scale by which a largest magnitude, given its bits, becomes about the last level.
+
+    The product of scale and level is finite; the scale is not 0, unless that magnitude is.
+    """
+    largest = np.uint32(bits).view(np.float32)
+    with np.errstate(under="ignore", over="ignore"):
+        found = largest / top
+        if not np.isfinite(found * top):
+            found = np.nextafter(found, np.float32(0))
+    return binary32(max(found, np.float32(2.0**-149)) if largest else found)
 
 
 @twinned("block_scales")
@@ -56,7 +72,7 @@ def choose_factors(
     Returns
     -------
     (ceil(n / length),) uint8 array
-        On the host. 0 for blocks of zeros.
+        0 for blocks of zeros.
     """
     factors = np.zeros(-(-values.size // length), np.uint8)
     if scale == 0:

@@ -131,7 +131,10 @@ def test_block_scales(gpu: Device, length: int) -> None:
         x, fmt = gradient(n), MiniFloat("e3m2")
         there, how = gpu.to_device(x), (np.float32(scale), fmt.magnitudes()[-1], fmt.mantissa)
         factors = block_scales.choose_factors(x, length, *how)
-        assert same(block_scales.choose_factors(there, length, *how), factors)
+        found = block_scales.choose_factors(there, length, *how)
+        assert same(gpu.to_host(found), factors)
+        each = block_scales.scales_of(how[0], factors)
+        assert same(gpu.to_host(block_scales.scales_of(how[0], found)), each)
         each, first = block_scales.scales_of(how[0], np.append(factors, 0)), length // 2
         given, room = (first, length, each), np.empty(n, np.float32)
         wanted = block_scales.divide(x, *given, room)

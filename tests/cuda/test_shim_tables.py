@@ -18,7 +18,7 @@ from gcodec.kernels.device import Device
 from gcodec.kernels.live import Live, gathered, leave_silent, silent_buckets
 from gcodec.kernels.rans_table import write_tables
 from gcodec.kernels.table_code import SYMBOLS, TableCode, code_of
-from gcodec.minifloat_plans import KINDS, alphabet, static, static_numbers
+from gcodec.minifloat_plans import KINDS, alphabet, known_books, static
 from gcodec.minifloats import MiniFloat
 from gcodec.scalars import Leading
 
@@ -92,7 +92,7 @@ def test_chosen(gpu: Device, code: str) -> None:
     fmt, kind = MiniFloat("e4m3", "full"), KINDS[code]
     if code != "huffman":
         fmt = MiniFloat("e2m1", "full")
-    own, known = alphabet(fmt, code), (static_numbers, fmt, code)
+    own, known = alphabet(fmt, code), known_books(fmt, code, "auto")
     random = np.random.default_rng(4)
     for number in share_of(gpu, range(0, codebooks.number_of(fmt), 2)):
         counts = static(fmt, code, number).numbers.astype(np.int64)

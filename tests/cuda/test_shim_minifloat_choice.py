@@ -1,0 +1,77 @@
+"""The shortest code of minifloats, chosen on a device: the frames of the host, with one wait."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import feedback_agrees, frames_agree
+from samples import share_of
+from shim import ShimDevice
+from test_waits import sample
+
+import gcodec
+from gcodec.kernels.device import Device
+
+SPECS = (
+    "minifloat:block=32",
+    "minifloat:block=7,format=e4m3,code=planes",
+    "minifloat:block=5,code=none",
+    "minifloat",
+    "minifloat:format=e4m3,style=fn",
+    "minifloat:table=empirical",
+    "minifloat:table=gennorm",
+    "minifloat:table=3",
+    "minifloat:format=e3m2,scale=gennorm",
+)
+
+
+def tensors() -> list[np.ndarray]:
+    """Return tensors that are written in one code or another."""
+    random = np.random.default_rng(0)
+    return [
+        sample(),
+        sample()[:3],
+        sample().reshape(8, -1, 16, 4),
+        np.zeros((20, 30), np.float32),
+        np.ones(5, np.float32),
+        np.zeros(0, np.float32),
+        random.standard_normal(3001).astype(np.float32),
+        random.integers(-3, 4, 5001).astype(np.float32),
+        random.uniform(-6, 6, 700).astype(np.float32),
+    ]
+
+
+def test_frames(gpu: Device) -> None:
+    codes = set()
+    for spec in share_of(gpu, SPECS):
+        for x in tensors():
+            codes.add(gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec.code)
+    assert len(codes) > 2
+    for spec in share_of(gpu, SPECS[:6]):
+        feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])
+
+
+def test_payloads(gpu: Device) -> None:
+    """They stay on the device, whichever code is the shortest."""
+    for x in tensors()[:3]:
+        made = gcodec.parse("minifloat").encode(gpu.to_device(x))
+        wanted = gcodec.parse("minifloat").encode(x)
+        assert made.codec == wanted.codec
+        assert made.nbits == wanted.nbits
+        assert gpu.owns(made.data)
+        assert made.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_where_another_string_turns_out_shorter(dtype: str) -> None:
+    """That by class seemed to be the shortest: it takes a second wait to know better."""
+    random = np.random.default_rng(0)
+    with gcodec.kernels.device.use(ShimDevice()) as gpu:
+        waited = set()
+        for n in (5001, 7000, 5001, 7000):  # tables are brought there first
+            x = random.uniform(-6, 6, n).astype(dtype)
+            there, before = gpu.to_device(x), gpu.fetched
+            frame = gcodec.encode(there, "minifloat:block=32")
+            waited.add(gpu.fetched - before)
+            assert frame == gcodec.encode(x, "minifloat:block=32")
+        assert 2 in waited
