@@ -275,8 +275,9 @@ class DdpState:
                 future.set_result(flat)
         except Exception as error:
             self._coder.give_up()
-            self._failure = self._failure or error
-            future.set_exception(GcodecError(f"ddp_hook: step {iteration}: {error}"))
+            failure = GcodecError(f"ddp_hook: step {iteration}: {error}")
+            self._failure = self._failure or failure
+            future.set_exception(failure)
 
     def _average(
         self,
