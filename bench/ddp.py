@@ -8,8 +8,8 @@ measured, which no queue slows down.
 The table is that of docs/frameworks.md. Of all steps the fastest counts, for a machine that others
 use as well. Break-even is the speed of the link at which a step with the hook takes as long as one
 with plain all-reduce: as measured, between the two links where one overtakes the other; and as
-`gcodec.advisor` expects of the bits that the hook sent, of the seconds in which it encoded and
-decoded them, and of how much of a plain all-reduce runs beside the computation.
+`gcodec.advisor` expects of the bits that the hook sent, of the seconds of a processor that it
+took, and of how much of a plain all-reduce runs beside the computation.
 """
 
 from __future__ import annotations
@@ -87,13 +87,10 @@ def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -
 def expected_break_even(found: Found, hook: str) -> float:
     """Return the bits a second at which `gcodec.advisor` has both steps take as long."""
     values, compute = found[None]["values"], _typical(found, "alone", "seconds")
-    work = advisor.Work(
-        values,
-        compute,
-        encode=values / _typical(found, hook, "encode"),
-        decode=2 * values / _typical(found, hook, "decode"),
-        overlap=min(max(hidden(found) / compute, 0.0), 1.0),
-    )
+    # Of both ranks' messages, and what comes with them; seconds of a clock count other threads.
+    coding = _typical(found, hook, "processor") - _typical(found, "alone", "processor")
+    overlap = min(max(hidden(found) / compute, 0.0), 1.0)
+    work = advisor.Work(values, compute, encode=values / coding, overlap=overlap)
     scheme = advisor.Scheme(hook, _typical(found, hook, "bits"))
 
     def gain(bandwidth: float) -> float:
@@ -162,7 +159,7 @@ def rows(found: Found) -> Iterator[str]:
         cells += [f"{found[LINKS[name]][hook]['seconds'] * 1e3:,.0f} ms" for name in names]
         compared = swept and hook != "none"
         cells += [_speed(measured_break_even(found, hook)) if compared else "–"]
-        known = compared and "encode" in first[hook]
+        known = compared and "bits" in first[hook]
         cells += [_speed(expected_break_even(found, hook)) if known else "–"]
         yield f"| {' | '.join(cells)} |"
     yield f"\nwithout an exchange: {_typical(found, 'alone', 'seconds') * 1e3:,.0f} ms"
