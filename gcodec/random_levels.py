@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.contexts import string_plans
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.errors import ParameterError
 from gcodec.kernels import levels, pool, scalar_quantize
@@ -16,7 +15,7 @@ from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kinds import binary32
-from gcodec.scalar_levels import Habits, Levels, largest, middle
+from gcodec.scalar_levels import Habits, Levels, largest, middle, nbits_of
 
 _CHUNK = 1 << 18
 _COARSE = (
@@ -49,9 +48,7 @@ class AtRandom(NamedTuple):
 
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
-        found = _levels(x, step, matrix, 0)
-        assert found.scales is not None
-        return string_plans.plan(found.symbols, found.scales, 0).all_nbits
+        return nbits_of(_levels(x, step, matrix, 0))
 
 
 def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:

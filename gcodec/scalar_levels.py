@@ -11,11 +11,14 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from gcodec.contexts import models, string_plans
+from gcodec.contexts.class_tables import EXCEPTION_NBITS
+from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.arithmetic import add_scaled
+from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.escapes import elements_from, symbols_from
-from gcodec.kernels.memory import aligned_copy, empty_beside
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rated_levels import Errors, rated_levels, rated_magnitudes
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
@@ -25,6 +28,7 @@ _MINUS_ZERO = 0x80000000
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
 _MIDDLE = np.full(3, CENTRE, np.uint8)
 _UNIT = FINE // 256
+_FEW = 256  # elements to one that escapes, from which on it is enough to count these
 _COARSE = (
     2.0**-6
 )  # squares of a step for an element, below which 1024ths tell too little of errors
@@ -93,21 +97,14 @@ class Habits(NamedTuple):
     ahead, ahead_of_bits : float
         By about how many octaves steps of the same error, and of as many bits, are larger than
         those of `rough`.
-    close : float
-        Octaves within which scales may be held, or to which others are held at once.
     same : float
-        And within which they are as good as those of the step itself.
-    settles : bool
-        Whether scales are held where they meet the target themselves, or almost, before others
-        are looked for near there; else where others did.
+        Octaves within which scales are as good as those of the step itself.
     """
 
     rough: Way
     ahead: float = 0.0
     ahead_of_bits: float = 0.0
-    close: float = 0.25
     same: float = 0.06
-    settles: bool = False
 
 
 class Way(Protocol):
@@ -173,16 +170,14 @@ class Kept(Generic[_By]):
         squares = squares_of(errors) / self.halves**2
         if squares >= _COARSE * x.size:
             return squares
-        left, decoded = aligned_copy(x), empty_beside(x.size, np.float32, x)
-        put(self.quantize(x, step, matrix), step / self.halves, decoded)
-        add_scaled(decoded, np.float32(-1), left)
+        left = empty_beside(x.size, np.float32, x)
+        put(self.quantize(x, step, matrix), step / self.halves, left)
+        add_scaled(x, np.float32(-1), left)
         return float(sum_squares(left)) / step**2
 
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
-        found, _ = self._found(x, step, matrix)
-        assert found.scales is not None
-        return string_plans.plan(found.symbols, found.scales, 0, found.lanes).all_nbits
+        return nbits_of(self._found(x, step, matrix)[0])
 
     def _found(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Levels, Errors]:
         key = x.size, step, matrix  # of a tensor, and of some of its rows
@@ -220,6 +215,18 @@ class Nearest(Kept[Scales]):
         errors = rated_levels(x, size, by.arrays, symbols)
         beyond = _beyond(x, size, symbols, by, errors)
         return Levels(step, _MIDDLE, symbols, beyond, by), errors
+
+
+def nbits_of(levels: Levels) -> int:
+    """Return about how many bits the string of levels takes, of which some are not 0."""
+    assert levels.scales is not None
+    nbits = string_plans.plan(levels.symbols, levels.scales, 0, levels.lanes).all_nbits
+    if levels.beyond.size * _FEW < levels.symbols.size:
+        return nbits
+    places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+    told = BitString()
+    Exceptions(places, levels.beyond).put(told)
+    return nbits + told.nbits - EXCEPTION_NBITS * levels.beyond.size
 
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:

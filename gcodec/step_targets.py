@@ -22,19 +22,22 @@ from gcodec.step_search import Met, search
 
 _LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
 _LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
-_SAMPLE = 1 << 16  # elements on which a step is guessed
-_SAMPLE_ROWS = 64  # and rows, so that lists of the scales of columns do not count for too much
+_SAMPLE = 1 << 14  # elements on which a step is guessed
+_SAMPLE_ROWS = 16  # and rows, so that lists of the scales of columns do not count for too much
 _TOLERANCE = 0.015  # octaves of a target: 1 %
-_ROUGHLY = 0.04  # octaves of it, on a sample
+_ROUGHLY = 0.04  # octaves of the step, on a sample
 _EXPONENTS = 1 << 14  # elements whose exponents tell where a search of bits begins
 _ABOVE = 2.2  # bits that values take above the octaves of steps in them, on average
 _MOST_NBITS = 24  # of a value that is not 0
-_ERROR_SLOPE = 1.5  # octaves of the error for one of the step, about
+_SPARSE = 0.4  # octaves of steps for one of the bits, where most levels are 0
+_ERROR_SLOPE = 2.2  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
-_MOST_HELD = 2  # times that scales are found
-_MOST_SETTLED = 3  # and where they have to settle
 _APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
+_NEAR = 2.0**-10  # and where they are held
+_ALIKE = 0.25  # and from that of a tensor before, whose matrix may be kept
+_HELD = 0.75  # of a slope, where scales are held
+_REACH = 2  # times as far as scales are as good, to where they may be held
 _LEAST = 2.0**-149  # of float32
 
 
@@ -107,6 +110,41 @@ class Spread(NamedTuple):
         # Of values that have scales each, whatever these are, when steps are small; about.
         return min(nbits / self.share, _MOST_NBITS) - self.octave - _ABOVE
 
+    def octaves(self, nbits: float) -> float:
+        """Return about how many octaves of steps lie between some step and one of so many bits."""
+        each = nbits / self.share
+        return each + _SPARSE * math.log2(each)
+
+
+class _Aim(NamedTuple):
+    """What a search is told: u is the octave of a step, or of its inverse.
+
+    Attributes
+    ----------
+    trial : callable
+        Returns off(u), for values in a matrix that are quantised in some way.
+    slope : float
+        About how much it rises with 1.
+    tolerance : float
+        Good enough is from -tolerance to 0.
+    bounds : (float, float)
+        The least u, and the largest.
+    ahead : float
+        By about how much more u is than that of a quicker way.
+    sign : int
+        Of u beside the octave of the step.
+    drift : callable, optional
+        Returns how much more u is than that of some values, in rows of a width.
+    """
+
+    trial: Callable[[Way, np.ndarray, Matrix], Callable[[float], float]]
+    slope: float
+    tolerance: float
+    bounds: tuple[float, float]
+    ahead: float
+    sign: int = 1
+    drift: Callable[[np.ndarray, int], float] | None = None
+
 
 class Target:
     """What is looked for in a tensor.
@@ -178,7 +216,8 @@ class Target:
         first = math.log2(_step_of_error(target, self._power))
         bounds = _octaves(self._top)
         ahead = self.way.habits().ahead
-        met, matrix = self._search(trial, first, _ERROR_SLOPE, bounds, ahead, start)
+        aim = _Aim(trial, _ERROR_SLOPE, _TOLERANCE, bounds, ahead)
+        met, matrix = self._search(aim, first, start)
         if met is None:
             reached = target * 2 ** trial(self.way, self.x, matrix)(bounds[0])
             raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
@@ -193,7 +232,7 @@ class Target:
         def trial(way: Way, values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
             def off(finer: float) -> float:
                 nbits = way.nbits(values, self._size(-finer), matrix)
-                return math.log2(nbits / (target * values.size))
+                return spread.octaves(nbits / values.size) - wanted
 
             return off
 
@@ -201,17 +240,19 @@ class Target:
         ahead = -self.way.habits().ahead_of_bits
         bounds = -most, -least
         spread = self._spread(self.x, matrices(self.shape)[0].width)
-        first, slope = spread.fineness(target), spread.share / target
+        first, wanted = spread.fineness(target), spread.octaves(target)
+        tolerance = wanted - spread.octaves(target * 2**-_TOLERANCE)
 
         def drift(some: np.ndarray, width: int) -> float:
             # Where some rows and columns are larger than most are, their steps are, too.
             return self._spread(some, width).octave - spread.octave
 
-        met, matrix = self._search(trial, first, slope, bounds, ahead, start, -1, drift)
-        if met is None or (met.at == -least and met.off < -_TOLERANCE):
-            end, off = (-most, "at least") if met is None else (-least, "at most")
-            reached = target * 2 ** trial(self.way, self.x, matrix)(end)
-            raise ParameterError.of("bits", target, f"{off} {reached:.3g} for this tensor")
+        aim = _Aim(trial, 1.0, tolerance, bounds, ahead, -1, drift)
+        met, matrix = self._search(aim, first, start)
+        if met is None or (met.at == -least and met.off < -tolerance):
+            step, allowed = (most, "at least") if met is None else (least, "at most")
+            reached = self.way.nbits(self.x, self._size(step), matrix) / self.x.size
+            raise ParameterError.of("bits", target, f"{allowed} {reached:.3g} for this tensor")
         return self._size(-met.at) / self.lift, matrix
 
     def _spread(self, values: np.ndarray, width: int) -> Spread:
@@ -224,81 +265,66 @@ class Target:
             self._sizes[octave] = found
         return found
 
-    def _search(
-        self,
-        trial: Callable[[Way, np.ndarray, Matrix], Callable[[float], float]],
-        first: float,
-        slope: float,
-        bounds: tuple[float, float],
-        ahead: float,
-        start: Start | None,
-        sign: int = 1,
-        drift: Callable[[np.ndarray, int], float] | None = None,
-    ) -> tuple[Met | None, Matrix]:
-        """Search on some rows, and from there on all; the sign is that of the step's octave.
-
-        What is found on some rows, of their own width, is moved by `drift`.
-        """
-        x, way, habits = self.x, self.way, self.way.habits()
-
-        def roughly(values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
-            habits.rough.release()
-            of = trial(habits.rough, values, matrix)
-            met = search(of, first - ahead, slope, _ROUGHLY, bounds, _APART)
-            return met._replace(at=met.at + ahead) if met else None
-
-        def settled(matrix: Matrix, first: float, slope: float) -> Met | None:
-            of, least, before = trial(way, x, matrix), slope / 2, None
-            for left in reversed(range(_MOST_SETTLED)):
-                way.hold(x, self._size(sign * first), matrix)
-                off = of(first)
-                if before is not None and first != before.at:
-                    rise = (off - before.off) / (first - before.at)
-                    slope = min(max(rise, least), 4 * least)
-                move = -(off + _TOLERANCE / 2) / slope
-                if abs(move) <= habits.same or not left:
-                    break
-                before = Met(first, off, slope)
-                first += min(max(move, -habits.close), habits.close)
-                first = min(max(first, bounds[0]), bounds[1])
-            return search(of, first, slope, _TOLERANCE, bounds)
-
-        def closely(matrix: Matrix, first: float, slope: float) -> Met | None:
-            if habits.settles:
-                return settled(matrix, first, slope)
-            for _ in range(_MOST_HELD):
-                way.hold(x, self._size(sign * first), matrix)
-                met = search(trial(way, x, matrix), first, slope, _TOLERANCE, bounds)
-                if met is None or abs(met.at - first) > habits.close:
-                    return None
-                if abs(met.at - first) <= habits.same:
-                    break
-                first, slope = met.at, met.slope
-            return met
-
+    def _search(self, aim: _Aim, first: float, start: Start | None) -> tuple[Met | None, Matrix]:
+        """Search on some rows, and from there on all."""
+        x, slope = self.x, aim.slope
         if start is not None:
-            before = sign * math.log2(start.step)
-            if met := closely(start.matrix, before, slope):
+            before = aim.sign * math.log2(start.step)
+            met = self._closely(aim, start.matrix, before, slope)
+            if met is not None and abs(met.at - before) <= _ALIKE:
                 return met, start.matrix
         matrix = matrices(self.shape)[0]
         most = max(_SAMPLE, _SAMPLE_ROWS * matrix.width)
         some, width = thinned(x, matrix.width, most, self.period)
-        live = some is x or largest(some) > 0
-        guess = roughly(some, matrix._replace(width=width), first) if live else None
-        if guess is not None:
-            first, slope = guess.at, guess.slope
-            if drift is not None and some is not x:
-                first += drift(some, width)
-        matrix = matrix_for(x, self._size(sign * first), self.shape)
-        if met := closely(matrix, first, slope):
-            return met, matrix
-        found = roughly(x, matrix, first)
-        if found is not None and (met := closely(matrix, found.at, found.slope)):
-            return met, matrix
-        way.release()
-        if found is not None:
-            first, slope = found.at, found.slope
-        return search(trial(way, x, matrix), first, slope, _TOLERANCE, bounds), matrix
+        if some is x or largest(some) > 0:
+            guess = self._roughly(aim, some, matrix._replace(width=width), first)
+            if guess is None:
+                first = aim.bounds[0]  # by which a matrix is chosen that takes less
+            else:
+                first, slope = guess.at, guess.slope
+                if aim.drift is not None and some is not x:
+                    first += aim.drift(some, width)
+        matrix = matrix_for(x, self._size(aim.sign * first), self.shape)
+        return self._closely(aim, matrix, first, slope), matrix
+
+    def _roughly(self, aim: _Aim, values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
+        """Search on some values, the quicker way."""
+        rough = self.way.habits().rough
+        rough.release()
+        window = -_ROUGHLY * aim.slope, _ROUGHLY * aim.slope
+        of = aim.trial(rough, values, matrix)
+        met = search(of, first - aim.ahead, aim.slope, window, aim.bounds, _APART)
+        return met._replace(at=met.at + aim.ahead) if met else None
+
+    def _closely(self, aim: _Aim, matrix: Matrix, first: float, slope: float) -> Met | None:
+        """Search on all values.
+
+        Each step has scales of its own until they are about those of the step that is looked for.
+        Then they are held, as what is measured with others has jumps; but where those of one step
+        do not fit steps beside it, each has its own to the end.
+        """
+        x, way, same = self.x, self.way, self.way.habits().same
+        of, held, fine = aim.trial(way, x, matrix), math.nan, (-aim.tolerance, 0.0)
+
+        def anew(at: float) -> float:
+            nonlocal held
+            way.hold(x, self._size(aim.sign * at), matrix)
+            held = at
+            return of(at)
+
+        about = -same * slope, same * slope
+        for window, distance in ((about, same), (fine, _APART)):
+            near = search(anew, first, slope, window, aim.bounds, distance)
+            if near is None:
+                return None
+            first, slope = near.at, near.slope
+            off = near.off if first == held else anew(first)
+            least, most = first - _REACH * same, first + _REACH * same
+            around = max(least, aim.bounds[0]), min(most, aim.bounds[1])
+            met = search(of, first, _HELD * slope, fine, around, _NEAR, off)
+            if (met is not None and met.at < around[1]) or near.off < window[0]:
+                break
+        return met or search(of, first, _HELD * slope, fine, aim.bounds, _NEAR)
 
 
 def _octaves(top: float) -> tuple[float, float]:

@@ -37,7 +37,7 @@ _PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of e
 _LANES = 8  # by which these are searched
 # See `scalar_levels.Habits`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
-_CLOSE, _SAME = 0.6, 0.03
+_SAME = 0.03
 
 
 class Setting(NamedTuple):
@@ -66,7 +66,7 @@ class Best(Kept[Setting]):
 
     def habits(self) -> Habits:
         """Return what helps the search of a step."""
-        return Habits(Nearest(), _AHEAD, _AHEAD_OF_BITS, _CLOSE, _SAME, settles=True)
+        return Habits(Nearest(), _AHEAD, _AHEAD_OF_BITS, _SAME)
 
     def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Setting:
         """Find by what the path of this step is searched, from what is held if there is."""

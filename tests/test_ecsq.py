@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gcodec
-from gcodec import Corrupt, ParameterError, Truncated
+from gcodec import Corrupt, ParameterError, Truncated, scalar_levels
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.rated_levels import rated_levels
@@ -54,6 +55,44 @@ def test_bits_are_met(target: float) -> None:
     for x in (matrix(300, 200), matrix(1000, 70, 2.0), *example(30_000)):
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
         assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
+
+
+@pytest.mark.parametrize("target", [0.05, 0.1, 8.0, 14.0])
+def test_bits_are_met_where_lists_or_exceptions_are_most_of_them(target: float) -> None:
+    for x in (matrix(600, 200, 0.5), matrix(64, 1024), *example(30_000)):
+        payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
+        assert 0.97 * target <= payload.nbits / x.size <= 1.02 * target
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:rounding=stochastic", "ecsq:trellis=yes"])
+def test_the_least_bits_are_told(spec: str) -> None:
+    """What is said to be the least can be had."""
+    x = matrix(10, 1024)
+    with pytest.raises(ParameterError, match="at least") as caught:
+        gcodec.parse(spec).replaced(bits=1e-4).encode(x)
+    least = float(str(caught.value).split()[-4])
+    payload = gcodec.parse(spec).replaced(bits=1.05 * least).encode(x)
+    assert payload.nbits / x.size <= 1.1 * least
+
+
+@pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
+def test_a_target_takes_few_passes(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often levels of all values are found, with those for the frame itself.
+
+    More often where one scale is that of all: what is measured jumps where its class changes.
+    """
+    found = scalar_levels.Nearest.find
+    sizes: list[int] = []
+
+    def counted(self: scalar_levels.Nearest, x: np.ndarray, *rest: Any) -> Any:
+        sizes.append(x.size)
+        return found(self, x, *rest)
+
+    monkeypatch.setattr(scalar_levels.Nearest, "find", counted)
+    for x, most in ((matrix(700, 300), 5), (matrix(300, 700, 2.0), 5), (matrix(512, 512, 0), 7)):
+        sizes.clear()
+        gcodec.encode(x, f"ecsq:{target}")
+        assert sizes.count(x.size) <= most
 
 
 def test_what_cannot_be_met() -> None:

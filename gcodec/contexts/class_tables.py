@@ -37,7 +37,7 @@ LOG2_TOTAL = 12
 TOTAL = 1 << LOG2_TOTAL
 SENT = 255  # in place of a number
 _ALPHABET = 256
-_EXCEPTION = 20  # bits, about, that tell one
+EXCEPTION_NBITS = 20  # bits, about, that tell one
 _CLASS, _TOP, _LENGTH = 6, 7, 4  # bits
 _MOST_NBITS = 2 * _CLASS + CLASSES * (_TOP + (1 + MOST) * (_LENGTH + LOG2_TOTAL))
 
@@ -93,7 +93,7 @@ class ClassTable(NamedTuple):
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
         logs = rans.log2_table()
-        return own_table.nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, _EXCEPTION)
+        return own_table.nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, EXCEPTION_NBITS)
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
@@ -248,7 +248,7 @@ def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:
         Which of these symbols escapes are.
     """
     each: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
-    above = each[:, escape : escape + 1] + (_EXCEPTION << rans.POINT)
+    above = each[:, escape : escape + 1] + (EXCEPTION_NBITS << rans.POINT)
     found = np.where(frequencies > 0, each, above)
     found[:, escape] = above[:, 0]
     return found

@@ -19,15 +19,13 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels import list_sizes
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.list_read import read_list
-from gcodec.kernels.list_sizes import CODE, MOST, SCALE, SHIFT, Told
+from gcodec.kernels.list_sizes import CODE, MANY, MOST, SCALE, SHIFT, Told
 from gcodec.kernels.list_write import put_list
-
-_MANY = 1 << 11  # scales from which on states of rANS may pay
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales, k > 0, at the end of a string."""
-    if scales.size >= _MANY:
+    if scales.size >= MANY:
         told = list_sizes.told(scales)
         made = RANS().encode(_moved(scales, told))
         if made.nbits < min(told.rice_nbits, told.words_nbits):
@@ -38,7 +36,7 @@ def write(scales: np.ndarray, string: BitString) -> None:
 
 
 def nbits(scales: np.ndarray) -> int:
-    """Return the bits of (k,) uint8 scales, k > 0; of many, about: their entropy, and a table."""
+    """Return the bits of (k,) uint8 scales, k > 0; about, where states of rANS may pay."""
     return list_sizes.nbits(scales, rans.log2_table())
 
 

@@ -175,18 +175,18 @@ extern "C" __global__ void __launch_bounds__(128)
     i64 nbits = 0;
 #pragma unroll 1
     for (int k = 0; k <= MOST_SCALE; ++k) wide[k] = found[k];
-    if (size && size < 256) {
-        nbits = told_nbits(wide, size, counts, coins, low, high);
-    } else if (size) {
+    if (size) nbits = told_nbits(wide, size, counts, coins, low, high);
+    if (size >= 2048) {  // where states of rANS may pay
+        i64 states = 0;
         int drop = 0, kinds = 0;
         while (size >> drop >= most) ++drop;
 #pragma unroll 1
         for (int k = 0; k <= MOST_SCALE; ++k) {
             if (!wide[k]) continue;
-            nbits += wide[k] * (logs[size >> drop] - logs[max(wide[k] >> drop, (i64)1)]);
+            states += wide[k] * (logs[size >> drop] - logs[max(wide[k] >> drop, (i64)1)]);
             ++kinds;
         }
-        nbits = (nbits >> POINT) + 6 * kinds;
+        nbits = min(nbits, (states >> POINT) + 6 * kinds + 860);
     }
     sizes[blockIdx.x] = nbits;
 }

@@ -17,11 +17,12 @@ MOST = 127  # scale
 CODE, SHIFT, SCALE, RICE = 2, 2, 7, 3  # bits of what is told of a list, and of its Rice words
 TOP, LENGTH = 8, 4  # bits of the table of Huffman words: of the largest u, and of each length
 LONGEST = 12  # bits of a Huffman word
-_ESTIMATED = 1 << 8  # scales from which on their bits are not counted
+MANY = 1 << 11  # scales from which on states of rANS may pay
 _TOLD = 6  # bits, about, that tell how often a scale occurs
+_STATES = 860  # and that states take, besides what they tell of scales
 _POINT = 28  # bits of logarithms behind the binary point
 _ROOM = 2 * (MOST + 2)  # coins and packages of a level
-ROOM = 4 * _ROOM + 7  # integers that kernels work in
+ROOM = 5 * _ROOM + 7  # integers that kernels work in
 
 
 class Told(NamedTuple):
@@ -57,7 +58,7 @@ def told(scales: np.ndarray) -> Told:
 
 
 def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
-    """Return the bits of a list of (k,) uint8 scales; of many, about: their entropy, and a table.
+    """Return the bits of a list of (k,) uint8 scales; where states of rANS may pay, about.
 
     Parameters
     ----------
@@ -109,24 +110,30 @@ def _huffman_nbits(counts, most, room):
 
 @subroutine(variant="")
 def tell(scales, room, found):
-    """Write the fields of `Told`; scales are up to MOST, room.size == ROOM, found.size >= 6."""
-    counts, room = room[:_ROOM], room[_ROOM : 4 * _ROOM]
+    """Write the fields of `Told`; scales are up to MOST, room.size == ROOM, found.size >= 6.
+
+    The first of the room become how often each u occurs, the last _ROOM but 7 that of scales.
+    """
+    counts, often, room = room[:_ROOM], room[4 * _ROOM : 5 * _ROOM], room[_ROOM : 4 * _ROOM]
+    often[: MOST + 1] = 0
     counts[: MOST + 2] = 0
+    for i in range(scales.size):
+        often[scales[i]] += 1
     least, bits = np.int64(MOST), np.int64(8)
-    for i in range(scales.size):
-        if scales[i] > 0:
-            least = min(least, np.int64(scales[i]))
-    for i in range(scales.size):
-        if scales[i] > 0:
-            bits |= np.int64(scales[i]) - least
+    for scale in range(MOST, 0, -1):
+        if often[scale] > 0:
+            least = np.int64(scale)
+    for scale in range(least, MOST + 1):
+        if often[scale] > 0:
+            bits |= np.int64(scale) - least
     shift = 0
     while not bits >> shift & 1:
         shift += 1
-    top = 0
-    for i in range(scales.size):
-        place = (np.int64(scales[i]) - least >> shift) + 1 if scales[i] > 0 else 0
-        counts[place] += 1
-        top = max(top, place)
+    counts[0], top = often[0], 0
+    for scale in range(least, MOST + 1):
+        if often[scale] > 0:
+            top = (np.int64(scale) - least >> shift) + 1
+            counts[top] = often[scale]
     # The median is the mean of both in the middle.
     low = high = behind = np.int64(0)
     for place in range(top + 1):
@@ -150,24 +157,21 @@ def tell(scales, room, found):
 @subroutine(variant="")
 def list_nbits(scales, logs, room):
     """Return what `nbits` does; room.size == ROOM, and scales are up to MOST."""
-    if scales.size < _ESTIMATED:
-        found = room[4 * _ROOM :]
-        tell(scales, room, found)
-        return CODE + SHIFT + SCALE + min(found[4], found[5])
+    found = room[5 * _ROOM :]
+    tell(scales, room, found)
+    fewest = CODE + SHIFT + SCALE + min(found[4], found[5])
+    if scales.size < MANY:
+        return fewest
     drop = 0
     while scales.size >> drop >= logs.size - 1:
         drop += 1
-    counts, total = room[: MOST + 1], np.int64(0)
-    counts[:] = 0
-    for i in range(scales.size):
-        counts[scales[i]] += 1
-    kinds = np.int64(0)
-    for scale in range(counts.size):
-        count = counts[scale]
+    total, kinds = np.int64(0), np.int64(0)
+    for scale in range(MOST + 1):
+        count = room[4 * _ROOM + scale]
         if count > 0:
             total += count * (logs[scales.size >> drop] - logs[max(count >> drop, 1)])
             kinds += 1
-    return (total >> _POINT) + _TOLD * kinds
+    return min(fewest, (total >> _POINT) + _TOLD * kinds + _STATES)
 
 
 @kernel("in uint8[], out int64[], out int64[]")
