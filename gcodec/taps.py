@@ -45,6 +45,7 @@ class Taps(NamedTuple):
     sizes: Sizes
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def of(cls, shape: tuple[int, ...]) -> Taps | None:
         """Return the taps of a tensor, all dimensions but the first two; None where none are."""
         sizes = shape[_FIRST_AXIS:]
