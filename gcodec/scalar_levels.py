@@ -158,11 +158,11 @@ class Kept(Generic[_By]):
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Take scales of this step at other steps too."""
-        if self._held is None and self._last and self._last[0] == (x.size, step, matrix):
-            by = self._last[1]  # which its levels were found by, and will be again
-        else:
-            self._last, by = None, self.prepare(x, step, matrix)
-        self._held = (x.size, matrix), by
+        key = x.size, step, matrix
+        # Levels that were found by what is held are others.
+        if self._held is not None or self._last is None or self._last[0] != key:
+            self._last = key, *self.anew(x, step, matrix)  # whose errors are asked for next
+        self._held = (x.size, matrix), self._last[1]
 
     def release(self) -> None:
         """Take scales of each step again."""
@@ -290,8 +290,9 @@ def squares_of(errors: Errors) -> float:
     """Return ‖x − x̂‖² in squares of what errors are counted in, with the best centroids."""
     counts, rests, squares, _ = errors
     for count, rest in zip(counts, rests, strict=True):
-        moved = _moved(count, rest) * _UNIT
-        squares -= moved * (2 * rest - moved * count)
+        if count:
+            moved = _moved(count, rest) * _UNIT
+            squares -= moved * (2 * rest - moved * count)
     return squares / FINE**2
 
 

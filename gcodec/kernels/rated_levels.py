@@ -124,7 +124,7 @@ def scaled_levels(
         sums = plain_sums(x, step, width, group > 0)
         rows, columns = scales_of_sums(x.size, matrix, ones, *sums)
         return rows, columns, rated_levels(x, step, (rows, columns, width), out)
-    count, height = -(-x.size // width), width if group else 0
+    count, height = -(-x.size // width), width if group > 0 else 0
     scales = np.empty(count + height, np.uint8)
     wide, sums_64 = np.zeros(_TILE + height, np.int32), np.zeros(_SUMS + scales.size, np.int64)
     _scaled_levels(x, inverse(step), *matrix, *ones, wide, sums_64, scales, out)
