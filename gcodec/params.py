@@ -228,7 +228,7 @@ class Parameters:
         sent = [*self._declared_apart()[0]]
         while sent and not self._is_set(sent[-1]):
             sent.pop()
-        return b"".join(d.kind.write(getattr(self, d.attribute)) for d in sent)
+        return b"".join([d.kind.write(getattr(self, d.attribute)) for d in sent])
 
     @classmethod
     def read_parameters(cls, data: memoryview) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class Parameters:
             if scalars[sent[-1].name] != left_out[sent[-1].name]:
                 break
             sent.pop()
-        return b"".join(f.kind.write(scalars[f.name]) for f in sent)
+        return b"".join([f.kind.write(scalars[f.name]) for f in sent])
 
     def read_scalars(self, data: memoryview) -> dict[str, Any]:
         """Read what `write_scalars` wrote."""

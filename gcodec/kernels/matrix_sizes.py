@@ -76,18 +76,18 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
         In every `step`-th tile of 2^12 elements symbols are looked at.
     prices : Prices
     """
-    order, told, columns, narrowest = _in_order(tuple(every))
+    order, threes, columns, narrowest = _in_order(tuple(every))
     rows = -(-symbols.size // narrowest)
     (row_one, column_one), costs, logs, point = prices
     found = np.empty((len(order), 3), np.int64)
     _find_sizes(
-        *(symbols, told, row_one, column_one, step, costs.reshape(-1), logs, point),
+        *(symbols, threes, row_one, column_one, step, costs.reshape(-1), logs, point),
         *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.empty(TILE, np.uint16)),
         *(np.zeros(columns + 512, np.int32), spare_tables(), np.empty(rows + columns, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
-    sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
-    return [sizes[place] for place in order]
+    told = found.tolist()
+    return [Sizes(*told[place]) for place in order]
 
 
 @functools.lru_cache(maxsize=256)

@@ -69,14 +69,13 @@ def write(
     """
     get = parts_of(symbols)
     runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
-    ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
     if 0 < n <= BLOCK:  # so that nothing has to grow
         write_block = Writer(tables, n, lanes, vector_width())
         told = 1 << log2_run, 0, runs.offsets, runs.states
         block = write_block(get(0, n, np.empty(n, dtype)), *told)
-        ends[1] = block.size
-        runs.settle(runs.offsets[:-1].copy(), ends)
+        runs.settle(runs.offsets[:-1].copy(), np.array([0, block.size]))
         return np.concatenate((lead, block)), 8 * (lead.size + block.size), runs
+    ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
     def task(start: int, stop: int) -> BitString:
         string: BitString | None = None
