@@ -257,7 +257,7 @@ _LIBRARIES = (_Torch(), _Jax(), _TensorFlow(), _Mlx())
 
 def library_of(x: Any) -> Library | None:
     """Return the library of an array; None for NumPy's and for what is of none."""
-    if isinstance(x, (np.ndarray, np.generic)):
+    if x is None or isinstance(x, (np.ndarray, np.generic, bytes, memoryview)):
         return None
     return next((library for library in _LIBRARIES if library.owns(x)), None)
 

@@ -61,7 +61,7 @@ class Placed(NamedTuple):
 
 def write(values: Values) -> bytes:
     """Return the bytes of a header, without its checksum."""
-    return b"".join(entry.write(value) for entry in FIELDS for value in values.get(entry.name, ()))
+    return b"".join([entry.write(value) for entry in FIELDS for value in values[entry.name]])
 
 
 def read(reader: Reader) -> Values:

@@ -300,6 +300,8 @@ def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> i
 
 def check_number(name: str, value: object, allowed: str = "a number") -> float:
     """Return a real number as a float, or raise `ParameterError`."""
+    if type(value) is float:  # as most are
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ParameterError.of(name, value, allowed)
     try:

@@ -127,15 +127,26 @@ class Parameters:
             for field in dataclasses.fields(cls)
         )
 
+    @classmethod
+    @functools.cache
+    def _declared_apart(cls) -> tuple[tuple[Param, ...], ...]:
+        """Return those of the frame, those that all messages carry, and those that some do."""
+        every = cls.declared()
+        return (
+            tuple(d for d in every if not d.in_message),
+            tuple(d for d in every if d.in_message and d.left_out is None),
+            tuple(d for d in every if d.in_message and d.left_out is not None),
+        )
+
     def replaced(self: _P, **values: Any) -> _P:
         """Return a copy with some parameters replaced; only these are looked at again."""
         made = object.__new__(type(self))
         for declared in self.declared():
             key = declared.attribute
-            value = getattr(self, key)
             if key in values:
-                value = declared.kind.check(declared.name, values.pop(key))
-            object.__setattr__(made, key, value)
+                made.__dict__[key] = declared.kind.check(declared.name, values.pop(key))
+            else:
+                made.__dict__[key] = self.__dict__[key]
         if values:
             raise TypeError(f"{self.name} has no {next(iter(values))}")
         made.check()
@@ -214,10 +225,10 @@ class Parameters:
 
     def write_parameters(self) -> bytes:
         """Return the header bytes of the parameters, trailing defaults left out."""
-        sent = [declared for declared in self.declared() if not declared.in_message]
+        sent = [*self._declared_apart()[0]]
         while sent and not self._is_set(sent[-1]):
             sent.pop()
-        return b"".join(d.kind.write(getattr(self, d.attribute)) for d in sent)
+        return b"".join([d.kind.write(getattr(self, d.attribute)) for d in sent])
 
     @classmethod
     def read_parameters(cls, data: memoryview) -> dict[str, Any]:
@@ -227,7 +238,7 @@ class Parameters:
     @classmethod
     def parameters_in(cls, data: memoryview) -> Iterator[Found]:
         """Read parameters one by one; see `read_parameters`."""
-        return _found([d for d in cls.declared() if not d.in_message], data)
+        return _found(cls._declared_apart()[0], data)
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return what each message carries that is no parameter, such as a scale."""
@@ -235,12 +246,8 @@ class Parameters:
 
     def message_fields(self) -> tuple[Field, ...]:
         """Return what each message carries, in the order of the frame's scalars."""
-        own = [declared for declared in self.declared() if declared.in_message]
-        return (
-            *(d for d in own if d.left_out is None),
-            *self.scalar_fields(),
-            *(d for d in own if d.left_out is not None),
-        )
+        _, always, seldom = self._declared_apart()
+        return *always, *self.scalar_fields(), *seldom
 
     def unresolved(self) -> list[str]:
         """Return the names of parameters that stand for what the message will say."""
@@ -248,8 +255,8 @@ class Parameters:
 
     def of_message(self: _P, scalars: Mapping[str, Any]) -> _P:
         """Return a copy whose parameters are those of a message with these scalars."""
-        own = [declared for declared in self.declared() if declared.in_message]
-        told = {d.attribute: scalars[d.name] for d in own if d.name in scalars}
+        _, *own = self._declared_apart()
+        told = {d.attribute: scalars[d.name] for ds in own for d in ds if d.name in scalars}
         return self.replaced(**told) if told else self
 
     def write_scalars(self, scalars: Mapping[str, Any]) -> bytes:
@@ -259,7 +266,7 @@ class Parameters:
             if scalars[sent[-1].name] != left_out[sent[-1].name]:
                 break
             sent.pop()
-        return b"".join(f.kind.write(scalars[f.name]) for f in sent)
+        return b"".join([f.kind.write(scalars[f.name]) for f in sent])
 
     def read_scalars(self, data: memoryview) -> dict[str, Any]:
         """Read what `write_scalars` wrote."""

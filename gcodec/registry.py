@@ -12,7 +12,7 @@ from gcodec.errors import ParameterError
 
 _C = TypeVar("_C", bound="type[Codec]")
 
-_registry: dict[str, type[Codec]] = {}
+_registry: dict[str, type[Codec]] = {}  # in the order of their ids
 
 
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
@@ -32,6 +32,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     """
 
     def decorate(cls: _C) -> _C:
+        global _registry
         if not isinstance(id, int) or not 1 <= id <= 255:
             raise ParameterError.of("id", id, "from 1 to 255")
         for other in _registry.values():
@@ -39,16 +40,18 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             if (other.id == id or other.name == name) and not same:
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
+        made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        every = _registry | {name: made}
+        _registry = dict(sorted(every.items(), key=lambda item: item[1].id))
         with_id.cache_clear()
-        _registry[name] = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        return cls
+        return made
 
     return decorate
 
 
 def registered() -> dict[str, type[Codec]]:
     """Return the codecs known so far, by name, in the order of their ids."""
-    return dict(sorted(_registry.items(), key=lambda item: item[1].id))
+    return dict(_registry)
 
 
 @functools.cache

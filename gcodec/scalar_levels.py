@@ -13,13 +13,18 @@ import numpy as np
 from gcodec.contexts import models, string_plans
 from gcodec.contexts.class_tables import EXCEPTION_NBITS
 from gcodec.contexts.exceptions import Exceptions
-from gcodec.contexts.scales import Matrix, Scales
+from gcodec.contexts.scales import ONES, Matrix, Scales
 from gcodec.kernels import pool, scalar_quantize
 from gcodec.kernels.arithmetic import add_scaled
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.escapes import elements_from, symbols_from
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.rated_levels import Errors, rated_levels, rated_magnitudes
+from gcodec.kernels.rated_levels import (
+    Errors,
+    rated_levels,
+    rated_magnitudes,
+    scaled_levels,
+)
 from gcodec.kernels.reduce import max_abs_bits, sum_squares
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kernels.scatter import replace
@@ -27,6 +32,7 @@ from gcodec.kernels.scatter import replace
 _MINUS_ZERO = 0x80000000
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
 _MIDDLE = np.full(3, CENTRE, np.uint8)
+_NONE = np.empty(0, np.int64)
 _UNIT = FINE // 256
 _FEW = 256  # elements to one that escapes, from which on it is enough to count these
 _COARSE = (
@@ -149,11 +155,11 @@ class Kept(Generic[_By]):
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Take scales of this step at other steps too."""
-        if self._held is None and self._last and self._last[0] == (x.size, step, matrix):
-            by = self._last[1]  # which its levels were found by, and will be again
-        else:
-            self._last, by = None, self.prepare(x, step, matrix)
-        self._held = (x.size, matrix), by
+        key = x.size, step, matrix
+        # Levels that were found by what is held are others.
+        if self._held is not None or self._last is None or self._last[0] != key:
+            self._last = key, *self.anew(x, step, matrix)  # whose errors are asked for next
+        self._held = (x.size, matrix), self._last[1]
 
     def release(self) -> None:
         """Take scales of each step again."""
@@ -184,10 +190,15 @@ class Kept(Generic[_By]):
         if self._last is None or self._last[0] != key:
             if self._held is not None and self._held[0] == (x.size, matrix):
                 by = self._held[1]
+                self._last = key, by, *self.find(x, step, by)
             else:
-                by = self.prepare(x, step, matrix)
-            self._last = key, by, *self.find(x, step, by)
+                self._last = key, *self.anew(x, step, matrix)
         return self._last[2:]
+
+    def anew(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[_By, Levels, Errors]:
+        """Return what levels of a step are found by, and what is found."""
+        by = self.prepare(x, step, matrix)
+        return by, *self.find(x, step, by)
 
     def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> _By:
         """Return what levels of a step are found by."""
@@ -211,10 +222,16 @@ class Nearest(Kept[Scales]):
 
     def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[Levels, Errors]:
         """Find levels, all but their centroids, and what they leave over, in steps."""
-        size, symbols = np.float32(step), empty_beside(x.size, np.uint8, x)
-        errors = rated_levels(x, size, by.arrays, symbols)
-        beyond = _beyond(x, size, symbols, by, errors)
-        return Levels(step, _MIDDLE, symbols, beyond, by), errors
+        symbols = empty_beside(x.size, np.uint8, x)
+        errors = rated_levels(x, np.float32(step), by.arrays, symbols)
+        return _rated(x, step, symbols, by, errors), errors
+
+    def anew(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Scales, Levels, Errors]:
+        """Find the scales of plain levels, and levels by these."""
+        symbols = empty_beside(x.size, np.uint8, x)
+        *told, errors = scaled_levels(x, np.float32(step), matrix, ONES, symbols)
+        by = Scales(matrix, *told)
+        return by, _rated(x, step, symbols, by, errors), errors
 
 
 def nbits_of(levels: Levels) -> int:
@@ -278,10 +295,11 @@ def _moves(centroids: np.ndarray) -> np.ndarray:
 
 def squares_of(errors: Errors) -> float:
     """Return ‖x − x̂‖² in squares of what errors are counted in, with the best centroids."""
-    squares, counts, rests = errors.squares, errors.counts, errors.rests
-    for k in range(3):
-        moved = _moved(counts[k], rests[k]) * _UNIT
-        squares -= moved * (2 * rests[k] - moved * counts[k])
+    counts, rests, squares, _ = errors
+    for count, rest in zip(counts, rests, strict=True):
+        if count:
+            moved = _moved(count, rest) * _UNIT
+            squares -= moved * (2 * rest - moved * count)
     return squares / FINE**2
 
 
@@ -304,14 +322,11 @@ def middle() -> np.ndarray:
     return _MIDDLE.copy()
 
 
-def _beyond(
-    x: np.ndarray, step: np.float32, symbols: np.ndarray, scales: Scales, errors: Errors
-) -> np.ndarray:
-    """Return the symbols, not cut off, of what escapes."""
-    if not errors.escapes:
-        return np.empty(0, np.int64)
-    places, some = elements_from(x, symbols, ESCAPE)
-    classes = scales.classes_at(places)
-    found = rated_magnitudes(some, step, classes)
-    folded: np.ndarray = 2 * found + (some < 0)
-    return folded
+def _rated(x: np.ndarray, step: float, symbols: np.ndarray, by: Scales, errors: Errors) -> Levels:
+    """Return levels given their symbols, with those, not cut off, of what escapes."""
+    beyond = _NONE
+    if errors.escapes:
+        places, some = elements_from(x, symbols, ESCAPE)
+        found = rated_magnitudes(some, np.float32(step), by.classes_at(places))
+        beyond = 2 * found + (some < 0)
+    return Levels(step, _MIDDLE, symbols, beyond, by)

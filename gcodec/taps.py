@@ -45,6 +45,7 @@ class Taps(NamedTuple):
     sizes: Sizes
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def of(cls, shape: tuple[int, ...]) -> Taps | None:
         """Return the taps of a tensor, all dimensions but the first two; None where none are."""
         sizes = shape[_FIRST_AXIS:]
@@ -103,21 +104,27 @@ class Taps(NamedTuple):
         -------
         (n,) float32 array or None
         """
-        length = -(-min(_RUN, x.size) // self.size) * self.size
-        runs, every = x[: x.size - x.size % length], max(x.size // _SAMPLE, 1)
-        some = host(flattened(runs.reshape(-1, length)[::every]))
-        least = max(_FINE * math.sqrt(self.size) * top, _SMALL * lift)
-        if not least <= step(some) <= top <= _LARGE / self.size:
+        size = self.size
+        length = -(-min(_RUN, x.size) // size) * size
+        whole, every = x.size - x.size % length, max(x.size // _SAMPLE, 1)
+
+        def looked_at(values: np.ndarray) -> np.ndarray:
+            runs = values[:whole]
+            return runs if every == 1 else flattened(runs.reshape(-1, length)[::every])
+
+        some = host(looked_at(x))
+        least = max(_FINE * math.sqrt(size) * top, _SMALL * lift)
+        if not least <= step(some) <= top <= _LARGE / size:
             return None
         coefficients = None
         if every <= _MOSTLY and device_of(x) is None:  # else only those that are looked at
             coefficients = self.forward(x)
-            here = flattened(coefficients[: runs.size].reshape(-1, length)[::every])
+            here = looked_at(coefficients)
         else:
             here = self.forward(some)
-        shares, live = coding_gain.shares_of(some, here, self.size)
-        before, after = (sum(math.log2(s + _FLOOR) for s in part) for part in shares.tolist())
-        if not live or before - after < 2 * self.size * (_GAIN + _UNSURE / live):
+        shares, live = coding_gain.shares_of(some, here, size)
+        before, after = (sum(map(math.log2, part)) for part in (shares + _FLOOR).tolist())
+        if not live or before - after < 2 * size * (_GAIN + _UNSURE / live):
             return None
         return self.forward(x) if coefficients is None else coefficients
 

@@ -81,14 +81,19 @@ def test_a_target_takes_few_passes(target: str, monkeypatch: pytest.MonkeyPatch)
 
     More often where one scale is that of all: what is measured jumps where its class changes.
     """
-    found = scalar_levels.Nearest.find
     sizes: list[int] = []
 
-    def counted(self: scalar_levels.Nearest, x: np.ndarray, *rest: Any) -> Any:
-        sizes.append(x.size)
-        return found(self, x, *rest)
+    def count(of: Any) -> Any:
+        def counted(self: scalar_levels.Nearest, x: np.ndarray, *rest: Any) -> Any:
+            sizes.append(x.size)
+            return of(self, x, *rest)
 
-    monkeypatch.setattr(scalar_levels.Nearest, "find", counted)
+        return counted
+
+    for name in ("find", "anew"):
+        monkeypatch.setattr(
+            scalar_levels.Nearest, name, count(getattr(scalar_levels.Nearest, name))
+        )
     for x, most in ((matrix(700, 300), 5), (matrix(300, 700, 2.0), 5), (matrix(512, 512, 0), 7)):
         sizes.clear()
         gcodec.encode(x, f"ecsq:{target}")

@@ -187,7 +187,8 @@ class ECSQ(Codec):
                 raise ParameterError("x: must not pass float32 when it is transformed")
         if prior is not None and prior.transform != transform:
             prior = None
-        found = self._of_values(x, lift, top, seed, prior, period)._replace(transform=transform)
+        step, found = self._of_values(x, lift, top, seed, prior, period)
+        found = found._replace(step=step, transform=transform)
         if not self._points(found.step, found.centroids, taps).are_finite(found):
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
@@ -209,8 +210,8 @@ class ECSQ(Codec):
 
     def _of_values(
         self, x: np.ndarray, lift: float, top: float, seed: int, prior: Levels | None, period: int
-    ) -> Levels:
-        """Quantise what is finite, and not all 0, but for the factor."""
+    ) -> tuple[float, Levels]:
+        """Find a step, and quantise what is finite, and not all 0, by this times the factor."""
         shape, way = self._shape_of(x.size), self._way(seed)
         if isinstance(self.step, float):
             step = self.step
@@ -226,7 +227,7 @@ class ECSQ(Codec):
             else:
                 step, matrix = target.step_for_error(self.nmse, start)
         size = float(np.float32(step)) * lift
-        return way.quantize(x, size, matrix)._replace(step=step)
+        return step, way.quantize(x, size, matrix)
 
     def _way(self, seed: int) -> scalar_levels.Way:
         if self.rounding == "stochastic":

@@ -24,6 +24,8 @@ from gcodec.kernels.scalar_quantize import ESCAPE
 
 Table = ClassTable | TrellisTable
 
+_FEW = 1 << 15  # symbols for which a table of their own hardly pays, so that none counts them
+
 
 class Look(NamedTuple):
     """What symbols look like.
@@ -69,16 +71,16 @@ class ByClass:
 
     def look(self, sample: int, counts: np.ndarray | None) -> Look:
         """Look at all symbols, or about so many, of which the counts may be known."""
-        if counts is None and device_of(self.symbols) is None:
+        if counts is None and self.symbols.size < _FEW and device_of(self.symbols) is None:
             step = share(self.symbols.size, sample)
             costs = class_tables.statics_costs()
             told = self.symbols, self.scales.arrays, step, costs, rans.POINT
             nbits, reach = class_costs.symbols_nbits(*told)
-            return Look(nbits.tolist(), reach, class_map.seen(self.symbols.size, step), None)
+            return Look(nbits, reach, class_map.seen(self.symbols.size, step), None)
         if counts is None:
             counts = self.counts(sample)
-        nbits = class_tables.statics_nbits(counts)
-        return Look(nbits.tolist(), class_tally.reach(counts), int(counts.sum()), counts)
+        nbits = class_tables.statics_nbits(counts).tolist()
+        return Look(nbits, class_tally.reach(counts), int(counts.sum()), counts)
 
     def static(self, number: int) -> ClassTable:
         """Return the static table of this number."""
@@ -98,7 +100,7 @@ class ByClass:
 
     def knows_all(self, table: Any, look: Look) -> bool:
         """Whether models have all symbols that were looked at."""
-        return not (look.reach > table.tops + np.uint8(1)).any()
+        return not np.count_nonzero(look.reach > table.tops + np.uint8(1))
 
     def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
         """Write numbers of 16 bits, models above symbols, of a range in the order of coding.

@@ -81,4 +81,7 @@ def plan(
 
 def lanes_of(nbits: int) -> int:
     """Return how many states pay for a string of so many bits."""
-    return max((k for k in STATES if k * _BITS_PER_STATE <= nbits), default=STATES[0])
+    found = STATES[0]
+    for states in STATES:
+        found = states if states * _BITS_PER_STATE <= nbits else found
+    return found

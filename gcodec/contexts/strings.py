@@ -79,7 +79,7 @@ def write(
     unknown, (places, found) = none, Exceptions(none, none)
     if not plan.complete:
         unknown, (places, found) = coded.unknown(plan.table)
-    if beyond is not None:
+    if beyond is not None and beyond.size:
         found[found >= models.least_escape(with_trellis)] = beyond
     put_head(front, plan.table, lanes, scales, Exceptions(places, found))
 

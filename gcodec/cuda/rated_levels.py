@@ -10,7 +10,8 @@ from gcodec.cuda.class_map import map_classes
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
 from gcodec.kernels.class_map import ScalesOf
 from gcodec.kernels.rated_levels import Errors
-from gcodec.kernels.scalar_quantize import inverse
+from gcodec.kernels.scalar_quantize import inverse, plain_sums
+from gcodec.kernels.scale_logs import scales_of_sums
 
 
 def rated_levels(x: Any, step: np.float32, of: ScalesOf, out: Any) -> Errors:
@@ -21,3 +22,12 @@ def rated_levels(x: Any, step: np.float32, of: ScalesOf, out: Any) -> Errors:
     arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes, out, sums
     device.launch("scalar_quantize", "rated_levels", striding_blocks(n), THREADS, *arguments)
     return Errors.of(device.to_host(sums).view(np.int64))
+
+
+def scaled_levels(
+    x: Any, step: np.float32, matrix: tuple[int, int, int], ones: tuple[int, int], out: Any
+) -> tuple[np.ndarray, np.ndarray, Errors]:
+    """Quantise by the scales of plain levels."""
+    width, group, _ = matrix
+    rows, columns = scales_of_sums(x.size, matrix, ones, *plain_sums(x, step, width, group > 0))
+    return rows, columns, rated_levels(x, step, (rows, columns, width), out)

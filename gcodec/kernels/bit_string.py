@@ -36,7 +36,9 @@ class BitString:
     @property
     def nbits(self) -> int:
         """Bits so far, those of the lead too."""
-        return 8 * int(self.state[0]) + int(self.state[2])
+        whole, _, rest, _ = self.state.tolist()
+        found: int = 8 * whole + rest
+        return found
 
     def grow(self, nbytes: int = 0) -> None:
         """Make room for what found none, or for so many bytes more."""
@@ -55,11 +57,16 @@ class BitString:
         """Put bits at the end: those of a (ceil(nbits / 8),) uint8 array, zeros behind them."""
         if nbits == 0:
             return
-        at = self.nbits
         self.reserve(data.size + 1)
-        first = int(self.state[1]) >> 56 | int(data[0]) >> at % 8
+        place, before, rest, _ = self.state.tolist()
+        if rest == nbits % 8 == 0:
+            self.data[place : place + data.size] = data
+            self.state[0] = place + data.size
+            return
+        at = 8 * place + rest
+        first = before >> 56 | int(data[0]) >> rest
         _copy(data, nbits, at, self.data)
-        self.data[at // 8] = first
+        self.data[place] = first
         whole, rest = divmod(at + nbits, 8)
         last = int(self.data[whole]) << 56 if rest else 0
         self.state[:3] = whole, last, rest
@@ -90,14 +97,16 @@ def written(
         Of each part, by its first element, the bit where it begins.
     """
     parts = pool.run(lambda start, stop: (start, task(start, stop)), n, unit)
+    if len(parts) == 1:
+        ((start, string),) = parts
+        nbits = string.nbits
+        return string.trimmed(), nbits, {start: 0}
     nbits = sum(string.nbits for _, string in parts)
     places, at = {}, 0
     for start, string in parts:
         places[start] = at, string
         at += string.nbits
     starts = {start: at for start, (at, _) in places.items()}
-    if len(parts) == 1:
-        return parts[0][1].trimmed(), nbits, starts
     out = np.empty(-(-nbits // 8), np.uint8)
 
     def copy(start: int, stop: int) -> None:

@@ -31,12 +31,12 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarra
     """
     sums = np.zeros(2 * costs.shape[1], np.int64)
     _add_counts(counts, costs.reshape(-1), sums)
-    return _joined(sums, point)
+    return np.array(_joined(sums, point))
 
 
 def symbols_nbits(
     symbols: np.ndarray, of: ScalesOf, step: int, costs: np.ndarray, point: int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[list[int], np.ndarray]:
     """Return what `counts_nbits` does of (n,) uint8 symbols, and how far these reach.
 
     Parameters
@@ -48,7 +48,7 @@ def symbols_nbits(
 
     Returns
     -------
-    nbits : (tables,) int64 array
+    nbits : list of int
     reach : (CLASSES,) uint8 array
         See `class_tally.reach`.
     """
@@ -57,7 +57,7 @@ def symbols_nbits(
         room = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16), spare_tables()
         sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
         counts = np.empty(256, np.int32)
-        told = *room, counts, costs.reshape(-1), sums, reach
+        told = *room, counts, counts[:0], costs.reshape(-1), sums, reach
         _add_symbols(symbols[start:stop], *of, start, step, *told)
         return sums, reach
 
@@ -68,11 +68,10 @@ def symbols_nbits(
     return _joined(sums, point), reach
 
 
-def _joined(sums: np.ndarray, point: int) -> np.ndarray:
+def _joined(sums: np.ndarray, point: int) -> list[int]:
     """Return sums, given halves of them, without what is behind the point."""
-    tables = sums.size // 2
-    found: np.ndarray = sums[:tables] + (sums[tables:] >> 16) >> point - 16
-    return found
+    high, low = sums.reshape(2, -1).tolist()
+    return [above + (below >> 16) >> point - 16 for above, below in zip(high, low, strict=True)]
 
 
 @inline
@@ -108,33 +107,67 @@ def _add_counts(counts, costs, sums):
 
 @subroutine(variant="")
 def add_symbols(
-    symbols, rows, columns, width, start, step, room, joined, spare, counts, costs, sums, reach
+    symbols,
+    rows,
+    columns,
+    width,
+    start,
+    step,
+    room,
+    joined,
+    spare,
+    counts,
+    whole,
+    costs,
+    sums,
+    reach,
 ):
     """Add halves of what symbols cost by each table, and tell how far they reach.
 
     See `class_tally.tally`; spare is left as it was. counts.size == 256, and 2 * costs.size ==
-    COUNTS * sums.size; reach has CLASSES elements, or none.
+    COUNTS * sums.size; reach has CLASSES elements, or none. Counts of all classes are added to
+    `whole`, of 256 elements or none.
     """
-    tables = sums.size // 2
     low, high, top = tally(symbols, rows, columns, width, start, step, room, joined, spare)
     for row in range(low, high + 1):
-        taken(spare, row, top, counts)
-        last = np.int64(-2)
-        for k in range(top + 1):
-            if counts[k]:
-                _add_one(np.int64(counts[k]), costs, ((row << 8) + k) * tables, sums)
-                last = k
+        last = taken(spare, row, top, counts)
+        add_of_class(counts[: max(last + 1, 0)], row, costs, sums)
+        for k in range(last + 1 if whole.size > 0 else 0):
+            whole[k] = np.int32(whole[k] + counts[k])
         if reach.size > 0:
             reach[row] = np.uint8((last + 2) >> 1)
 
 
+@subroutine(variant="")
+def add_of_class(counts, row, costs, sums):
+    """Add halves of what the first symbols of a class cost, given how often they occur."""
+    tables = sums.size // 2
+    for k in range(counts.size):
+        if counts[k] > 0:
+            _add_one(np.int64(counts[k]), costs, ((row << 8) + k) * tables, sums)
+
+
 @kernel(
     "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out uint16[], "
-    "out int32[], out int32[], in int64[], out int64[], out uint8[]"
+    "out int32[], out int32[], out int32[], in int64[], out int64[], out uint8[]"
 )
 def _add_symbols(
-    symbols, rows, columns, width, start, step, room, joined, spare, counts, costs, sums, reach
+    symbols,
+    rows,
+    columns,
+    width,
+    start,
+    step,
+    room,
+    joined,
+    spare,
+    counts,
+    whole,
+    costs,
+    sums,
+    reach,
 ):
     add_symbols(
-        symbols, rows, columns, width, start, step, room, joined, spare, counts, costs, sums, reach
+        *(symbols, rows, columns, width, start, step),
+        *(room, joined, spare, counts, whole, costs, sums, reach),
     )

@@ -83,14 +83,20 @@ def tally(symbols, rows, columns, width, start, step, room, joined, spare):
 
 @subroutine(variant="")
 def taken(spare, model, top, counts):
-    """Set counts, of more than `top`, of the symbols up to that of a class; clear the tables'."""
+    """Set counts, of more than `top`, of the symbols up to that of a class; clear the tables'.
+
+    Return the largest that occurs, or -2.
+    """
     start, out = model * _ALPHABET, counts[: top + 1]
     one, two = spare[start : start + top + 1], spare[_APART + start : _APART + start + top + 1]
     three = spare[2 * _APART + start : 2 * _APART + start + top + 1]
     four = spare[3 * _APART + start : 3 * _APART + start + top + 1]
+    last = np.int32(-2)
     for k in range(out.size):
         out[k] = np.int32(np.int32(one[k] + two[k]) + np.int32(three[k] + four[k]))
         one[k] = two[k] = three[k] = four[k] = 0
+        last = max(last, np.int32(k) if out[k] > 0 else np.int32(-2))
+    return np.int64(last)
 
 
 @kernel("in int64[], out uint8[]")

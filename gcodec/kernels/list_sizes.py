@@ -77,7 +77,7 @@ def _huffman_nbits(counts, most, room):
     _ROOM: of coins, and of two lists.
     """
     coins, low, high = room[:_ROOM], room[_ROOM : 2 * _ROOM], room[2 * _ROOM :]
-    n = 0
+    n, seen = 0, np.int64(0)
     for symbol in range(most + 1):
         if counts[symbol] > 0:
             place = n
@@ -85,11 +85,16 @@ def _huffman_nbits(counts, most, room):
                 coins[place] = coins[place - 1]
                 place -= 1
             coins[place] = counts[symbol]
+            seen += counts[symbol]
             n += 1
     if n < 2:
         return coins[0] if n else 0
+    # Words of l bits take counts as of Fibonacci's rabbits, whose sum is the (l + 2)th of these.
+    longest, needed, after = 1, np.int64(3), np.int64(5)
+    while longest < LONGEST and needed <= seen:
+        longest, needed, after = longest + 1, after, needed + after
     have = 0
-    for _ in range(LONGEST):
+    for _ in range(longest):
         coin, package, place = 0, 0, 0
         while place < 2 * n - 2 and (coin < n or 2 * package + 1 < have):
             both = low[2 * package] + low[2 * package + 1] if 2 * package + 1 < have else 0

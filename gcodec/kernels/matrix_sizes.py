@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.class_costs import add_symbols
+from gcodec.kernels.class_costs import add_of_class, add_symbols
+from gcodec.kernels.class_fill import CLASSES
 from gcodec.kernels.class_tally import TILE, spare_tables
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
@@ -75,18 +76,18 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
         In every `step`-th tile of 2^12 elements symbols are looked at.
     prices : Prices
     """
-    order, told, columns, narrowest = _in_order(tuple(every))
+    order, threes, columns, narrowest = _in_order(tuple(every))
     rows = -(-symbols.size // narrowest)
     (row_one, column_one), costs, logs, point = prices
     found = np.empty((len(order), 3), np.int64)
     _find_sizes(
-        *(symbols, told, row_one, column_one, step, costs.reshape(-1), logs, point),
+        *(symbols, threes, row_one, column_one, step, costs.reshape(-1), logs, point),
         *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.empty(TILE, np.uint16)),
-        *(np.zeros(columns + 256, np.int32), spare_tables(), np.empty(rows + columns, np.int64)),
+        *(np.zeros(columns + 512, np.int32), spare_tables(), np.empty(rows + columns, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
-    sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
-    return [sizes[place] for place in order]
+    told = found.tolist()
+    return [Sizes(*told[place]) for place in order]
 
 
 @functools.lru_cache(maxsize=256)
@@ -126,12 +127,12 @@ def _find_sizes(
     found,
 ):
     # every.size == found.size, threes. With the most rows and columns that there are, sums and
-    # narrow have room for both, and for the columns; narrow for 256 more, bytes_ for TILE more,
+    # narrow have room for both, and for the columns; narrow for 512 more, bytes_ for TILE more,
     # and both twice; joined.size == TILE. Spare and narrow are zeros; room.size == ROOM
     # and twice the tables.
     n, before, had_columns = symbols.size, np.int64(0), False
     lists, paid = room[:ROOM], room[ROOM:]
-    counts, narrow = narrow[:256], narrow[256:]
+    counts, whole, narrow = narrow[:256], narrow[256:512], narrow[512:]
     for at in range(0, every.size, 3):
         width, group, quantum = every[at], every[at + 1], every[at + 2]
         count, height = (n + width - 1) // width, width if group > 0 else 0
@@ -144,10 +145,14 @@ def _find_sizes(
         across = bytes_[TILE + count : TILE + count + height]
         find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
         paid[:] = 0
-        add_symbols(
-            *(symbols, down, across, width, 0, step, tile, joined, spare, counts, costs, paid),
-            tile[:0],
-        )
+        if at > 0 and count == 1 and height == 0:  # all are of a class
+            add_of_class(whole, min(np.int64(down[0]), CLASSES - 1), costs, paid)
+        else:
+            first = whole[: 256 if at == 0 else 0]
+            add_symbols(
+                *(symbols, down, across, width, 0, step, tile, joined, spare, counts, first),
+                *(costs, paid, tile[:0]),
+            )
         tables, least = paid.size // 2, np.int64(0)
         for t in range(tables):
             # What is in halves, of 16 bits the lower.

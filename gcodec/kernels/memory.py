@@ -17,7 +17,7 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     """Uninitialised (size,) array that starts on a cache line, which vector stores prefer."""
     nbytes = size * np.dtype(dtype).itemsize
     block = np.empty(nbytes + _LINE, np.uint8)
-    start = -block.ctypes.data % _LINE
+    start = -block.__array_interface__["data"][0] % _LINE
     return block[start : start + nbytes].view(dtype)
 
 

@@ -133,7 +133,10 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
     for start in range(0, counts.size, _ALPHABET):
         row, out = counts[start : start + _ALPHABET], frequencies[start : start + _ALPHABET]
         above = whole - logs[out[ESCAPE]] + escaped
+        seen = np.int64(0)
         for symbol in range(row.size):
+            seen |= row[symbol]
+        for symbol in range(row.size if seen else 0):
             if row[symbol] > 0:
                 known = out[symbol] > 0 and symbol != ESCAPE
                 cost = whole - logs[out[symbol]] if known else above

@@ -40,11 +40,16 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Any = Non
     a device, which has threads enough. Returned is what the calls returned, in the order of the
     segments.
     """
-    if n < _THRESHOLD or thread_count() == 1 or device_of(beside) is not None:
+    if is_one(n) or device_of(beside) is not None:
         return [task(0, n)]
     segments = -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
     length = max(segments // unit, 1) * unit
     return _Segments(task, n, length).run()
+
+
+def is_one(n: int) -> bool:
+    """Tell whether `run` makes one call for n elements on the host."""
+    return n < _THRESHOLD or thread_count() == 1
 
 
 class _Segments(Generic[_T]):

@@ -69,6 +69,12 @@ def write(
     """
     get = parts_of(symbols)
     runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
+    if 0 < n <= BLOCK:  # so that nothing has to grow
+        write_block = Writer(tables, n, lanes, vector_width())
+        told = 1 << log2_run, 0, runs.offsets, runs.states
+        block = write_block(get(0, n, np.empty(n, dtype)), *told)
+        runs.settle(runs.offsets[:-1].copy(), np.array([0, block.size]))
+        return np.concatenate((lead, block)), 8 * (lead.size + block.size), runs
     ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
     def task(start: int, stop: int) -> BitString:
@@ -93,7 +99,7 @@ def write(
 
     data, nbits, _ = written(task, n, BLOCK)
     data[: lead.size] = lead
-    np.cumsum(ends, out=ends)
+    ends.cumsum(out=ends)
     runs.settle(runs.offsets[:-1].copy(), ends)
     return data, nbits, runs
 

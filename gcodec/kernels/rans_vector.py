@@ -39,6 +39,7 @@ def widths() -> tuple[int, ...]:
     return tuple(width for width, needs in known if all(map(compiles_for, needs)))
 
 
+@functools.cache
 def vector_width() -> int:
     """Lanes of the vectors that loops go by; 0 where there are none, or bounds are checked."""
     return 0 if checked() else widths()[0]

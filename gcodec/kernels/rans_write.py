@@ -51,7 +51,7 @@ class Writer:
         self._loop = _writer(tables.log2_total, tables.classed, lanes, width)
         self._tables = tables.entries, tables.reciprocals, tables.pairs, _compressing()
         # A symbol gives off at most one word; vectors are stored whole, garbage before the words.
-        self._words = np.empty(most + LANES + 2 * lanes, "<u2")
+        self._words = np.empty(most + LANES + 2 * lanes, np.uint16)
         self._kept = np.zeros(KEPT, np.int64)
 
     def __call__(

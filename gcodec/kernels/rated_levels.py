@@ -17,12 +17,22 @@ from gcodec.kernels import pool
 from gcodec.kernels.class_fill import fill_classes
 from gcodec.kernels.class_map import ScalesOf
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import kernel
-from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST, inverse
+from gcodec.kernels.jit import kernel, subroutine
+from gcodec.kernels.magnitudes import add_magnitudes
+from gcodec.kernels.scalar_quantize import (
+    ESCAPE,
+    FINE,
+    MOST,
+    inverse,
+    plain_sums,
+    quantize_plainly,
+)
+from gcodec.kernels.scale_logs import find_scales, scales_of_sums
 
 _KNEE = np.int32(44)  # the class from which on both sides of a level are worth the same
 _SQUARE, _LEAST, _CEILING = np.float32(29 / 8192), np.float32(0.5), np.float32(1.65)
 _SLOPE, _STEEPEST = np.float32(0.08), np.float32(0.45)
+_SUMS = 8  # integers of `Errors`
 _TILE = 512  # elements, of which squares of errors, up to 2^22 each, fit 32 bits
 _ZERO, _ONE, _TWO, _TOP = np.int32(0), np.int32(1), np.int32(2), np.int32(MOST)
 _FACTOR, _NONE, _ESCAPE = np.float32(FINE), np.float32(0), np.int32(ESCAPE)
@@ -76,12 +86,49 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScalesOf, out: np.ndarray)
     factor = inverse(step)
 
     def task(start: int, stop: int) -> np.ndarray:
-        room, wide = np.empty(_TILE, np.uint8), np.empty(_TILE, np.int32)
-        sums = np.zeros(8, np.int64)
-        _rated_levels(x[start:stop], factor, *of, start, room, wide, out[start:stop], sums)
+        wide, sums = np.empty(_TILE, np.int32), np.zeros(_SUMS, np.int64)
+        _rated_levels(x[start:stop], factor, *of, start, wide, out[start:stop], sums)
         return sums
 
     return Errors.of(*pool.run(task, x.size))
+
+
+@twinned("rated_levels")
+def scaled_levels(
+    x: np.ndarray,
+    step: np.float32,
+    matrix: tuple[int, int, int],
+    ones: tuple[int, int],
+    out: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, Errors]:
+    """Quantise by the scales of plain levels.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        n > 0; see `rated_levels`.
+    step : float32
+    matrix, ones
+        See `scale_logs.scales_of_sums`.
+    out : (n,) uint8 array
+        The symbols.
+
+    Returns
+    -------
+    rows, columns : uint8 array
+        The scales.
+    errors : Errors
+    """
+    width, group, _ = matrix
+    if not pool.is_one(x.size):
+        sums = plain_sums(x, step, width, group > 0)
+        rows, columns = scales_of_sums(x.size, matrix, ones, *sums)
+        return rows, columns, rated_levels(x, step, (rows, columns, width), out)
+    count, height = -(-x.size // width), width if group > 0 else 0
+    scales = np.empty(count + height, np.uint8)
+    wide, sums_64 = np.zeros(_TILE + height, np.int32), np.zeros(_SUMS + scales.size, np.int64)
+    _scaled_levels(x, inverse(step), *matrix, *ones, wide, sums_64, scales, out)
+    return scales[:count], scales[count:], Errors.of(sums_64[:_SUMS])
 
 
 def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np.ndarray:
@@ -94,20 +141,45 @@ def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np
 
 
 @kernel(
-    "in float32[], float32, in uint8[], in uint8[], int64, int64, out uint8[], out int32[], "
-    "out uint8[], out int64[]"
+    "in float32[], float32, in uint8[], in uint8[], int64, int64, out int32[], out uint8[], "
+    "out int64[]"
 )
-def _rated_levels(x, factor, rows, columns, width, start, room, wide, out, sums):
-    # x.size == out.size elements, from `start` on; room and wide have _TILE; sums.size == 8.
+def _rated_levels(x, factor, rows, columns, width, start, wide, out, sums):
+    _rate(x, factor, rows, columns, width, start, wide, out, sums)
+
+
+@kernel(
+    "in float32[], float32, int64, int64, int64, int64, int64, out int32[], out int64[], "
+    "out uint8[], out uint8[]"
+)
+def _scaled_levels(x, factor, width, group, quantum, row_one, column_one, wide, sums, scales, out):
+    # x.size == out.size > 0. There are as many scales as sums behind the first _SUMS, those of
+    # rows and then those of columns; wide has _TILE and one for each column. All of sums and wide
+    # are 0.
+    n = x.size
+    count = (n + width - 1) // width
+    rows, columns = sums[_SUMS : _SUMS + count], sums[_SUMS + count :]
+    down, across = scales[:count], scales[count:]
+    quantize_plainly(x, factor, out)
+    add_magnitudes(out, width, wide[_TILE:], rows, columns)
+    find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
+    _rate(x, factor, down, across, width, 0, wide[:_TILE], out, sums[:_SUMS])
+
+
+@subroutine(variant="")
+def _rate(x, factor, rows, columns, width, start, wide, out, sums):
+    """Write levels, and add to sums.
+
+    There are x.size == out.size elements, from `start` on; wide has _TILE, and sums.size == _SUMS.
+    """
     for first in range(0, out.size, _TILE):
         part, here = x[first : first + _TILE], out[first : first + _TILE]
-        models = room[: part.size]
-        fill_classes(rows, columns, width, start + first, models)
+        fill_classes(rows, columns, width, start + first, here)  # where symbols will be
         one = two = every = top = _ZERO
         squares = np.uint32(0)
         for i in range(here.size):
             value = part[i]
-            d = np.float32(max(np.int32(_KNEE - np.int32(models[i])), _ZERO))
+            d = np.float32(max(np.int32(_KNEE - np.int32(here[i])), _ZERO))
             bound = min(np.float32(_LEAST + np.float32(np.float32(d * d) * _SQUARE)), _CEILING)
             lower = min(np.float32(d * _SLOPE), _STEEPEST)
             y = np.float32(abs(value) * factor)

@@ -20,7 +20,6 @@ import numpy as np
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel, subroutine
 from gcodec.kernels.lanes import BLOCK, Emitter, block, floats
-from gcodec.kernels.memory import aligned_empty
 
 MOST = 1 << 10  # values of a chunk
 _TILE = 1 << 11  # values that stay in the first cache from axis to axis
@@ -43,8 +42,7 @@ def transform(x: np.ndarray, sizes: Sizes, matrices: Matrices, out: np.ndarray) 
         As large as `x`; it may be the same.
     """
     half = _TILE + 2 * math.prod(sizes) + BLOCK  # zeros lie on both sides of a tile
-    room = aligned_empty(2 * half, np.float32)
-    room[:] = 0
+    room = np.zeros(2 * half, np.float32)
     _transform(x, *sizes, _weights(sizes, matrices), room[:half], room[half:], out)
 
 
