@@ -40,11 +40,10 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             if (other.id == id or other.name == name) and not same:
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
-        made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        every = _registry | {name: made}
+        every = _registry | {name: dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)}
         _registry = dict(sorted(every.items(), key=lambda item: item[1].id))
         with_id.cache_clear()
-        return made
+        return cls
 
     return decorate
 

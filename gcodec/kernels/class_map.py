@@ -145,7 +145,8 @@ def unknown_symbols(
             _find_unknown(part, *how, places)
         return places[:found]
 
-    places = np.concatenate(pool.run(task, symbols.size, TILE))
+    first, *others = pool.run(task, symbols.size, TILE)
+    places = np.concatenate((first, *others)) if others else first
     return places, symbols[places].astype(np.int64)
 
 

@@ -24,9 +24,10 @@ def put_lists(places: np.ndarray, symbols: np.ndarray, string: BitString) -> Non
     """Put (k,) int64 places, which rise, and (k,) int64 symbols at the end of a string, k > 0."""
     found = np.zeros(2 * (LARGEST + 1), np.int64)
     _tell_both(places, symbols, found)
-    sizes = found.reshape(2, -1)
-    ks = sizes.argmin(axis=1).tolist()
-    string.reserve(int(sizes.min(axis=1).sum()) // 8 + _ROOM)
+    sizes = found.reshape(2, -1).tolist()
+    fewest = [min(each) for each in sizes]
+    ks = [each.index(nbits) for each, nbits in zip(sizes, fewest, strict=True)]
+    string.reserve(sum(fewest) // 8 + _ROOM)
     _put_both(places, symbols, *ks, string.data, string.state)
 
 

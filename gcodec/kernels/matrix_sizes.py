@@ -86,8 +86,8 @@ def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices
         *(np.zeros(columns + 512, np.int32), spare_tables(), np.empty(rows + columns, np.int64)),
         *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
     )
-    told = found.tolist()
-    return [Sizes(*told[place]) for place in order]
+    sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
+    return [sizes[place] for place in order]
 
 
 @functools.lru_cache(maxsize=256)

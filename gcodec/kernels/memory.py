@@ -23,7 +23,7 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
 
 def empty_beside(size: int, dtype: Any, array: Any) -> np.ndarray:
     """Return an uninitialised (size,) array; on the device of `array`, if that is on one."""
-    device = device_of(array)
+    device = None if type(array) is np.ndarray else device_of(array)
     if device is None:
         return aligned_empty(size, dtype) if size > _FEW else np.empty(size, dtype)
     made: np.ndarray = device.empty(size, dtype)
