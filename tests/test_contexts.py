@@ -13,7 +13,7 @@ from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scale_fit import refined
 from gcodec.contexts.scales import ONE, Matrix, Scales, matrices
 from gcodec.contexts.strings import ContextString
-from gcodec.kernels import class_map, scale_fit
+from gcodec.kernels import class_map, list_sizes, scale_fit
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CENTRE, CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE, MOST
@@ -152,6 +152,22 @@ def test_lists_of_scales(count: int) -> None:
                 scale_lists.read(data[: -(-cut // 8)], 3, cut, count)
     assert count < 3000 or len(codes) > 1
     assert count < 63 or {0, 1} <= shifts
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 5, 9, 10, 11, 12, 13, 14, 15, 16])
+@pytest.mark.parametrize("more", [0, 1])
+def test_lists_whose_words_are_as_long_as_they_get(kinds: int, more: int) -> None:
+    counts = [1, 1]
+    while len(counts) < kinds:
+        counts.append(counts[-2] + counts[-1] + more)
+    scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
+    found = list_sizes.told(scales)
+    coins = sorted(counts)
+    lists: list[int] = []
+    for _ in range(12):  # bits of the longest word
+        lists = sorted([*coins, *map(sum, zip(lists[::2], lists[1::2], strict=False))])
+        lists = lists[: 2 * kinds - 2]
+    assert found.words_nbits == 8 + 4 * (kinds + 1) + sum(lists)
 
 
 def test_static_tables() -> None:

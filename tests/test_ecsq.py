@@ -10,9 +10,11 @@ import pytest
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated, scalar_levels
+from gcodec.contexts.scales import ONES
 from gcodec.gradients.dumps import open_dump
+from gcodec.kernels import pool
 from gcodec.kernels.class_map import CLASSES
-from gcodec.kernels.rated_levels import rated_levels
+from gcodec.kernels.rated_levels import rated_levels, scaled_levels
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST
 from gcodec.seek import SeekTable
 
@@ -149,6 +151,27 @@ def test_rated_levels_are_those_of_the_rule() -> None:
     assert errors.rests == tuple(int(rests[g].sum()) for g in groups)
     assert errors.squares == int((rests**2).sum())
     assert errors.escapes == int((level > MOST).sum())
+
+
+@pytest.mark.parametrize(
+    "matrix", [(1000, 0, 1), (60, 1, 1), (60, 7, 2), (9, 1, 4), (20_001, 0, 1)]
+)
+def test_scales_and_levels_are_found_at_once(
+    matrix: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
+    x[::1999] *= 1000
+    found = []
+    for threshold in (1 << 20, 1 << 14):
+        monkeypatch.setattr(pool, "_THRESHOLD", threshold)
+        monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
+        monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+        symbols = np.empty(x.size, np.uint8)
+        rows, columns, errors = scaled_levels(x, np.float32(0.7), matrix, ONES, symbols)
+        found.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
+    assert found[0] == found[1]
+    assert found[0][3].escapes
 
 
 def test_centroids_lower_the_error() -> None:

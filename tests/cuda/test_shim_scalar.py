@@ -7,7 +7,7 @@ from samples import gradient, same, sizes_for
 
 from gcodec.kernels import scalar_quantize
 from gcodec.kernels.device import Device
-from gcodec.kernels.rated_levels import rated_levels
+from gcodec.kernels.rated_levels import rated_levels, scaled_levels
 
 SIZES = (0, 1, 33, 513, 9001)
 
@@ -44,6 +44,18 @@ def test_rated_levels(gpu: Device) -> None:
             assert same(gpu.to_host(found), wanted)
             squares = scalar_quantize.random_squares(x, step)
             assert scalar_quantize.random_squares(gpu.to_device(x), step) == squares
+
+
+def test_scaled_levels(gpu: Device) -> None:
+    for n, matrix in ((1, (1, 0, 1)), (513, (9, 1, 2)), (9001, (500, 3, 1)), (9001, (9001, 0, 1))):
+        x = gradient(n)
+        for step in steps_of(x):
+            wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+            *scales, errors = scaled_levels(x, step, matrix, (40, 64), wanted)
+            *told, sums = scaled_levels(gpu.to_device(x), step, matrix, (40, 64), found)
+            assert same(gpu.to_host(found), wanted)
+            assert sums == errors
+            assert all(same(*both) for both in zip(told, scales, strict=True))
 
 
 def test_subnormal_steps_in(gpu: Device) -> None:
