@@ -176,7 +176,6 @@ class Target:
         self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
         self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
-        self._sizes: dict[float, float] = {}
 
     def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
         """Find the step of which the relative error is the target, or less where it has jumps.
@@ -260,10 +259,7 @@ class Target:
 
     def _size(self, octave: float) -> float:
         """Return the step of an octave."""
-        if (found := self._sizes.get(octave)) is None:
-            found = max(binary32(2.0**octave / self.lift), _LEAST) * self.lift
-            self._sizes[octave] = found
-        return found
+        return max(binary32(2.0**octave / self.lift), _LEAST) * self.lift
 
     def _search(self, aim: _Aim, first: float, start: Start | None) -> tuple[Met | None, Matrix]:
         """Search on some rows, and from there on all."""
