@@ -18,6 +18,7 @@ from reference import leb128, positions, tabled, universal
 from reference.universal import fixed, rice
 
 import gcodec
+from fuzz.crafted_lists import wrong_lists
 from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
@@ -64,6 +65,8 @@ def crafted() -> Iterator[Crafted]:
     yield _block_at_the_end()
     yield from _elsewhere()
     yield from _universal()
+    for told in wrong_lists():
+        yield Crafted(*told)
 
 
 def _frame(codec: int, n: int, params: bytes, scalars: bytes, text: str) -> bytes:
