@@ -37,6 +37,7 @@ LAYERS = [
     {
         "index_plans",
         "minifloat_choice",
+        "level_choice",
         "fields",
         "trellis_levels",
         "random_levels",
