@@ -41,6 +41,7 @@ from gcodec.scalar_levels import (
 )
 from gcodec.scalars import Later, Passing, mapped, wanted, when_known
 from gcodec.step_targets import check_step
+from gcodec.trellis_levels import Best
 
 # Between these a factor that all is moved by changes no level, and none of as many levels as there
 # may be is beyond float32.
@@ -78,6 +79,8 @@ def way_for(x: Any, way: Way) -> Way:
     """Return the way of values there; see `gcodec.placed_levels.way_for`."""
     if isinstance(way, AtRandom):
         return _AtRandom(way.seed)
+    if isinstance(way, Best):
+        return Best(_Nearest())
     return _Nearest() if type(way) is Nearest else way
 
 
