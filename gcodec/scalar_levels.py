@@ -60,7 +60,7 @@ class Levels(NamedTuple):
     transform : str
         "dct" where the levels are those of coefficients of `gcodec.taps`, else "none".
     places : (k,) int64 array or None
-        Where those beyond are, if the host knows.
+        Where those beyond are, if the host knows that of a device.
     there : optional
         Where a device found them and has not told all yet: what puts and writes them.
     """

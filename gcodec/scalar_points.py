@@ -15,6 +15,7 @@ from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt
 from gcodec.fields.walk import Told
 from gcodec.kernels import escapes, scalar_quantize
+from gcodec.kernels.device import device_of
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import all_finite
 from gcodec.kernels.scalar_quantize import ESCAPE
@@ -36,8 +37,10 @@ def scalars_of(levels: Levels, fields: tuple[Field, ...]) -> dict[str, Any]:
     return dict(zip(names, each, strict=False)) | told
 
 
-def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read n symbols that are escapes where they are large; what those stand for, and places.
+def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Read n symbols that are escapes where they are large, and what those stand for.
+
+    And where these are, which on the host can be seen.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, n
     known = symbols < models.least_escape(string.with_trellis)
     coded = np.where(known, symbols, models.escapes(symbols, string.with_trellis))
     replace(out, places, coded)
-    return out, symbols[~known], places[~known]
+    return out, symbols[~known], None if device_of(out) is None else places[~known]
 
 
 class Points(NamedTuple):
