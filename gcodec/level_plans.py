@@ -8,7 +8,7 @@ scales. These are dense, have tables, and exist where a symbol is a byte.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from gcodec.kernels import level_codes
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.device import device_of
 from gcodec.kernels.live import Live, leave_silent
-from gcodec.scalars import Later, wanted
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
 OF_BYTES = (*TABLED, "context")
@@ -66,7 +65,8 @@ def longest_nbits(n: int, form: str, code: str, s: int) -> int:
 def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, but for "context"; the first of equals.
 
-    What is written in universal codes without a choice is in `write_universal`.
+    What is written in universal codes without a choice is in `write_universal`, and what a device
+    chooses in `level_choice`.
 
     Parameters
     ----------
@@ -76,31 +76,27 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     live : Live
         Which elements have a word in a dense form; all others are 0.
     form, code : str
-        Those to take; "auto" for any. No universal code.
+        Those to take; "auto" for any. No universal code; "auto" on the host alone.
     """
     if code in TABLED:
-        counts = _counts(symbols, live)
+        counts = counts_of(symbols, live)
         some = device_of(counts) is not None or counts.any()
         table = Table.own(code, counts, alphabet(s)) if some else None
         return Plan("dense", code, {}, table)
     if code == "context":
         return Plan("dense", code, {})
-    told: Any = np.empty(0, np.int64)
-    if form != "sparse" and s <= MOST_OF_BYTES:
-        told = _counts(symbols, live)
-        if (device := device_of(told)) is not None:  # which tells these and others together
-            told = Later(device, told, np.asarray)
-    wanted(told)
     found = level_codes.plan(symbols, s, live, form, code)
     plans = [Plan(found.form, found.code, found.scalars, None, found.nbits)]
-    counts = told.value if type(told) is Later else told
+    counts = np.empty(0, np.int64)
+    if form != "sparse" and s <= MOST_OF_BYTES:
+        counts = counts_of(symbols, live)
     for kind in TABLED if counts.any() else ():
         table = Table.own(kind, counts, alphabet(s))
         plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
     return min(plans, key=lambda plan: plan.nbits)
 
 
-def _counts(symbols: np.ndarray, live: Live) -> np.ndarray:
+def counts_of(symbols: np.ndarray, live: Live) -> np.ndarray:
     """Count the symbols of elements that have a word, where they are."""
     counts = byte_counts(symbols)
     leave_silent(counts, live)

@@ -20,17 +20,28 @@ from gcodec.kernels import (
 )
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import device_of
+from gcodec.kernels.device import device_of, twinned
 from gcodec.kernels.levels import Scale, symbol_dtype
-from gcodec.kernels.live import Live, refuse_silent, silent_error, spread
+from gcodec.kernels.live import Live, gathered, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
-from gcodec.level_plans import TABLED, Plan, alphabet
+from gcodec.level_plans import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
+from gcodec.payload import Candidates
 from gcodec.scalars import mapped
 from gcodec.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
 _NONE = np.empty(0, np.uint64)
+CLASSED = Plan("dense", "context", {})
+
+
+class Written(NamedTuple):
+    """A string, as `write_dense` returns it, and its plan."""
+
+    plan: Plan
+    data: np.ndarray
+    nbits: int
+    seek: SeekTable | None
 
 
 def write_dense(
@@ -62,10 +73,10 @@ def write_dense(
     data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
     if plan.code == "packed":
         return data, nbits, None
-    return data, nbits, _table(live.n, nbits, offsets)
+    return data, nbits, seek_table(live.n, nbits, offsets)
 
 
-def _table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
+def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     """Return the seek table of a string, if it is worth one."""
 
     def made(nbits: int, *sums: np.ndarray) -> SeekTable | None:
@@ -77,42 +88,52 @@ def _table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
 def write_universal(
     symbols: np.ndarray, s: int, live: Live, form: str, code: str, lead: int
-) -> tuple[list[tuple[Plan, Any, Any, Any]], int]:
+) -> Candidates:
     """Write the shortest string in words of a universal code; see `plan`.
 
-    Returns
-    -------
-    strings : list of (Plan, data, nbits, seek)
-        Of the same data and bits; see `write_dense`. More than one where a device has yet to tell
-        which form is shorter.
-    which : int
-        Of these.
+    All are of the same data and bits, and more than one where a device has yet to tell which form
+    is shorter.
     """
     made = level_forms.write(symbols, s, live, form, code, 1 << LOG2_BLOCK, lead)
+    return Candidates(of_forms(made, live.n), made.which)
+
+
+def of_forms(made: level_forms.Written, n: int) -> list[Written]:
+    """Return the strings of n elements in universal codes that may have been written."""
     strings = []
     for each in made.forms:
         plan = Plan(each.name, each.code, each.scalars)
-        seek = None if code == "packed" else _table(live.n, each.nbits, *each.sums)
-        strings.append((plan, made.data, made.nbits, seek))
-    return strings, made.which
+        seek = None if each.code == "packed" else seek_table(n, each.nbits, *each.sums)
+        strings.append(Written(plan, made.data, made.nbits, seek))
+    return strings
 
 
-def write_classed(
-    symbols: np.ndarray, live: Live, shape: tuple[int, ...], lead: int, limit: int | None
-) -> symbol_strings.Written | None:
-    """Write the string of "context"; or return None where it has `limit` bits or more."""
-    if limit is None:
-        return symbol_strings.write(symbols, shape, BitString(lead), live)
-    return symbol_strings.write_shorter(symbols, shape, BitString(lead), limit)
+@twinned("gcodec.level_choice")
+def choose(
+    symbols: np.ndarray, s: int, live: Live, form: str, shape: tuple[int, ...], lead: int
+) -> Candidates:
+    """Write the shortest string in any code, one of several on a device; see `plan`."""
+    found = plan(symbols, s, live, form, "auto")
+    if form != "sparse" and s <= MOST_OF_BYTES:
+        made = symbol_strings.write_shorter(symbols, shape, BitString(lead), found.nbits)
+        if made is not None:
+            return Candidates([Written(CLASSED, *made)])
+    return Candidates([write(found, s, symbols, live, shape, lead)])
 
 
-def write_sparse(
-    plan: Plan, s: int, symbols: np.ndarray, lead: int
-) -> tuple[np.ndarray, int, SeekTable | None]:
-    """Write the string of a sparse form; see `write_dense`."""
-    code = level_codes.unit_code(plan.code, s, plan.scalars)
-    data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-    return data, nbits, _table(symbols.size, nbits, *sums)
+def write(
+    plan: Plan, s: int, symbols: np.ndarray, live: Live, shape: tuple[int, ...], lead: int
+) -> Written:
+    """Write the string of a plan; see `write_dense`."""
+    if plan.code == "context":
+        return Written(plan, *symbol_strings.write(symbols, shape, BitString(lead), live))
+    if plan.form == "sparse":
+        code = level_codes.unit_code(plan.code, s, plan.scalars)
+        data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
+        return Written(plan, data, nbits, seek_table(symbols.size, nbits, *sums))
+    if plan.code == "rans":  # which knows nothing of elements that have no symbol
+        symbols, live = gathered(symbols, live)
+    return Written(plan, *write_dense(plan, s, symbols, live, lead))
 
 
 class DenseString(NamedTuple):

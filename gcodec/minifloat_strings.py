@@ -5,7 +5,6 @@ With ``code=context`` a code is told as twice that of its magnitude, plus 1 wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from gcodec.minifloat_plans import (
     static,
 )
 from gcodec.minifloats import MiniFloat
-from gcodec.payload import Payload, Undecided
+from gcodec.payload import Candidates
 from gcodec.scalars import Later, when_known
 from gcodec.seek import SeekTable
 
@@ -61,33 +60,6 @@ class Written(NamedTuple):
     seek: SeekTable | None
 
 
-class Choice(NamedTuple):
-    """Strings of which one is written.
-
-    Attributes
-    ----------
-    strings : list of Written
-    which : Later or int
-    otherwise : callable or None
-        Given the bits of the one that was written, and its code, returns another string where that
-        is shorter; else None.
-    """
-
-    strings: list[Written]
-    which: Any
-    otherwise: Callable[[str, int], Written | None] | None
-
-    def undecided(self, message: Callable[[Written], Payload]) -> Undecided:
-        """Return what is made of it, given what makes a message of a string."""
-
-        def other(chosen: Payload) -> Payload | None:
-            code, nbits = chosen.codec.code, chosen.nbits
-            found = self.otherwise(code, nbits) if self.otherwise else None
-            return None if found is None else message(found)
-
-        return Undecided([message(made) for made in self.strings], self.which, other)
-
-
 @twinned("gcodec.minifloat_choice")
 def choose(
     codes: np.ndarray,
@@ -96,9 +68,9 @@ def choose(
     book: int | str,
     shape: tuple[int, ...],
     lead: np.ndarray,
-) -> Choice:
+) -> Candidates:
     """Write the shortest payload of n codes, one of several on a device; see `write`."""
-    return Choice([write(codes, n, fmt, "auto", book, shape, lead)], 0, None)
+    return Candidates([write(codes, n, fmt, "auto", book, shape, lead)])
 
 
 def write(

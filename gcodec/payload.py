@@ -123,13 +123,13 @@ class Undecided(NamedTuple):
         Maybe of the same data.
     which : Later or int
     otherwise : callable, optional
-        Returns another message in place of the one that was chosen, if that is not the one, or
-        else None.
+        Given the one that was chosen, returns the number of another one if that is it, or a
+        message on the host, or else None.
     """
 
     payloads: list[Payload]
     which: Any
-    otherwise: Callable[[Payload], Payload | None] | None = None
+    otherwise: Callable[[Payload], Payload | int | None] | None = None
 
     def settled(self, *, data_too: bool = False) -> Payload:
         """Return the one that it is; see `Payload.settled`."""
@@ -144,13 +144,48 @@ class Undecided(NamedTuple):
         held = {id(p.data): p._held() for p in self.payloads} if data_too else {}
         found = fetch(device_of(array, *told), *words.values(), *held.values())
         known = dict(zip(words, found, strict=False))
+        data = dict(zip(held, found[len(words) :], strict=True))
         if type(which) is Later:
             which = which.tell(known[id(which.words)])
-        chosen: Payload = self.payloads[which]
-        data = array_of(chosen.data)
-        if data_too:
-            data = found[len(words) + [*held].index(id(chosen.data))]
-        made = chosen._told(known, data)
-        if self.otherwise is not None and (other := self.otherwise(made)) is not None:
-            return other.settled(data_too=data_too)
-        return made
+
+        def made(number: int) -> Payload:
+            chosen = self.payloads[number]
+            array = data[id(chosen.data)] if data_too else array_of(chosen.data)
+            return chosen._told(known, array)
+
+        chosen = made(which)
+        other = self.otherwise(chosen) if self.otherwise else None
+        if other is None:
+            return chosen
+        return made(other) if isinstance(other, int) else other
+
+
+class Candidates(NamedTuple):
+    """Strings of which one is taken.
+
+    Attributes
+    ----------
+    strings : list
+    which : Later or int
+    told : Later, optional
+        Three numbers, the last two of which are: which it is if the string of "context" turns out
+        not to be shorter than it, and its bits.
+    before : int
+        Bits before each string that are not of it.
+    """
+
+    strings: list[Any]
+    which: Any = 0
+    told: Later | None = None
+    before: int = 0
+
+    def undecided(self, message: Callable[[Any], Payload]) -> Undecided:
+        """Return what is made of it, given what makes a message of a string."""
+
+        def other(chosen: Payload) -> int | None:
+            if self.told is None or chosen.codec.code != "context":
+                return None
+            _, best, least = map(int, self.told.value)
+            return best if chosen.nbits >= self.before + least else None
+
+        return Undecided([message(made) for made in self.strings], self.which, other)

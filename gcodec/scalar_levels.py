@@ -35,9 +35,7 @@ _MIDDLE = np.full(3, CENTRE, np.uint8)
 _NONE = np.empty(0, np.int64)
 _UNIT = FINE // 256
 _FEW = 256  # elements to one that escapes, from which on it is enough to count these
-_COARSE = (
-    2.0**-6
-)  # squares of a step for an element, below which 1024ths tell too little of errors
+COARSE = 2.0**-6  # squares of a step for an element, below which 1024ths tell too little
 
 
 class Levels(NamedTuple):
@@ -61,6 +59,10 @@ class Levels(NamedTuple):
         `kernels.trellis`. Else 0.
     transform : str
         "dct" where the levels are those of coefficients of `gcodec.taps`, else "none".
+    places : (k,) int64 array or None
+        Where those beyond are, if the host knows that of a device.
+    there : optional
+        Where a device found them and has not told all yet: what puts and writes them.
     """
 
     step: float
@@ -70,6 +72,8 @@ class Levels(NamedTuple):
     scales: Scales | None
     lanes: int = 0
     transform: str = "none"
+    places: np.ndarray | None = None
+    there: Any = None
 
 
 def largest(x: np.ndarray) -> float:
@@ -174,8 +178,10 @@ class Kept(Generic[_By]):
         """Return what is left over."""
         _, errors = self._found(x, step, matrix)
         squares = squares_of(errors) / self.halves**2
-        if squares >= _COARSE * x.size:
-            return squares
+        return squares if squares >= COARSE * x.size else self.left_over(x, step, matrix)
+
+    def left_over(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
+        """Return what is left over, by all values that levels stand for."""
         left = empty_beside(x.size, np.float32, x)
         put(self.quantize(x, step, matrix), step / self.halves, left)
         add_scaled(x, np.float32(-1), left)
@@ -241,9 +247,16 @@ def nbits_of(levels: Levels) -> int:
     if levels.beyond.size * _FEW < levels.symbols.size:
         return nbits
     places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+    return with_beyond(nbits, Exceptions(places, levels.beyond), levels.symbols.size)
+
+
+def with_beyond(nbits: int, beyond: Exceptions, n: int) -> int:
+    """Return the bits of the string of n levels, given those with a guess at what escapes."""
+    if beyond.places.size * _FEW < n:
+        return nbits
     told = BitString()
-    Exceptions(places, levels.beyond).put(told)
-    return nbits + told.nbits - EXCEPTION_NBITS * levels.beyond.size
+    beyond.put(told)
+    return nbits + told.nbits - EXCEPTION_NBITS * beyond.places.size
 
 
 def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
@@ -259,6 +272,9 @@ def points(step: float, centroids: np.ndarray) -> np.ndarray:
 
 def put(levels: Levels, unit: float, out: np.ndarray) -> None:
     """Write the (n,) float32 values that levels stand for, where symbols count `unit`."""
+    if levels.there is not None:
+        levels.there.put(unit, out)
+        return
     values = points(unit, levels.centroids)
 
     def task(start: int, stop: int) -> None:
@@ -266,7 +282,9 @@ def put(levels: Levels, unit: float, out: np.ndarray) -> None:
 
     pool.run(task, out.size, beside=out)
     if levels.beyond.size:
-        places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+        places = levels.places
+        if places is None:
+            places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
         replace(out, places, point(levels.beyond, unit, levels.centroids))
 
 

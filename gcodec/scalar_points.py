@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec import scalar_levels
+from gcodec.contexts import models
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt
 from gcodec.fields.walk import Told
 from gcodec.kernels import escapes, scalar_quantize
+from gcodec.kernels.device import device_of
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import all_finite
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.scatter import replace
+from gcodec.params import Field
 from gcodec.scalar_levels import Levels
+from gcodec.scalars import mapped
 from gcodec.seek import SeekTable
 from gcodec.taps import Restored, Taps
 
 _LARGE = 2.0**127  # float32
+
+
+def scalars_of(levels: Levels, fields: tuple[Field, ...]) -> dict[str, Any]:
+    """Return the scalars of a message, given the fields of centroids."""
+    names = [field.name for field in fields]
+    each = (mapped(lambda told, k=k: int(told[k]), levels.centroids) for k in range(3))
+    told = {"step": levels.step, "transform": levels.transform}
+    return dict(zip(names, each, strict=False)) | told
+
+
+def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Read n symbols that are escapes where they are large, and what those stand for.
+
+    And where these are, which on the host can be seen.
+
+    Raises
+    ------
+    FormatError
+    """
+    out, (places, symbols) = empty_beside(n, np.uint8, string.data), string.exceptions
+
+    def take(at: int, part: np.ndarray) -> None:
+        out[at : at + part.size] = part
+
+    string.read(take, None)
+    known = symbols < models.least_escape(string.with_trellis)
+    coded = np.where(known, symbols, models.escapes(symbols, string.with_trellis))
+    replace(out, places, coded)
+    return out, symbols[~known], None if device_of(out) is None else places[~known]
 
 
 class Points(NamedTuple):
@@ -46,8 +80,13 @@ class Points(NamedTuple):
         if self.taps is not None:
             self.taps.inverse(out)
 
-    def are_finite(self, levels: Levels) -> bool:
-        """Tell if all values are, that levels stand for."""
+    def are_finite(self, levels: Levels, top: float = math.inf) -> bool:
+        """Tell if all values are, that levels stand for, of values or coefficients up to `top`."""
+        most = top / self.unit + 2  # of the magnitudes
+        if most < _LARGE and self._are_small(np.array([int(most)]) * 2):
+            return True
+        if levels.there is not None:  # seldom
+            return self._are_finite(levels)
         if self._are_small(levels.beyond):
             return True
         points, beyond = self._of_symbols(), levels.beyond
@@ -58,9 +97,13 @@ class Points(NamedTuple):
             return bool(np.isfinite(sizes).all())
         if self._stay_finite(points) and self._stay_finite(sizes):
             return True
+        return self._are_finite(levels)
+
+    def _are_finite(self, levels: Levels) -> bool:
+        """Tell it by all values."""
         values = empty_beside(levels.symbols.size, np.float32, levels.symbols)
         self.put(levels, values)
-        return all_finite(values)
+        return bool(all_finite(values))
 
     def read(
         self, string: ContextString, seek: SeekTable | None, start: int, values: np.ndarray

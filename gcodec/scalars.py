@@ -135,6 +135,11 @@ class Later:
         self._value: Any = None
 
     @property
+    def is_known(self) -> bool:
+        """Whether the host knows it."""
+        return self._value is not None
+
+    @property
     def value(self) -> Any:
         """The number."""
         if self._value is None:
@@ -227,14 +232,23 @@ def require(fits: Any, wrong: Callable[[], Exception]) -> None:
     when_known(fits, check)
 
 
+class Passing:
+    """What stands in for numbers that a device has yet to tell, and is of no use afterwards."""
+
+    __slots__ = ()
+
+
 def settled(values: _T) -> _T:
     """Return a NamedTuple with the numbers that a device has yet to tell; waits once for all."""
-    later = [value for value in values if type(value) is Later]
-    if not later:
+    unknown = [value for value in values if type(value) is Later and not value.is_known]
+    if unknown:
+        found = fetch(unknown[0].device, *(number.words for number in unknown))
+        for number, words in zip(unknown, found, strict=True):
+            number.tell(words)
+    if not any(type(value) is Later or isinstance(value, Passing) for value in values):
         return values
-    told = iter(fetch(later[0].device, *(number.words for number in later)))
-    every = (value.tell(next(told)) if type(value) is Later else value for value in values)
-    return type(values)(*every)
+    every: list[Any] = [None if isinstance(value, Passing) else value for value in values]
+    return type(values)(*(v.value if type(v) is Later else v for v in every))
 
 
 def single(number: Any) -> Any:

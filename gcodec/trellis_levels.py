@@ -27,7 +27,7 @@ from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.scatter import replace, take_to_host
 from gcodec.kernels.trellis import ODD
-from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest
+from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest, Way
 
 _WORTH = 0.48  # of a bit, in squares of half a step
 _SAMPLE = 1 << 18  # elements, about, that tell the table
@@ -64,9 +64,13 @@ class Best(Kept[Setting]):
 
     halves = 2
 
+    def __init__(self, rough: Way | None = None) -> None:
+        super().__init__()
+        self._rough = rough or Nearest()
+
     def habits(self) -> Habits:
         """Return what helps the search of a step."""
-        return Habits(Nearest(), _AHEAD, _AHEAD_OF_BITS, _SAME)
+        return Habits(self._rough, _AHEAD, _AHEAD_OF_BITS, _SAME)
 
     def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Setting:
         """Find by what the path of this step is searched, from what is held if there is."""

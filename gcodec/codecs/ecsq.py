@@ -42,10 +42,10 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import scalar_levels, step_targets, trellis_levels
+from gcodec import placed_levels, scalar_levels, scalar_points, step_targets, trellis_levels
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
-from gcodec.contexts import models, string_plans, strings
+from gcodec.contexts import string_plans, strings, symbol_strings
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
@@ -53,7 +53,6 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_padding
-from gcodec.kernels.scatter import replace
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
 from gcodec.payload import Payload
@@ -61,13 +60,13 @@ from gcodec.random_levels import AtRandom
 from gcodec.registry import register
 from gcodec.scalar_levels import CENTRE, Levels
 from gcodec.scalar_points import Points
+from gcodec.scalars import Later
 from gcodec.seek import Blocks, SeekTable
 from gcodec.step_targets import Start, Target
 from gcodec.taps import Taps
 
 _NMSE = 0.02
 _TINY, _LIFT = 2.0**-60, 2.0**64
-_MOST_NBITS, _FIXED_NBITS = 64, 1 << 16  # of a payload: for each element, and besides
 _CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
     for k, which in ((1, "1"), (2, "2"), (3, "3 and above"))
@@ -100,7 +99,6 @@ class ECSQ(Codec):
     has_twins = True
     takes_up_to = 0.0  # a point may pass float32
     uses_shape = True
-    uses_prior = True
 
     rounding: str = param(
         Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
@@ -148,7 +146,8 @@ class ECSQ(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message, which has a step of its own, whatever was aimed at."""
-        told = {name: values[name] for name in ("step", "transform") if name in values}
+        known = {name: value for name, value in values.items() if type(value) is not Later}
+        told = {name: known[name] for name in ("step", "transform") if name in known}
         aims = {"nmse": _NMSE, "bits": 0.0} if self.nmse != _NMSE or self.bits else {}
         return self.replaced(**aims, **told)
 
@@ -159,15 +158,25 @@ class ECSQ(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of as many exceptions, and of the longest lists and tables."""
-        return _MOST_NBITS * n + _FIXED_NBITS if n else 0
+        return symbol_strings.longest_nbits(n)
 
     @property
     def seek_blocks(self) -> Blocks:
         """States of rANS."""
         return "states"
 
+    @property
+    def uses_prior(self) -> bool:  # type: ignore[override]
+        """Whether a step is looked for."""
+        return self.step == "auto"
+
     def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
-        largest, taps = scalar_levels.largest(values), self._taps()
+        taps = self._taps()
+        if isinstance(self.step, float) and taps is None and self.transform != "dct":
+            how = self._shape_of(values.size), self._way(seed)
+            if (found := placed_levels.levels_at(values, self.step, *how)) is not None:
+                return found
+        largest = scalar_levels.largest(values)
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if self.transform == "dct" and taps is None:
@@ -189,7 +198,7 @@ class ECSQ(Codec):
             prior = None
         step, found = self._of_values(x, lift, top, seed, prior, period)
         found = found._replace(step=step, transform=transform)
-        if not self._points(found.step, found.centroids, taps).are_finite(found):
+        if not self._points(found.step, found.centroids, taps).are_finite(found, top / lift):
             raise ParameterError("x: must not pass float32 when it is decoded")
         return found
 
@@ -212,7 +221,7 @@ class ECSQ(Codec):
         self, x: np.ndarray, lift: float, top: float, seed: int, prior: Levels | None, period: int
     ) -> tuple[float, Levels]:
         """Find a step, and quantise what is finite, and not all 0, by this times the factor."""
-        shape, way = self._shape_of(x.size), self._way(seed)
+        shape, way = self._shape_of(x.size), placed_levels.way_for(x, self._way(seed))
         if isinstance(self.step, float):
             step = self.step
             step_targets.check_step(top, step * lift)
@@ -226,8 +235,7 @@ class ECSQ(Codec):
                 step, matrix = target.step_for_bits(self.bits, start)
             else:
                 step, matrix = target.step_for_error(self.nmse, start)
-        size = float(np.float32(step)) * lift
-        return step, way.quantize(x, size, matrix)
+        return step, way.quantize(x, float(np.float32(step)) * lift, matrix)
 
     def _way(self, seed: int) -> scalar_levels.Way:
         if self.rounding == "stochastic":
@@ -243,10 +251,10 @@ class ECSQ(Codec):
     # --- pack
 
     def _pack(self, symbols: Levels) -> Payload:
-        codec = self.of_message({"step": symbols.step, "transform": symbols.transform})
-        names = [field.name for field in codec.scalar_fields()]
-        scalars: dict[str, Any] = dict(zip(names, symbols.centroids.tolist(), strict=False))
-        scalars |= {"step": symbols.step, "transform": symbols.transform}
+        scalars = scalar_points.scalars_of(symbols, self.scalar_fields())
+        codec = self.of_message(scalars)
+        if symbols.there is not None:
+            return Payload(codec, scalars, *symbols.there.write())
         if symbols.scales is None:
             return Payload(codec, scalars, empty_beside(0, np.uint8, symbols.symbols), 0)
         plan = string_plans.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
@@ -282,18 +290,10 @@ class ECSQ(Codec):
         string = self._string(payload, n)
         if string is None:
             return scalar_levels.nothing(n, payload.data)._replace(transform=self.transform)
-        out, (places, symbols) = empty_beside(n, np.uint8, payload.data), string.exceptions
-
-        def take(at: int, part: np.ndarray) -> None:
-            out[at : at + part.size] = part
-
-        string.read(take, payload.seek)
-        known = symbols < models.least_escape(self._has_trellis)
-        coded = np.where(known, symbols, models.escapes(symbols, self._has_trellis))
-        replace(out, places, coded)
+        out, beyond, places = scalar_points.symbols_of(string, n)
+        told = self._centroids(payload), out, beyond, string.scales
         lanes = string.lanes if self._has_trellis else 0
-        told = self._centroids(payload), out, symbols[~known], string.scales
-        levels = Levels(self._step(), *told, lanes, self.transform)
+        levels = Levels(self._step(), *told, lanes, self.transform, places)
         if not self._points(levels.step, levels.centroids, self._taps()).are_finite(levels):
             raise Corrupt("a value passes float32")
         return levels

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import index_plans, index_strings, shares
+from gcodec import index_strings, shares, two_bit_forms
 from gcodec.arrays import Tensor
 from gcodec.codec import Codec
 from gcodec.contexts import symbol_strings
@@ -45,7 +45,7 @@ from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dequantize import LEVELS_2BIT, dequantize
 from gcodec.kernels.device import beside, device_of
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.pack import check_length, check_padding, pack_fields, packer, unpack_fields
+from gcodec.kernels.pack import check_length, check_padding, pack_fields, packer
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.scalar_rules import bounded_rms
 from gcodec.kernels.sent_codes import turned
@@ -57,7 +57,7 @@ from gcodec.kernels.threshold import (
 )
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.params import Field, param
-from gcodec.payload import Payload
+from gcodec.payload import Payload, Undecided
 from gcodec.registry import register
 from gcodec.scalars import Later, single, when_known
 from gcodec.seek import Blocks, SeekTable
@@ -235,35 +235,22 @@ class MXNet2Bit(Codec):
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
         self._require(fits, n, symbols.shape)
 
-    def _pack(self, symbols: TwoBitSymbols) -> Payload:
-        scalars: dict[str, Any] = {"threshold": symbols.threshold}
+    def _pack(self, symbols: TwoBitSymbols) -> Payload | Undecided:
+        codes, n, shape = symbols.codes, symbols.n, symbols.shape or (symbols.n,)
         codec = self.replaced(form="dense", index="rice")
         if isinstance(symbols.threshold, float):  # else the payload has yet to be settled
             codec = codec._of(symbols)
-        made = Payload(codec, scalars, symbols.codes, 8 * symbols.codes.size)
-        if self.form in ("sparse", "auto"):
-            positions, signs = sent_codes.sent(symbols.codes)
-            front = signs, positions.size
-            written = index_plans.write(positions, symbols.n, self.index, front)
-            if self.form == "sparse" or written.nbits < made.nbits:
-                codec = codec.replaced(form="sparse", index=written.code)
-                made = Payload(codec, {**scalars, "count": positions.size}, *written[1:])
-        if self.form in ("context", "auto"):
-            classed = self._with_classes(symbols, None if self.form == "context" else made.nbits)
-            if classed is not None:
-                return Payload(codec.replaced(form="context", index="rice"), scalars, *classed)
+        made = Payload(codec, {"threshold": symbols.threshold}, codes, 8 * codes.size)
+        if self.form == "sparse":
+            return two_bit_forms.sparse(made, sent_codes.sent(codes), n, self.index)
+        if self.form != "dense":
+            self._check_size(symbols, n)
+        if self.form == "context":
+            given = two_bit_forms.symbols_of(codes, n), shape, BitString()
+            return two_bit_forms.classed(made, symbol_strings.write(*given))
+        if self.form == "auto":
+            return two_bit_forms.shortest(codes, made, n, shape, self.index)
         return made
-
-    def _with_classes(
-        self, symbols: TwoBitSymbols, limit: int | None
-    ) -> symbol_strings.Written | None:
-        """Write the payload of ``form=context``, if it has fewer bits than a limit."""
-        self._check_size(symbols, symbols.n)
-        codes = unpack_fields(symbols.codes, symbols.n, TWO_BIT)
-        given = turned(codes), symbols.shape or (symbols.n,), BitString()
-        if limit is None:
-            return symbol_strings.write(*given)
-        return symbol_strings.write_shorter(*given, limit)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "dense":

@@ -39,10 +39,10 @@ from gcodec.errors import ParameterError
 from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
-from gcodec.kernels.dense_string import SymbolsOf, widened
+from gcodec.kernels.dense_string import widened
 from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
-from gcodec.kernels.live import Live, gathered, refuse_silent
+from gcodec.kernels.live import refuse_silent
 from gcodec.kernels.memory import clear, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
@@ -51,7 +51,7 @@ from gcodec.level_plans import MOST_OF_BYTES, Plan
 from gcodec.level_scales import NORM_NBITS, Quantizer, live_of, read_scale
 from gcodec.level_strings import DenseString, SparseString
 from gcodec.params import Field, param
-from gcodec.payload import Payload, Undecided, array_of
+from gcodec.payload import Candidates, Payload, Undecided, array_of
 from gcodec.registry import register
 from gcodec.seek import Blocks, SeekTable
 
@@ -177,7 +177,10 @@ class QSGD(Codec):
             return self._packed(self._quantize(values, seed, prior))
         # No symbol need be kept: each range is quantised where it is written.
         quantize = self._quantizer(values, seed)
-        return self._dense(quantize.scale, Plan("dense", self.code, {}), quantize, quantize.live)
+        plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
+        made = level_strings.write_dense(plan, self.s, quantize, quantize.live, lead)
+        found = Candidates([level_strings.Written(plan, *made)])
+        return self._chosen(quantize.scale, found)
 
     # --- dequantise
 
@@ -247,40 +250,27 @@ class QSGD(Codec):
         live, lead = live_of(scale, parts.size), 4 * scale.norms.size
         if self.code in ("omega", "rice", "packed"):
             how = live, self.form, self.code, lead
-            strings, which = level_strings.write_universal(parts, self.s, *how)
-            write_norms(scale.norms, strings[0][1])
-            return Undecided([self._message(*each) for each in strings], which)
+            return self._chosen(scale, level_strings.write_universal(parts, self.s, *how))
+        shape = symbols.shape or (parts.size,)
+        if self.code == "auto":
+            found = level_strings.choose(parts, self.s, live, self.form, shape, lead)
+            return self._chosen(scale, found)
         plan = level_plans.plan(parts, self.s, live, self.form, self.code)
-        if self.form != "sparse" and self.code in ("context", "auto") and self.s <= MOST_OF_BYTES:
-            limit = None if self.code == "context" else plan.nbits
-            shape = symbols.shape or (parts.size,)
-            if made := level_strings.write_classed(parts, live, shape, lead, limit):
-                return self._payload(scale, Plan("dense", "context", {}), *made)
-        if plan.form == "sparse":
-            made = level_strings.write_sparse(plan, self.s, parts, lead)
-            return self._payload(scale, plan, *made)
-        if plan.code == "rans":  # which knows nothing of elements that have no symbol
-            parts, live = gathered(parts, live)
-        return self._dense(scale, plan, parts, live)
+        made = level_strings.write(plan, self.s, parts, live, shape, lead)
+        return self._chosen(scale, Candidates([made]))
 
-    def _dense(
-        self, scale: Scale, plan: Plan, symbols_of: SymbolsOf | np.ndarray, live: Live
-    ) -> Payload:
-        """Write the payload of a dense form."""
-        made = level_strings.write_dense(plan, self.s, symbols_of, live, 4 * scale.norms.size)
-        return self._payload(scale, plan, *made)
+    def _chosen(self, scale: Scale, found: Candidates) -> Undecided:
+        """Return the message of the string that is written, with the norms before it."""
+        done: list[Any] = []  # strings may share their data
 
-    def _payload(
-        self, scale: Scale, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
-    ) -> Payload:
-        write_norms(scale.norms, array_of(data))
-        return self._message(plan, data, nbits, seek)
+        def message(one: level_strings.Written) -> Payload:
+            if not any(one.data is data for data in done):
+                write_norms(scale.norms, array_of(one.data))
+                done.append(one.data)
+            codec = self.replaced(form=one.plan.form, code=one.plan.code)
+            return Payload(codec, dict(one.plan.scalars), one.data, one.nbits, one.seek)
 
-    def _message(
-        self, plan: Plan, data: np.ndarray, nbits: int, seek: SeekTable | None
-    ) -> Payload:
-        codec = self.replaced(form=plan.form, code=plan.code)
-        return Payload(codec, dict(plan.scalars), data, nbits, seek)
+        return found.undecided(message)
 
     # --- unpack
 

@@ -8,29 +8,26 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.contexts import class_tables, models
-from gcodec.contexts.scales import ONES, Matrix, Scales
+from gcodec.contexts.scales import ONES, Matrix
 from gcodec.contexts.string_plans import SAMPLE
 from gcodec.entropy import rans
 from gcodec.kernels import class_map
+from gcodec.kernels.device import twinned
 from gcodec.kernels.matrix_sizes import Prices, matrix_sizes
 
 
 class Best(NamedTuple):
-    """A matrix, and what is known of symbols in it by the way.
+    """What is best.
 
     Attributes
     ----------
     matrix : Matrix
-    scales : Scales or None
-    counts : (64, 256) int64 array or None
-        How often each symbol is in each class, of those that were looked at.
     """
 
     matrix: Matrix
-    scales: Scales | None = None
-    counts: np.ndarray | None = None
 
 
+@twinned("gcodec.contexts.device")
 def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) -> Best:
     """Return the matrix with which a string is probably shortest; the first of equals.
 
@@ -52,6 +49,4 @@ def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) ->
         told.symbols * symbols.size * times // seen + told.rows * times + told.columns
         for told in found
     ]
-    best = sizes.index(min(sizes))
-    matrix, (scales, counts) = every[best], found[best].known
-    return Best(matrix, None if scales is None else Scales(matrix, *scales), counts)
+    return Best(every[sizes.index(min(sizes))])

@@ -7,11 +7,13 @@ before the symbols.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.contexts import class_tables, models, string_plans
+from gcodec.contexts.best_matrix import Best
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import ONES, Matrix, Scales, matrices, some_rows
@@ -26,10 +28,11 @@ from gcodec.kernels.device import Device, placed
 from gcodec.kernels.live import Live
 from gcodec.kernels.rans_vector import LANES
 from gcodec.payload import Fronted
-from gcodec.scalars import Later, mapped, wanted
+from gcodec.scalars import Later, Leading, mapped, wanted
 from gcodec.seek import SeekTable
 
-_EVERY, _LEAST = 1 << 8, 1 << 10  # elements to an exception, for which there is room; and of few
+_EVERY, _LEAST = 1 << 4, 1 << 14  # elements to an exception, for which there is room; and of few
+_WORD = 64  # bits of the numbers of a list
 
 
 class Planned(NamedTuple):
@@ -63,23 +66,76 @@ def write(
 
 def plan(symbols: Any, shape: tuple[int, ...]) -> Planned:
     """Plan the string of symbols, of which there are some."""
+    return planned(best_scales(symbols, symbols, shape), symbols.size, matrices(shape))
+
+
+def best_scales(symbols: Any, by: Any, shape: tuple[int, ...]) -> context_plan.Scales:
+    """Find the scales of symbols, and count these, in the matrix that is best for others."""
     n, every, sample = symbols.size, matrices(shape), string_plans.SAMPLE
-    some = some_rows(symbols, every[0].width, sample)
+    some = some_rows(by, every[0].width, sample)
     steps = models.share(n, sample), models.share(some.size, sample)
     seen, constants = class_map.seen(some.size, steps[1]), _constants(device_with(symbols))
-    scales = context_plan.best_scales(symbols, some, every, steps, seen, constants)
-    looked_at = class_map.seen(n, steps[0]) if sample < n else n
-    return Planned(scales, context_plan.best_table(scales, n, looked_at, constants), every)
+    how = some, every, steps, seen, constants, symbols is by
+    return context_plan.best_scales(symbols, *how)
+
+
+def best_matrix(symbols: Any, every: Sequence[Matrix], times: int = 1) -> Best:
+    """Return the best matrix; see `gcodec.contexts.best_matrix.best_matrix`. Waits."""
+    if len(every) == 1:
+        return Best(every[0])
+    step, device = models.share(symbols.size, string_plans.SAMPLE), device_with(symbols)
+    seen = class_map.seen(symbols.size, step)
+    how = times, every, step, seen, _constants(device)
+    return Best(every[int(Later(device, context_plan.best_matrix(symbols, *how)))])
+
+
+def scales_in(matrix: Matrix, symbols: Any) -> context_plan.Scales:
+    """Find the scales of symbols in a matrix, and count none."""
+    constants = _constants(device_with(symbols))
+    return context_plan.best_scales(symbols, symbols, [matrix], (0, 1), 1, constants)
+
+
+def string_nbits(scales: context_plan.Scales, symbols: Any) -> Later:
+    """Return about how many bits the string of symbols takes, all counted."""
+    found = context_plan.counted(scales, symbols, 1)
+    told = _table(found, symbols.size, 0).told[3:]
+    nbits: Later = mapped(string_plans.with_states, Later(device_with(symbols), told))
+    return nbits
+
+
+def counted(scales: context_plan.Scales, symbols: Any) -> context_plan.Scales:
+    """Count other symbols, or some of them, by these scales."""
+    return context_plan.counted(scales, symbols, models.share(symbols.size, string_plans.SAMPLE))
+
+
+def planned(scales: context_plan.Scales, n: int, every: tuple[Matrix, ...]) -> Planned:
+    """Plan the string of n symbols that were counted, given the matrices there were to choose."""
+    return Planned(scales, _table(scales, n, string_plans.SAMPLE), every)
+
+
+def _table(scales: context_plan.Scales, n: int, sample: int) -> context_plan.Chosen:
+    """Choose the table for n symbols, of which about a sample were counted, or for 0 all."""
+    looked_at = class_map.seen(n, models.share(n, sample))
+    constants = _constants(device_with(scales.counts))
+    return context_plan.best_table(scales, n, looked_at, constants)
 
 
 def write_planned(
-    planned: Planned, symbols: Any, front: BitString, count: Any, live: Live | None = None
+    planned: Planned,
+    symbols: Any,
+    front: BitString,
+    count: Any,
+    live: Live | None = None,
+    wide: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """Write it, of so many symbols: of all, or as a device has yet to tell of none."""
+    """Write it, of so many symbols: of all, or as a device has yet to tell of none.
+
+    What symbols are that were cut off is in `wide`, as uint32.
+    """
     device, n, lead = device_with(symbols), symbols.size, front.trimmed()
     scales, table, every = planned
-    room = _LEAST + n // _EVERY
-    coded, listed = context_plan.joined(symbols, scales, table.tops, room)
+    room = min(n, _LEAST + n // _EVERY)
+    coded, listed = context_plan.joined(symbols, scales, table.tops, room, wide)
     tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
     states, log2_run = (Later(device, table.told[k : k + 1]) for k in (1, 2))
     how: Any = count, lead, log2_run, states
@@ -89,11 +145,12 @@ def write_planned(
 
     def listed_again(count: int) -> np.ndarray:
         """Ask for exceptions of which there are more than there was room for."""
-        _, found = context_plan.joined(symbols, scales, table.tops, count)
+        _, found = context_plan.joined(symbols, scales, table.tops, count, wide)
         return device.to_host(found)
 
     parts = scales.which, table.told, table.ends, scales.rows, scales.columns
-    found = _Told.of(device, (*parts, table.frequencies, listed), every, n, live, listed_again)
+    some = Leading(listed.view(np.uint8), listed[:1].view(np.int64), 2 * _WORD, _WORD)
+    found = _Told.of(device, (*parts, table.frequencies, some), every, n, live, listed_again)
     made = functools.cache(found.head)
 
     def nbits_of(bits: int) -> int:
@@ -152,6 +209,7 @@ class _Told(NamedTuple):
         scales = Scales(matrix, rows, columns[: matrix.width if matrix.group else 0])
         number, lanes = told[:2].tolist()
         table = class_tables.static(number) if number != SENT else self._own(frequencies, ends)
+        listed = listed.view(np.uint64)
         count = int(listed[0])
         if 2 * count > listed.size - 1:
             listed = self.again(count)

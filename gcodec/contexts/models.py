@@ -69,16 +69,15 @@ class ByClass:
         found: np.ndarray = class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
         return found
 
-    def look(self, sample: int, counts: np.ndarray | None) -> Look:
-        """Look at all symbols, or about so many, of which the counts may be known."""
-        if counts is None and self.symbols.size < _FEW and device_of(self.symbols) is None:
+    def look(self, sample: int) -> Look:
+        """Look at all symbols, or about so many."""
+        if self.symbols.size < _FEW and device_of(self.symbols) is None:
             step = share(self.symbols.size, sample)
             costs = class_tables.statics_costs()
             told = self.symbols, self.scales.arrays, step, costs, rans.POINT
             nbits, reach = class_costs.symbols_nbits(*told)
             return Look(nbits, reach, class_map.seen(self.symbols.size, step), None)
-        if counts is None:
-            counts = self.counts(sample)
+        counts = self.counts(sample)
         nbits = class_tables.statics_nbits(counts).tolist()
         return Look(nbits, class_tally.reach(counts), int(counts.sum()), counts)
 
@@ -146,10 +145,9 @@ class ByTrellis:
         """Count symbols by model, as (128, 256) int64; see `ByClass`."""
         return trellis.model_counts(self.symbols, self.models, sample)
 
-    def look(self, sample: int, counts: np.ndarray | None) -> Look:
+    def look(self, sample: int) -> Look:
         """Look at symbols; see `ByClass`."""
-        if counts is None:
-            counts = self.counts(sample)
+        counts = self.counts(sample)
         sizes = self.statics_nbits(counts)
         return Look(sizes, class_tally.reach(counts), int(counts.sum()), counts)
 

@@ -40,8 +40,7 @@ class Plan(NamedTuple):
     @property
     def all_nbits(self) -> int:
         """About how many bits the string takes with its numbers, and with the states of rANS."""
-        lanes = self.turns.lanes if self.turns else lanes_of(self.nbits)
-        return self.nbits + _NUMBERS_NBITS + lanes * _STATE_NBITS
+        return with_states(self.nbits, self.turns.lanes if self.turns else 0)
 
 
 def plan(
@@ -49,7 +48,6 @@ def plan(
     scales: Scales,
     sample: int = SAMPLE,
     lanes: int = 0,
-    counts: np.ndarray | None = None,
 ) -> Plan:
     """Return the plan with the best table, a static one or one that is sent.
 
@@ -62,12 +60,10 @@ def plan(
         About how many symbols are looked at; 0 for all.
     lanes : int
         With a trellis, the states that take turns; else 0.
-    counts : (64, 256) int64 array, optional
-        Those of the sample by class, where they are known.
     """
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
     coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
-    look, n = coded.look(sample, counts), symbols.size
+    look, n = coded.look(sample), symbols.size
     table: Table = coded.static(look.sizes.index(min(look.sizes)))
     nbits = min(look.sizes) * n // look.seen
     if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(look.reach):
@@ -77,6 +73,11 @@ def plan(
             table, nbits = own, found
     complete = look.seen == n and coded.knows_all(table, look)
     return Plan(scales, table, nbits + scales.nbits(), turns, complete)
+
+
+def with_states(nbits: int, lanes: int = 0) -> int:
+    """Return the bits with those of numbers, and of states, by default of as many as pay."""
+    return nbits + _NUMBERS_NBITS + (lanes or lanes_of(nbits)) * _STATE_NBITS
 
 
 def lanes_of(nbits: int) -> int:

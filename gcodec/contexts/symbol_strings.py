@@ -80,10 +80,8 @@ def write_shorter(
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     every = matrices(shape)
     some = some_rows(symbols, every[0].width, string_plans.SAMPLE)
-    matrix, scales, counts = best_matrix(some, every, symbols.size // some.size)
-    if scales is None or some.size < symbols.size:
-        scales, counts = Scales.of(symbols, matrix), None
-    return string_plans.plan(symbols, scales, counts=counts)
+    matrix = best_matrix(some, every, symbols.size // some.size).matrix
+    return string_plans.plan(symbols, Scales.of(symbols, matrix))
 
 
 class SymbolString(NamedTuple):

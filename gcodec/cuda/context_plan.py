@@ -137,6 +137,7 @@ def best_scales(
     steps: tuple[int, int],
     seen: int,
     constants: Constants,
+    alike: bool = True,
 ) -> Scales:
     """Find the scales of (n,) uint8 symbols in the matrix that is best for some of them.
 
@@ -146,10 +147,12 @@ def best_scales(
         All symbols, and rows of them, or all again.
     every : sequence of (width, group, quantum)
     steps : (int, int)
-        Symbols of every so-manieth tile are counted, of all and of some.
+        Symbols of every so-manieth tile are counted, of all, or none for 0, and of some.
     seen : int
         How many of `some` that are.
     constants : Constants
+    alike : bool
+        Whether `some` are of these very symbols.
     """
     device, n, whole = device_with(symbols), symbols.size, _Cuts.together(symbols.size, every)
     which, lists = device.zeros(1, np.int64), device.empty(2, np.int64)
@@ -158,19 +161,10 @@ def best_scales(
     sizes = device.to_device(np.array([width if group else 0, width], np.int64))
     height, cuts = whole.lines[0][7], device.to_device(whole.table)
     rows, columns = scales[:height], scales[height:]
-    known = len(every) > 1 and some.size == n
+    known = alike and len(every) > 1 and some.size == n
     if len(every) > 1:
-        tried = _Cuts.apart(some.size, every)
-        places = device.to_device(tried.table)
-        made = device.empty(tried.scales, np.uint8)
-        _find(device, places, which, len(every), _sums(some, tried), constants, made)
-        found = _counted(some, every, made, tried, steps[1])
-        nbits = _priced(device, found, constants)
-        told = device.empty(2 * len(every), np.int64)
-        _size_lists(device, places, which, len(every), made, constants, told)
-        of = np.int64(len(every)), nbits, np.int64(constants.tables), told
-        shares = np.int64(some.size), np.int64(n // some.size), np.int64(seen)
-        device.launch("context_plan", "choose_matrix", 1, 1, places, *of, *shares, which, sizes)
+        how = n // some.size, every, steps[1], seen, constants
+        places, made, found = _choose(some, *how, which, sizes)
         if known:
             taken = made, found, np.int64(height), scales, counts
             grid = striding_blocks(max(whole.scales, COUNTS))
@@ -178,11 +172,52 @@ def best_scales(
     if not known:
         sums = _sums_chosen(symbols, every, sizes, whole)
         _find(device, cuts, which, 0, sums, constants, scales)
-        grid, given = min(-(-n // (steps[0] * TILE)), _BLOCKS), (symbols, np.int64(n))
-        own = rows, columns, sizes, np.int64(steps[0]), counts
-        device.launch("class_map", "count_chosen", grid, THREADS, *given, *own)
+        if steps[0]:
+            _count_chosen(symbols, rows, columns, sizes, steps[0], counts)
     _size_lists(device, cuts, which, 0, scales, constants, lists)
     return Scales(rows, columns, sizes, which, lists, counts)
+
+
+def best_matrix(
+    some: Any, times: int, every: Matrices, step: int, seen: int, constants: Constants
+) -> Any:
+    """Return the number of the matrix that is best, as `best_scales` does, as a (1,) array."""
+    device = device_with(some)
+    which, sizes = device.zeros(1, np.int64), device.empty(2, np.int64)
+    _choose(some, times, every, step, seen, constants, which, sizes)
+    return which
+
+
+def _choose(
+    some: Any,
+    times: int,
+    every: Matrices,
+    step: int,
+    seen: int,
+    constants: Constants,
+    which: Any,
+    sizes: Any,
+) -> tuple[Any, Any, Any]:
+    """Choose the matrix; return where scales of each lie, these, and counts."""
+    device, tried = device_with(some), _Cuts.apart(some.size, every)
+    places = device.to_device(tried.table)
+    made = device.empty(tried.scales, np.uint8)
+    _find(device, places, which, len(every), _sums(some, tried), constants, made)
+    found = _counted(some, every, made, tried, step)
+    nbits = _priced(device, found, constants)
+    told = device.empty(2 * len(every), np.int64)
+    _size_lists(device, places, which, len(every), made, constants, told)
+    of = np.int64(len(every)), nbits, np.int64(constants.tables), told
+    shares = np.int64(some.size), np.int64(times), np.int64(seen)
+    device.launch("context_plan", "choose_matrix", 1, 1, places, *of, *shares, which, sizes)
+    return places, made, found
+
+
+def counted(scales: Scales, symbols: Any, step: int) -> Scales:
+    """Count other symbols of every `step`-th tile by class."""
+    counts = device_with(symbols).zeros(COUNTS, np.uint64)
+    _count_chosen(symbols, *scales[:3], step, counts)
+    return scales._replace(counts=counts)
 
 
 def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chosen:
@@ -200,18 +235,42 @@ def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chose
     return Chosen(told, ends, frequencies, tops)
 
 
-def joined(symbols: Any, scales: Scales, tops: Any, room: int) -> tuple[Any, Any]:
+def classes(scales: Scales, n: int) -> Any:
+    """Return the classes of n elements."""
+    device = device_with(scales.rows)
+    out, of = device.empty(n, np.uint8), (scales.rows, scales.columns, scales.sizes)
+    device.launch("class_map", "map_chosen", striding_blocks(n), THREADS, *of, out, np.int64(n))
+    return out
+
+
+def joined(
+    symbols: Any, scales: Scales, tops: Any, room: int, every: Any = None
+) -> tuple[Any, Any]:
     """Put classes above symbols; list those that their class does not have, as many as fit.
 
-    The list begins with how many there are; places and symbols follow, in any order.
+    The list begins with how many there are; places and symbols follow, in any order. `every` has
+    symbols as uint32 that are not cut off, to be listed in place of those that are.
     """
     device, n = device_with(symbols), symbols.size
     out, listed = device.empty(n, np.uint16), device.empty(1 + 2 * room, np.uint64)
     listed[:1] = 0
-    of = symbols, np.int64(n), scales.rows, scales.columns, scales.sizes, tops
-    arguments = *of, out, listed, np.int64(room)
+    wide = device.empty(0, np.uint32) if every is None else every
+    of = symbols, np.int64(n), wide, np.int64(wide.size), scales.rows, scales.columns
+    arguments = *of, scales.sizes, tops, out, listed, np.int64(room)
     device.launch("class_map", "join_chosen", striding_blocks(n), THREADS, *arguments)
     return out, listed
+
+
+def _count_chosen(
+    symbols: Any, rows: Any, columns: Any, sizes: Any, step: int, counts: Any
+) -> None:
+    """Add up symbols of every `step`-th tile by class."""
+    grid, given = (
+        min(-(-symbols.size // (step * TILE)), _BLOCKS),
+        (symbols, np.int64(symbols.size)),
+    )
+    own = rows, columns, sizes, np.int64(step), counts
+    device_with(symbols).launch("class_map", "count_chosen", grid, THREADS, *given, *own)
 
 
 def _find(

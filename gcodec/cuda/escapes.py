@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
-from gcodec.cuda.listed import listed
+from gcodec.cuda.listed import listed, listed_later
 from gcodec.scalars import Later
+
+_EVERY, _LEAST = 1 << 4, 1 << 14  # elements to one of them, for which there is room; and of few
 
 
 def symbols_from(symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that are `least` or more."""
+    return listed(device_with(symbols), partial(_list_from, symbols, least))
+
+
+def symbols_beyond(symbols: Any, least: int) -> Later:
+    """Find them, to be told with other things."""
+    room = min(symbols.size, _LEAST + symbols.size // _EVERY)
+    return listed_later(device_with(symbols), partial(_list_from, symbols, least), room)
+
+
+def _list_from(symbols: Any, least: int, out: Any, room: np.int64) -> None:
     device, n = device_with(symbols), symbols.size
     what = *_any_width(symbols), np.int64(n), np.uint32(least)
-
-    def launch(out: Any, room: np.int64) -> None:
-        device.launch("escapes", "list_from", striding_blocks(n), THREADS, *what, out, room)
-
-    return listed(device, launch)
+    device.launch("escapes", "list_from", striding_blocks(n), THREADS, *what, out, room)
 
 
 def elements_from(x: Any, symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:

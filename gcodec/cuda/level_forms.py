@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,8 +10,10 @@ from gcodec.cuda import dense_string, sparse_string
 from gcodec.cuda.codewords import Words, rule_of
 from gcodec.cuda.grid import THREADS, blocks, device_with
 from gcodec.cuda.live import words_in
+from gcodec.cuda.scan import sums_before
+from gcodec.cuda.string_choice import Kept
 from gcodec.cuda.tally import rice_parameter
-from gcodec.kernels.level_codes import longest_nbits, unit_code, word_code
+from gcodec.kernels.level_codes import longest_nbits, pairs, unit_code, word_code
 from gcodec.kernels.level_forms import Form, Written
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.live import Live
@@ -23,38 +25,83 @@ from gcodec.scalars import Later
 _ANY = {"rice": 0, "rice_gap": 0}  # parameters, in place of those to be found
 
 
+class Measured(NamedTuple):
+    """Strings whose lengths a device knows, and of which one is to be written.
+
+    Attributes
+    ----------
+    pairs : list of (str, str)
+        Form and code of each.
+    scalars : list of dict
+        See `Form`.
+    strings : list of Measured
+        See `dense_string` and `sparse_string`.
+    most : int
+        Bits of the shortest that there may be, with lead.
+    """
+
+    pairs: list[tuple[str, str]]
+    scalars: list[dict[str, Later]]
+    strings: list[Any]
+    most: int
+
+    @classmethod
+    def of(
+        cls, symbols: Any, s: int, live: Live, pairs: list[tuple[str, str]], every: int, lead: int
+    ) -> Measured:
+        """Measure them; see `gcodec.kernels.level_forms.write`."""
+        strings: list[Any] = []
+        scalars: list[dict[str, Later]] = []
+        for form, code in pairs:
+            if form == "dense":
+                words, found = _dense_words(symbols, s, live, code)
+                how = symbol_dtype(s), live, every, lead, 0
+                strings.append(dense_string.Measured.of(words, symbols, *how))
+            else:
+                units, found = _sparse_words(symbols, s, code)
+                strings.append(sparse_string.Measured.of(*units, symbols, every, lead))
+            scalars.append(found)
+        most = 8 * lead + symbols.size * min(longest_nbits(*pair, s) for pair in pairs)
+        return cls(pairs, scalars, strings, most)
+
+    @property
+    def ends(self) -> list[Any]:
+        """The words of all bits of each."""
+        return [string.end for string in self.strings]
+
+    def put(self, kept: Any = None) -> Written:
+        """Write the one of which there are bits in an array that has those of each, or the one."""
+        device = device_with(self.ends[0])
+        out, forms = device.zeros(-(-self.most // 32), np.uint32), []
+        for k, end in enumerate(self.ends if kept is not None else ()):
+            end[:1] = kept[k : k + 1]
+        for pair, found, string in zip(self.pairs, self.scalars, self.strings, strict=True):
+            string.put(out)
+            own, *sums = string.told()
+            forms.append(Form(*pair, found, own, tuple(sums)))
+        if kept is None:
+            nbits = own
+        else:
+            sums = device.empty(len(forms) + 1, np.int64)
+            sums_before(device, kept[: len(forms)], sums)
+            nbits = Later(device, sums[-1:], None, (sums[-1:], 1, 0))
+        return Written(out.view(np.uint8), nbits, forms, 0)
+
+
 def write(
     symbols: Any, s: int, live: Live, form: str, code: str, every: int, lead: int
 ) -> Written:
     """Write the shortest string; there is room for the longest, whatever the parameters."""
-    device, n = device_with(symbols), symbols.size
-    both = form == "auto" and code != "packed"
-    names = ("dense", "sparse") if both else (form.replace("auto", "dense"),)
-    strings: list[Any] = []
-    scalars: list[dict[str, Later]] = []
-    for name in names:
-        if name == "dense":
-            words, found = _dense_words(symbols, s, live, code)
-            how = symbol_dtype(s), live, every, lead, 0
-            strings.append(dense_string.Measured.of(words, symbols, *how))
-        else:
-            units, found = _sparse_words(symbols, s, code)
-            strings.append(sparse_string.Measured.of(*units, symbols, every, lead))
-        scalars.append(found)
-    kept, which = device.empty(2, np.int64), cast(Any, 0)
-    if both:
-        which = Later(device, kept)
-        ends = (string.end for string in strings)
-        device.launch("level_forms", "keep_shorter", 1, 1, *ends, kept)
-    most = 8 * lead + n * max(longest_nbits(name, code, s) for name in names)
-    out, forms = device.zeros(-(-most // 32), np.uint32), []
-    for name, found, string in zip(names, scalars, strings, strict=True):
-        string.put(out)
-        nbits, *sums = string.told()
-        forms.append(Form(name, code, found, nbits, tuple(sums)))
-    if both:
-        nbits = Later(device, kept, lambda told: int(told[1]), (kept[1:], 1, 0))
-    return Written(out.view(np.uint8), nbits, forms, which)
+    measured = Measured.of(symbols, s, live, pairs(form, code), every, lead)
+    if len(measured.strings) == 1:
+        return measured.put()
+    device, count = device_with(symbols), len(measured.strings)
+    sizes = device.zeros(count + 1, np.int64)
+    for k, end in enumerate(measured.ends):
+        sizes[k : k + 1] = end
+    kept = Kept.of(sizes[:count], [0] * count, sizes)
+    which: Any = kept.which
+    return measured.put(kept.counts)._replace(which=which)
 
 
 def _dense_words(

@@ -62,6 +62,18 @@ def words_in(device: Device, live: Live) -> Any:
     return _words_before(device, live)[-1:]
 
 
+def hushed(device: Device, live: Live, silent: Any) -> Live:
+    """Return which elements have a word, of which none has where a (1,) array is not 0."""
+    if live.silent is None:
+        told: Any = Later(device, silent)
+        return Live(live.n, max(live.n, 1), told)
+    some = silent_of(device, live)
+    out, count = device.empty(some.size, np.uint8), np.int64(some.size)
+    device.launch("live", "hush", striding_blocks(some.size), THREADS, some, count, silent, out)
+    told = Later(device, out)
+    return Live(live.n, live.bucket, told)
+
+
 def _words_before(device: Device, live: Live) -> Any:
     """Return how many elements that have a word come before each bucket, and in all."""
     silent = silent_of(device, live)

@@ -16,12 +16,24 @@ from gcodec.kernels.scale_logs import scales_of_sums
 
 def rated_levels(x: Any, step: np.float32, of: ScalesOf, out: Any) -> Errors:
     """Quantise by the classes of elements."""
-    device, n = device_with(x), x.size
-    classes, sums = device.empty(n, np.uint8), device.zeros(8, np.uint64)
+    classes = device_with(x).empty(x.size, np.uint8)
     map_classes(*of, 0, classes)
-    arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes, out, sums
+    sums = rated_by(x, step, classes, out)
+    return Errors.of(device_with(x).to_host(sums).view(np.int64))
+
+
+def rated_by(x: Any, step: np.float32, classes: Any, out: Any, wide: Any = None) -> Any:
+    """Quantise given the classes; return the sums of `Errors`.
+
+    There may be room for symbols that are not cut off, as uint32.
+    """
+    device, n = device_with(x), x.size
+    sums = device.zeros(8, np.uint64)
+    every = device.empty(0, np.uint32) if wide is None else wide
+    told = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), classes
+    arguments = *told, out, every, np.int64(every.size), sums
     device.launch("scalar_quantize", "rated_levels", striding_blocks(n), THREADS, *arguments)
-    return Errors.of(device.to_host(sums).view(np.int64))
+    return sums
 
 
 def scaled_levels(

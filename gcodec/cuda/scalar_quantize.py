@@ -58,6 +58,15 @@ def add_points(symbols: Any, points: np.ndarray, out: Any) -> None:
     _launch("add_points", symbols, points, out)
 
 
+def put_wide(wide: Any, sums: Any, unit: float, out: Any) -> None:
+    """Write the points of uint32 symbols, given the sums of errors and what symbols count."""
+    arguments = wide, np.int64(wide.size), sums.view(np.int64), np.float64(unit / 256)
+    grid = striding_blocks(out.size)
+    device_with(out).launch(
+        "scalar_quantize", "put_wide", grid, THREADS, *arguments, out.view(np.uint32)
+    )
+
+
 def _launch(name: str, symbols: Any, points: np.ndarray, out: Any) -> None:
     device, n = device_with(symbols), out.size
     table = device.to_device(points.view(np.uint32))

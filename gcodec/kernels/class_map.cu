@@ -47,10 +47,7 @@ __device__ __forceinline__ u32 four_classes(const Scales& of, i64 i, int count) 
     return found;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    map_classes(const u8* __restrict__ rows, const u8* __restrict__ columns, i64 height, i64 width,
-                i64 start, u8* __restrict__ out, i64 n) {
-    Scales of = {rows, columns, height, width};
+static __device__ __forceinline__ void map_of(const Scales& of, i64 start, u8* out, i64 n) {
     for (i64 i = 4 * GCODEC_FIRST; i < n; i += 4 * GCODEC_STEP) {
         int count = (int)min(n - i, (i64)4);
         u32 found = four_classes(of, start + i, count);
@@ -58,6 +55,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         else
             for (int k = 0; k < count; ++k) out[i + k] = (u8)(found >> 8 * k);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    map_classes(const u8* __restrict__ rows, const u8* __restrict__ columns, i64 height, i64 width,
+                i64 start, u8* __restrict__ out, i64 n) {
+    map_of({rows, columns, height, width}, start, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -104,18 +107,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // In those that end on `chosen`, sizes are what a device has chosen: of columns, and of rows.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
+    map_chosen(const u8* __restrict__ rows, const u8* __restrict__ columns,
+               const i64* __restrict__ sizes, u8* __restrict__ out, i64 n) {
+    map_of({rows, columns, sizes[0], sizes[1]}, 0, out, n);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
     count_chosen(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
                  const u8* __restrict__ columns, const i64* __restrict__ sizes, i64 step,
                  u64* __restrict__ counts) {
     count_of(symbols, n, {rows, columns, sizes[0], sizes[1]}, step, counts);
 }
 
-// Classes above symbols, of which those above the largest of their class are escapes, and listed.
+// Classes above symbols, of which those above the largest of their class are escapes, and listed: as
+// `every` tells them, if it has some.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    join_chosen(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
-                const u8* __restrict__ columns, const i64* __restrict__ sizes,
-                const u8* __restrict__ tops, u16* __restrict__ joined, u64* __restrict__ out,
-                i64 room) {
+    join_chosen(const u8* __restrict__ symbols, i64 n, const u32* __restrict__ every, i64 some,
+                const u8* __restrict__ rows, const u8* __restrict__ columns,
+                const i64* __restrict__ sizes, const u8* __restrict__ tops,
+                u16* __restrict__ joined, u64* __restrict__ out, i64 room) {
     Scales of = {rows, columns, sizes[0], sizes[1]};
     list(
         n, out, room,
@@ -125,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             joined[i] = (u16)(number << 8 | (unknown ? ESCAPE : symbol));
             return unknown;
         },
-        [&](i64 i) { return (u64)symbols[i]; }
+        [&](i64 i) { return i < some ? (u64)every[i] : (u64)symbols[i]; }
     );
 }
 

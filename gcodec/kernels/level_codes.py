@@ -14,9 +14,8 @@ import numpy as np
 from gcodec.kernels.codewords import FIXED, OMEGA, RICE
 from gcodec.kernels.live import Live
 from gcodec.kernels.prefix_table import PrefixCode
-from gcodec.kernels.tally import Numbers, Tally, best_rice, tally
+from gcodec.kernels.tally import Tally, best_rice, tally
 from gcodec.kernels.units import UnitCode
-from gcodec.scalars import wanted
 
 MOST_RICE = 47
 _FARTHEST = 2**63 - 1  # gap
@@ -61,6 +60,13 @@ def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> UnitCode:
     return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
 
 
+def pairs(form: str, code: str) -> list[tuple[str, str]]:
+    """Return the forms and codes among which there is a choice, where either may be "auto"."""
+    forms = ("dense", "sparse") if form == "auto" else (form,)
+    codes = ("omega", "rice", "packed") if code == "auto" else (code,)
+    return [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
+
+
 def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, by exact length; the first of equals.
 
@@ -74,18 +80,11 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     form, code : str
         Those to take; "auto" for any. The code packed is dense only.
     """
-    forms = ("dense", "sparse") if form == "auto" else (form,)
-    codes = ("omega", "rice", "packed") if code == "auto" else (code,)
-    pairs = [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
-    if len(pairs) == 1 and code != "rice":  # nothing to choose
-        return Plan(*pairs[0], {}, 0)
-    wanted(live.silent)
-    numbers: list[Numbers] = []
-    for f, c in pairs:
-        if c == "rice":
-            numbers += ["zigzag"] if f == "dense" else ["levels", "gaps"]
-    counts = tally(symbols, numbers)
-    plans = [_plan(*pair, s, symbols, counts, symbols.size - live.words) for pair in pairs]
+    every = pairs(form, code)
+    if len(every) == 1 and code != "rice":  # nothing to choose
+        return Plan(*every[0], {}, 0)
+    counts = tally(symbols)
+    plans = [_plan(*pair, s, symbols, counts, symbols.size - live.words) for pair in every]
     return min(plans, key=lambda plan: plan.nbits)
 
 

@@ -1,5 +1,4 @@
-// Twin of level_forms.py: which of two strings that were measured is written, and the Rice words of a
-// parameter that a device has found.
+// Of the twin of level_forms.py: the Rice words of a parameter that a device has found.
 #include "codewords.cuh"
 
 static const u64 MOST_NBITS = 28;  // of a word in a table
@@ -18,12 +17,4 @@ rice_words(const i64* parameter, i32 mapping, u64 shift, i64 size, u64* table) {
         table[symbol] = is_short ? bits << 6 | nbits : 0;
     }
     if (GCODEC_FIRST == 0) table[size] = code.parameter;
-}
-
-// `kept` gets which it is, 0 or 1, the first of equals, and its bits. One thread. The other has none
-// from then on, and is not written.
-extern "C" __global__ void keep_shorter(i64* first, i64* second, i64* kept) {
-    kept[0] = *second < *first;
-    kept[1] = kept[0] ? *second : *first;
-    *(kept[0] ? first : second) = 0;
 }

@@ -6,6 +6,12 @@ extern "C" __global__ void __launch_bounds__(256)
     for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) out[b] = (norms[b] & 0x7FFFFFFF) == 0;
 }
 
+// Which of `count` buckets are silent, or all of them if `all` is not 0.
+extern "C" __global__ void __launch_bounds__(256)
+    hush(const u8* silent, i64 count, const u8* all, u8* out) {
+    for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) out[b] = silent[b] || *all;
+}
+
 // How many elements of each bucket of n elements have a word.
 extern "C" __global__ void __launch_bounds__(256)
     words_of(const u8* silent, i64 count, i64 n, i64 bucket, i64* words) {

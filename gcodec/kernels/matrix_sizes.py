@@ -11,7 +11,6 @@ import numpy as np
 from gcodec.kernels.class_costs import add_of_class, add_symbols
 from gcodec.kernels.class_fill import CLASSES
 from gcodec.kernels.class_tally import TILE, spare_tables
-from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.list_sizes import ROOM, list_nbits
 from gcodec.kernels.magnitudes import add_magnitudes
@@ -40,9 +39,6 @@ class Prices(NamedTuple):
     point: int
 
 
-Known = tuple[tuple[np.ndarray, np.ndarray] | None, np.ndarray | None]
-
-
 class Sizes(NamedTuple):
     """Bits, about.
 
@@ -52,18 +48,13 @@ class Sizes(NamedTuple):
         Of the symbols that were looked at, by the best table.
     rows, columns : int
         Of the scales.
-    known : (scales, counts)
-        The scales themselves, of rows and of columns, and the counts by class of the symbols that
-        were looked at: from a device, which would have to be asked for them again; else None.
     """
 
     symbols: int
     rows: int
     columns: int
-    known: Known = (None, None)
 
 
-@twinned("matrix_sizes")
 def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices) -> list[Sizes]:
     """Tell what (n,) uint8 symbols, n > 0, take in matrices, with the scales of their magnitudes.
 

@@ -28,8 +28,8 @@ __device__ __forceinline__ void add_to(u64* sum, i64 own) {
 
 extern "C" __global__ void __launch_bounds__(256)
     rated_levels(const u32* __restrict__ x, i64 n, u32 factor, const u8* __restrict__ classes,
-                 u8* __restrict__ out, u64* __restrict__ sums) {
-    // Whole warps; sums: 8
+                 u8* __restrict__ out, u32* __restrict__ wide, i64 some, u64* __restrict__ sums) {
+    // Whole warps; sums: 8. The first `some` symbols, not cut off, are in `wide` too.
     i64 counts[3] = {0, 0, 0}, rests[3] = {0, 0, 0}, squares = 0, escapes = 0;
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         f32 d = (f32)max(44 - (i32)classes[i], 0);
@@ -47,8 +47,9 @@ extern "C" __global__ void __launch_bounds__(256)
             rests[k] += here ? rest : 0;
         }
         escapes += level > MOST;
-        bool negative = x[i] > SIGN_BIT && level > 0 && level <= MOST;
-        out[i] = (u8)(2 * min(level, MOST + 1) + negative);
+        u32 negative = x[i] > SIGN_BIT && level > 0;
+        out[i] = level > MOST ? 2 * (MOST + 1) : (u8)(2 * level + negative);
+        if (i < some) wide[i] = 2 * (u32)level + negative;
     }
     for (int k = 0; k < 3; ++k) {
         add_to(&sums[k], counts[k]);
@@ -97,4 +98,27 @@ extern "C" __global__ void __launch_bounds__(256)
                u32* __restrict__ out) {
     // points: 256
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = add_bits(out[i], points[symbols[i]]);
+}
+
+// ⌊(2·rest + 4·count) / (8·count)⌋, within bounds: the mean of rests of 1024ths in 256ths, rounded.
+__device__ __forceinline__ i64 moved(i64 count, i64 rest) {
+    if (!count) return 0;
+    i64 above = 2 * rest + 4 * count, below = 8 * count, found = above / below;
+    found -= found * below > above;
+    return min(max(found, (i64)-128), (i64)127);
+}
+
+// The points of symbols that are not cut off, given the sums of `rated_levels`, and the 256th of what
+// symbols count, of which all points are normal numbers.
+extern "C" __global__ void __launch_bounds__(256)
+    put_wide(const u32* __restrict__ wide, i64 n, const i64* __restrict__ sums, f64 unit,
+             u32* __restrict__ out) {
+    i64 moves[3];
+    for (int k = 0; k < 3; ++k) moves[k] = moved(sums[k], sums[3 + k]);
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        i64 level = wide[i] >> 1;
+        i64 move = level < 2 ? moves[0] : level == 2 ? moves[1] : moves[2];
+        u32 point = level ? narrowed(__dmul_rn((f64)(256 * level + move), unit)) : 0;
+        out[i] = point | (wide[i] << 31);
+    }
 }

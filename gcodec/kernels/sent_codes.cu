@@ -12,8 +12,16 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     list_sent(const u32* __restrict__ words, i64 n, const i64* __restrict__ before,
-              i64* __restrict__ positions, u8* __restrict__ minus, i64 room) {
-    // positions and minus have `room` elements, of which the second become 1 for the code 10
+              i64* __restrict__ positions, u8* __restrict__ minus, i64 room,
+              i64* __restrict__ counts) {
+    // positions and minus have `room` elements, of which the second become 1 for the code 10; counts
+    // gets how many are sent, as many or none if there is no room, and none or n
+    if (GCODEC_FIRST == 0) {
+        i64 all = before[(n + PART - 1) / PART];
+        counts[0] = all;
+        counts[1] = all <= room ? all : 0;
+        counts[2] = all <= room ? 0 : n;
+    }
     list_bits(
         n, before, [&](i64 w) { return sent_of(words[w]); },
         [&](i64 at, i64 w, int bit) {

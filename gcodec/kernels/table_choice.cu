@@ -33,8 +33,9 @@ extern "C" __global__ void __launch_bounds__(SYMBOLS) choose_table(
 
 // Which of `count` strings is the shortest, the first of equals, or the one behind them if there is an
 // estimate of it that is less, and none of these is very short. `sizes` and `more` have their bits
-// together, `symbols` how many they code, which `kept` gets of the one that is written, 0 of the
-// others; these are `silent`. told: which, and of the first ones which, and its bits. One thread.
+// together, `symbols` what is counted of each, which `kept` gets of those that are written: that one,
+// and of the first ones the shortest. The others are `silent`. told: which, and of the first ones which,
+// and its bits. One thread.
 extern "C" __global__ void choose_string(
     const i64* sizes, const i64* more, i32 count, const i64* estimate, bool estimated, i64 shortest,
     const i64* symbols, i64* kept, u8* silent, i64* told
@@ -45,8 +46,9 @@ extern "C" __global__ void choose_string(
     i64 nbits = sizes[best] + more[best];
     int which = estimated && nbits > shortest && *estimate < nbits ? count : best;
     for (int k = 0; k <= count; ++k) {
-        kept[k] = k == which ? symbols[k] : 0;
-        silent[k] = k != which;
+        bool written = k == which || k == best;
+        kept[k] = written ? symbols[k] : 0;
+        silent[k] = !written;
     }
     told[0] = which;
     told[1] = best;

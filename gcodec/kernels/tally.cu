@@ -1,9 +1,9 @@
-// How many symbols and gaps there are of each size: what exact lengths of strings are made of.
+// How many symbols and gaps there are of each size: what Rice words are chosen by.
 // Blocks of threads go over tiles of 4096 symbols, and add up what they found.
 #include "bits.cuh"
 #include "symbols.cuh"
 
-static const int SIZES = 64;  // bit lengths, from 1
+static const int SIZES = 64;  // bits of a number, and more
 static const int NEAR = 256;  // numbers below it are counted one by one
 static const int PACKED = 8;  // those below it by each thread itself
 
@@ -23,8 +23,6 @@ struct Packed {
     }
 };
 
-__device__ __forceinline__ int size_of(u64 number) { return 63 - __clzll((i64)number); }
-
 __device__ __forceinline__ void clear(u32* found, int size) {
     for (int k = threadIdx.x; k < size; k += THREADS) found[k] = 0;
     __syncthreads();
@@ -36,40 +34,13 @@ __device__ __forceinline__ void add_up(const u32* found, int size, u64* counts) 
         if (found[k]) atomicAdd(counts + k, (u64)found[k]);
 }
 
-// `counts` gets those of the sizes of levels plus 1, of levels that are not 0, and of gaps.
-// `lasts` tells the position of the last symbol that is not 0 before each tile.
-extern "C" __global__ void __launch_bounds__(THREADS)
-tally(const u8* symbols, i32 width, i64 n, const i64* lasts, u64* counts) {
-    __shared__ u32 found[3 * SIZES];
-    __shared__ i64 scratch[THREADS / WARP];
-    clear(found, 3 * SIZES);
-    for (i64 tile = blockIdx.x; tile * TILE < n; tile += gridDim.x) {
-        i64 start = tile * TILE + threadIdx.x * EACH;
-        Share own(symbols, width, n, start);
-        i64 last = last_before(own, start, lasts[tile], scratch);
-        Packed above = {0}, levels = {0}, gaps = {0};
-#pragma unroll 1
-        for (int k = 0; k < EACH && start + k < n; ++k) {
-            u64 level = own[k] >> 1;
-            above.add(size_of(level + 1), found);
-            if (!own[k]) continue;
-            levels.add(size_of(level | (level == 0)), found + SIZES);
-            gaps.add(size_of((u64)(start + k + 1 - last)), found + 2 * SIZES);
-            last = start + k + 1;
-        }
-        above.flush(found);
-        levels.flush(found + SIZES);
-        gaps.flush(found + 2 * SIZES);
-    }
-    add_up(found, 3 * SIZES, counts);
-}
-
 // What Rice codes are made for: 2k − 1 for the level −k and 2k for k, of all symbols; or of those
 // whose level is not 0, the level less 1, or how many lie between them and the one before.
 enum Numbers { ZIGZAG, LEVELS, GAPS };
 
-// `counts` gets how many numbers there are of each below NEAR; and behind these, of the others, how
-// many have each bit, and in place of the last, which none has, how many they are.
+// `lasts` tells the position of the last symbol that is not 0 before each tile. `counts` gets how many
+// numbers there are of each below NEAR; and behind these, of the others, how many have each bit, and
+// in place of the last, which none has, how many they are.
 extern "C" __global__ void __launch_bounds__(THREADS)
 count_numbers(
     const u8* symbols, i32 width, i64 n, const i64* lasts, i32 numbers, u64* counts

@@ -7,15 +7,13 @@ Symbols are twice a level, plus its sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.units import SCAN
 from gcodec.kernels.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
@@ -43,14 +41,11 @@ class Tally(NamedTuple):
     gaps : (64,) int64 array
         Of how far each element whose level is not 0 lies behind the one before it, or behind
         position 0.
-    rice : dict of str to array
-        What a device has counted for `best_rice`, if it was asked to; on the host nothing.
     """
 
     above: np.ndarray
     levels: np.ndarray
     gaps: np.ndarray
-    rice: Mapping[str, np.ndarray] = MappingProxyType({})
 
     @property
     def sent(self) -> int:
@@ -58,12 +53,8 @@ class Tally(NamedTuple):
         return int(self.levels.sum())
 
 
-@twinned("tally")
-def tally(symbols: np.ndarray, rice: Sequence[Numbers] = ()) -> Tally:
-    """Count the (n,) unsigned symbols of a tensor.
-
-    `rice` has the numbers of which `best_rice` will be asked.
-    """
+def tally(symbols: np.ndarray) -> Tally:
+    """Count the (n,) unsigned symbols of a tensor."""
 
     def task(start: int, stop: int) -> tuple[np.ndarray, int, int]:
         counts, ends = np.zeros(3 * _SIZES, np.int64), np.zeros(2, np.int64)
@@ -102,7 +93,6 @@ def _between(found: list[tuple[Any, int, int]]) -> list[int]:
     return gaps
 
 
-@twinned("tally")
 def best_rice(
     symbols: np.ndarray, numbers: Numbers, counts: Tally, silent: int = 0
 ) -> tuple[int, int]:

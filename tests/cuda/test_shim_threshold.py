@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, refused_alike
 from samples import LARGE, SIZES, anything, gradient, same, share_of
+from test_shim_level_choice import more_tensors
+from test_shim_minifloat_choice import tensors
 
 import gcodec
 from gcodec.kernels import sent_codes, threshold
@@ -48,7 +50,9 @@ def test_sent_codes(gpu: Device) -> None:
     for n in (0, 1, 33, 9001):
         for cut in (np.float32(2), np.float32(2.0**-126)):  # few, and most
             codes = threshold.quantize_2bit(gradient(n), cut)
-            wanted, found = sent_codes.sent(codes), sent_codes.sent(gpu.to_device(codes))
+            there, before = gpu.to_device(codes), getattr(gpu, "fetched", 0)
+            wanted, found = sent_codes.sent(codes), sent_codes.sent(there)
+            assert getattr(gpu, "fetched", 1) == before + 1
             assert all(same(*both) for both in zip(found, wanted, strict=True))
     every = np.array([0, 2, 3], np.uint8)
     assert same(gpu.to_host(sent_codes.turned(gpu.to_device(every))), sent_codes.turned(every))
@@ -66,6 +70,22 @@ def test_forms(gpu: Device) -> None:
             refused_alike(gpu, frame, [1, 2, 100, 200, -1, -2, -9, -30])
         frames_agree(gpu, spec, np.clip(gradient(100), -9, 9).astype(np.float16))
         feedback_agrees(gpu, spec, [np.clip(gradient(500, k), -9, 9) for k in range(3)])
+
+
+CUTS = ("", ",threshold=2", ",threshold=auto,index=auto", ",threshold=0.01", ",threshold=1.2")
+
+
+def test_the_shortest_form(gpu: Device) -> None:
+    seen = set()
+    gcodec.encode(gpu.to_device(gradient(40).clip(-9, 9)), "mxnet-2bit:form=auto")  # tables
+    for cut in CUTS:
+        for x in share_of(gpu, [*tensors(), *more_tensors()]):
+            there, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
+            frame = gcodec.encode(there, f"mxnet-2bit:form=auto{cut}")
+            assert getattr(gpu, "fetched", 1) == before + 1
+            assert frame == gcodec.encode(x, f"mxnet-2bit:form=auto{cut}")
+            seen.add(gcodec.Frame.from_bytes(frame).codec.form)
+    assert len(seen) > 1
 
 
 @pytest.mark.parametrize("spec", [*SPECS, "mxnet-1bit", "mxnet-1bit:threshold=0.1"])

@@ -59,6 +59,46 @@ def test_as_the_page_says(counting: shim.ShimDevice, spec: str) -> None:
     assert tuple(waits(counting, call) for call in calls) == WAITS[spec]
 
 
+@pytest.mark.parametrize(
+    ("spec", "kernel", "others"),
+    [
+        ("ecsq", "rated_levels", 3),  # the last one writes what is packed
+        ("ecsq:nmse=0.1", "rated_levels", 3),
+        ("ecsq:bits=2", "choose_class_table", 4),
+        ("ecsq:rounding=stochastic", "random_squares", 4),
+        ("ecsq:rounding=stochastic,bits=1.5", "choose_class_table", 4),
+    ],
+)
+def test_each_pass_of_a_search_waits_once(
+    counting: shim.ShimDevice, spec: str, kernel: str, others: int
+) -> None:
+    """Besides, it waits for the largest value and the mean square, a matrix, and the payload."""
+    x, feedback = counting.to_device(sample()), gcodec.Feedback(spec)
+    feedback.compress("w", x)  # which may bring tables there
+    calls = (lambda: gcodec.encode(x, spec), lambda: feedback.compress("w", x))
+    for call in calls:
+        before = len(counting.launched)
+        found, launched = waits(counting, call), counting.launched[before:]
+        again = "choose_matrix" not in launched  # where the matrix is that of the step before
+        assert found == launched.count(kernel) + others - again
+
+
+def test_a_pass_waits_once_where_errors_are_those_of_all_values(
+    counting: shim.ShimDevice,
+) -> None:
+    """Most values are 0: from the second pass on they are added up before the host asks."""
+    few = sample()
+    few[np.arange(96) % 24 > 0] = 0
+    x = counting.to_device(few)
+    gcodec.encode(x, "ecsq:nmse=0.01")  # which may bring tables there
+    before = len(counting.launched)
+    found = waits(counting, lambda: gcodec.encode(x, "ecsq:nmse=0.01"))
+    passes = counting.launched[before:].count("add_scaled")
+    assert passes > 2
+    assert found == passes + 5
+    assert gcodec.encode(x, "ecsq:nmse=0.01") == gcodec.encode(few, "ecsq:nmse=0.01")
+
+
 @pytest.mark.parametrize("spec", [spec for spec in WAITS if WAITS[spec][0] == 1])
 def test_a_payload_stays_there(counting: shim.ShimDevice, spec: str) -> None:
     x, codec = counting.to_device(sample()), gcodec.parse(spec)

@@ -1,0 +1,56 @@
+"""Counts how often the host waits while it looks for steps of real gradients; see docs/gpu.md.
+
+    python tests/cuda/count_waits.py gradients.safetensors ...
+
+Of each file, the first matrices of 2^14 to 2^18 elements are coded on the host shim.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import shim
+
+import gcodec
+from gcodec.gradients.dumps import open_dump
+from gcodec.kernels import device as devices
+
+SPECS = ("ecsq", "ecsq:bits=2", "ecsq:rounding=stochastic", "ecsq:step=0.0001")
+MOST = 4  # tensors of a file
+
+
+def matrices(path: str) -> Iterator[np.ndarray]:
+    with open_dump(path) as dump:
+        fit = (
+            e for e in dump.entries if len(e.shape) == 2 and 14 <= np.log2(np.prod(e.shape)) <= 18
+        )
+        for entry in itertools.islice(fit, MOST):
+            yield np.asarray(dump.load(entry), np.float32)
+
+
+def main(paths: list[str]) -> None:
+    with devices.use(shim.ShimDevice()) as device:
+
+        def waits(call: Callable[[], Any]) -> int:
+            before = device.fetched
+            call()
+            return device.fetched - before
+
+        some = [device.to_device(x) for path in paths for x in matrices(path)]
+        for spec in SPECS:
+            gcodec.encode(some[0], spec)  # which brings tables there
+            first, again = [], []
+            for x in some:
+                feedback = gcodec.Feedback(spec)
+                first.append(waits(lambda f=feedback, x=x: f.compress("w", x)))
+                again.append(waits(lambda f=feedback, x=x: f.compress("w", x)))
+            told = (f"{min(found)} to {max(found)}" for found in (first, again))
+            print(f"{spec}: {' at first, '.join(told)} at the next step, of {len(some)} tensors")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

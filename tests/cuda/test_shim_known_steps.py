@@ -1,0 +1,84 @@
+"""Levels of ``ecsq`` with a step on a device: those of the host, which does not wait for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import feedback_agrees
+from samples import anything, gradient, same, share_of
+from test_shim_level_choice import more_tensors
+from test_shim_minifloat_choice import tensors
+from test_waits import sample
+
+import gcodec
+from gcodec.kernels.device import Device, host
+
+STEPS = ("0.01", "0.5", "1e-05", "3e-20", "1e30")
+ODD_STEPS = ("1e-30", "3e38", "0")  # with which the host looks first
+WAYS = ("", ",rounding=stochastic")
+SPECS = [f"ecsq:step={step}{way}" for step in STEPS for way in WAYS]
+ODD = [f"ecsq:step={step}{way}" for step in ODD_STEPS for way in WAYS]
+
+
+def outcome(x: Any, spec: str) -> bytes | str:
+    try:
+        frame: bytes = gcodec.encode(x, spec, seed=3)
+    except gcodec.ParameterError as error:
+        return str(error)
+    return frame
+
+
+def test_frames(gpu: Device) -> None:
+    gcodec.encode(gpu.to_device(np.ones(9, np.float32)), "ecsq:step=1")  # which brings tables
+    one, seen = sample()[:20, :30] / 20, set()
+    some = [np.float32(top) * one.clip(-1, 1) for top in (1e-16, 4e6, 5e36, 3e38)]
+    tiny = [np.float32(top) * one for top in (1e-38, 1e-44)]
+    for spec in SPECS:
+        every = [*tensors(), *more_tensors(), *some, *(tiny if "1e30" not in spec else [])]
+        for x in share_of(gpu, every):
+            there, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
+            found, waited = outcome(there, spec), getattr(gpu, "fetched", 0) - before
+            assert found == outcome(x, spec), spec
+            assert waited <= 1 or x.ndim > 2, spec
+            seen.add(type(found))
+    assert len(seen) == 2
+    for spec in share_of(gpu, ODD):
+        assert outcome(gpu.to_device(sample()), spec) == outcome(sample(), spec)
+
+
+@pytest.mark.parametrize("spec", ["ecsq:step=0.01", "ecsq:step=0.3,rounding=stochastic"])
+def test_symbols(gpu: Device, spec: str) -> None:
+    """They are told when they are asked for, and are those of the host."""
+    codec = gcodec.parse(spec)
+    for x in (sample(), np.zeros(40, np.float32), gradient(5000).clip(-9, 9)):
+        there, here = codec.quantize(gpu.to_device(x), seed=1), codec.quantize(x, seed=1)
+        assert there.step == here.step
+        assert (there.scales is None) == (here.scales is None)
+        if here.scales is not None:
+            assert there.scales.matrix == here.scales.matrix
+            assert all(map(np.array_equal, there.scales[1:], here.scales[1:]))
+        for name in ("centroids", "symbols", "beyond"):
+            assert same(host(getattr(there, name)), getattr(here, name)), name
+        assert codec.pack(there).tobytes() == codec.pack(here).tobytes()
+
+
+def test_feedback(gpu: Device) -> None:
+    for spec in share_of(gpu, SPECS[:6]):
+        feedback_agrees(gpu, spec, [sample()[:40, :50] * np.float32(k) for k in (1, 0, 2)])
+        half = [gradient(700, k).clip(-9, 9).astype(np.float16) for k in range(3)]
+        feedback_agrees(gpu, spec, half, decay=0.9)
+
+
+def test_more_exceptions_than_there_is_room_for(gpu: Device) -> None:
+    x = np.random.default_rng(0).standard_normal(40_000).astype(np.float32)
+    assert outcome(gpu.to_device(x), "ecsq:step=0.001") == outcome(x, "ecsq:step=0.001")
+
+
+def test_what_is_not_finite(gpu: Device) -> None:
+    for spec in SPECS[:4]:
+        for n in (1, 300, 5000):
+            x = anything(n)
+            x[0] = np.inf
+            assert outcome(gpu.to_device(x), spec) == outcome(x, spec)

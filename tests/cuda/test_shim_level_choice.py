@@ -1,0 +1,75 @@
+"""The shortest form and code of levels, chosen on a device: the frames of the host, one wait."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import feedback_agrees, frames_agree
+from samples import share_of
+from shim import ShimDevice
+from test_shim_minifloat_choice import tensors
+from test_waits import sample
+
+import gcodec
+from gcodec.kernels.device import Device
+
+SPECS = (
+    "qsgd:code=auto",
+    "qsgd:code=auto,bucket=512",
+    "qsgd:code=auto,s=2,bucket=64,norm=max",
+    "qsgd:code=auto,form=sparse",
+    "qsgd:code=auto,s=1000,bucket=100",
+    "qsgd:code=auto,form=dense,bucket=7",
+    "qsgd:code=auto,s=127,norm=max",
+)
+
+
+def more_tensors() -> list[np.ndarray]:
+    """Return some of which few levels are sent, and buckets with norms of 0."""
+    random = np.random.default_rng(1)
+    x = random.standard_normal(9000).astype(np.float32)
+    silent = np.where(np.arange(9000) % 1000 < 512, 0, x)
+    few = np.where(random.random(9000) < 0.002, x, 0)
+    wide = np.exp(2 * random.standard_normal((64, 100)))
+    return [one.astype(np.float32) for one in (silent, few, wide)]
+
+
+def test_frames(gpu: Device) -> None:
+    seen = set()
+    for spec in share_of(gpu, SPECS):
+        for x in (*tensors(), *more_tensors()):
+            codec = gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec
+            seen.add((codec.form, codec.code))
+    assert len(seen) > 3
+    for spec in share_of(gpu, SPECS[:3]):
+        feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])
+
+
+def test_payloads(gpu: Device) -> None:
+    """They stay on the device, whichever string is the shortest."""
+    for x in (*tensors()[:3], *more_tensors()):
+        made = gcodec.parse("qsgd:code=auto").encode(gpu.to_device(x))
+        wanted = gcodec.parse("qsgd:code=auto").encode(x)
+        assert made.codec == wanted.codec
+        assert made.scalars == wanted.scalars
+        assert made.nbits == wanted.nbits
+        assert gpu.owns(made.data)
+        assert made.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_where_another_string_turns_out_shorter(dtype: str) -> None:
+    """That by class seemed to be the shortest: the one that is was written beside it."""
+    random, spec = np.random.default_rng(0), "qsgd:code=auto,bucket=7"
+    with gcodec.kernels.device.use(ShimDevice()) as gpu:
+        gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), spec)  # which brings tables there
+        seen = set()
+        for n in (384, 700, 5001):
+            x = random.uniform(-6, 6, n).astype(dtype)
+            there, before, launched = gpu.to_device(x), gpu.fetched, len(gpu.launched)
+            frame = gcodec.encode(there, spec)
+            assert gpu.fetched == before + 1
+            assert frame == gcodec.encode(x, spec)
+            assert "write_classed" in gpu.launched[launched:]
+            seen.add(gcodec.Frame.from_bytes(frame).codec.code)
+        assert seen - {"context"}
