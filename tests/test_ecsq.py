@@ -300,6 +300,14 @@ def test_values_near_the_end_of_float32(step: float) -> None:
     assert np.isfinite(gcodec.decode(gcodec.encode(x, f"ecsq:step={step}"))).all()
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_step_far_above_small_values_leaves_nothing(rounding: str) -> None:
+    for value in (1e-10, 1e-30, 1e-40):
+        x = np.full((16, 16), value, np.float32)
+        frame = gcodec.encode(x, f"ecsq:step=1e30,rounding={rounding}")
+        assert not gcodec.decode(frame).any()
+
+
 def test_points_past_float32_are_refused() -> None:
     x = np.array([1e38, 3.4e38, -3.4e38], np.float32)
     with pytest.raises(ParameterError, match="float32"):

@@ -67,6 +67,7 @@ from gcodec.taps import Taps
 
 _NMSE = 0.02
 _TINY, _LIFT = 2.0**-60, 2.0**64
+_MOST = 2.0**126  # a step that leaves nothing of lifted values
 _CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
     for k, which in ((1, "1"), (2, "2"), (3, "3 and above"))
@@ -223,19 +224,18 @@ class ECSQ(Codec):
         """Find a step, and quantise what is finite, and not all 0, by this times the factor."""
         shape, way = self._shape_of(x.size), placed_levels.way_for(x, self._way(seed))
         if isinstance(self.step, float):
-            step = self.step
-            step_targets.check_step(top, step * lift)
-            matrix = step_targets.matrix_for(x, step * lift, shape)
+            step, size = self.step, min(self.step * lift, max(self.step, _MOST))
+            step_targets.check_step(top, size)
+            matrix = step_targets.matrix_for(x, size, shape)
         else:
             start = None
             if prior is not None and prior.scales and prior.symbols.size == x.size:
                 start = Start(prior.step * lift, prior.scales.told)
             target = Target(x, shape, way, lift, period, top)
-            if self.bits:
-                step, matrix = target.step_for_bits(self.bits, start)
-            else:
-                step, matrix = target.step_for_error(self.nmse, start)
-        return step, way.quantize(x, float(np.float32(step)) * lift, matrix)
+            found = target.step_for_bits if self.bits else target.step_for_error
+            step, matrix = found(self.bits or self.nmse, start)
+            size = step * lift
+        return step, way.quantize(x, size, matrix)
 
     def _way(self, seed: int) -> scalar_levels.Way:
         if self.rounding == "stochastic":
