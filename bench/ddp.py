@@ -16,16 +16,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from scipy import optimize
 
 from gcodec import advisor
 
@@ -38,6 +42,7 @@ LINKS = {"no queue": None, "1 Gbit/s": 10**9, "100 Mbit/s": 10**8}
 # Gbit/s: where the hooks may overtake plain all-reduce.
 BETWEEN = (12.0, 8.0, 6.0, 4.5, 3.4, 2.5, 1.8, 1.3)
 Found = dict[int | None, dict[str, Any]]  # by the speed of the link, in bits a second
+_ENDLESS = 1e15  # bits a second, in place of a link without a queue
 _DEVICE = "gcwire"
 _SPACES = ("gcodec-bench-0", "gcodec-bench-1")
 
@@ -84,21 +89,31 @@ def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -
     return found
 
 
+def measured_break_even(found: Found, hook: str) -> float:
+    """Return the bits a second at which both steps take as long."""
+    return _crossing(
+        {speed: each["none"]["seconds"] - each[hook]["seconds"] for speed, each in found.items()}
+    )
+
+
 def expected_break_even(found: Found, hook: str) -> float:
-    """Return the bits a second at which `gcodec.advisor` has both steps take as long."""
-    values, compute = found[None]["values"], _typical(found, "alone", "seconds")
-    # Of both ranks' messages, and what comes with them; seconds of a clock count other threads.
-    coding = _typical(found, hook, "processor") - _typical(found, "alone", "processor")
-    overlap = min(max(hidden(found) / compute, 0.0), 1.0)
-    work = advisor.Work(values, compute, encode=values / coding, overlap=overlap)
-    scheme = advisor.Scheme(hook, _typical(found, hook, "bits"))
+    """Return the bits a second at which `gcodec.advisor` has both steps take as long.
 
-    def gain(bandwidth: float) -> float:
-        cluster = advisor.Cluster(nodes=2, between=advisor.Link(bandwidth))
+    It is told of each link what was measured there, as the machine may be slower meanwhile.
+    """
+    share, won = hidden(found), {}
+    for speed, each in found.items():
+        values, compute = each["values"], each["alone"]["seconds"]
+        # Of both ranks' messages, and what comes with them; a clock would count other threads.
+        coding = each[hook]["processor"] - each["alone"]["processor"]
+        overlap = min(max(share / compute, 0.0), 1.0)
+        work = advisor.Work(values, compute, encode=values / coding, overlap=overlap)
+        scheme = advisor.Scheme(hook, each[hook]["bits"])
+        link = advisor.Link((speed or _ENDLESS) / 8)
+        cluster = advisor.Cluster(nodes=2, between=link)
         ring, gathered, _ = advisor.ways(cluster, work, "between", [scheme])
-        return advisor.plan(work, [ring]).hidden - advisor.plan(work, [gathered]).hidden
-
-    return 8 * _root(gain, 1e3, 1e13)
+        won[speed] = advisor.plan(work, [ring]).hidden - advisor.plan(work, [gathered]).hidden
+    return _crossing(won)
 
 
 def hidden(found: Found) -> float:
@@ -107,38 +122,30 @@ def hidden(found: Found) -> float:
     The median over links on which the bytes take longer than the computation, and not so long that
     what else travels with them counts.
     """
-    compute, saved = _typical(found, "alone", "seconds"), []
+    saved = []
     for speed, each in found.items():
+        compute = each["alone"]["seconds"]
         sending = 8 * each["none"]["bytes"] / speed if speed else 0.0
         if compute < sending < 5 * compute:
             saved.append(compute + sending - each["none"]["seconds"])
     return median(saved)
 
 
-def _typical(found: Found, hook: str, what: str) -> float:
-    """Return the median over all links of what hardly depends on them."""
-    return median(each[hook][what] for each in found.values())
+def _crossing(won: dict[int | None, float]) -> float:
+    """Return the speed of a link, between two of those given, at which nothing is won or lost.
 
-
-def _root(gain: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a falling function passes 0."""
-    while high / low > 1.001:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if gain(middle) > 0 else (low, middle)
-    return low
-
-
-def measured_break_even(found: Found, hook: str) -> float:
-    """Return the bits a second at which both steps take as long, between two links."""
-    faster = 0.0, 0.0  # seconds for a bit, and what the hook won there
-    for speed in sorted(found, key=lambda speed: -(speed or float("inf"))):
-        slowness = 0.0 if speed is None else 1 / speed
-        won = found[speed]["none"]["seconds"] - found[speed][hook]["seconds"]
-        if won > 0:
-            share = faster[1] / (faster[1] - won)
-            crossing = faster[0] + share * (slowness - faster[0])
-            return 1 / crossing if crossing else float("inf")
-        faster = slowness, won
+    What a hook wins does not fall as links become slower; that it is measured otherwise, as other
+    work on the machine comes and goes, is averaged out.
+    """
+    speeds = sorted(won, key=lambda speed: -(speed or _ENDLESS))
+    slowness = [0.0 if speed is None else 1 / speed for speed in speeds]  # seconds for a bit
+    rising = optimize.isotonic_regression([won[speed] for speed in speeds]).x.tolist()
+    for k, (before, behind) in enumerate(itertools.pairwise(rising)):
+        if before >= 0:
+            return math.inf
+        if behind > 0:
+            share = before / (before - behind)
+            return 1 / (slowness[k] + share * (slowness[k + 1] - slowness[k]))
     return 0.0
 
 
@@ -162,13 +169,14 @@ def rows(found: Found) -> Iterator[str]:
         known = compared and "bits" in first[hook]
         cells += [_speed(expected_break_even(found, hook)) if known else "–"]
         yield f"| {' | '.join(cells)} |"
-    yield f"\nwithout an exchange: {_typical(found, 'alone', 'seconds') * 1e3:,.0f} ms"
+    alone = median(each["alone"]["seconds"] for each in found.values())
+    yield f"\nwithout an exchange: {alone * 1e3:,.0f} ms"
     if swept:
         yield f"of a plain all-reduce beside the computation: {hidden(found) * 1e3:.1f} ms"
 
 
 def _speed(bits: float) -> str:
-    return "any" if bits == float("inf") else f"{bits / 1e9:.2g} Gbit/s"
+    return "any" if bits == math.inf else f"{bits / 1e9:.2g} Gbit/s"
 
 
 def _call(command: str) -> None:
