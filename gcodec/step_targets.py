@@ -220,7 +220,7 @@ class Target:
         if met is None:
             reached = target * 2 ** trial(self.way, self.x, matrix)(bounds[0])
             raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
-        return self._size(met.at) / self.lift, matrix
+        return binary32(self._size(met.at) / self.lift), matrix
 
     def step_for_bits(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
         """Find the step with which a value takes so many bits on the average, or fewer.
@@ -252,14 +252,14 @@ class Target:
             step, allowed = (most, "at least") if met is None else (least, "at most")
             reached = self.way.nbits(self.x, self._size(step), matrix) / self.x.size
             raise ParameterError.of("bits", target, f"{allowed} {reached:.3g} for this tensor")
-        return self._size(-met.at) / self.lift, matrix
+        return binary32(self._size(-met.at) / self.lift), matrix
 
     def _spread(self, values: np.ndarray, width: int) -> Spread:
         return Spread.of(values, self._top, width, self.period)
 
     def _size(self, octave: float) -> float:
         """Return the step of an octave."""
-        return max(binary32(2.0**octave / self.lift), _LEAST) * self.lift
+        return max(float(np.float32(2.0**octave / self.lift)), _LEAST) * self.lift
 
     def _search(self, aim: _Aim, first: float, start: Start | None) -> tuple[Met | None, Matrix]:
         """Search on some rows, and from there on all."""

@@ -66,8 +66,7 @@ from gcodec.step_targets import Start, Target
 from gcodec.taps import Taps
 
 _NMSE = 0.02
-_TINY, _LIFT = 2.0**-60, 2.0**64
-_MOST = 2.0**126  # a step that leaves nothing of lifted values
+_TINY, _LIFT, _MOST = 2.0**-60, 2.0**64, 2.0**126  # what is moved, by what; a step far above it
 _CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
     for k, which in ((1, "1"), (2, "2"), (3, "3 and above"))
@@ -224,7 +223,8 @@ class ECSQ(Codec):
         """Find a step, and quantise what is finite, and not all 0, by this times the factor."""
         shape, way = self._shape_of(x.size), placed_levels.way_for(x, self._way(seed))
         if isinstance(self.step, float):
-            step, size = self.step, min(self.step * lift, max(self.step, _MOST))
+            step, size = self.step, float(np.float32(self.step))
+            size = min(size * lift, max(size, _MOST))
             step_targets.check_step(top, size)
             matrix = step_targets.matrix_for(x, size, shape)
         else:
@@ -234,7 +234,7 @@ class ECSQ(Codec):
             target = Target(x, shape, way, lift, period, top)
             found = target.step_for_bits if self.bits else target.step_for_error
             step, matrix = found(self.bits or self.nmse, start)
-            size = step * lift
+            size = float(np.float32(step)) * lift
         return step, way.quantize(x, size, matrix)
 
     def _way(self, seed: int) -> scalar_levels.Way:
