@@ -26,19 +26,10 @@ from gcodec.kernels.live import Live
 from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.reduce import max_abs_bits
 from gcodec.kernels.scalar_quantize import ESCAPE
+from gcodec.level_ways import COARSE, Habits, Kept, Way, with_beyond
+from gcodec.nearest_levels import Nearest
 from gcodec.random_levels import AtRandom
-from gcodec.scalar_levels import (
-    COARSE,
-    Habits,
-    Kept,
-    Levels,
-    Nearest,
-    Way,
-    centroids_of,
-    middle,
-    squares_of,
-    with_beyond,
-)
+from gcodec.scalar_levels import Levels, centroids_of, middle, squares_of
 from gcodec.scalars import Later, Passing, mapped, wanted, when_known
 from gcodec.step_targets import check_step
 from gcodec.trellis_levels import Best
@@ -139,14 +130,8 @@ class _Nearest(Kept[Any]):
 
     def _by(self, x: Any, step: float, matrix: Matrix) -> context_plan.Scales:
         """Return the scales by which levels of a step are found, or were at last."""
-        found: context_plan.Scales
-        if self._last is not None and self._last[0] == (x.size, step, matrix):
-            found = self._last[1]
-        elif self._held is not None and self._held[0] == (x.size, matrix):
-            found = self._held[1]
-        else:
-            found = self.prepare(x, step, matrix)
-        return found
+        found: context_plan.Scales | None = self.known(x, step, matrix)
+        return self.prepare(x, step, matrix) if found is None else found
 
 
 class _AtRandom(AtRandom):
@@ -172,7 +157,8 @@ def _nbits(scales: context_plan.Scales, symbols: Any, wide: Any) -> int:
     """Return about how many bits the string of symbols takes."""
     told, beyond = contexts.string_nbits(scales, symbols), symbols_beyond(wide, ESCAPE)
     wanted(beyond)
-    return with_beyond(int(told), Exceptions(*beyond.value), symbols.size)
+    found = Exceptions(*beyond.value)
+    return with_beyond(int(told), found.places.size, lambda: found, symbols.size)
 
 
 def _plain(x: Any, step: float) -> Any:

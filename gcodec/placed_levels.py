@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.device import twinned
-from gcodec.scalar_levels import Levels, Way
+from gcodec.level_ways import Way
+from gcodec.scalar_levels import Levels
 
 
 @twinned("gcodec.device_levels")

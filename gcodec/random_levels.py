@@ -15,7 +15,8 @@ from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kinds import binary32
-from gcodec.scalar_levels import Habits, Levels, largest, middle, nbits_of
+from gcodec.level_ways import Habits, nbits_of
+from gcodec.scalar_levels import Levels, largest, middle
 
 _CHUNK = 1 << 18
 _COARSE = (
@@ -24,13 +25,13 @@ _COARSE = (
 
 
 class AtRandom(NamedTuple):
-    """Levels at random, unbiased; see `scalar_levels.Way`."""
+    """Levels at random, unbiased; see `level_ways.Way`."""
 
     seed: int
 
     def habits(self) -> Habits:
         """Return what helps the search of a step."""
-        return Habits(self)
+        return Habits(self, grown=1)
 
     def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
         """Do nothing: what is at random has errors that no scale changes."""

@@ -10,14 +10,15 @@ import numpy as np
 
 from gcodec.contexts import string_plans
 from gcodec.contexts.best_matrix import best_matrix
-from gcodec.contexts.scales import Matrix, apart, matrices, some_rows, thinned
+from gcodec.contexts.scales import Matrix, matrices, some_rows, thinned
 from gcodec.errors import ParameterError
 from gcodec.kernels import scalar_quantize
-from gcodec.kernels.device import host
-from gcodec.kernels.memory import empty_beside, flattened
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kinds import binary32
-from gcodec.scalar_levels import Way, largest
+from gcodec.level_ways import Way
+from gcodec.scalar_levels import Levels, largest
+from gcodec.step_guesses import Spread, step_alike, step_of_error
 from gcodec.step_search import Met, search
 
 _LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
@@ -26,32 +27,15 @@ _SAMPLE = 1 << 14  # elements on which a step is guessed
 _SAMPLE_ROWS = 16  # and rows, so that lists of the scales of columns do not count for too much
 _TOLERANCE = 0.015  # octaves of a target: 1 %
 _ROUGHLY = 0.04  # octaves of the step, on a sample
-_EXPONENTS = 1 << 14  # elements whose exponents tell where a search of bits begins
-_ABOVE = 2.2  # bits that values take above the octaves of steps in them, on average
-_MOST_NBITS = 24  # of a value that is not 0
-_SPARSE = 0.4  # octaves of steps for one of the bits, where most levels are 0
 _ERROR_SLOPE = 2.2  # octaves of the error for one of the step, about
 _SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
 _NONE = 1e-300  # in place of an error of 0, which has no logarithm
 _APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
 _NEAR = 2.0**-10  # and where they are held
-_ALIKE = 0.25  # and from that of a tensor before, whose matrix may be kept
+_ALIKE = 0.25  # and from that of a tensor before, whose matrix is kept
 _HELD = 0.75  # of a slope, where scales are held
 _REACH = 2  # times as far as scales are as good, to where they may be held
 _LEAST = 2.0**-149  # of float32
-
-
-class Start(NamedTuple):
-    """What met the target before.
-
-    Attributes
-    ----------
-    step : float
-    matrix : Matrix
-    """
-
-    step: float
-    matrix: Matrix
 
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
@@ -70,50 +54,22 @@ def check_step(top: float, step: float) -> None:
         raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
 
 
-def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
-    """Return about which step (n,) values up to `top`, not all 0, meet bits with, or an error."""
-    if bits:
-        return float(2.0 ** -Spread.of(x, top, 1).fineness(bits))
-    return _step_of_error(nmse, sum_squares(x) / x.size)
-
-
-def _step_of_error(target: float, power: float) -> float:
-    """Return about which step has a relative error, of values of this mean square."""
-    return math.sqrt(12 * target * power)
-
-
-class Spread(NamedTuple):
-    """What some of a tensor's values are like.
+class _Start(NamedTuple):
+    """What a search is told of a tensor before.
 
     Attributes
     ----------
-    octave : float
-        The mean of log2 of their magnitudes, rounded up, but for zeros.
-    share : float
-        Of them that are not 0.
+    at : float
+        The u to begin with.
+    before : float
+        That of the step with which its target was met.
+    matrix : Matrix
+        What it was cut into.
     """
 
-    octave: float
-    share: float
-
-    @classmethod
-    def of(cls, x: np.ndarray, top: float, width: int, period: int = 1) -> Spread:
-        """Look at some of (n,) values up to `top`, from all places of a row."""
-        some = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), width * period)]))
-        _, exponents = np.frexp(some[some != 0])
-        if not exponents.size:
-            return cls(math.log2(top), 1.0)
-        return cls(float(exponents.mean()), exponents.size / some.size)
-
-    def fineness(self, nbits: float) -> float:
-        """Return about how many octaves below 1 the step is with which a value takes so many."""
-        # Of values that have scales each, whatever these are, when steps are small; about.
-        return min(nbits / self.share, _MOST_NBITS) - self.octave - _ABOVE
-
-    def octaves(self, nbits: float) -> float:
-        """Return about how many octaves of steps lie between some step and one of so many bits."""
-        each = nbits / self.share
-        return each + _SPARSE * math.log2(each)
+    at: float
+    before: float
+    matrix: Matrix
 
 
 class _Aim(NamedTuple):
@@ -177,16 +133,16 @@ class Target:
         self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
 
-    def step_for_error(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
+    def step_for_error(self, target: float, prior: Levels | None = None) -> tuple[float, Matrix]:
         """Find the step of which the relative error is the target, or less where it has jumps.
 
         Parameters
         ----------
         target : float
             ‖x − x̂‖²/‖x‖².
-        start : Start, optional
-            Of a tensor like this one: the search begins there, and keeps the matrix if it ends
-            near.
+        prior : Levels, optional
+            Of a tensor like this one: the search begins where levels are as large as those, and
+            keeps the matrix if it ends near.
 
         Returns
         -------
@@ -212,17 +168,21 @@ class Target:
 
             return off
 
-        first = math.log2(_step_of_error(target, self._power))
+        first = math.log2(step_of_error(target, self._power))
         bounds = _octaves(self._top)
-        ahead = self.way.habits().ahead
-        aim = _Aim(trial, _ERROR_SLOPE, _TOLERANCE, bounds, ahead)
+        habits = self.way.habits()
+        aim = _Aim(trial, _ERROR_SLOPE, _TOLERANCE, bounds, habits.ahead)
+        start = self._start(aim, prior)
+        if start is not None and prior is not None:
+            alike = step_alike(prior, self._power * (1 + habits.grown * target))
+            start = start._replace(at=math.log2(alike)) if alike else None
         met, matrix = self._search(aim, first, start)
         if met is None:
             reached = target * 2 ** trial(self.way, self.x, matrix)(bounds[0])
             raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
         return binary32(self._size(met.at) / self.lift), matrix
 
-    def step_for_bits(self, target: float, start: Start | None = None) -> tuple[float, Matrix]:
+    def step_for_bits(self, target: float, prior: Levels | None = None) -> tuple[float, Matrix]:
         """Find the step with which a value takes so many bits on the average, or fewer.
 
         See `step_for_error`.
@@ -247,7 +207,7 @@ class Target:
             return self._spread(some, width).octave - spread.octave
 
         aim = _Aim(trial, 1.0, tolerance, bounds, ahead, -1, drift)
-        met, matrix = self._search(aim, first, start)
+        met, matrix = self._search(aim, first, self._start(aim, prior))
         if met is None or (met.at == -least and met.off < -tolerance):
             step, allowed = (most, "at least") if met is None else (least, "at most")
             reached = self.way.nbits(self.x, self._size(step), matrix) / self.x.size
@@ -257,31 +217,49 @@ class Target:
     def _spread(self, values: np.ndarray, width: int) -> Spread:
         return Spread.of(values, self._top, width, self.period)
 
+    def _start(self, aim: _Aim, prior: Levels | None) -> _Start | None:
+        """Return where to begin, with the step of a tensor before."""
+        if prior is None or prior.scales is None:
+            return None
+        before = aim.sign * math.log2(prior.step * self.lift)
+        return _Start(before, before, prior.scales.told)
+
     def _size(self, octave: float) -> float:
         """Return the step of an octave."""
         return max(float(np.float32(2.0**octave / self.lift)), _LEAST) * self.lift
 
-    def _search(self, aim: _Aim, first: float, start: Start | None) -> tuple[Met | None, Matrix]:
-        """Search on some rows, and from there on all."""
-        x, slope = self.x, aim.slope
+    def _search(self, aim: _Aim, first: float, start: _Start | None) -> tuple[Met | None, Matrix]:
+        """Search from what met the target before, or from what meets it on some rows.
+
+        Where the step is another by far, another matrix may be best.
+        """
+        slope = aim.slope
+        met: Met | None = None
         if start is not None:
-            before = aim.sign * math.log2(start.step)
-            met = self._closely(aim, start.matrix, before, slope)
-            if met is not None and abs(met.at - before) <= _ALIKE:
+            met = self._closely(aim, start.matrix, start.at, slope)
+            if met is not None and abs(met.at - start.before) <= _ALIKE:
                 return met, start.matrix
+        if met is None:
+            first, slope = self._guess(aim, first)
+        else:
+            first = met.at
+        matrix = matrix_for(self.x, self._size(aim.sign * first), self.shape)
+        if met is not None and start is not None and matrix == start.matrix:
+            return met, matrix
+        return self._closely(aim, matrix, first, slope), matrix
+
+    def _guess(self, aim: _Aim, first: float) -> tuple[float, float]:
+        """Return about where the target is met, and the slope there."""
         matrix = matrices(self.shape)[0]
         most = max(_SAMPLE, _SAMPLE_ROWS * matrix.width)
-        some, width = thinned(x, matrix.width, most, self.period)
-        if some is x or largest(some) > 0:
-            guess = self._roughly(aim, some, matrix._replace(width=width), first)
-            if guess is None:
-                first = aim.bounds[0]  # by which a matrix is chosen that takes less
-            else:
-                first, slope = guess.at, guess.slope
-                if aim.drift is not None and some is not x:
-                    first += aim.drift(some, width)
-        matrix = matrix_for(x, self._size(aim.sign * first), self.shape)
-        return self._closely(aim, matrix, first, slope), matrix
+        some, width = thinned(self.x, matrix.width, most, self.period)
+        if some is not self.x and not largest(some):
+            return first, aim.slope
+        guess = self._roughly(aim, some, matrix._replace(width=width), first)
+        if guess is None:
+            return aim.bounds[0], aim.slope  # by which a matrix is chosen that takes less
+        drift = 0.0 if aim.drift is None or some is self.x else aim.drift(some, width)
+        return guess.at + drift, guess.slope
 
     def _roughly(self, aim: _Aim, values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
         """Search on some values, the quicker way."""

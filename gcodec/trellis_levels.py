@@ -27,7 +27,9 @@ from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.scatter import replace, take_to_host
 from gcodec.kernels.trellis import ODD
-from gcodec.scalar_levels import CENTRE, Habits, Kept, Levels, Nearest, Way
+from gcodec.level_ways import Habits, Kept, Way
+from gcodec.nearest_levels import Nearest, scales_at
+from gcodec.scalar_levels import CENTRE, Levels
 
 _WORTH = 0.48  # of a bit, in squares of half a step
 _SAMPLE = 1 << 18  # elements, about, that tell the table
@@ -35,7 +37,7 @@ _ROUNDS = 3
 _LEAST = 1 << 10  # elements, below which plain levels tell the first table
 _PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
 _LANES = 8  # by which these are searched
-# See `scalar_levels.Habits`.
+# See `level_ways.Habits`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
 _SAME = 0.03
 
@@ -60,7 +62,7 @@ class Setting(NamedTuple):
 
 
 class Best(Kept[Setting]):
-    """Levels on the best path; see `scalar_levels.Way`."""
+    """Levels on the best path; see `level_ways.Way`."""
 
     halves = 2
 
@@ -75,7 +77,7 @@ class Best(Kept[Setting]):
     def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Setting:
         """Find by what the path of this step is searched, from what is held if there is."""
         held = self._held[1] if self._held and self._held[0] == (x.size, matrix) else None
-        return tuned(x, step, scalar_levels.scales_at(x, step, matrix), held)
+        return tuned(x, step, scales_at(x, step, matrix), held)
 
     def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
         """Find levels, all but their centroids, and what they leave over, in halves of a step."""

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import Corrupt, ParameterError, Truncated, scalar_levels
+from gcodec import Corrupt, ParameterError, Truncated
 from gcodec.contexts.scales import ONES
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import pool
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.rated_levels import rated_levels, scaled_levels
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST
+from gcodec.nearest_levels import Nearest
 from gcodec.seek import SeekTable
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -36,11 +37,16 @@ def example(least: int) -> list[np.ndarray]:
     return [x for x in every if x.size >= least]
 
 
+def relative_error(found: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
+    """Of what stands for x times a factor."""
+    off = found.astype(np.float64) / times - x
+    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
 def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
     """Relative error, and bytes of the frame."""
     frame = gcodec.encode(x, spec, **options)
-    off = gcodec.decode(frame).astype(np.float64) - x
-    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
+    return relative_error(gcodec.decode(frame), x), len(frame)
 
 
 @pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
@@ -77,29 +83,58 @@ def test_the_least_bits_are_told(spec: str) -> None:
     assert payload.nbits / x.size <= 1.1 * least
 
 
-@pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
-def test_a_target_takes_few_passes(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often levels of all values are found, with those for the frame itself.
-
-    More often where one scale is that of all: what is measured jumps where its class changes.
-    """
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many values levels were found, each time."""
     sizes: list[int] = []
 
     def count(of: Any) -> Any:
-        def counted(self: scalar_levels.Nearest, x: np.ndarray, *rest: Any) -> Any:
+        def counted(self: Nearest, x: np.ndarray, *rest: Any) -> Any:
             sizes.append(x.size)
             return of(self, x, *rest)
 
         return counted
 
     for name in ("find", "anew"):
-        monkeypatch.setattr(
-            scalar_levels.Nearest, name, count(getattr(scalar_levels.Nearest, name))
-        )
+        monkeypatch.setattr(Nearest, name, count(getattr(Nearest, name)))
+    return sizes
+
+
+@pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
+def test_a_target_takes_few_passes(target: str, passes: list[int]) -> None:
+    """With those for the frame itself.
+
+    More often where one scale is that of all: what is measured jumps where its class changes.
+    """
     for x, most in ((matrix(700, 300), 5), (matrix(300, 700, 2.0), 5), (matrix(512, 512, 0), 7)):
-        sizes.clear()
+        passes.clear()
         gcodec.encode(x, f"ecsq:{target}")
-        assert sizes.count(x.size) <= most
+        assert passes.count(x.size) <= most
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
+@pytest.mark.parametrize("times", [1, 0.01, 1000, 1e-25])
+def test_what_met_an_error_before_is_where_a_search_begins(
+    spec: str, times: float, passes: list[int]
+) -> None:
+    """However much larger values have become, as their levels are as large."""
+    codec, x = gcodec.parse(spec), matrix(300, 256)
+    y = np.roll(x[::-1], 100, axis=1) * np.linspace(0.8, 1.2, 256, dtype=np.float32)
+    before = codec.quantize(x)
+    passes.clear()
+    found = codec.quantize(np.float32(times) * y, prior=before)
+    assert passes.count(x.size) <= 3
+    assert passes.count(x.size) == len(passes)  # and no sample is looked at
+    assert 0.98 < relative_error(codec.dequantize(found, y.shape), y, times) / codec.nmse <= 1
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:bits=1"])
+def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None:
+    codec, flat = gcodec.parse(spec), matrix(64, 4096, 0.0)
+    before = codec.quantize(matrix(64, 4096))
+    fresh, again = codec.quantize(flat), codec.quantize(flat, prior=before)
+    assert before.scales.matrix != fresh.scales.matrix
+    assert again.scales.matrix == fresh.scales.matrix
 
 
 def test_what_cannot_be_met() -> None:

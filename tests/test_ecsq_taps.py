@@ -19,8 +19,8 @@ from gcodec.contexts.scales import thinned
 from gcodec.dct.basis import basis
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import pool, small_transform
+from gcodec.nearest_levels import Nearest
 from gcodec.payload import Payload
-from gcodec.scalar_levels import Nearest
 from gcodec.taps import Taps
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"

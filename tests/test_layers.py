@@ -34,6 +34,8 @@ LAYERS = [
         ),
         *("index_strings", "sparse_values"),
     },
+    {"step_guesses", "level_ways"},
+    {"nearest_levels"},
     {
         "index_plans",
         "minifloat_choice",

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import gcodec
-from gcodec import scalar_levels
+from gcodec import nearest_levels
 from gcodec.contexts import class_tables
 from gcodec.contexts.best_matrix import best_matrix
 from gcodec.contexts.class_tables import ClassTable
@@ -68,9 +68,9 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     if not flat.any():
         return
     for error in ERRORS:
-        target = Target(flat, x.shape, scalar_levels.Nearest())
+        target = Target(flat, x.shape, nearest_levels.Nearest())
         step, matrix = target.step_for_error(error)
-        found = scalar_levels.Nearest().quantize(flat, step, matrix)
+        found = nearest_levels.Nearest().quantize(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)
     for s in LEVELS:

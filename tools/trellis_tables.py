@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from class_tables import ERRORS, ROUNDS, SCALE, blended, prior, tensors
 
-from gcodec import scalar_levels, trellis_levels
+from gcodec import nearest_levels, trellis_levels
 from gcodec.contexts import class_tables, string_plans, trellis_tables
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.models import ByTrellis
@@ -38,9 +38,9 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     x = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
     flat = x.reshape(-1)
     for error in ERRORS if flat.any() else ():
-        target = Target(flat, x.shape, scalar_levels.Nearest())
+        target = Target(flat, x.shape, nearest_levels.Nearest())
         step, matrix = target.step_for_error(error)
-        scales = scalar_levels.scales_at(flat, step, matrix)
+        scales = nearest_levels.scales_at(flat, step, matrix)
         plain = np.empty(flat.size, np.uint8)
         scalar_quantize.plain_levels(flat, np.float32(step), plain)
         made = table(np.stack([prior()] * QUANTISERS) * SCALE)

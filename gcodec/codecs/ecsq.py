@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import placed_levels, scalar_levels, scalar_points, step_targets, trellis_levels
+from gcodec import placed_levels, scalar_levels, step_targets
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.contexts import string_plans, strings, symbol_strings
@@ -54,16 +54,20 @@ from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_padding
 from gcodec.kinds import Choice, Float32, Integer
+from gcodec.level_ways import Way
+from gcodec.nearest_levels import Nearest
 from gcodec.params import Field, param
 from gcodec.payload import Payload
 from gcodec.random_levels import AtRandom
 from gcodec.registry import register
 from gcodec.scalar_levels import CENTRE, Levels
-from gcodec.scalar_points import Points
+from gcodec.scalar_points import Points, scalars_of, symbols_of
 from gcodec.scalars import Later
 from gcodec.seek import Blocks, SeekTable
-from gcodec.step_targets import Start, Target
+from gcodec.step_guesses import about
+from gcodec.step_targets import Target
 from gcodec.taps import Taps
+from gcodec.trellis_levels import Best
 
 _NMSE = 0.02
 _TINY, _LIFT, _MOST = 2.0**-60, 2.0**64, 2.0**126  # what is moved, by what; a step far above it
@@ -190,11 +194,9 @@ class ECSQ(Codec):
         top = largest * lift
         taps, x = self._transformed(taps, lifted, lift, top)
         transform, period = ("none", 1) if taps is None else ("dct", taps.size)
-        if taps is not None:
-            top = scalar_levels.largest(x)
-            if not math.isfinite(top):
-                raise ParameterError("x: must not pass float32 when it is transformed")
-        if prior is not None and prior.transform != transform:
+        if taps is not None and not math.isfinite(top := scalar_levels.largest(x)):
+            raise ParameterError("x: must not pass float32 when it is transformed")
+        if prior and (prior.transform, prior.symbols.size) != (transform, x.size):
             prior = None
         step, found = self._of_values(x, lift, top, seed, prior, period)
         found = found._replace(step=step, transform=transform)
@@ -210,7 +212,7 @@ class ECSQ(Codec):
         def step(some: np.ndarray) -> float:
             if isinstance(self.step, float):
                 return self.step * lift
-            return step_targets.about(self.nmse, self.bits, some, top)
+            return about(self.nmse, self.bits, some, top)
 
         if taps is None or self.transform == "dct":
             return taps, values if taps is None else taps.forward(values)
@@ -228,19 +230,16 @@ class ECSQ(Codec):
             step_targets.check_step(top, size)
             matrix = step_targets.matrix_for(x, size, shape)
         else:
-            start = None
-            if prior is not None and prior.scales and prior.symbols.size == x.size:
-                start = Start(prior.step * lift, prior.scales.told)
             target = Target(x, shape, way, lift, period, top)
             found = target.step_for_bits if self.bits else target.step_for_error
-            step, matrix = found(self.bits or self.nmse, start)
+            step, matrix = found(self.bits or self.nmse, prior)
             size = float(np.float32(step)) * lift
         return step, way.quantize(x, size, matrix)
 
-    def _way(self, seed: int) -> scalar_levels.Way:
+    def _way(self, seed: int) -> Way:
         if self.rounding == "stochastic":
             return AtRandom(seed)
-        return trellis_levels.Best() if self._has_trellis else scalar_levels.Nearest()
+        return Best() if self._has_trellis else Nearest()
 
     def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
         taps = None if symbols.transform == "none" else Taps.of(self._shape_of(out.size))
@@ -251,7 +250,7 @@ class ECSQ(Codec):
     # --- pack
 
     def _pack(self, symbols: Levels) -> Payload:
-        scalars = scalar_points.scalars_of(symbols, self.scalar_fields())
+        scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
         if symbols.there is not None:
             return Payload(codec, scalars, *symbols.there.write())
@@ -290,7 +289,7 @@ class ECSQ(Codec):
         string = self._string(payload, n)
         if string is None:
             return scalar_levels.nothing(n, payload.data)._replace(transform=self.transform)
-        out, beyond, places = scalar_points.symbols_of(string, n)
+        out, beyond, places = symbols_of(string, n)
         told = self._centroids(payload), out, beyond, string.scales
         lanes = string.lanes if self._has_trellis else 0
         levels = Levels(self._step(), *told, lanes, self.transform, places)
