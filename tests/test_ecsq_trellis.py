@@ -21,7 +21,7 @@ from gcodec.contexts.models import ByTrellis
 from gcodec.contexts.strings import ContextString
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.gradients.dumps import open_dump
-from gcodec.kernels import lane_order, rans_string, trellis_search
+from gcodec.kernels import lane_order, rans_string, trellis_search, trellis_vector
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.trellis import ODD
@@ -118,7 +118,7 @@ def test_no_path_is_better(lanes: int) -> None:
     rng = np.random.default_rng(lanes)
     n = 9 * lanes + lanes // 2
     x, classes = rng.laplace(0, 3, n).astype(np.float32), rng.integers(20, 50, n).astype(np.uint8)
-    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_search.LEVELS)) + 0.3 * np.arange(64)
+    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_vector.LEVELS)) + 0.3 * np.arange(64)
     moved = np.array([-0.125, 0.0625, 0.03125], np.float32)
     symbols = np.empty(n, np.uint8)
     flat = costs.astype(np.float32).reshape(-1)

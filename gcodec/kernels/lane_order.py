@@ -8,37 +8,41 @@ symbol t·L + l is the t-th of lane l.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import kernel
-from gcodec.kernels.lanes import Emitter, block, lanes
+from gcodec.kernels.jit import Kernel, factory, kernel
+from gcodec.kernels.lanes import Emitter, block, floats, lanes
 
 LOG2_RUN = 16
 RUN = 1 << LOG2_RUN  # elements; a multiple of all counts of lanes
 
-_TILE = 16  # rows and columns that are turned over in registers
-_LINE = 64  # bytes of each lane that are turned over before those of the next lanes
+_TILE = 16  # lanes, at most, that are turned over in registers
+_DEPTHS = {"uint8": 16, "float32": 8}  # turns of a tile, by the kind of elements
+_LINE = 64  # turns of each lane that are turned over before those of the next lanes
 
 
 @twinned("lane_order")
 def to_turns(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
-    """Put (n,) uint8 elements in the order in which they are coded, on the calling thread.
+    """Put elements in the order in which they are coded, on the calling thread.
 
     Parameters
     ----------
     flat : (n,) uint8 array
-        Whole runs, but for the last.
+        Whole runs, but for the last. On the host it may be float32.
     lanes : int
-    out : (n,) uint8 array
+        2, 8 or 32.
+    out : (n,) array of the same kind
     """
-    _to_turns(flat, lanes, out)
+    _turning(flat.dtype.name, min(lanes, _TILE), False)(flat, lanes, out)
 
 
 @twinned("lane_order")
 def from_turns(turns: np.ndarray, lanes: int, out: np.ndarray) -> None:
-    """Put elements back in the order of the tensor; see `to_turns`."""
-    _from_turns(turns, lanes, out)
+    """Put (n,) uint8 elements back in the order of the tensor; see `to_turns`."""
+    _turning(turns.dtype.name, min(lanes, _TILE), True)(turns, lanes, out)
 
 
 def places_of(turns: np.ndarray, n: int, lanes: int) -> np.ndarray:
@@ -51,61 +55,70 @@ def places_of(turns: np.ndarray, n: int, lanes: int) -> np.ndarray:
     return found
 
 
-@block("source", "first", "stride", "target", "place", "pitch")
-def _turn_tile(e: Emitter) -> None:
-    """Write the columns of 16 × 16 bytes as rows."""
-    builder, first, place = e.builder, e.args["first"], e.args["place"]
+def _tile(kind: str, rows: int, back: bool) -> Any:
+    """Make the block that turns over so many lanes, of a vector each; or back."""
 
-    def at(name: str, index: object, k: int, step: str) -> object:
-        far = builder.mul(e.args[step], e.args[step].type(k))
-        return builder.gep(e.args[name], [builder.add(index, far)])
+    @block("source", "lane", "length", "target", "turn", "lanes")
+    def turn_tile(e: Emitter) -> None:
+        builder, count = e.builder, _DEPTHS[kind]
+        vector = floats(count) if kind == "float32" else lanes(8, count)
 
-    kind, order = lanes(8, _TILE), lanes(32, _TILE)
-    rows = [e.load(at("source", first, k, "stride"), kind, 1) for k in range(_TILE)]
-    low = [i // 2 + _TILE * (i % 2) for i in range(_TILE)]
-    high = [i + _TILE // 2 for i in low]
-    # Each round puts a row beside the one that is half of all further on.
-    for _ in range(4):
-        pairs = zip(rows[: _TILE // 2], rows[_TILE // 2 :], strict=True)
-        mixed = [[builder.shuffle_vector(*both, order(k)) for k in (low, high)] for both in pairs]
-        rows = [row for both in mixed for row in both]
-    for k, row in enumerate(rows):
-        e.store(row, at("target", place, k, "pitch"), 1)
+        def far(name: str, first: str, step: str, k: int) -> Any:
+            index = builder.mul(e.args[step], e.args[step].type(k))
+            return builder.gep(e.args[name], [builder.add(e.args[first], index)])
 
+        def lane(k: int) -> Any:
+            return far("target" if back else "source", "lane", "length", k)
 
-@kernel("in uint8[], int64, out uint8[]")
-def _to_turns(flat, lanes, out):
-    # flat.size == out.size. Tiles are of 16 lanes and 16 turns that there are.
-    for start in range(0, flat.size, RUN):
-        size = min(RUN, flat.size - start)
-        length = size // lanes
-        whole = length - length % _TILE if lanes % _TILE == 0 else 0
-        for line in range(0, whole, _LINE):
-            for lane in range(0, lanes, _TILE):
-                for t in range(line, min(line + _LINE, whole), _TILE):
-                    source, target = start + lane * length + t, start + t * lanes + lane
-                    _turn_tile(flat, source, length, out, target, lanes)
-        for t in range(whole, length):
-            for lane in range(lanes):
-                out[start + t * lanes + lane] = flat[start + lane * length + t]
-        for i in range(start + length * lanes, start + size):
-            out[i] = flat[i]
+        def turn(k: int) -> Any:
+            row = far("source" if back else "target", "turn", "lanes", k * count // rows)
+            return e.element(row, k * count % rows)
+
+        given, made = (turn, lane) if back else (lane, turn)
+        held = [e.load(given(k), vector, 1) for k in range(rows)]
+        low = [i // 2 + count * (i % 2) for i in range(count)]
+        high = [i + count // 2 for i in low]
+        # Each round puts an element beside the one that is half of all further on.
+        for _ in range((count if back else rows).bit_length() - 1):
+            pairs = zip(held[: rows // 2], held[rows // 2 :], strict=True)
+            mixed = [[_mixed(builder, both, k) for k in (low, high)] for both in pairs]
+            held = [row for both in mixed for row in both]
+        for k, row in enumerate(held):
+            e.store(row, made(k), 1)
+
+    return turn_tile
 
 
-@kernel("in uint8[], int64, out uint8[]")
-def _from_turns(turns, lanes, out):
-    # As above, the other way around.
-    for start in range(0, turns.size, RUN):
-        size = min(RUN, turns.size - start)
-        length = size // lanes
-        whole = length - length % _TILE if lanes % _TILE == 0 else 0
-        for line in range(0, whole, _LINE):
-            for lane in range(0, lanes, _TILE):
-                for t in range(line, min(line + _LINE, whole), _TILE):
-                    source, target = start + t * lanes + lane, start + lane * length + t
-                    _turn_tile(turns, source, lanes, out, target, length)
-        for t in range(whole, length):
-            for lane in range(lanes):
-                out[start + lane * length + t] = turns[start + t * lanes + lane]
-        for i in range(start + length * lanes, start + size):
-            out[i] = turns[i]
+def _mixed(builder: Any, both: tuple[Any, Any], order: list[int]) -> Any:
+    return builder.shuffle_vector(*both, lanes(32, len(order))(order))
+
+
+@factory(lambda: [*((k, r, b) for k in _DEPTHS for r in (2, 8, _TILE) for b in (False, True))])
+def _turning(kind: str, rows: int, back: bool) -> Kernel:
+    """Make the kernel for so many lanes, or for multiples of the most; to turns, or back."""
+    one_tile = _tile(kind, rows, back)
+    depth = _DEPTHS[kind]
+
+    @kernel(f"in {kind}[], int64, out {kind}[]", f"{kind} {rows} {back}")
+    def turn_over(given, lanes, out):
+        # given.size == out.size; lanes % rows == 0. Tiles are of lanes and turns that there are.
+        for start in range(0, given.size, RUN):
+            size = min(RUN, given.size - start)
+            length = size // lanes
+            whole = length - length % depth
+            for line in range(0, whole, _LINE):
+                for lane in range(0, lanes, rows):
+                    for t in range(line, min(line + _LINE, whole), depth):
+                        flat, turn = start + lane * length + t, start + t * lanes + lane
+                        one_tile(given, flat, length, out, turn, lanes)
+            for t in range(whole, length):
+                for lane in range(lanes):
+                    flat, turn = start + lane * length + t, start + t * lanes + lane
+                    if back:
+                        out[flat] = given[turn]
+                    else:
+                        out[turn] = given[flat]
+            for i in range(start + length * lanes, start + size):
+                out[i] = given[i]
+
+    return turn_over

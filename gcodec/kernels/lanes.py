@@ -158,6 +158,27 @@ class Emitter:
             found = builder.insert_element(found, byte, number(k))
         return found
 
+    def indices(self, places: Any) -> list[Any]:
+        """Lanes of 32 bits, of which there are an even number, as words of 64."""
+        from llvmlite import ir
+
+        builder, word, found = self.builder, ir.IntType(64), []
+        pairs = builder.bitcast(places, lanes(64, places.type.count // 2))
+        for k in range(pairs.type.count):
+            both = builder.extract_element(pairs, ir.IntType(32)(k))
+            found += [builder.and_(both, word(0xFFFFFFFF)), builder.lshr(both, word(32))]
+        return found
+
+    def gathered(self, table: Any, indices: list[Any], kind: Any) -> Any:
+        """Load the vector of entries of a table; instructions that gather are no faster."""
+        from llvmlite import ir
+
+        builder, found = self.builder, kind(ir.Undefined)
+        for k, index in enumerate(indices):
+            entry = builder.load(builder.gep(table, [index]))
+            found = builder.insert_element(found, entry, ir.IntType(32)(k))
+        return found
+
     def first_highest(self, mask: Any) -> Any:
         """Bits of a mask, its first lane the highest bit of the first byte."""
         from llvmlite import ir
@@ -170,6 +191,28 @@ class Emitter:
         """Ask for the cache lines of the float32 elements of a later block."""
         for line in range(ahead, ahead + BLOCK, _LINE):
             emit_prefetch(self.builder, self.element(pointer, line))
+
+    def loop(
+        self,
+        before: list[Any],
+        going: Callable[[list[Any]], Any],
+        body: Callable[[list[Any]], list[Any]],
+    ) -> list[Any]:
+        """Loop over values, and return those that it ends with."""
+        builder, begun = self.builder, self.builder.block
+        names = ("head", "body", "done")
+        head, inside, done = (builder.append_basic_block(name) for name in names)
+        builder.branch(head)
+        builder.position_at_end(head)
+        held = [builder.phi(value.type) for value in before]
+        builder.cbranch(going(held), inside, done)
+        builder.position_at_end(inside)
+        for phi, one, two in zip(held, before, body(held), strict=True):
+            phi.add_incoming(one, begun)
+            phi.add_incoming(two, builder.block)
+        builder.branch(head)
+        builder.position_at_end(done)
+        return held
 
     def in_order(self) -> None:
         """Keep memory accesses, prefetches too, on their side of this place."""

@@ -19,11 +19,9 @@ from gcodec.kernels.rans_vector import (
     LANES,
     ORDERS,
     PLACE,
-    gathered,
     instruction,
     joined,
     load_states,
-    loop,
     members_of,
     packed,
     shuffled,
@@ -110,7 +108,7 @@ def reading(
                 after[way + 1] = builder.add(held[way + 1], word(LANES))
             return after
 
-        after = loop(e, before, going, group)
+        after = e.loop(before, going, group)
         for way in range(ways):
             at, place, *x = after[size * way : size * way + size]
             builder.store(at, e.element(kept, KEPT * way + AT))
@@ -120,20 +118,6 @@ def reading(
                 store_states(e, x[2 * count :], e.element(paths, LANES * way), width)
 
     return read_groups
-
-
-def _indices(e: Emitter, vector: Any) -> list[Any]:
-    """Emit the lanes of a vector as words of 64 bits."""
-    from llvmlite import ir
-
-    builder, word = e.builder, ir.IntType(64)
-    count = vector.type.count // 2
-    pairs = builder.bitcast(vector, lanes(64, count))
-    found = []
-    for k in range(count):
-        both = builder.extract_element(pairs, ir.IntType(32)(k))
-        found += [builder.and_(both, word(0xFFFFFFFF)), builder.lshr(both, word(32))]
-    return found
 
 
 def _classes(e: Emitter, classes: Any, order: list[int], shift: int) -> Any:
@@ -167,7 +151,7 @@ def _take_compact(
         if paths:
             other = builder.and_(paths[k], every(OTHER))
             slot = builder.or_(slot, builder.shl(other, every(log2_total + LOG2_QUANTISER)))
-        entry = gathered(e, tables.table, _indices(e, slot), x.type)
+        entry = e.gathered(tables.table, e.indices(slot), x.type)
         symbols.append(builder.and_(entry, every(0xFF)))
         if paths:
             along.append(_along(e, paths[k], symbols[-1]))
@@ -198,7 +182,7 @@ def _take(
         every = functools.partial(spread, x)
         slot = builder.and_(x, every((1 << log2_total) - 1))  # so inside of the table
         symbols = []
-        for index, lane in zip(_indices(e, slot), order, strict=True):
+        for index, lane in zip(e.indices(slot), order, strict=True):
             model = None
             if classes is not None:
                 model = builder.zext(builder.load(e.element(classes, lane)), word)
@@ -209,7 +193,7 @@ def _take(
             if model is not None:
                 wide = builder.or_(wide, builder.shl(model, word(LOG2_ALPHABET)))
             symbols.append(wide)
-        pair = gathered(e, tables.table, symbols, x.type)
+        pair = e.gathered(tables.table, symbols, x.type)
         times = builder.lshr(x, every(log2_total))
         scaled = builder.mul(builder.and_(pair, every(0xFFFF)), times)
         after.append(builder.add(scaled, builder.sub(slot, builder.lshr(pair, every(16)))))

@@ -66,30 +66,6 @@ def orders(lanes_of: Callable[[int], list[int]]) -> np.ndarray:
     return table
 
 
-def loop(
-    e: Emitter,
-    before: list[Any],
-    going: Callable[[list[Any]], Any],
-    body: Callable[[list[Any]], list[Any]],
-) -> list[Any]:
-    """Emit a loop over values, and return those that it ends with."""
-    builder = e.builder
-    begun = builder.block
-    names = ("head", "body", "done")
-    head_block, body_block, done_block = (builder.append_basic_block(name) for name in names)
-    builder.branch(head_block)
-    builder.position_at_end(head_block)
-    held = [builder.phi(value.type) for value in before]
-    builder.cbranch(going(held), body_block, done_block)
-    builder.position_at_end(body_block)
-    for phi, one, two in zip(held, before, body(held), strict=True):
-        phi.add_incoming(one, begun)
-        phi.add_incoming(two, builder.block)
-    builder.branch(head_block)
-    builder.position_at_end(done_block)
-    return held
-
-
 def spread(like: Any, value: int) -> Any:
     """Return a number in each lane of a vector like another."""
     return like.type([value] * like.type.count)
@@ -131,17 +107,6 @@ def instruction(e: Emitter, name: str, kind: Any, *values: Any) -> Any:
     if function is None:
         function = ir.Function(module, ir.FunctionType(kind, [v.type for v in values]), full)
     return e.builder.call(function, values)
-
-
-def gathered(e: Emitter, table: Any, indices: list[Any], kind: Any) -> Any:
-    """Emit the vector of entries of a table; instructions that gather are no faster."""
-    from llvmlite import ir
-
-    builder, found = e.builder, kind(ir.Undefined)
-    for k, index in enumerate(indices):
-        entry = builder.load(builder.gep(table, [index]))
-        found = builder.insert_element(found, entry, ir.IntType(32)(k))
-    return found
 
 
 def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:

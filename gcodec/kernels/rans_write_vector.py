@@ -16,10 +16,8 @@ from gcodec.kernels.rans_vector import (
     LANES,
     ORDERS,
     PLACE,
-    gathered,
     instruction,
     load_states,
-    loop,
     members_of,
     packed,
     shuffled,
@@ -81,7 +79,7 @@ def writing(log2_total: int, width: int) -> Any:
                     at = builder.add(at, builder.ctpop(members[k]))
             return [at, place, *x]
 
-        at, place, *x = loop(e, [at, place, *load_states(e, states, width)], going, group)
+        at, place, *x = e.loop([at, place, *load_states(e, states, width)], going, group)
         builder.store(at, e.element(kept, AT))
         builder.store(place, e.element(kept, PLACE))
         store_states(e, x, states, width)
@@ -103,7 +101,7 @@ def _put(
         for some in _GATHERED[width]:
             symbols = (builder.load(e.element(source, order[k])) for k in some)
             indices = [builder.zext(symbol, word) for symbol in symbols]
-            entry = gathered(e, entries, indices, lanes(64, width // 2))
+            entry = e.gathered(entries, indices, lanes(64, width // 2))
             found.append(builder.bitcast(entry, x.type))
         reciprocal, pair = (
             builder.shuffle_vector(*found, x.type([first + k for k in _EVEN[width]]))

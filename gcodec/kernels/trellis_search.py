@@ -12,32 +12,30 @@ Source: G. D. Forney, "The Viterbi algorithm", Proc. IEEE 61, 1973.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from gcodec.kernels import lane_order, pool
-from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import inline, kernel
+from gcodec.kernels.jit import kernel
 from gcodec.kernels.lane_order import RUN
-from gcodec.kernels.lanes import Emitter, block, floats, lanes
 from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.scalar_quantize import FINE
-from gcodec.kernels.trellis import EVEN, MOST, NEXT, ODD
+from gcodec.kernels.trellis import ODD
+from gcodec.kernels.trellis_vector import (
+    APART,
+    STATES,
+    TILE,
+    WIDTH,
+    candidates,
+    go_on,
+    trace,
+)
 
-LEVELS = MOST + 2  # for which there are costs: 0 to MOST, and those above
-STATES = len(NEXT)
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
-_COLUMNS = 32  # lanes, or more, that are searched side by side
-_WIDTH = 8  # of vectors
-_TURNS = 16  # of a tile, whose candidates are found before it is searched
 _FAR = np.float32(1e30)
 _ZERO, _ONE, _TWO, _THREE = (np.int32(k) for k in range(4))
-_LAST = np.int32(LEVELS - 1)
-_SHIFTS = tuple(np.uint32(8 * k) for k in range(1, 4))
-_EVEN, _ODD = np.uint32(EVEN >> 1), np.uint32(ODD >> 1)
 _ESCAPES = np.int32(ODD >> 1)  # the least h that is an escape's
 _NONE = np.float32(0)
 
@@ -77,22 +75,24 @@ def best_levels(
     """
 
     def task(start: int, stop: int) -> None:
-        size = min(RUN, stop - start)
-        room = max(lanes, _WIDTH) * -(-size // lanes)
-        metrics, so_far = _row(np.float32, 4 * _TURNS), _row(np.float32, STATES)
-        levels, ways = np.zeros(room, np.uint32), np.zeros(room, np.uint8)
-        found, classes = np.empty(size, np.uint8), np.empty(size, np.uint8)
-        ends = _row(np.uint32)
+        size, pitch = min(RUN, stop - start), max(lanes, WIDTH)
+        room = pitch * -(-size // lanes)
+        # Lanes that there are not have elements, too.
+        turned, models = np.zeros(room, np.float32), np.zeros(room, np.uint8)
+        levels, ways = np.empty(room, np.uint32), np.empty(room, np.uint8)
+        metrics, so_far = np.empty(4 * APART, np.float32), np.empty(STATES * pitch, np.float32)
+        classes, ends = np.empty(size, np.uint8), np.empty(pitch, np.uint32)
         for at in range(start, stop, RUN):
             if at // RUN % every:
                 continue
             end = min(at + RUN, stop)
-            here = found[: end - at]
-            _search_run(
-                *(x[at:end], factor, classes_of(at, end, classes[: end - at]), costs, moved),
-                *(lanes, metrics, so_far, levels, ways, ends, here),
-            )
-            lane_order.from_turns(here, lanes, out[at:end])
+            last = (end - at - 1) // lanes * pitch
+            told = turned[: last + pitch], factor, models[: last + pitch], costs, moved
+            _spread(x[at:end], lanes, turned)
+            _spread(classes_of(at, end, classes[: end - at]), lanes, models)
+            count = end - at - last // pitch * lanes
+            _search_run(*told, pitch, count, metrics, so_far, levels, ways, ends)
+            lane_order.from_turns(_joined(ways, lanes, end - at), lanes, out[at:end])
             _add_signs(x[at:end], out[at:end])
 
     pool.run(task, x.size, RUN)
@@ -129,130 +129,61 @@ def beyond(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray
     return found
 
 
-def _row(dtype: Any, count: int = 1) -> np.ndarray:
-    return np.zeros(count * _COLUMNS, dtype)
+def _spread(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
+    """Put a run in the order of turns, of so many lanes or as many as a vector has."""
+    if lanes >= WIDTH:
+        lane_order.to_turns(flat, lanes, out[: flat.size])
+        return
+    turned = np.empty_like(flat)
+    lane_order.to_turns(flat, lanes, turned)
+    for lane in range(lanes):
+        part = turned[lane::lanes]
+        out[lane::WIDTH][: part.size] = part
 
 
-@block("metrics", "first", "before", "ways", "place")
-def _turn(e: Emitter) -> None:
-    """Go on by a level in eight lanes: costs of states, and by which way each is reached."""
-    builder = e.builder
-    metrics = builder.gep(e.args["metrics"], [e.args["first"]])
-    real, number = floats(_WIDTH), lanes(32, _WIDTH)
-    cosets = [e.load(e.element(metrics, _COLUMNS * k), real) for k in range(4)]
-    costs = [e.load(e.element(e.args["before"], _COLUMNS * s), real) for s in range(STATES)]
-    decided = None
-    for state in range(STATES):
-        one, two = (
-            builder.fadd(costs[s], cosets[_coset(s, p)])
-            for s in range(STATES)
-            for p in range(2)
-            if NEXT[s][p] == state
-        )
-        second = builder.fcmp_ordered("<", two, one)
-        e.store(builder.select(second, two, one), e.element(e.args["before"], _COLUMNS * state))
-        bits = number([1 << state] * _WIDTH)
-        way = builder.select(second, bits, number([0] * _WIDTH))
-        decided = way if decided is None else builder.or_(decided, way)
-    narrow = builder.trunc(decided, lanes(8, _WIDTH))
-    e.store(narrow, builder.gep(e.args["ways"], [e.args["place"]]), 1)
-
-
-def _coset(state: int, parity: int) -> int:
-    """Return h mod 4 of the levels, other than 0, of a state's quantiser and a parity."""
-    return 2 * parity if state < 2 else 3 - 2 * parity
-
-
-@inline
-def _cost(y, h, moved, rate):
-    """Return what a level costs whose point is so far from it."""
-    off = np.float32(y - np.float32(np.float32(h) + moved))
-    return np.float32(np.float32(off * off) + rate)
-
-
-@inline
-def _code(h, k, escape):
-    """Return half of a symbol of level h, the k-th of its quantiser, or of its escape."""
-    return np.uint32(h) if k < _LAST else escape
+def _joined(turns: np.ndarray, lanes: int, n: int) -> np.ndarray:
+    """Return the elements of lanes that there are."""
+    if lanes >= WIDTH:
+        return turns[:n]
+    found = np.empty(n, np.uint8)
+    for lane in range(lanes):
+        part = found[lane::lanes]
+        part[:] = turns[lane::WIDTH][: part.size]
+    return found
 
 
 @kernel(
-    "in float32[], float32, in uint8[], in float32[], in float32[], int64, out float32[], "
-    "out float32[], out uint32[], out uint8[], out uint32[], out uint8[]"
+    "in float32[], float32, in uint8[], in float32[], in float32[], int64, int64, out float32[], "
+    "out float32[], out uint32[], out uint8[], out uint32[]"
 )
-def _search_run(x, factor, classes, costs, moved, lanes, metrics, before, levels, ways, ends, out):
-    # x.size == classes.size == out.size <= RUN. Rooms: metrics for _TURNS of four cosets, before
-    # for STATES, ends for one row, of _COLUMNS >= lanes each; levels and ways for all
-    # turns, of `pitch` each.
-    length = x.size // lanes
-    turns, pitch = (x.size + lanes - 1) // lanes, max(lanes, _WIDTH)
-    far_one, far_two, far = moved[0], moved[1], moved[2]
-    for k in range(before.size):
-        before[k] = _NONE if k < _COLUMNS else _FAR
-    for first in range(0, turns, _TURNS):
-        last = min(first + _TURNS, turns)
-        for lane in range(lanes):
-            for t in range(first, last):
-                i = lane * length + t if t < length else length * lanes + lane
-                place = 4 * _COLUMNS * (t - first) + lane
-                if i >= x.size:
-                    # No level: nothing is added, whichever way is taken.
-                    for coset in range(4):
-                        metrics[place + _COLUMNS * coset] = _NONE
-                    continue
-                y = np.float32(abs(x[i]) * factor)
-                model = np.int64(classes[i]) * LEVELS
-                other = model + CLASSES * LEVELS
-                zero = np.float32(y * y)
-                zero_even = np.float32(zero + costs[model])
-                zero_odd = np.float32(zero + costs[other])
-                # The nearest levels 4j, 4j + 1, 4j + 2 and 4j - 1.
-                j = np.int32(np.float32(y + np.float32(2))) >> _TWO
-                k, h = j << _ONE, j << _TWO
-                cost = _cost(y, h, far, costs[model + np.int64(min(k, _LAST))])
-                empty = (j == _ZERO) | (zero_even < cost)
-                metrics[place] = zero_even if empty else cost
-                found = _code(h, k, _EVEN) * np.uint32(not empty)
-                j = np.int32(np.float32(y + np.float32(1))) >> _TWO
-                k, h = (j << _ONE) + _ONE, (j << _TWO) + _ONE
-                off = far_one if j == _ZERO else far
-                cost = _cost(y, h, off, costs[other + np.int64(min(k, _LAST))])
-                metrics[place + _COLUMNS] = cost
-                found |= _code(h, k, _ODD) << _SHIFTS[0]
-                j = np.int32(y) >> _TWO
-                k, h = (j << _ONE) + _ONE, (j << _TWO) + _TWO
-                off = far_two if j == _ZERO else far
-                cost = _cost(y, h, off, costs[model + np.int64(min(k, _LAST))])
-                metrics[place + 2 * _COLUMNS] = cost
-                found |= _code(h, k, _ODD) << _SHIFTS[1]
-                j = np.int32(np.float32(y + np.float32(3))) >> _TWO
-                k, h = j << _ONE, (j << _TWO) - _ONE
-                cost = _cost(y, h, far, costs[other + np.int64(min(k, _LAST))])
-                empty = (j == _ZERO) | (zero_odd < cost)
-                metrics[place + 3 * _COLUMNS] = zero_odd if empty else cost
-                found |= _code(h, k, _EVEN) * np.uint32(not empty) << _SHIFTS[2]
-                levels[pitch * t + lane] = found
-        for t in range(first, last):
-            for lane in range(0, lanes, _WIDTH):
-                place = 4 * _COLUMNS * (t - first) + lane
-                _turn(metrics, place, before[lane:], ways, pitch * t + lane)
-    for lane in range(lanes):
+def _search_run(
+    x, factor, classes, costs, moved, pitch, count, metrics, before, levels, ways, ends
+):
+    # x.size == classes.size is a multiple of pitch, the lanes, which divide TILE and are a
+    # multiple of WIDTH; levels and ways have as much room; of the last turn there are `count`.
+    # Room for 4·APART metrics, STATES·pitch of before, pitch of ends. Classes are below CLASSES,
+    # so that all candidates have costs.
+    for k in range(STATES * pitch):
+        before[k] = _NONE if k < pitch else _FAR
+    last = x.size - pitch
+    for first in range(0, x.size, TILE):
+        end = min(TILE, x.size - first)
+        for place in range(0, end, WIDTH):
+            at = first + place
+            candidates(x, classes, at, factor, costs, moved, place, metrics, levels)
+        for place in range(last + count - first, end):
+            # No level: nothing is added, whichever way is taken.
+            for coset in range(4):
+                metrics[APART * coset + place] = _NONE
+        for lane in range(0, pitch, WIDTH):
+            go_on(metrics, lane, pitch, end, before[lane:], ways[first:])
+    for lane in range(pitch):
         ends[lane] = 0
         for s in range(1, STATES):
-            if before[_COLUMNS * s + lane] < before[_COLUMNS * ends[lane] + lane]:
+            if before[pitch * s + lane] < before[pitch * ends[lane] + lane]:
                 ends[lane] = s
-    for t in range(turns - 1, -1, -1):
-        here = out[t * lanes : (t + 1) * lanes]
-        for lane in range(lanes):
-            s, way = ends[lane], np.uint32(ways[pitch * t + lane])
-            second = way >> s & np.uint32(1)
-            parity = s >> np.uint32(1) ^ second
-            s = (s & np.uint32(1)) << np.uint32(1) | second
-            coset = parity << np.uint32(1)
-            coset = coset if s < np.uint32(2) else np.uint32(3) - coset
-            ends[lane] = s
-            if lane < here.size:
-                here[lane] = np.uint8(levels[pitch * t + lane] >> (coset << np.uint32(3)))
+    for lane in range(0, pitch, WIDTH):
+        trace(levels, ways, ends, lane, last, pitch)
 
 
 @kernel("in float32[], out uint8[]")
