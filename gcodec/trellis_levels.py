@@ -17,7 +17,7 @@ import numpy as np
 from gcodec import scalar_levels
 from gcodec.contexts import class_tables, scale_fit, string_plans, trellis_tables
 from gcodec.contexts.class_tables import ClassTable
-from gcodec.contexts.models import ByClass
+from gcodec.contexts.models import ByClass, ByTrellis
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
@@ -113,7 +113,8 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
         if every == 1:
             costs = found.table.magnitude_costs()
             found = found._replace(scales=scale_fit.refined(symbols, found.scales, costs))
-        next_table = string_plans.plan(symbols, found.scales, _SAMPLE, found.lanes).table
+        turns = ByTrellis.of(symbols, found.scales, found.lanes, every)
+        next_table, *_ = string_plans.best_table(turns, _SAMPLE)
         assert isinstance(next_table, TrellisTable)
         found = found._replace(table=next_table, moved=_moved(errors))
     return found
@@ -156,18 +157,18 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
     parts = [(0, x.size)] if whole else [(at, at + _PIECE) for at in starts]
     places = np.concatenate([np.arange(i, j) for i, j in parts])
     some, classes = take_to_host(x, places), scales.classes_at(places).astype(np.uint8)
-    models = np.empty(some.size, np.uint8)
-    found, turns = np.empty(some.size, np.uint8), np.empty(some.size, np.uint8)
+    factor, moved = _factor(step), np.zeros(3, np.float32)
+    found, turns, in_turns = (np.empty(some.size, np.uint8) for _ in range(3))
+    lane_order.to_turns(classes, _LANES, in_turns)
 
     def paid(table: TrellisTable) -> float:
-        moved = np.zeros(3, np.float32)
-        told = some, _factor(step), lambda i, j, _: classes[i:j], _costs(table), moved, _LANES, 1
+        told = some, factor, lambda i, j, _: classes[i:j], _costs(table), moved, _LANES, 1
         trellis_search.best_levels(*told, found)
-        errors = trellis_search.errors_of(some, _factor(step), 1, found)
+        errors = trellis_search.errors_of(some, factor, 1, found)
         lane_order.to_turns(found, _LANES, turns)
-        lane_order.to_turns(classes, _LANES, models)
+        models = in_turns.copy()
         trellis.add_quantisers(turns, _LANES, models)
-        nbits = table.nbits(trellis.model_counts(turns, models, 0))
+        nbits = trellis.symbols_nbits(turns, models, table.costs(), rans.POINT)
         return scalar_levels.squares_of(errors) + _WORTH * nbits
 
     return min(trellis_tables.statics(), key=paid)

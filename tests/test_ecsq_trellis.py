@@ -20,11 +20,12 @@ from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.models import ByTrellis
 from gcodec.contexts.strings import ContextString
 from gcodec.contexts.trellis_tables import TrellisTable
+from gcodec.entropy import rans
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import lane_order, rans_string, trellis_search, trellis_vector
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CLASSES
-from gcodec.kernels.trellis import ODD
+from gcodec.kernels.trellis import ODD, model_counts, symbols_nbits
 from gcodec.payload import Payload
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -102,8 +103,9 @@ def test_all_paths_give_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("n", [1, 31, 32, 1000, RUN - 1, RUN, 2 * RUN + 12_345])
-def test_the_order_of_lanes(n: int, lanes: int) -> None:
-    x = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
+    x = np.random.default_rng(n).integers(0, 256, n).astype(kind)
     turns, back = np.empty_like(x), np.empty_like(x)
     lane_order.to_turns(x, lanes, turns)
     places = trellis.order(n, lanes)
@@ -111,6 +113,20 @@ def test_the_order_of_lanes(n: int, lanes: int) -> None:
     lane_order.from_turns(turns, lanes, back)
     np.testing.assert_array_equal(back, x)
     np.testing.assert_array_equal(lane_order.places_of(np.arange(n), n, lanes), places)
+
+
+def test_tables_tell_what_symbols_take_one_by_one_and_by_counts() -> None:
+    x = matrix(70, 130)
+    x[::9, ::11] *= 200  # which escape
+    found = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
+    turns = ByTrellis.of(found.symbols, found.scales, found.lanes)
+    counts = model_counts(turns.symbols, turns.models, 0)
+    pairs = list(zip(turns.models.tolist(), turns.symbols.tolist(), strict=True))
+    assert counts.sum() == x.size
+    assert all(counts[pair] == pairs.count(pair) for pair in pairs[:50])
+    for table in trellis_tables.statics():
+        each = symbols_nbits(turns.symbols, turns.models, table.costs(), rans.POINT)
+        assert each == table.nbits(counts)
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -17,11 +17,11 @@ import numpy as np
 from class_tables import ERRORS, ROUNDS, SCALE, blended, prior, tensors
 
 from gcodec import nearest_levels, trellis_levels
-from gcodec.contexts import class_tables, string_plans, trellis_tables
+from gcodec.contexts import class_tables, string_plans
 from gcodec.contexts.class_tables import SENT, ClassTable
 from gcodec.contexts.models import ByTrellis
 from gcodec.contexts.trellis_tables import LEVELS, TrellisTable
-from gcodec.kernels import scalar_quantize
+from gcodec.kernels import scalar_quantize, trellis
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.trellis import QUANTISERS
@@ -50,7 +50,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
             found, _ = trellis_levels.best(flat, step, by)
             assert found.scales is not None
             counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
-            levels = np.stack(trellis_tables.level_counts(counts))
+            levels = np.stack(trellis.level_counts(counts))
             magnitudes = levels.reshape(QUANTISERS, CLASSES, -1, 2).sum(axis=3)
             made = table(magnitudes)
         yield magnitudes

@@ -19,6 +19,7 @@ from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
 from gcodec.kernels import class_costs, class_map, class_tally, lane_order, pool, trellis
 from gcodec.kernels.device import device_of
+from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.scalar_quantize import ESCAPE
 
@@ -128,17 +129,22 @@ class ByTrellis:
     lanes: int
 
     @classmethod
-    def of(cls, symbols: np.ndarray, scales: Scales, lanes: int) -> ByTrellis:
-        """Find the models of (n,) uint8 symbols."""
+    def of(cls, symbols: np.ndarray, scales: Scales, lanes: int, every: int = 1) -> ByTrellis:
+        """Find the models of (n,) uint8 symbols, on the host of one in `every` runs."""
         turns, models = (empty_beside(symbols.size, np.uint8, symbols) for _ in range(2))
+        length = RUN if device_of(symbols) is None else symbols.size
 
         def task(start: int, stop: int) -> None:
-            lane_order.to_turns(symbols[start:stop], lanes, turns[start:stop])
-            room = empty_beside(stop - start, np.uint8, symbols)
-            models[start:stop] = classes_in_turns(scales, lanes, start, stop, room)
-            trellis.add_quantisers(turns[start:stop], lanes, models[start:stop])
+            room = empty_beside(min(length, stop - start), np.uint8, symbols)
+            for at in range(start, stop, length):
+                if at // RUN % every == 0:
+                    end = min(at + length, stop)
+                    lane_order.to_turns(symbols[at:end], lanes, turns[at:end])
+                    some = classes_in_turns(scales, lanes, at, end, room[: end - at])
+                    models[at:end] = some
+                    trellis.add_quantisers(turns[at:end], lanes, models[at:end])
 
-        pool.run(task, symbols.size, lane_order.RUN, symbols)
+        pool.run(task, symbols.size, RUN, symbols)
         return cls(turns, models, scales, lanes)
 
     def counts(self, sample: int) -> np.ndarray:

@@ -62,8 +62,16 @@ def plan(
         With a trellis, the states that take turns; else 0.
     """
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
-    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
-    look, n = coded.look(sample), symbols.size
+    table, nbits, complete = best_table(turns or ByClass(symbols, scales), sample)
+    return Plan(scales, table, nbits + scales.nbits(), turns, complete)
+
+
+def best_table(coded: ByClass | ByTrellis, sample: int) -> tuple[Table, int, bool]:
+    """Return the best table for symbols, about the bits of both, and if it surely has all symbols.
+
+    About `sample` symbols are looked at; for 0 all.
+    """
+    look, n = coded.look(sample), coded.symbols.size
     table: Table = coded.static(look.sizes.index(min(look.sizes)))
     nbits = min(look.sizes) * n // look.seen
     if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(look.reach):
@@ -71,8 +79,7 @@ def plan(
         own: Any = coded.own(counts)
         if (found := own.nbits(counts) * n // look.seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    complete = look.seen == n and coded.knows_all(table, look)
-    return Plan(scales, table, nbits + scales.nbits(), turns, complete)
+    return table, nbits, look.seen == n and coded.knows_all(table, look)
 
 
 def with_states(nbits: int, lanes: int = 0) -> int:

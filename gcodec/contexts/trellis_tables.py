@@ -18,7 +18,7 @@ import numpy as np
 from gcodec.contexts import class_tables
 from gcodec.contexts.class_tables import LOG2_TOTAL, SENT, ClassTable, Magnitudes
 from gcodec.errors import Corrupt
-from gcodec.kernels import rans_table
+from gcodec.kernels import rans_table, trellis
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.rans_table import ReadTables, WriteTables
@@ -49,7 +49,7 @@ class TrellisTable(NamedTuple):
     @classmethod
     def own(cls, counts: np.ndarray) -> TrellisTable:
         """Make the table of (128, 256) counts of symbols, at least one, to be sent."""
-        first, second = (ClassTable.own(some, LEVELS) for some in level_counts(counts))
+        first, second = (ClassTable.own(some, LEVELS) for some in trellis.level_counts(counts))
         return cls(SENT, (first, second))
 
     @property
@@ -77,8 +77,7 @@ class TrellisTable(NamedTuple):
         (2, 64, MOST + 2) int64 array
             The last is that of what escapes, with what it takes beside.
         """
-        told = [table.frequencies[:, _TOLD] for table in self.tables]
-        return np.stack([class_tables.costs(some, MOST + 1) for some in told])
+        return _level_costs(self) if self.number == SENT else _static_costs(self.number)
 
     def magnitude_costs(self) -> np.ndarray:
         """Return the bits of magnitudes by class, whichever quantiser is next; see `costs`.
@@ -96,7 +95,7 @@ class TrellisTable(NamedTuple):
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (128, 256) counts of symbols take; see `ClassTable`."""
-        some = level_counts(counts)
+        some = trellis.level_counts(counts)
         return sum(one.nbits(each) for one, each in zip(self.tables, some, strict=True))
 
     def sent_nbits(self) -> int:
@@ -135,18 +134,14 @@ class TrellisTable(NamedTuple):
         return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
 
 
-def level_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count levels of each quantiser, as (64, 256) tables do, for (128, 256) counts of symbols.
+def _level_costs(table: TrellisTable) -> np.ndarray:
+    told = [each.frequencies[:, _TOLD] for each in table.tables]
+    return np.stack([class_tables.costs(some, MOST + 1) for some in told])
 
-    What a quantiser does not have escapes. A quantiser that does not occur has a 0.
-    """
-    found = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
-    for rows, some, symbols in zip(found, np.split(counts, QUANTISERS), _SYMBOLS, strict=True):
-        rows[:, : _SIGNED.size] = some[:, symbols]
-        rows[:, ESCAPE] = some.sum(axis=1) - rows.sum(axis=1)
-        if not some.any():
-            rows[0, 0] = 1
-    return found[0], found[1]
+
+@functools.cache
+def _static_costs(number: int) -> np.ndarray:
+    return _level_costs(statics()[number])
 
 
 @functools.cache
@@ -159,7 +154,7 @@ def statics() -> list[TrellisTable]:
 
 def statics_nbits(counts: np.ndarray) -> np.ndarray:
     """Return about how many bits (128, 256) counts of symbols take with each static table."""
-    some = level_counts(counts)
+    some = trellis.level_counts(counts)
     each = [class_tables.nbits(one, every) for one, every in zip(some, _costs(), strict=True)]
     found: np.ndarray = each[0] + each[1]
     return found

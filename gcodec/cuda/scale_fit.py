@@ -47,7 +47,7 @@ def _sums(
     device.launch(
         *("scale_fit", name, grid, THREADS, symbols, np.int64(symbols.size)),
         *(device.to_device(rows), device.to_device(columns), np.int64(columns.size)),
-        *(device.to_device(table), np.int32(table.size // (MAGNITUDES * SHIFTS)), np.int32(far)),
+        *(device.to_device(table.reshape(-1)), np.int32(table.shape[1]), np.int32(far)),
         sums,
     )
     return device.to_host(sums).view(np.int64).reshape(size, SHIFTS)

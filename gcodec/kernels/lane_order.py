@@ -8,6 +8,7 @@ symbol t·L + l is the t-th of lane l.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ LOG2_RUN = 16
 RUN = 1 << LOG2_RUN  # elements; a multiple of all counts of lanes
 
 _TILE = 16  # lanes, at most, that are turned over in registers
-_DEPTHS = {"uint8": 16, "float32": 8}  # turns of a tile, by the kind of elements
+_DEPTH = 16  # and turns; as float32, a cache line of each lane
 _LINE = 64  # turns of each lane that are turned over before those of the next lanes
 
 
@@ -60,8 +61,8 @@ def _tile(kind: str, rows: int, back: bool) -> Any:
 
     @block("source", "lane", "length", "target", "turn", "lanes")
     def turn_tile(e: Emitter) -> None:
-        builder, count = e.builder, _DEPTHS[kind]
-        vector = floats(count) if kind == "float32" else lanes(8, count)
+        builder = e.builder
+        vector = floats(_DEPTH) if kind == "float32" else lanes(8, _DEPTH)
 
         def far(name: str, first: str, step: str, k: int) -> Any:
             index = builder.mul(e.args[step], e.args[step].type(k))
@@ -71,15 +72,15 @@ def _tile(kind: str, rows: int, back: bool) -> Any:
             return far("target" if back else "source", "lane", "length", k)
 
         def turn(k: int) -> Any:
-            row = far("source" if back else "target", "turn", "lanes", k * count // rows)
-            return e.element(row, k * count % rows)
+            row = far("source" if back else "target", "turn", "lanes", k * _DEPTH // rows)
+            return e.element(row, k * _DEPTH % rows)
 
         given, made = (turn, lane) if back else (lane, turn)
         held = [e.load(given(k), vector, 1) for k in range(rows)]
-        low = [i // 2 + count * (i % 2) for i in range(count)]
-        high = [i + count // 2 for i in low]
+        low = [i // 2 + _DEPTH * (i % 2) for i in range(_DEPTH)]
+        high = [i + _DEPTH // 2 for i in low]
         # Each round puts an element beside the one that is half of all further on.
-        for _ in range((count if back else rows).bit_length() - 1):
+        for _ in range((_DEPTH if back else rows).bit_length() - 1):
             pairs = zip(held[: rows // 2], held[rows // 2 :], strict=True)
             mixed = [[_mixed(builder, both, k) for k in (low, high)] for both in pairs]
             held = [row for both in mixed for row in both]
@@ -93,11 +94,10 @@ def _mixed(builder: Any, both: tuple[Any, Any], order: list[int]) -> Any:
     return builder.shuffle_vector(*both, lanes(32, len(order))(order))
 
 
-@factory(lambda: [*((k, r, b) for k in _DEPTHS for r in (2, 8, _TILE) for b in (False, True))])
+@factory(lambda: itertools.product(("uint8", "float32"), (2, 8, _TILE), (False, True)))
 def _turning(kind: str, rows: int, back: bool) -> Kernel:
     """Make the kernel for so many lanes, or for multiples of the most; to turns, or back."""
     one_tile = _tile(kind, rows, back)
-    depth = _DEPTHS[kind]
 
     @kernel(f"in {kind}[], int64, out {kind}[]", f"{kind} {rows} {back}")
     def turn_over(given, lanes, out):
@@ -105,10 +105,10 @@ def _turning(kind: str, rows: int, back: bool) -> Kernel:
         for start in range(0, given.size, RUN):
             size = min(RUN, given.size - start)
             length = size // lanes
-            whole = length - length % depth
+            whole = length - length % _DEPTH
             for line in range(0, whole, _LINE):
                 for lane in range(0, lanes, rows):
-                    for t in range(line, min(line + _LINE, whole), depth):
+                    for t in range(line, min(line + _LINE, whole), _DEPTH):
                         flat, turn = start + lane * length + t, start + t * lanes + lane
                         one_tile(given, flat, length, out, turn, lanes)
             for t in range(whole, length):

@@ -26,6 +26,7 @@ from gcodec.kernels.class_map import CLASSES, join_classes
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import inline, kernel
 from gcodec.kernels.lane_order import RUN
+from gcodec.kernels.scalar_quantize import ESCAPE
 
 QUANTISERS = 2
 MODELS = QUANTISERS * CLASSES
@@ -77,16 +78,46 @@ def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.nda
     step = max(1, symbols.size // sample) if sample else 1
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(2 * MODELS * 256, np.int64)
+        counts = np.zeros(2 * MODELS * 256, np.int32)
         for at in range(start, stop, RUN):
             if at // RUN % step == 0:
                 end = min(at + RUN, stop)
                 _count_models(symbols[at:end], models[at:end], counts)
         return counts
 
-    total = np.sum(pool.run(task, symbols.size, RUN), axis=0)
-    found: np.ndarray = total.reshape(2, MODELS, 256).sum(axis=0)
+    parts = [counts.reshape(2, MODELS, 256) for counts in pool.run(task, symbols.size, RUN)]
+    found: np.ndarray = np.sum([part.sum(axis=0, dtype=np.int64) for part in parts], axis=0)
     return found
+
+
+def level_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count levels of each quantiser: twice the k, plus the sign, as (CLASSES, 256) int64.
+
+    What a quantiser does not have escapes. A quantiser that does not occur has a 0.
+
+    Parameters
+    ----------
+    counts : (MODELS, 256) int64 array
+        Of symbols.
+    """
+    found = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+    _split_counts(counts.reshape(-1), found.reshape(-1))
+    return found[0], found[1]
+
+
+def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, point: int) -> int:
+    """Return about how many bits symbols take.
+
+    Parameters
+    ----------
+    symbols, models : (n,) uint8 array
+        Up to 2^20 of them, of levels that the quantisers of their models have.
+    costs : (QUANTISERS, CLASSES, MOST + 2) int64 array
+        Of each k, the last of what escapes, in units of 2^-point; below 2^40.
+    """
+    sums = np.zeros(QUANTISERS, np.int64)
+    _add_costs(symbols, models, costs.reshape(-1), sums)
+    return int((sums >> point).sum())
 
 
 @twinned("trellis")
@@ -166,7 +197,7 @@ def _add_quantisers(symbols, lanes, paths, models):
             paths[lane] = after(path, np.uint32(some[lane]))
 
 
-@kernel("in uint8[], in uint8[], out int64[]")
+@kernel("in uint8[], in uint8[], out int32[]")
 def _count_models(symbols, models, counts):
     # symbols.size == models.size, counts.size == 2 * MODELS * 256. Two tables, as a count that
     # has just been raised is not ready to be raised again.
@@ -176,6 +207,38 @@ def _count_models(symbols, models, counts):
         counts[half + (np.int64(models[i + 1]) << 8 | np.int64(symbols[i + 1]))] += 1
     for i in range(last, symbols.size):
         counts[np.int64(models[i]) << 8 | np.int64(symbols[i])] += 1
+
+
+@kernel("in int64[], out int64[]")
+def _split_counts(counts, found):
+    # counts.size == found.size == MODELS * 256; found is 0.
+    for other in range(QUANTISERS):
+        any_here = False
+        for model in range(other * CLASSES, (other + 1) * CLASSES):
+            row, out = counts[256 * model : 256 * model + 256], found[256 * model :]
+            seen = np.int64(0)
+            for symbol in range(row.size):
+                seen |= row[symbol]
+            if seen == 0:
+                continue
+            any_here = True
+            for symbol in range(row.size):
+                if row[symbol]:  # seldom
+                    h = symbol >> 1
+                    k = h + 1 >> 1
+                    own = k <= MOST and (h == 0 or h & 1 == other)
+                    out[2 * k + (symbol & 1) if own else ESCAPE] += row[symbol]
+        if not any_here:
+            found[256 * CLASSES * other] = 1
+
+
+@kernel("in uint8[], in uint8[], in int64[], out int64[]")
+def _add_costs(symbols, models, costs, sums):
+    # symbols.size == models.size; models are below MODELS, costs.size == MODELS * (MOST + 2);
+    # sums.size == QUANTISERS.
+    for i in range(symbols.size):
+        k, model = (np.int64(symbols[i] >> np.uint8(1)) + 1) >> 1, np.int64(models[i])
+        sums[model // CLASSES] += costs[model * (MOST + 2) + min(k, MOST + 1)]
 
 
 @kernel("in uint8[], in uint8[], in uint8[], int64, out int64[]")

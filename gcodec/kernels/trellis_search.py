@@ -17,7 +17,7 @@ import numpy as np
 
 from gcodec.kernels import lane_order, pool
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import kernel
+from gcodec.kernels.jit import inline, kernel, subroutine
 from gcodec.kernels.lane_order import RUN
 from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.scalar_quantize import FINE
@@ -37,7 +37,8 @@ ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 _FAR = np.float32(1e30)
 _ZERO, _ONE, _TWO, _THREE = (np.int32(k) for k in range(4))
 _ESCAPES = np.int32(ODD >> 1)  # the least h that is an escape's
-_NONE = np.float32(0)
+_NONE, _PARTS = np.float32(0), np.float32(FINE)
+_TILE = 512  # elements whose rests are added up at once
 
 
 @twinned("trellis_search")
@@ -197,7 +198,46 @@ def _add_signs(x, out):
 
 @kernel("in float32[], float32, in uint8[], out int64[]")
 def _sum_errors(x, factor, symbols, sums):
-    # x.size == symbols.size, sums.size == 8.
+    # x.size == symbols.size, sums.size == 8. Rests are below 2^13, so that those of a tile fit 32
+    # bits.
+    for start in range(0, x.size, _TILE):
+        some, here = x[start : start + _TILE], symbols[start : start + _TILE]
+        top = np.uint8(0)
+        for i in range(here.size):
+            top = max(top, here[i])
+        if top >= np.uint8(ODD):
+            _sum_escaping(some, factor, here, sums)
+            continue
+        a = b = c = of_a = of_b = of_c = _ZERO
+        squares = np.int64(0)
+        for i in range(here.size):
+            h = np.int32(here[i] >> np.uint8(1))
+            rest = _rest(np.float32(abs(some[i]) * factor), h)
+            squares += np.int64(np.int32(rest * rest))
+            a += np.int32(h == _ONE)
+            b += np.int32(h == _TWO)
+            c += np.int32(h > _TWO)
+            of_a += rest if h == _ONE else _ZERO
+            of_b += rest if h == _TWO else _ZERO
+            of_c += rest if h > _TWO else _ZERO
+        sums[0] += np.int64(a)
+        sums[1] += np.int64(b)
+        sums[2] += np.int64(c)
+        sums[3] += np.int64(of_a)
+        sums[4] += np.int64(of_b)
+        sums[5] += np.int64(of_c)
+        sums[6] += squares
+
+
+@inline
+def _rest(y, h):
+    """Return what a level leaves over."""
+    return np.int32(np.rint(np.float32(np.float32(y - np.float32(h)) * _PARTS)))
+
+
+@subroutine("")
+def _sum_escaping(x, factor, symbols, sums):
+    # As above, where some escape.
     for i in range(x.size):
         y, h = np.float32(abs(x[i]) * factor), np.int32(symbols[i] >> np.uint8(1))
         if h >= _ESCAPES:
@@ -206,7 +246,7 @@ def _sum_errors(x, factor, symbols, sums):
             if (h + _ONE >> _ONE & _ONE) != np.int32(odd):
                 h += _ONE - _TWO * (h & _ONE)
             sums[7] += 1
-        rest = np.int64(np.rint(np.float32(np.float32(y - np.float32(h)) * np.float32(FINE))))
+        rest = np.int64(_rest(y, h))
         sums[6] += rest * rest
         if h > _ZERO:
             k = min(h, _THREE) - _ONE
