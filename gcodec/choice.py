@@ -148,8 +148,10 @@ def _for_bits(x: Any, tensor: Tensor, about: About, bits: float, seed: int) -> C
     if not about.norm:
         return parse("ecsq")  # whose payload is then empty
     room = _room(tensor, bits)
-    if lossless := [each for each in exact(tensor, about) if each.nbits <= room]:
-        return min(lossless, key=lambda each: each.nbits).codec
+    lossless = [each for each in exact(tensor, about) if each.nbits <= room]
+    for each in sorted(lossless, key=lambda each: each.nbits):
+        if _fits(each.codec, tensor, room):
+            return each.codec
     if n <= _FEW and (few := _few_for_bits(tensor, about, room)):
         return few
     if codec := _levels_for_bits(tensor, room):
@@ -180,8 +182,15 @@ def _few_for_bits(tensor: Tensor, about: About, room: float) -> Codec | None:
     bits = min(int((room - _RANGE_NBITS) / n), MOST_RANGE_BITS)
     if bits > 0:
         found.append((range_error(tensor, about, bits), f"minmax:bits={bits}"))
-    _, spec = min(found)
-    return parse(spec) if spec else None
+    for _, spec in sorted(found):
+        if not spec or _fits(parse(spec), tensor, room):  # words may be far from full
+            return parse(spec) if spec else None
+    return None
+
+
+def _fits(codec: Codec, tensor: Tensor, room: float) -> bool:
+    """Tell if a message takes no more bits than there is room for."""
+    return codec.encode(tensor.values.reshape(tensor.shape)).nbits <= room
 
 
 def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:

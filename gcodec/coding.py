@@ -279,9 +279,10 @@ def iter_frames(
     FormatError
         At the first frame that is wrong.
     """
+    bounds = Limits.given(limits)
     at, end = 0, len(memoryview(data).cast("B"))
     while at < end:
-        frame, at = Frame.read(data, at, limits or Limits(), key)
+        frame, at = Frame.read(data, at, bounds, key)
         yield frame
 
 

@@ -197,7 +197,7 @@ class Frame:
         ------
         FormatError
         """
-        frame, end = cls.read(data, 0, limits or Limits(), key)
+        frame, end = cls.read(data, 0, Limits.given(limits), key)
         if end != len(memoryview(data).cast("B")):
             raise Corrupt("bytes follow the frame", offset=end)
         return frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from gcodec.errors import LimitExceeded, ParameterError
@@ -41,10 +42,24 @@ class Limits:
         if ratio is not None and (
             not isinstance(ratio, (int, float))
             or isinstance(ratio, bool)
-            or not ratio > 0
-            or not math.isfinite(ratio)
+            or not 0 < ratio <= sys.float_info.max
         ):
             raise ParameterError.of("max_ratio", ratio, "a positive finite number or None")
+
+    @classmethod
+    def given(cls, limits: Limits | None) -> Limits:
+        """Return the limits that a caller gave, or for None those by default.
+
+        Raises
+        ------
+        ParameterError
+            For what is something else, which would bound nothing.
+        """
+        if limits is None:
+            return cls()
+        if not isinstance(limits, Limits):
+            raise ParameterError.of("limits", limits, "a gcodec.Limits or None")
+        return limits
 
     def check(
         self, what: str, elements: int, nbytes: int, source_nbytes: int | None = None

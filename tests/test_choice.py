@@ -55,6 +55,23 @@ def test_small_tensors_are_held_to_the_payload(bits):
     assert error_of(x, gcodec.decode(gcodec.encode(x, codec))) < 1
 
 
+@pytest.mark.parametrize("bits", [1.0, 2.05, 3.5])
+@pytest.mark.parametrize("n", [1, 5, 17, 63])
+def test_words_that_are_not_full_take_bits_too(n, bits):
+    x = LAPLACE[0, :n]
+    codec = gcodec.choose(x, max_bits=bits)
+    assert codec.encode(x).nbits <= bits * n
+
+
+@pytest.mark.parametrize("bits", [0.3, 0.9, 1.2])
+@pytest.mark.parametrize("n", [700, 2112])
+def test_one_value_takes_bits_too(n, bits):
+    """An entropy of 0 is not that of a code."""
+    x = np.full(n, 0.37, np.float32)
+    codec = gcodec.choose(x, max_bits=bits)
+    assert codec.encode(x).nbits <= bits * n
+
+
 def test_what_is_chosen():
     assert str(gcodec.choose(LAPLACE, max_err=0.04)) == "ecsq:nmse=0.04"
     assert str(gcodec.choose(LAPLACE, max_err=0.1)) == "ecsq:trellis=yes,nmse=0.1"

@@ -7,6 +7,8 @@ import math
 import struct
 import time
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -513,6 +515,7 @@ def test_default_limits_do_not_apply_where_an_array_fixes_the_shape(
         {"max_bytes": -1},
         {"max_ratio": 0},
         {"max_ratio": float("nan")},
+        {"max_ratio": 10**400},
         {"max_ratio": float("inf")},
         {"max_ratio": "1"},
     ],
@@ -520,6 +523,19 @@ def test_default_limits_do_not_apply_where_an_array_fixes_the_shape(
 def test_limits_that_bound_nothing(values: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(values))):
         Limits(**values)
+
+
+@pytest.mark.parametrize("limits", [0, 5, {}, {"max_elements": 5}, Limits])
+def test_what_is_no_limits_is_refused(limits: Any) -> None:
+    """What is falsy would else be taken for the default, and bound nothing of what was meant."""
+    frame = gcodec.encode(np.ones(64, np.float32), "raw")
+    calls: list[Callable[..., Any]] = [
+        lambda **told: list(gcodec.iter_frames(frame, **told)),
+        *(partial(call, frame) for call in (gcodec.decode, gcodec.Frame.from_bytes)),
+    ]
+    for call in calls:
+        with pytest.raises(ParameterError, match="limits"):
+            call(limits=limits)
 
 
 @pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0), (0, 2**64 - 1), (2**33, 0, 2**33)])

@@ -135,7 +135,7 @@ def from_panthalia(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     if len(shape) > MAX_NDIM or any(side < 0 for side in shape):
         raise Corrupt(f"orig_shape={shape} is none")
     n = math.prod(shape)
-    (limits or Limits()).check("the message", n, 4 * n)
+    Limits.given(limits).check("the message", n, 4 * n)
     cut = chunks.flat(n, sides)
     count, k = places.shape
     rows = {len(levels), len(scales), len(least), cut.count}

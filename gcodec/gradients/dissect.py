@@ -77,7 +77,7 @@ class Dissection:
     ) -> None:
         self._reader = Reader(data, start)
         self._most, self._first, self._key = most, first, key
-        self._limits = limits or Limits()
+        self._limits = Limits.given(limits)
         self.start = start
         self.end: int | None = None
         self.name: str | None = None

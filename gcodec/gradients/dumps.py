@@ -71,7 +71,7 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
     target = Path(path)
     for suffix, reader in _READERS.items():
         if target.name.lower().endswith(suffix):
-            return reader(target, limits or Limits())
+            return reader(target, Limits.given(limits))
     raise ParameterError.of("path", str(target), f"a file named {', '.join(_READERS)}")
 
 
