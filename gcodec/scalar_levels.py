@@ -82,9 +82,9 @@ def nothing(n: int, beside: np.ndarray) -> Levels:
     return Levels(0.0, middle(), symbols, np.empty(0, np.int64), None)
 
 
-def points(step: float, centroids: np.ndarray) -> np.ndarray:
+def points(unit: float, centroids: np.ndarray) -> np.ndarray:
     """Return what each symbol stands for, as (256,) float32; see `point`."""
-    return scalar_quantize.points_of(float(np.float32(step)) / 256, _moves(centroids).tolist())
+    return scalar_quantize.points_of(unit / 256, _moves(centroids).tolist())
 
 
 def put(levels: Levels, unit: float, out: np.ndarray) -> None:
@@ -105,22 +105,15 @@ def put(levels: Levels, unit: float, out: np.ndarray) -> None:
         replace(out, places, point(levels.beyond, unit, levels.centroids))
 
 
-def point(symbols: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
-    """Return what symbols stand for: f32((k + d)·step), the product rounded once; 0 for k = 0."""
+def point(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
+    """Return what symbols stand for: f32((k + d)·unit), the product rounded once; 0 for k = 0."""
     if not symbols.size:
         return np.empty(0, np.float32)
     k = symbols >> 1
-    size = _sizes(k, step, centroids)
-    return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
-
-
-def _sizes(k: np.ndarray, step: float, centroids: np.ndarray) -> np.ndarray:
-    """Return what magnitudes above 0 stand for."""
     moved = _moves(centroids)[np.minimum(np.maximum(k, 1), 3) - 1]
-    exact = (256 * k + moved) * (float(np.float32(step)) / 256)
     with np.errstate(over="ignore"):
-        found: np.ndarray = exact.astype(np.float32)
-    return found
+        size = ((256 * k + moved) * (unit / 256)).astype(np.float32)
+    return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
 
 
 def _moves(centroids: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.kernels.scatter import replace
 from gcodec.params import Field
 from gcodec.scalar_levels import Levels
-from gcodec.scalars import mapped
+from gcodec.scalars import Later, mapped
 from gcodec.seek import SeekTable
 from gcodec.taps import Restored, Taps
 
@@ -73,6 +73,13 @@ class Points(NamedTuple):
     unit: float
     centroids: np.ndarray
     taps: Taps | None
+
+    @classmethod
+    def of(cls, step: Any, parts: int, centroids: np.ndarray, taps: Taps | None) -> Points:
+        """Return those of a step, as float32, of which symbols count so many parts."""
+        if type(step) is Later:  # and a whole one
+            return cls(step, centroids, taps)  # type: ignore[arg-type]
+        return cls(float(np.float32(step)) / parts, centroids, taps)
 
     def put(self, levels: Levels, out: np.ndarray) -> None:
         """Write the (n,) float32 values that levels stand for."""

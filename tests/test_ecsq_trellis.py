@@ -205,6 +205,19 @@ def test_bits_are_met() -> None:
         assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
 
 
+def test_halves_of_a_step_may_lie_between_floats() -> None:
+    least = np.float32(2.0**-149)
+    x = np.random.default_rng(0).normal(0, 5000, 300).astype(np.float32) * least
+    for step in (1, 3, 31):
+        payload = gcodec.parse(f"ecsq:trellis=yes,step={step * least}").encode(x)
+        found = payload.codec.decode(payload, x.shape)
+        np.testing.assert_array_equal(found, plain_read(payload, x.shape)[1])
+        assert np.abs(found - x).max() <= step * least
+    decoded = gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes,nmse=1e-5"))
+    off = decoded.astype(np.float64) - x
+    assert (off**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
+
+
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=1.5"])
 def test_a_target_takes_few_searches(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     searched, search = [0], trellis_search.best_levels

@@ -303,7 +303,7 @@ class ECSQ(Codec):
 
     def _points(self, step: float, centroids: np.ndarray, taps: Taps | None) -> Points:
         """Return what symbols stand for; they count steps, or with a trellis halves of them."""
-        return Points(step / 2 if self._has_trellis else step, centroids, taps)
+        return Points.of(step, 2 if self._has_trellis else 1, centroids, taps)
 
     def _taps(self) -> Taps | None:
         """Return the taps of the tensor; None where it has none, or is not to be transformed."""
