@@ -158,7 +158,7 @@ def _nbits(scales: context_plan.Scales, symbols: Any, wide: Any) -> int:
     told, beyond = contexts.string_nbits(scales, symbols), symbols_beyond(wide, ESCAPE)
     wanted(beyond)
     found = Exceptions(*beyond.value)
-    return with_beyond(int(told), found.places.size, lambda: found, symbols.size)
+    return with_beyond(int(told), found.places.size, lambda: found)
 
 
 def _plain(x: Any, step: float) -> Any:

@@ -20,7 +20,7 @@ from gcodec.kernels.reduce import sum_squares
 from gcodec.scalar_levels import Levels, centroids_of, put, squares_of
 
 COARSE = 2.0**-6  # squares of a step for an element, below which 1024ths tell too little
-_FEW = 256  # elements to one that escapes, from which on it is enough to count these
+_FEW = 1024  # bits to one level that escapes, from which on it is enough to count these
 
 
 class Habits(NamedTuple):
@@ -159,15 +159,16 @@ def nbits_of(levels: Levels) -> int:
         places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
         return Exceptions(places, levels.beyond)
 
-    return with_beyond(nbits, levels.beyond.size, beyond, levels.symbols.size)
+    nbits += levels.beyond.size * (levels.lanes > 0)  # both escapes of a trellis share a frequency
+    return with_beyond(nbits, levels.beyond.size, beyond)
 
 
-def with_beyond(nbits: int, count: int, beyond: Callable[[], Exceptions], n: int) -> int:
-    """Return the bits of the string of n levels, given those with a guess at so many exceptions.
+def with_beyond(nbits: int, count: int, beyond: Callable[[], Exceptions]) -> int:
+    """Return the bits of a string of levels, given those with a guess at so many exceptions.
 
     Which these are is asked only where the guess may tell too little.
     """
-    if count * _FEW < n:
+    if count * _FEW < nbits:
         return nbits
     told = BitString()
     beyond().put(told)

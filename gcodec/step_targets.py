@@ -36,6 +36,7 @@ _ALIKE = 0.25  # and from that of a tensor before, whose matrix is kept
 _HELD = 0.75  # of a slope, where scales are held
 _REACH = 2  # times as far as scales are as good, to where they may be held
 _LEAST = 2.0**-149  # of float32
+_TOLD = 0.005  # of a number: what three digits may leave out
 
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
@@ -179,7 +180,7 @@ class Target:
         met, matrix = self._search(aim, first, start)
         if met is None:
             reached = target * 2 ** trial(self.way, self.x, matrix)(bounds[0])
-            raise ParameterError.of("nmse", target, f"at least {reached:.3g} for this tensor")
+            raise ParameterError.of("nmse", target, _least(reached))
         return binary32(self._size(met.at) / self.lift), matrix
 
     def step_for_bits(self, target: float, prior: Levels | None = None) -> tuple[float, Matrix]:
@@ -209,9 +210,9 @@ class Target:
         aim = _Aim(trial, 1.0, tolerance, bounds, ahead, -1, drift)
         met, matrix = self._search(aim, first, self._start(aim, prior))
         if met is None or (met.at == -least and met.off < -tolerance):
-            step, allowed = (most, "at least") if met is None else (least, "at most")
+            step, allowed = (most, _least) if met is None else (least, _most)
             reached = self.way.nbits(self.x, self._size(step), matrix) / self.x.size
-            raise ParameterError.of("bits", target, f"{allowed} {reached:.3g} for this tensor")
+            raise ParameterError.of("bits", target, allowed(reached))
         return binary32(self._size(-met.at) / self.lift), matrix
 
     def _spread(self, values: np.ndarray, width: int) -> Spread:
@@ -299,6 +300,15 @@ class Target:
             if (met is not None and met.at < around[1]) or near.off < window[0]:
                 break
         return met or search(of, first, _HELD * slope, fine, aim.bounds, _NEAR)
+
+
+def _least(target: float) -> str:
+    """Say which target can be had; rounded up, so that what is told is."""
+    return f"at least {target * (1 + _TOLD):.3g} for this tensor"
+
+
+def _most(target: float) -> str:
+    return f"at most {target * (1 - _TOLD):.3g} for this tensor"
 
 
 def _octaves(top: float) -> tuple[float, float]:

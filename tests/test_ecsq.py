@@ -79,7 +79,7 @@ def test_the_least_bits_are_told(spec: str) -> None:
     with pytest.raises(ParameterError, match="at least") as caught:
         gcodec.parse(spec).replaced(bits=1e-4).encode(x)
     least = float(str(caught.value).split()[-4])
-    payload = gcodec.parse(spec).replaced(bits=1.05 * least).encode(x)
+    payload = gcodec.parse(spec).replaced(bits=least).encode(x)
     assert payload.nbits / x.size <= 1.1 * least
 
 
@@ -145,6 +145,11 @@ def test_what_cannot_be_met() -> None:
         gcodec.encode(x, "ecsq:bits=0.001")
     with pytest.raises(ParameterError, match=r"nmse=1e-20.*at least"):
         gcodec.encode(x, "ecsq:nmse=1e-20")
+    for target in ("nmse=1e-20", "bits=0.001", "bits=31"):
+        with pytest.raises(ParameterError) as caught:
+            gcodec.encode(x, f"ecsq:{target}")
+        name, told = target.split("=")[0], str(caught.value).split()[-4]
+        gcodec.encode(x, f"ecsq:{name}={told}")
     with pytest.raises(ParameterError, match=r"step=1e-12.*at least"):
         gcodec.encode(x, "ecsq:step=1e-12")
 

@@ -200,7 +200,8 @@ def test_fewer_bits_for_the_same_error(target: float) -> None:
 
 
 def test_bits_are_met() -> None:
-    for x, target in ((matrix(300, 200), 0.5), (matrix(100, 70), 3.0)):
+    # With 14 bits nearly all levels escape.
+    for x, target in ((matrix(300, 200), 0.5), (matrix(100, 70), 3.0), (matrix(100, 70), 14.0)):
         payload = gcodec.parse(f"ecsq:trellis=yes,bits={target}").encode(x)
         assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
 
