@@ -32,7 +32,7 @@ from gcodec.nearest_levels import Nearest, scales_at
 from gcodec.scalar_levels import CENTRE, Levels
 
 _WORTH = 0.48  # of a bit, in squares of half a step
-_SAMPLE = 1 << 18  # elements, about, that tell the table
+_SAMPLE = 1 << 16  # elements, about, that tell the table
 _ROUNDS = 3
 _LEAST = 1 << 10  # elements, below which plain levels tell the first table
 _PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
