@@ -268,6 +268,51 @@ def layouts() -> dict[str, Any]:
     }
 
 
+def sparse() -> dict[str, Any]:
+    """A gradient of few rows, beside one that is compressed, and both averaged by torch."""
+    torch.manual_seed(3)
+    embed = torch.nn.Embedding(50, 8, sparse=True)
+    net = torch.nn.Sequential(embed, torch.nn.Linear(8, 6))
+    words, seen = torch.arange(4) + dist.get_rank(), []
+    for spec in (None, "topk:ratio=1"):
+        model = DistributedDataParallel(copy.deepcopy(net))
+        if spec is not None:
+            hook = gcodec.torch.ddp_hook(spec, model=model, min_numel=0, start_iter=0)
+            model.register_comm_hook(*hook)
+        for _ in range(2):
+            model.zero_grad()
+            model(words).square().sum().backward()
+        seen.append([parameter.grad.to_dense() for parameter in model.parameters()])
+    return {"close": [torch.allclose(a, b, rtol=1e-4) for a, b in zip(*seen, strict=True)]}
+
+
+def arguments() -> dict[str, Any]:
+    """What is refused before any step, on each rank by itself, and named."""
+    weight, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    cases: list[dict[str, Any]] = [
+        *({"model": wrong} for wrong in (5, [1, 2], [(1, weight)], [("a", 1)], ["text"])),
+        {"model": [("a", weight), ("a", other)]},
+        {"model": [("module.a", weight), ("a", other)]},
+        *({"model": [("a", weight)], "exclude": wrong} for wrong in (5, [5], b"a", None)),
+        *({"feedback": wrong} for wrong in ("no", 0, None)),
+        *({"process_group": wrong} for wrong in (5, "x")),
+    ]
+    told = [(list(case)[-1], refusal_of(gcodec.torch.ddp_hook, "sign", **case)) for case in cases]
+    state, _ = gcodec.torch.ddp_hook("sign")
+    good = state.state_dict()
+    states = (None, 5, [], {}, {**good, "rank": None}, {**good, "iteration": "a"})
+    told += [("state", refusal_of(state.load_state_dict, given)) for given in states]
+    return {"wrong": [pair for pair in told if not str(pair[1]).startswith(pair[0])]}
+
+
+def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
+    try:
+        call(*args, **options)
+    except ParameterError as error:
+        return str(error)
+    return None
+
+
 def mismatch() -> dict[str, Any]:
     """Ranks with other arguments fail on the first step, and say which."""
     seed = dist.get_rank() + 3

@@ -19,7 +19,7 @@ if importlib.util.find_spec("torch") is None:
 ROOT = Path(__file__).parent.parent
 SCENARIOS = (
     *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
-    *("layouts", "mismatch", "communicator", "stalled"),
+    *("layouts", "sparse", "arguments", "mismatch", "communicator", "stalled"),
 )
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
@@ -128,6 +128,16 @@ def test_rules_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> N
 def test_gradients_of_other_layouts(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("layouts"):
         assert rank == {"strided": True, "close": [True] * 4}
+
+
+def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("sparse"):
+        assert rank == {"close": [True] * 3}
+
+
+def test_arguments_that_are_refused(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("arguments"):
+        assert rank == {"wrong": []}
 
 
 def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:

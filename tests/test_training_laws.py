@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import advisor
+from gcodec import ParameterError, advisor
 from gcodec.training import (
     DGC,
     Communicator,
@@ -189,3 +189,60 @@ def test_all_ranks_leave_out_a_step_that_one_must(method: Any, wrong: float) -> 
             take(given)
 
     Simulator(3).run(worker)
+
+
+TAKERS: dict[str, Any] = {
+    "DGC": lambda c: (m := DGC(c), lambda g: m.average(g, 0)),
+    "PowerSGD": lambda c: (m := PowerSGD(c), m.average),
+    "OneBitAdam": lambda c: (m := OneBitAdam(c, warmup=1), lambda g: m.step(g, g)),
+}
+
+
+@pytest.mark.parametrize("method", TAKERS)
+@pytest.mark.parametrize("wrong", [None, 5, [("w", np.ones(3, np.float32))]])
+def test_what_is_no_mapping_is_refused(method: str, wrong: Any) -> None:
+    def worker(c: Communicator) -> None:
+        made, take = TAKERS[method](c)
+        with pytest.raises(ParameterError, match="a mapping"):
+            take(wrong)
+        with pytest.raises(ParameterError, match=r"state=.*a mapping"):
+            made.load_state_dict(wrong)
+
+    Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("method", TAKERS)
+def test_names_are_texts_that_a_state_can_bear(method: str) -> None:
+    """A number would come back from a state as text, and its residual be that of no one."""
+
+    def worker(c: Communicator) -> None:
+        _, take = TAKERS[method](c)
+        for name in (1, "\ud800"):
+            with pytest.raises(ParameterError, match="name="):
+                take({name: np.ones(3, np.float32)})
+
+    Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1,), (3, 1), ()])
+def test_momentum_has_the_shape_of_its_tensor(shape: tuple[int, ...]) -> None:
+    def worker(c: Communicator) -> None:
+        method = PowerSGD(c)
+        method.step({"b": np.zeros(3, np.float32)}, {"b": np.ones(3, np.float32)}, 0.1)
+        before = method.state_dict()["momentum:b"]
+        with pytest.raises(ParameterError, match=r"b\.shape"):
+            method.step({"b": np.zeros(shape, np.float32)}, {"b": np.ones(shape, np.float32)}, 0.1)
+        assert np.array_equal(method.state_dict()["momentum:b"], before)
+        matrix = np.ones((40, 30), np.float32)
+        method.average({"w": matrix})
+        state = method.state_dict() | {"momentum:w": matrix[:3]}
+        with pytest.raises(ParameterError, match="state"):
+            PowerSGD(c).load_state_dict(state)
+
+    Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("betas", [(0.9,), 5, None, (0.9, 0.99, 0.999)])
+def test_two_betas(betas: Any) -> None:
+    with pytest.raises(ParameterError, match="betas="):
+        Simulator(1).run(lambda c: OneBitAdam(c, warmup=1, betas=betas))

@@ -146,6 +146,9 @@ class DdpState:
         self.encode_seconds = self.decode_seconds = 0.0
         self._names = names
         self._group = group
+        if group is not None and not isinstance(group, dist.ProcessGroup):
+            allowed = "a ProcessGroup of which this process is a member, or None"
+            raise ParameterError.of("process_group", group, allowed)
         # Its collectives must not mingle with those of the model.
         own = dist.new_group(
             None if group is None else dist.get_process_group_ranks(group),
@@ -193,11 +196,7 @@ class DdpState:
         ParameterError
             If it is not such a dict, or of another rank or number of ranks.
         """
-        own = {key: int(state[key]) for key in _OWN if key in state}
-        if len(own) < len(_OWN):
-            raise ParameterError.of(
-                "state", sorted(map(str, state))[:3], "a DdpState's state_dict"
-            )
+        own = _numbers_of(state)
         for key, here in (("rank", self._wires.rank), ("size", self._wires.size)):
             if own[key] != here:
                 raise ParameterError.of(f"state[{key!r}]", own[key], f"{here}: each has its own")
@@ -222,7 +221,7 @@ class DdpState:
             self.iteration += 1
         names = self._names.of(bucket.parameters())
         flat = bucket.buffer()
-        if iteration < self.settings.start_iter:
+        if iteration < self.settings.start_iter or flat.layout is not torch.strided:
             flat.div_(self._wires.size)
             work = dist.all_reduce(flat, group=self._group, async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
@@ -318,6 +317,20 @@ class DdpState:
             flat.copy_(wide)
         self.encode_seconds += encoded - began
         self.decode_seconds += time.perf_counter() - gathered
+
+
+def _numbers_of(state: Any) -> dict[str, int]:
+    """Return the numbers of a `DdpState.state_dict`, or raise `ParameterError`."""
+    allowed = "a DdpState's state_dict"
+    if not isinstance(state, Mapping):
+        raise ParameterError.of("state", state, allowed)
+    if any(key not in state for key in _OWN):
+        raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
+    try:
+        return {key: operator.index(state[key]) for key in _OWN}
+    except TypeError:
+        given = {key: state[key] for key in _OWN}
+        raise ParameterError.of("state", given, f"{allowed}, with integers") from None
 
 
 def _works_there(flat: torch.Tensor) -> bool:

@@ -61,17 +61,19 @@ class Settings:
         first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
         rest = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
         rules = (*(first.rules if first else ()), *rest.rules)
-        globs = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+        globs = (exclude,) if isinstance(exclude, str) else _globs(exclude)
         by_name = ("policy", [rule for rule in rules if rule.names not in ((), ("*",))])
         for what, given in (by_name, ("exclude", globs)):
             if given and not named:
                 raise ParameterError(f"{what}: give model=, whose parameters have the names")
         joined = Policy([rule.to_dict() for rule in rules])
         Feedback(joined, decay=decay, seed=seed)  # checks both
+        if not isinstance(feedback, bool):  # "no" would be taken for True
+            raise ParameterError.of("feedback", feedback, "True or False")
         allowed = "an integer from 0 to 2**62"
         return cls(
             joined,
-            bool(feedback),
+            feedback,
             float(decay),
             check_integer("start_iter", start_iter, 0, 1 << 62, allowed),
             int(seed),
@@ -93,3 +95,9 @@ class Settings:
         """Return what JSON can hold, equal where the settings are."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return found | {"policy": self.policy.to_dict()["rules"]}
+
+
+def _globs(exclude: Any) -> tuple[str, ...]:
+    if isinstance(exclude, Sequence) and all(isinstance(glob, str) for glob in exclude):
+        return tuple(exclude)
+    raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")

@@ -20,7 +20,6 @@ from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.training import state
 from gcodec.training.collectives import all_gather_mean, check_finite
 from gcodec.training.communicator import Communicator
-from gcodec.wire import encode_name
 
 _MOST = 2**62
 
@@ -127,8 +126,6 @@ class DGC:
         """Take one step on this worker; return the frame of each tensor. See `average`."""
         density = self.density_at(epoch)
         arrays = state.taken(gradients, self._velocity)
-        for name in arrays:
-            encode_name(name)  # refuses what a frame cannot bear before anything changes
         factor = self._factor(arrays)
         return [self._compress(name, x, density, factor) for name, x in arrays.items()]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,8 @@ class OneBitAdam:
         self.warmup = check_integer("warmup", warmup, 1, _MOST, "a number of steps, at least 1")
         self.rate = check_number("rate", rate)
         below, allowed = math.nextafter(1, 0), "from 0 up to 1, 1 left out"
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise ParameterError.of("betas", betas, f"two numbers {allowed}")
         first, second = betas
         self.betas = (
             check_between("betas[0]", first, 0, below, allowed),

@@ -98,7 +98,7 @@ class PowerSGD:
         ParameterError, TypeError
             Nothing has then changed. All ranks raise if one has NaN or Inf.
         """
-        own = state.taken(gradients, self._residual)
+        own = state.taken(gradients, self._momentum | self._residual)
         check_finite(self.communicator, own)
         sizes = {name: low_rank.matrix_shape(x.shape, self.rank) for name, x in own.items()}
         factored = {name: size for name, size in sizes.items() if size is not None}
@@ -200,6 +200,8 @@ class PowerSGD:
             expected[name] = None if sizes is None else (self.rank, sizes[1])
         if expected != {name: array.shape for name, array in start.items()}:
             raise ParameterError(f"state: each residual must have a start of {self.rank} rows")
+        for name in residual.keys() & momentum.keys():
+            state.check_alike({name: residual[name]}, {name: momentum[name]})
         self._residual, self._start, self._momentum = residual, start, momentum
 
 

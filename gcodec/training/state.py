@@ -9,6 +9,7 @@ import numpy as np
 
 from gcodec.arrays import intake, writable
 from gcodec.errors import ParameterError
+from gcodec.wire import encode_name
 
 
 def taken(gradients: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -24,12 +25,20 @@ def taken(gradients: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict
     ParameterError, TypeError
     """
     found = {}
+    check_mapping("gradients", gradients)
     for name, gradient in gradients.items():
+        encode_name(name)  # as text it is in a state_dict, and in frames
         tensor = intake(gradient, name)
         if name in known and known[name].shape != tensor.shape:
             raise ParameterError.of(f"{name}.shape", tensor.shape, f"{known[name].shape}")
         found[name] = tensor.values.reshape(tensor.shape)
     return found
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Raise `ParameterError` unless a value is a mapping."""
+    if not isinstance(value, Mapping):
+        raise ParameterError.of(name, value, "a mapping of names to arrays")
 
 
 def movable(
@@ -41,6 +50,8 @@ def movable(
     ------
     ParameterError, TypeError
     """
+    check_mapping("parameters", parameters)
+    check_mapping("gradients", gradients)
     if list(gradients) != list(parameters):
         allowed = f"of {list(parameters)}, in this order"
         raise ParameterError.of("gradients", list(gradients), allowed)
@@ -67,6 +78,7 @@ def read(state: Mapping[str, Any], *kinds: str) -> list[dict[str, np.ndarray]]:
     ParameterError
         If a key is of no such kind, or is no text.
     """
+    check_mapping("state", state)
     found: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in kinds}
     for key, value in state.items():
         kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
