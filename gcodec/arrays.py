@@ -13,12 +13,7 @@ from gcodec.frameworks import Library, library_of
 from gcodec.kernels import convert
 from gcodec.kernels.device import Device, device_of, host
 from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.reduce import (
-    INFINITY_BITS,
-    all_finite,
-    max_abs_bits,
-    max_abs_bits_corrected,
-)
+from gcodec.kernels.reduce import INFINITY_BITS, all_finite, max_abs_bits, max_abs_bits_corrected
 from gcodec.scalars import when_known
 from gcodec.views import as_numpy, check_no_device, dtype_error, memory_of, on_device
 from gcodec.wire import DTYPE_CODES, MAX_NDIM
@@ -138,6 +133,11 @@ def check_corrected(
     values: np.ndarray, residual: np.ndarray, decay: np.float32, name: str = "x"
 ) -> None:
     """Raise `ParameterError` unless all of values + decay·residual are finite; as above."""
+    check_sum(max_abs_bits_corrected(values, residual, decay), values, name)
+
+
+def check_sum(bits: Any, values: np.ndarray, name: str = "x") -> None:
+    """Do so, given the bits of the largest magnitude of the sum."""
 
     def check(top: int) -> None:
         if top < INFINITY_BITS:
@@ -146,7 +146,19 @@ def check_corrected(
             raise ParameterError(f"{name}: must not pass float32 when its residual is added")
         raise nonfinite_error(values)
 
-    when_known(max_abs_bits_corrected(values, residual, decay), check)
+    when_known(bits, check)
+
+
+def check_left(
+    left: np.ndarray, values: np.ndarray, residual: np.ndarray, decay: np.float32, name: str
+) -> None:
+    """Do so, given what is left of the sum: that is only looked at if this is not finite."""
+
+    def check(top: int) -> None:
+        if top >= INFINITY_BITS:
+            check_sum(int(max_abs_bits_corrected(values, residual, decay)), values, name)
+
+    when_known(max_abs_bits(left), check)
 
 
 def nonfinite_error(values: np.ndarray) -> ParameterError:
@@ -292,14 +304,6 @@ def writable_bytes(out: Any, name: str) -> memoryview:
     if library is not None:
         library.note_write(out)
     return target
-
-
-def worked_on(residual: np.ndarray) -> np.ndarray:
-    """Return what a kernel may write a residual to that must stay as it is if a call fails.
-
-    On a device that is a copy, as the call may fail when all its kernels ran.
-    """
-    return residual if device_of(residual) is None else residual.copy()
 
 
 def is_flat(array: np.ndarray) -> bool:

@@ -19,7 +19,6 @@ from gcodec.arrays import (
     intake,
     is_flat,
     size_of,
-    worked_on,
     writable,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -113,14 +112,15 @@ class Codec(Hooks):
             raise ParameterError("residual and x are on different devices")
         if (device.overlap if device else np.may_share_memory)(kept, tensor.values):
             raise ParameterError("residual shares memory with x: must be an array of its own")
-        codec, work = self._of_shape(tensor.shape), worked_on(kept.reshape(-1))
+        codec, flat = self._of_shape(tensor.shape), kept.reshape(-1)
+        left = empty_like_shape(flat.size, flat) if device else flat  # it may fail in the end
         with once():
             made = codec._quantize_residual(
-                tensor, work, np.float32(decay), check_seed(seed), prior
+                tensor, flat, np.float32(decay), check_seed(seed), prior, left
             )
             symbols: Symbols = settled(made)
         if device:
-            kept.reshape(-1)[:] = work
+            flat[:] = left
         return symbols
 
     def dequantize(self, symbols: Symbols, shape: Any) -> np.ndarray:

@@ -11,11 +11,10 @@ from gcodec.arrays import (
     NonFinite,
     Tensor,
     check_corrected,
+    check_left,
     check_nonfinite,
-    empty_like_shape,
     intake,
     with_policy,
-    worked_on,
 )
 from gcodec.codec import Codec
 from gcodec.codecs import parse
@@ -23,12 +22,13 @@ from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels import signs
 from gcodec.kernels.device import beside, device_of, host
-from gcodec.kernels.memory import clear
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.policy import Policy
+from gcodec.residuals import Residuals
 from gcodec.scalars import once, settled
 from gcodec.seeds import derive_seed
 from gcodec.views import working_on
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
     Attributes
     ----------
     residual : float32 array or None
-        A copy; None where no gradient was compressed yet.
+        The very array, which is not to be written to; None where no gradient was compressed yet.
     step : int
     prior : tuple or None
         Last symbols, and the codec whose they are.
@@ -76,6 +76,9 @@ class Feedback:
     Each call of `compress` sends C(g + decay·e) for the gradient g and the residual e, and keeps
     what was left: e ← g + decay·e − decoded. So with decay 1 the sum of what was sent and the
     residual is the sum of the gradients. Source: Seide et al. 2014; Karimireddy et al. 2019.
+
+    A step reads e from one array and writes it to another, which then change places: so there is a
+    float32 array for each tensor, and one more for each number of elements.
 
     Parameters
     ----------
@@ -126,7 +129,7 @@ class Feedback:
         self.nonfinite: NonFinite = nonfinite
         self.track = track
         self._gradients: dict[str, float] = {}  # their L1 norms
-        self._residuals: dict[str, np.ndarray] = {}  # in the shape of the tensor
+        self._residuals = Residuals()  # in the shape of the tensor
         self._steps: dict[str, int] = {}
         self._priors: dict[str, tuple[Codec, Any]] = {}  # last symbols, and whose they are
 
@@ -148,48 +151,50 @@ class Feedback:
         Raises
         ------
         ParameterError, TypeError
-            The residual and the step count are then as they were.
-        MemoryError
-            Where a step is broken off, by this or by an interrupt, no one knows how much of it the
-            residual holds: it is dropped, and begins at zero again.
+
+
+        Whatever is raised, the residual and the step count are as they were: also where memory
+        fails, or an interrupt breaks the step off.
         """
         encode_name(name)  # refuses what a frame cannot bear before anything changes
         with working_on(grad), once():
             return self._compress(name, intake(grad, "grad"))
 
     def _compress(self, name: str, tensor: Tensor) -> bytes:
-        residual = self._residuals.get(name)
-        if residual is None:
-            residual = _flat_zeros(tensor.values.size, tensor.values).reshape(tensor.shape)
-        if residual.shape != tensor.shape:
-            raise ParameterError.of("grad.shape", tensor.shape, f"{residual.shape} for {name!r}")
+        values, known = tensor.values, self._residuals.get(name)
+        if known is not None and known.shape != tensor.shape:
+            raise ParameterError.of("grad.shape", tensor.shape, f"{known.shape} for {name!r}")
         codec = self._codec_for(name, tensor)
-        codec._check_device(tensor.values)
-        residual = beside(residual, tensor.values)
-        kept = residual.reshape(-1)
-        flat = worked_on(kept)
-        decay = np.float32(self.decay)
-        if self.nonfinite == "zero" or not codec.refuses_nonfinite:
-            tensor = self._finite(tensor, flat, decay)
+        codec._check_device(values)
+        if known is None:
+            residual = self._residuals.zeros(values.size, values)
+        else:
+            residual = beside(known, values).reshape(-1)
+        left, decay = self._residuals.room(values.size, values), np.float32(self.decay)
+        late = codec.refuses_nonfinite or codec.keeps_nonfinite
+        if self.nonfinite == "zero" and device_of(values) is not None:
+            late = False  # it would have to wait
+        if not late:
+            tensor = self._finite(tensor, residual, decay)
         step = self._steps.get(name, 0)
         seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
         before, prior = self._priors.get(name, (codec, None))
         if type(before) is not type(codec):  # a codec knows what its own parameters change
             prior = None
         try:
-            symbols = codec._quantize_residual(tensor, flat, decay, seed, prior)
+            symbols = codec._quantize_residual(tensor, residual, decay, seed, prior, left)
+            if late and codec.keeps_nonfinite and self.nonfinite != "propagate":
+                check_left(left, tensor.values, residual, decay, "grad")
             payload = codec._pack(symbols).settled(data_too=True)
             frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
         except ParameterError:
-            self._finite(tensor, kept, decay)  # says it better, if that is the reason
-            raise
-        except BaseException:
-            self._residuals.pop(name, None)
-            self._gradients.pop(name, None)
-            raise
+            finite = self._finite(tensor, residual, decay)  # says it better, if that is the reason
+            if not late or finite is tensor:
+                raise
+            return self._compress(name, finite)
         if self.track:
             self._gradients[name] = _l1_norm(tensor.values)
-        self._residuals[name] = flat.reshape(tensor.shape)
+        self._residuals.replace(name, residual, left.reshape(tensor.shape))
         self._steps[name] = step + 1
         if codec.uses_prior:
             self._priors[name] = codec, settled(symbols)
@@ -215,9 +220,9 @@ class Feedback:
         return tensor
 
     def residual(self, name: str) -> np.ndarray:
-        """Return what is still unsent of a tensor: a read-only float32 view in its shape.
+        """Return what is still unsent of a tensor: a read-only float32 array in its shape.
 
-        On a device it can be written to, but should not.
+        No later step changes it. On a device it can be written to, but should not.
 
         Raises
         ------
@@ -226,39 +231,41 @@ class Feedback:
         """
         if name not in self._residuals:
             raise ParameterError.of("name", name, "one that was compressed before")
-        view = self._residuals[name].view()
+        view = self._residuals.lend(name).view()
         if device_of(view) is None:
             view.flags.writeable = False
         return view
 
-    def memory(self, name: str, room: Memory | None = None) -> Memory:
-        """Return a copy of what is kept of a tensor, for `restore`.
+    def memory(self, name: str) -> Memory:
+        """Return what is kept of a tensor, for `restore`; see `forget`.
 
-        It may take the place of `room`, one of that tensor that is no longer needed.
+        Nothing is copied: the next step writes to another array.
         """
-        residual, kept = self._residuals.get(name), None if room is None else room.residual
-        if residual is None or kept is None or kept.shape != residual.shape:
-            kept = None if residual is None else residual.copy()
-        else:
-            kept[...] = beside(residual, kept)
-        return Memory(kept, self._steps.get(name, 0), self._priors.get(name))
+        residual = self._residuals.lend(name) if name in self._residuals else None
+        return Memory(residual, self._steps.get(name, 0), self._priors.get(name))
 
     def restore(self, name: str, memory: Memory) -> None:
         """Return to a `memory` of the tensor: what was compressed since was not sent.
 
         So it is where a step is given up, as when the gradient of another worker held Inf.
         """
+        self._residuals.restore(name, memory.residual)
         if memory.residual is None:
-            self._residuals.pop(name, None)
             self._steps.pop(name, None)
         else:
-            kept = self._residuals[name]
-            kept[...] = beside(memory.residual, kept)
             self._steps[name] = memory.step
         if memory.prior is None:
             self._priors.pop(name, None)
         else:
             self._priors[name] = memory.prior
+
+    def forget(self, name: str, memory: Memory) -> None:
+        """Take back a `memory` of the tensor that no one uses any more.
+
+        A later step may write to its array, which saves fresh memory.
+        """
+        if memory.residual is not None:
+            self._residuals.give_back(name, memory.residual)
 
     def l1_norms(self, name: str) -> L1Norms:
         """Return the L1 norms of a tensor's last gradient and of what is still unsent of it.
@@ -310,7 +317,7 @@ class Feedback:
         for key, value in state.items():
             array = np.asarray(value)
             if key.startswith(_RESIDUAL) and array.dtype == np.float32:
-                kept = _flat_zeros(array.size).reshape(array.shape)
+                kept = empty_beside(array.size, np.float32, None).reshape(array.shape)
                 kept[...] = array
                 residuals[key.removeprefix(_RESIDUAL)] = kept
             elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
@@ -325,7 +332,7 @@ class Feedback:
         for name, (frame, _) in priors.items():
             if name not in residuals or frame.shape != residuals[name].shape:
                 raise ParameterError.of("state", _PRIOR + name, "of a residual of its shape")
-        self._residuals, self._steps, self._gradients = residuals, steps, {}
+        self._residuals, self._steps, self._gradients = Residuals(residuals), steps, {}
         self._priors = {name: (frame.codec, symbols) for name, (frame, symbols) in priors.items()}
 
 
@@ -341,9 +348,3 @@ def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Any]:
 def _l1_norm(values: np.ndarray) -> float:
     _, total = signs.quantize(values, squares=False)
     return float(total)
-
-
-def _flat_zeros(size: int, like: Any = None) -> np.ndarray:
-    array = empty_like_shape(size, like)
-    clear(array)
-    return array

@@ -9,17 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gcodec.arrays import Tensor, check_corrected, empty_like_shape
+from gcodec.arrays import Tensor, check_sum, empty_like_shape
 from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.device import device_of, no_twin
-from gcodec.kernels.reduce import (
-    INFINITY_BITS,
-    max_abs_bits,
-    max_abs_bits_corrected,
-    newly_infinite,
-)
+from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
 from gcodec.params import Parameters
 from gcodec.payload import Payload, Undecided
 from gcodec.scalars import wanted, when_known
@@ -42,6 +37,8 @@ class Hooks(Parameters):
     # for it; and up to which magnitude it takes all tensors, whose x̂ is finite as float32.
     refuses_nonfinite: ClassVar[bool] = False
     takes_up_to: ClassVar[float] = math.inf
+    # Whether it takes NaN and Inf, which stay in the residual: who wants to know looks there.
+    keeps_nonfinite: ClassVar[bool] = False
     # Whether `_largest` bounds x̂ by symbols that the host has.
     tells_largest: ClassVar[bool] = False
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
@@ -170,20 +167,23 @@ class Hooks(Parameters):
         decay: np.float32,
         seed: int,
         prior: Symbols | None,
+        out: np.ndarray,
     ) -> Symbols:
-        # u − x̂ is u + (−1)·x̂, bit for bit.
-        minus = np.float32(-1)
-        if self._is_sure_to_take(tensor, residual, decay):
-            # Nothing can fail, so the residual itself can hold u.
-            arithmetic.correct(tensor.values, residual, decay)
-            symbols = self._quantize(residual, seed, prior)
-            self._dequantize_add(symbols, tensor.dtype, minus, residual)
+        """Quantise u = x + decay·residual, and write u − x̂ to `out`.
+
+        That is another array than `residual`, which is then only read. Or, on the host, the very
+        same: then it is as it was where a `ParameterError` is raised.
+        """
+        minus = np.float32(-1)  # u − x̂ is u + (−1)·x̂, bit for bit
+        values, top, is_sure = self._corrected(tensor, residual, decay, out)
+        if is_sure:
+            symbols = self._quantize(values, seed, prior)
+            self._dequantize_add(symbols, tensor.dtype, minus, values)
             return symbols
-        values = arithmetic.corrected(tensor.values, residual, decay)
-        top: Any = INFINITY_BITS
-        if self.tells_largest and device_of(values) and tensor.dtype in ("float32", "float64"):
-            top = max_abs_bits(values)
+        if self.tells_largest and tensor.dtype in ("float32", "float64"):
             wanted(top)  # with what the host needs for the symbols
+        else:
+            top = INFINITY_BITS
         symbols = self._quantize(values, seed, prior)
         self._dequantize_add(symbols, tensor.dtype, minus, values)
 
@@ -191,30 +191,41 @@ class Hooks(Parameters):
             if wrong:
                 raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
 
-        largest = float(np.uint32(int(top)).view(np.float32))
+        largest = _number_of(top)
         if not largest < _SAFE or not largest + self._largest(symbols) < _SAFE:
             when_known(newly_infinite(values, tensor.values, residual, decay), check)
-        residual[:] = values
+        if values is not out:
+            out[:] = values
         return symbols
 
     def _largest(self, symbols: Symbols) -> float:
         """Return a bound of |x̂|, but for its rounding."""
         return math.inf
 
-    def _is_sure_to_take(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> bool:
-        """Whether u can be quantised, whatever it is; raise `ParameterError` if it is not finite.
+    def _corrected(
+        self, tensor: Tensor, residual: np.ndarray, decay: np.float32, out: np.ndarray
+    ) -> tuple[np.ndarray, Any, bool]:
+        """Return u, the bits of its largest magnitude, and whether it is sure to be taken.
 
-        False where that is not looked for.
+        u is in `out`, unless that is the residual and something may yet fail. NaN and Inf are
+        refused here only where all else is sure to be taken.
         """
-        if not self.refuses_nonfinite or tensor.dtype not in ("float32", "float64"):
-            return False
-        if self.takes_up_to == math.inf:
-            check_corrected(tensor.values, residual, decay)
-            return True
-        if not self.takes_up_to or device_of(residual) is not None:  # which would have to wait
-            return False
-        top = np.uint32(max_abs_bits_corrected(tensor.values, residual, decay))
-        return bool(top.view(np.float32) <= self.takes_up_to)
+        x, most = tensor.values, self.takes_up_to
+        is_told = self.refuses_nonfinite and tensor.dtype in ("float32", "float64")
+        if most < math.inf:  # a device would have to wait
+            is_told = is_told and most > 0 and device_of(x) is None
+        top: Any = INFINITY_BITS
+        if out is not residual:
+            top = arithmetic.correct(x, residual, decay, out)
+        elif is_told:
+            top = max_abs_bits_corrected(x, residual, decay)
+        if is_told and most == math.inf:
+            check_sum(top, x)
+        is_sure = is_told and (most == math.inf or _number_of(top) <= most)
+        if out is not residual:
+            return out, top, is_sure
+        values = out if is_sure else empty_like_shape(out.size)
+        return values, arithmetic.correct(x, residual, decay, values), is_sure
 
     def _dequantize_add(
         self, symbols: Symbols, dtype: str, scale: np.float32, out: np.ndarray
@@ -242,3 +253,8 @@ class Hooks(Parameters):
         """Raise `ParameterError` unless symbols, and their shape, fit what they are decoded to."""
         if not fits or (shape is not None and math.prod(shape) != n):
             raise ParameterError(f"symbols: they are not those of {n} elements")
+
+
+def _number_of(bits: Any) -> float:
+    """Return the float32 of a bit pattern; of one that a device has yet to tell, wait for it."""
+    return float(np.uint32(int(bits)).view(np.float32))

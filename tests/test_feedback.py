@@ -124,9 +124,9 @@ def test_seeds_differ_by_rank_step_and_name(monkeypatch: pytest.MonkeyPatch) -> 
     raw = gcodec.codecs()["raw"]
     original = raw._quantize_residual
 
-    def spy(self: Any, tensor: Any, residual: Any, decay: Any, seed: int, prior: Any) -> Any:
+    def spy(self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any, out: Any) -> Any:
         seen.append(seed)
-        return original(self, tensor, residual, decay, seed, prior)
+        return original(self, tensor, e, decay, seed, prior, out)
 
     monkeypatch.setattr(raw, "_quantize_residual", spy)
     for seed in (0, 1):
@@ -146,8 +146,8 @@ def test_the_prior_is_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = gcodec.codecs()["raw"]
     original = raw._quantize_residual
 
-    def spy(self: Any, tensor: Any, residual: Any, decay: Any, seed: int, prior: Any) -> Any:
-        symbols = original(self, tensor, residual, decay, seed, prior)
+    def spy(self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any, out: Any) -> Any:
+        symbols = original(self, tensor, e, decay, seed, prior, out)
         seen.append((prior, symbols))
         return symbols
 
@@ -457,15 +457,88 @@ def test_l1_norms() -> None:
 def test_a_step_that_is_undone_leaves_no_trace(spec: str) -> None:
     random = np.random.default_rng(5)
     undone, plain = (gcodec.Feedback(spec, seed=3) for _ in range(2))
-    memory = None
-    for step in range(4):
-        memory = undone.memory("w", memory if step != 2 else None)
-        undone.compress("w", random.standard_normal((6, 4)).astype(np.float32))
+    for step in range(6):
+        memory = undone.memory("w")
+        kept = None if memory.residual is None else memory.residual.copy()
+        for _ in range(step % 3):
+            undone.compress("w", random.standard_normal((6, 4)).astype(np.float32))
         undone.restore("w", memory)
+        if kept is not None:
+            assert np.shares_memory(undone.residual("w"), memory.residual)  # nothing was copied
+            assert gs.same_bits(memory.residual, kept)
+        if step % 2:
+            undone.forget("w", memory)
         gradient = random.standard_normal((6, 4)).astype(np.float32)
         assert undone.compress("w", gradient) == plain.compress("w", gradient)
+        if step % 2 == 0:
+            assert kept is None or gs.same_bits(memory.residual, kept)
+            undone.forget("w", memory)
     for key, value in plain.state_dict().items():
         assert np.array_equal(undone.state_dict()[key], value)
     memory = gcodec.Feedback(spec).memory("w")
     undone.restore("w", memory)
     assert undone.state_dict() == {}
+
+
+# --- which arrays are written to ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["mxnet-2bit", "sign", "minifloat:code=none", "randomk", "dct8"])
+def test_two_arrays_change_places(spec: str) -> None:
+    """The one that a step reads is written to by the next one, of any tensor of that size."""
+    feedback = gcodec.Feedback(spec)
+    names = ("a", "b", "c")
+    for name in names:
+        feedback.compress(name, G)
+    arrays = [feedback._residuals[name] for name in names]
+    room = feedback._residuals._rooms[None, G.size]
+    assert len(room) == 1
+    for _ in range(3):
+        spare = room[0]
+        for k, name in enumerate(names):
+            feedback.compress(name, G)
+            assert np.shares_memory(feedback._residuals[name], spare)
+            arrays[k], spare = feedback._residuals[name], arrays[k]
+        assert len(room) == 1
+        assert np.shares_memory(room[0], spare)
+
+
+@pytest.mark.parametrize("spec", ["mxnet-2bit", "sign", "qsgd"])
+def test_a_residual_that_was_shown_stays_as_it_is(spec: str) -> None:
+    feedback, plain = gcodec.Feedback(spec), gcodec.Feedback(spec)
+    shown = []
+    for step in range(4):
+        for name in ("w", "v"):
+            assert feedback.compress(name, G * step) == plain.compress(name, G * step)
+        shown.append((feedback.residual("w"), plain._residuals["w"].copy()))
+    for found, expected in shown:
+        assert gs.same_bits(found, expected)
+
+
+class Broken(BaseException):
+    """Such as an interrupt."""
+
+
+@pytest.mark.parametrize("kind", [MemoryError, Broken])
+@pytest.mark.parametrize("method", ["_quantize_residual", "_pack"])
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_a_step_that_is_broken_off_leaves_no_trace(
+    codec: gcodec.Codec, method: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feedback, twin = Feedback(codec), Feedback(codec)
+    for one in (feedback, twin):
+        one.compress("w", G)
+    before = state_of(feedback)
+    original = getattr(type(codec), method)
+
+    def breaking(*args: Any) -> Any:
+        original(*args)
+        raise kind
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(codec), method, breaking)
+        for name in ("w", "new"):
+            with pytest.raises(kind):
+                feedback.compress(name, G * 3)
+    assert state_of(feedback) == before
+    assert feedback.compress("w", G * 2) == twin.compress("w", G * 2)

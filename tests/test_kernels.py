@@ -148,7 +148,11 @@ def test_arithmetic(x: np.ndarray, factor: float) -> None:
     with np.errstate(all="ignore"):
         assert gs.same_bits(arithmetic.corrected(x, y, scale), x + scale * y)
         out = y.copy()
-        arithmetic.correct(x, out, scale)
+        top = reduce.max_abs_bits(x + scale * y)
+        apart = np.full_like(out, 7)
+        assert arithmetic.correct(x, y, scale, apart) == top
+        assert gs.same_bits(apart, x + scale * y)
+        assert arithmetic.correct(x, out, scale, out) == top
         assert gs.same_bits(out, x + scale * y)
         arithmetic.add_scaled(y, scale, out)
         assert gs.same_bits(out, (x + scale * y) + scale * y)

@@ -472,21 +472,33 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     fused = memory[offset : offset + n]
     fused[:] = before
     composed = before.copy()
-    composition = (codec, arrays.intake(x), composed, np.float32(decay), seed, None)
+    frozen = before.copy()
+    frozen.flags.writeable = False  # who writes to another array only reads the residual
+    left = gs.placed(np.full(n, 7, np.float32), offset % 4)
+    given = arrays.intake(x), np.float32(decay), seed, None
+
+    def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
+        return method(codec, given[0], residual, *given[1:], out)
+
     try:
         symbols = codec.quantize_residual(x, fused, decay=decay, seed=seed)
     except gcodec.ParameterError:
         # What is decoded passes the dtype, so nothing finite would be left.
         assert gs.same_bits(fused, before)
-        with pytest.raises(gcodec.ParameterError):
-            Codec._quantize_residual(*composition)
-        assert gs.same_bits(composed, before)
+        for method in (Codec._quantize_residual, type(codec)._quantize_residual):
+            for residual, out in ((composed, composed), (frozen, left)):
+                with pytest.raises(gcodec.ParameterError):
+                    quantised(method, residual, out)
+                assert gs.same_bits(residual, before)
         return
     assert not memory[:offset].any()
     assert not memory[offset + n :].any()
-    expected = Codec._quantize_residual(*composition)
+    expected = quantised(Codec._quantize_residual, composed, composed)
     assert symbols_equal(symbols, expected)
     assert gs.same_bits(fused, composed)
+    for method in (Codec._quantize_residual, type(codec)._quantize_residual):
+        assert symbols_equal(quantised(method, frozen, left), expected)
+        assert gs.same_bits(left, composed)
 
     with np.errstate(all="ignore"):
         u = widened(x) + np.float32(decay) * before

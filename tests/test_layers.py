@@ -15,7 +15,7 @@ LAYERS = [
     {"limits", "wire", "minifloats", "large_bytes"},
     {"kernels"},
     {"cuda"},
-    {"kinds", "seeds"},
+    {"kinds", "seeds", "residuals"},
     {"seek_layout"},
     {"params", "frameworks", "seek"},
     {"views"},

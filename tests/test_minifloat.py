@@ -277,13 +277,15 @@ def test_residual_bit_for_bit(fmt: MiniFloat) -> None:
                 u = x + decay * residual
                 codes = expected_codes(u, scale, fmt)
                 left = u - expected_values(codes, scale, fmt)
-            after, out = residual.copy(), np.full_like(kept(codes, fmt), 0xA5)
-            minifloat.quantize_residual(x, after, decay, scale, fmt, out)
-            assert np.array_equal(out, kept(codes, fmt))
-            assert gs.same_bits(after, left)
+            same = residual.copy()
+            for before, after in ((residual, np.empty_like(residual)), (same, same)):
+                out = np.full_like(kept(codes, fmt), 0xA5)
+                minifloat.quantize_residual(x, before, decay, scale, fmt, out, after)
+                assert np.array_equal(out, kept(codes, fmt))
+                assert gs.same_bits(after, left)
         # u itself may lie where the residual goes.
         own, out = x.copy(), np.empty_like(out)
-        minifloat.quantize_residual(own, own, np.float32(0), scale, fmt, out)
+        minifloat.quantize_residual(own, own, np.float32(0), scale, fmt, out, own)
         codes = expected_codes(x, scale, fmt)
         assert np.array_equal(out, kept(codes, fmt))
         assert gs.same_bits(own, x - expected_values(codes, scale, fmt))
@@ -300,7 +302,7 @@ def test_residual_is_the_composition(spec: str, dtype: str) -> None:
         fused, composed = before.copy(), before.copy()
         symbols = codec.quantize_residual(x, fused, decay=0.9)
         other = Codec._quantize_residual(
-            codec, arrays.intake(x), composed, np.float32(0.9), 0, None
+            codec, arrays.intake(x), composed, np.float32(0.9), 0, None, composed
         )
         assert symbols.codes.tobytes() == other.codes.tobytes()
         assert (symbols.scale, symbols.n) == (other.scale, other.n)
@@ -339,7 +341,7 @@ def test_all_sizes_wherever_arrays_lie(fmt: MiniFloat, offset: int) -> None:
         data = run(x, scale, fmt)
         assert np.array_equal(data, kept(codes[:n], fmt))
         out = np.empty_like(data)
-        minifloat.quantize_residual(x, residual, np.float32(1), scale, fmt, out)
+        minifloat.quantize_residual(x, residual, np.float32(1), scale, fmt, out, residual)
         assert np.array_equal(out, kept(codes_u[:n], fmt))
         assert gs.same_bits(residual, u[:n] - expected_values(codes_u[:n], scale, fmt))
         memory = gs.placed(np.full(n + 64, 7, np.float32), offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 
@@ -82,12 +83,35 @@ def test_kernels_take_any_threshold(value: float) -> None:
     rng = np.random.default_rng(5)
     for x in steps(30, seed=2):
         tiny = np.where(rng.random(N) < 0.5, x * np.float32(1e-40), x).astype(np.float32)
-        codes = threshold.quantize_2bit_residual(tiny, residual, np.float32(1), t, t)
+        codes = threshold.quantize_2bit_residual(tiny, residual, np.float32(1), t, t, residual)
         assert codes.tobytes() == oracle.step(tiny)
         assert gs.same_bits(residual, oracle.residual)
         out = np.empty(N, np.float32)
         dequantize.dequantize(codes, dequantize.LevelCode(2), t, out)
         assert gs.same_bits(out, mxnet.decode_two_bit(codes.tobytes(), N, value))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ["quantize_1bit_residual", "quantize_2bit_residual"])
+def test_what_is_left_goes_to_the_residual_or_elsewhere(
+    name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the cache too, from whole cache lines on."""
+    monkeypatch.setattr(cover, "_STREAMING", 1 if stream else 1 << 40)
+    quantize, one = getattr(threshold, name), np.float32(0.5)
+    cuts = (one, one) if name == "quantize_2bit_residual" else (one,)
+    rng = np.random.default_rng(6)
+    for n, offset in itertools.product((0, 1, 31, 32, 63, 64, 333, 5000), (0, 3, 4, 8, 12)):
+        x, before = rng.standard_normal((2, n), np.float32)
+        same = before.copy()
+        codes = quantize(x, same, np.float32(0.9), *cuts, same)
+        before.flags.writeable = False
+        memory = gs.placed(np.full(n + 64, 7, np.float32), offset)
+        left = memory[32 : 32 + n]
+        assert np.array_equal(quantize(x, before, np.float32(0.9), *cuts, left), codes)
+        assert gs.same_bits(left.copy(), same)
+        assert np.all(memory[:32] == 7)
+        assert np.all(memory[32 + n :] == 7)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

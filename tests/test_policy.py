@@ -525,8 +525,10 @@ def test_a_prior_goes_to_the_codec_that_made_it_only(monkeypatch: pytest.MonkeyP
     seen: list[tuple[Any, Any, Any]] = []  # codec, prior, symbols
 
     def spied(original: Any) -> Any:
-        def spy(self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any) -> Any:
-            symbols = original(self, tensor, e, decay, seed, prior)
+        def spy(
+            self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any, out: Any
+        ) -> Any:
+            symbols = original(self, tensor, e, decay, seed, prior, out)
             seen.append((self, prior, symbols))
             return symbols
 

@@ -268,7 +268,7 @@ def test_what_is_refused_leaves_the_residual(
 
 def composed(codec: Any, x: Any, residual: np.ndarray, seed: int) -> Any:
     tensor = gcodec.arrays.intake(x)
-    return Codec._quantize_residual(codec, tensor, residual, np.float32(1), seed, None)
+    return Codec._quantize_residual(codec, tensor, residual, np.float32(1), seed, None, residual)
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+import gcodec
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -179,3 +182,71 @@ def check_communicator(seen: Any, size: int) -> None:
         "exchange": True,
         "broadcast": [True] * size,
     }
+
+
+SPECS = ("mxnet-2bit", "sign", "qsgd", "topk:ratio=0.1", "powersgd", "minifloat:code=none")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
+    """By Inf of another rank, or as no message came: the arrays are those of before."""
+    from gcodec.torch.messages import BucketCoder, Part
+
+    codec, rng = gcodec.parse(spec), np.random.default_rng(3)
+    coders = [BucketCoder(gcodec.Feedback(spec, seed=1, rank=rank), 1, rank) for rank in range(2)]
+    plain = [gcodec.Feedback(spec, seed=1, rank=rank) for rank in range(2)]
+
+    def gradients() -> list[list[Part]]:
+        return [
+            [Part(name, rng.standard_normal((40, 30), np.float32), codec) for name in "ab"]
+            for _ in coders
+        ]
+
+    def step(wrong: str = "") -> tuple[list[list[Part]], list[bytes]]:
+        parts = gradients()
+        if wrong:
+            parts[1]["ab".index(wrong)].values[3, 3] = np.inf
+        kept = [[part.values.copy() for part in every] for every in parts]
+        messages = [coder.encode(every, 0) for coder, every in zip(coders, parts, strict=True)]
+        for feedback, every, values in zip(plain, parts, kept, strict=True):
+            for part, gradient in zip(every, values, strict=True):
+                if part.name != wrong:
+                    feedback.compress(part.name, gradient)
+        return parts, messages
+
+    def residuals() -> dict[str, np.ndarray]:
+        found = {}
+        for rank, coder in enumerate(coders):
+            assert coder.feedback is not None
+            for name in "ab":
+                found[f"{rank}{name}"] = coder.feedback._residuals[name]
+        return found
+
+    def average(parts: list[list[Part]], messages: list[bytes]) -> None:
+        for coder, every in zip(coders, parts, strict=True):
+            coder.average(every, messages)
+
+    for _ in range(3):
+        average(*step())
+    for wrong in ("a", "b", "ab", "a"):
+        before = residuals()
+        bits = {key: array.tobytes() for key, array in before.items()}
+        if wrong == "ab":  # no message arrives
+            for coder, every in zip(coders, gradients(), strict=True):
+                coder.encode(every, 0)
+                coder.give_up()
+        else:
+            average(*step(wrong))
+        for key, array in residuals().items():
+            if key[1] in wrong:
+                assert array is before[key]
+                assert array.tobytes() == bits[key]
+        average(*step())
+    for coder, feedback in zip(coders, plain, strict=True):
+        assert coder.feedback is not None
+        found, expected = coder.feedback.state_dict(), feedback.state_dict()
+        assert {key: value.tobytes() for key, value in found.items()} == {
+            key: value.tobytes() for key, value in expected.items()
+        }
+        # A spare array for each tensor of the bucket, and no more.
+        assert [len(rooms) for rooms in coder.feedback._residuals._rooms.values()] == [2]

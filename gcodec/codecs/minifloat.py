@@ -204,16 +204,17 @@ class MiniFloatCodec(Codec):
         decay: np.float32,
         seed: int,
         prior: Any,
+        out: np.ndarray,
     ) -> MiniFloatSymbols:
         values = tensor.values
         if tensor.dtype not in ("float32", "float64") or self.block:  # x̂ is rounded to it first
             symbols: MiniFloatSymbols
-            symbols = super()._quantize_residual(tensor, residual, decay, seed, prior)
+            symbols = super()._quantize_residual(tensor, residual, decay, seed, prior, out)
             return symbols
         check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         how = Scales.of(scale, 0, NO_FACTORS).one, self._format
-        codes = minifloat_tensor.quantize_residual(values, residual, decay, *how)
+        codes = minifloat_tensor.quantize_residual(values, residual, decay, *how, out)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:

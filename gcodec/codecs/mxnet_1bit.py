@@ -51,6 +51,7 @@ class MXNet1Bit(Codec):
         Any number. It only moves the cut: decoding needs no threshold.
     """
 
+    keeps_nonfinite = True
     has_twins = True
 
     threshold: float = param(
@@ -73,10 +74,10 @@ class MXNet1Bit(Codec):
         decay: np.float32,
         seed: int,
         prior: Any,
+        out: np.ndarray,
     ) -> OneBitSymbols:
-        return OneBitSymbols(
-            quantize_1bit_residual(tensor.values, residual, decay, np.float32(self.threshold))
-        )
+        cut = np.float32(self.threshold)
+        return OneBitSymbols(quantize_1bit_residual(tensor.values, residual, decay, cut, out))
 
     def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)

@@ -109,6 +109,7 @@ class MXNet2Bit(Codec):
         What the positions of a sparse form are coded in; ``"auto"``: whichever is shortest.
     """
 
+    keeps_nonfinite = True
     has_twins = True
     uses_shape = True
 
@@ -195,7 +196,13 @@ class MXNet2Bit(Codec):
         return self._symbols(quantize_2bit(values, single(threshold)), threshold, values.size)
 
     def _quantize_residual(
-        self, tensor: Tensor, residual: np.ndarray, decay: np.float32, seed: int, prior: Any
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+        out: np.ndarray,
     ) -> TwoBitSymbols:
         values = tensor.values
         if self.threshold == "auto":
@@ -208,11 +215,11 @@ class MXNet2Bit(Codec):
             if not np.isfinite(level) and math.isfinite(codec._level):
                 # Only the composition sees whether a value is sent that the dtype cannot hold.
                 symbols: TwoBitSymbols = super()._quantize_residual(
-                    tensor, residual, decay, seed, prior
+                    tensor, residual, decay, seed, prior, out
                 )
                 return symbols
         codes = quantize_2bit_residual(
-            tensor.values, residual, decay, single(threshold), single(level)
+            tensor.values, residual, decay, single(threshold), single(level), out
         )
         return self._symbols(codes, threshold, residual.size)
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec import shares, sparse_values
-from gcodec.arrays import Tensor, check_corrected, check_finite
+from gcodec.arrays import Tensor, check_corrected, check_finite, check_sum
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.values import values as values_in
@@ -146,10 +146,19 @@ class RandomK(Codec):
         return RandomKSymbols(n, seed, found)
 
     def _quantize_residual(
-        self, tensor: Tensor, residual: np.ndarray, decay: np.float32, seed: int, prior: Any
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+        out: np.ndarray,
     ) -> RandomKSymbols:
-        # Only what is sent is quantised, and changes once the residual holds u.
-        check_corrected(tensor.values, residual, decay)
+        # Only what is sent is quantised, and changes once `out` holds u.
+        if out is residual:
+            check_corrected(tensor.values, residual, decay)
+        else:
+            check_sum(arithmetic.correct(tensor.values, residual, decay, out), tensor.values)
         n = residual.size
         positions = draw(n, self._sent(n), seed, residual)
         x, error = hosted(*(scatter.take(each, positions) for each in (tensor.values, residual)))
@@ -159,8 +168,9 @@ class RandomK(Codec):
         minus = np.float32(-1)
         if not all_finite(arithmetic.corrected(values, decoded, minus)):
             raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
-        arithmetic.correct(tensor.values, residual, decay)
-        scatter.add(residual, positions, decoded, minus)
+        if out is residual:
+            arithmetic.correct(tensor.values, residual, decay, out)
+        scatter.add(out, positions, decoded, minus)
         return symbols
 
     # --- dequantise

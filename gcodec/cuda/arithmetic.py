@@ -7,24 +7,25 @@ from typing import Any
 import numpy as np
 
 from gcodec.cuda.grid import THREADS, device_with, striding_blocks
+from gcodec.scalars import Later
 
 _U32 = np.uint32
 
 
 def corrected(x: Any, residual: Any, decay: np.float32) -> Any:
     """Return x + decay·residual."""
-    device, n = device_with(x), x.size
-    out = device.empty(n, np.float32)
-    arguments = x.view(_U32), residual.view(_U32), decay, np.int64(n), out.view(_U32)
-    device.launch("arithmetic", "corrected", striding_blocks(n), THREADS, *arguments)
+    out = device_with(x).empty(x.size, np.float32)
+    correct(x, residual, decay, out)
     return out
 
 
-def correct(x: Any, residual: Any, decay: np.float32) -> None:
-    """Replace `residual` by x + decay·residual."""
+def correct(x: Any, residual: Any, decay: np.float32, out: Any) -> Later:
+    """Write x + decay·residual to `out`; return the bits of the largest magnitude."""
     device, n = device_with(x), x.size
-    arguments = x.view(_U32), residual.view(_U32), decay, np.int64(n)
+    largest = device.zeros(1, np.uint32)
+    arguments = x.view(_U32), residual.view(_U32), decay, np.int64(n), out.view(_U32), largest
     device.launch("arithmetic", "correct", striding_blocks(n), THREADS, *arguments)
+    return Later(device, largest)
 
 
 def add_scaled(decoded: Any, scale: np.float32, out: Any) -> None:

@@ -30,13 +30,15 @@ def quantize(x: Any, scale: Any, fmt: MiniFloat) -> tuple[Any, Later]:
     return out, Later(device, top, lambda found: bool(found[0] < INFINITY_BITS))
 
 
-def quantize_residual(x: Any, residual: Any, decay: np.float32, scale: Any, fmt: MiniFloat) -> Any:
-    """Return the codes of u = x + decay·residual, and set residual to u − x̂."""
+def quantize_residual(
+    x: Any, residual: Any, decay: np.float32, scale: Any, fmt: MiniFloat, left: Any
+) -> Any:
+    """Return the codes of u = x + decay·residual, and write u − x̂ to `left`."""
     device, n = device_with(x), x.size
     out = device.empty(codes_nbytes(n, fmt), np.uint8)
     made = _Rule.of(device, scale, fmt)
     name, rule = _kernel("minifloat_residual", made, fmt)
-    what = x.view(np.uint32), residual.view(np.uint32), np.int64(n), decay.view(np.uint32)
+    what = *(a.view(np.uint32) for a in (x, residual, left)), np.int64(n), decay.view(np.uint32)
     device.launch("minifloat", name, _blocks(n), THREADS, *what, *rule, made.points, out)
     return out
 

@@ -17,25 +17,28 @@ _U32 = np.uint32
 
 def quantize_2bit(x: Any, threshold: np.float32) -> Any:
     """Packed codes of two bits."""
-    return _quantize("quantize_2bit", TWO_BIT, x, None, word(device_with(x), threshold))
+    return _quantize("quantize_2bit", TWO_BIT, x, (), word(device_with(x), threshold))
 
 
 def quantize_2bit_residual(
-    x: Any, residual: Any, decay: np.float32, threshold: np.float32, level: np.float32
+    x: Any, residual: Any, decay: np.float32, threshold: np.float32, level: np.float32, left: Any
 ) -> Any:
-    """Packed codes of x + decay·residual; residual becomes what is left."""
+    """Packed codes of x + decay·residual; what is left goes to `left`."""
     numbers = (word(device_with(x), number) for number in (threshold, level))
-    return _quantize("quantize_2bit_residual", TWO_BIT, x, residual, decay, *numbers)
+    memory = residual, left
+    return _quantize("quantize_2bit_residual", TWO_BIT, x, memory, decay, *numbers)
 
 
 def quantize_1bit(x: Any, threshold: np.float32) -> Any:
     """Packed codes of one bit."""
-    return _quantize("quantize_1bit", ONE_BIT, x, None, threshold)
+    return _quantize("quantize_1bit", ONE_BIT, x, (), threshold)
 
 
-def quantize_1bit_residual(x: Any, residual: Any, decay: np.float32, threshold: np.float32) -> Any:
-    """Packed codes of x + decay·residual; residual becomes what is left."""
-    return _quantize("quantize_1bit_residual", ONE_BIT, x, residual, decay, threshold)
+def quantize_1bit_residual(
+    x: Any, residual: Any, decay: np.float32, threshold: np.float32, left: Any
+) -> Any:
+    """Packed codes of x + decay·residual; what is left goes to `left`."""
+    return _quantize("quantize_1bit_residual", ONE_BIT, x, (residual, left), decay, threshold)
 
 
 def check_codes_2bit(data: Any, n: int) -> None:
@@ -55,10 +58,12 @@ def check_codes_2bit(data: Any, n: int) -> None:
     reported(device, wrong, told)
 
 
-def _quantize(name: str, layout: FieldLayout, x: Any, residual: Any, *scalars: Any) -> Any:
+def _quantize(
+    name: str, layout: FieldLayout, x: Any, memory: tuple[Any, ...], *scalars: Any
+) -> Any:
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
-    arrays = (x.view(_U32),) if residual is None else (x.view(_U32), residual.view(_U32))
+    arrays = (array.view(_U32) for array in (x, *memory))
     arguments = *arrays, np.int64(n), *scalars, out, np.int64(out.size)
     device.launch("threshold", name, striding_blocks(out.size), THREADS, *arguments)
     return out

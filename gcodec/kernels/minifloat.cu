@@ -134,9 +134,9 @@ __device__ __forceinline__ void quantize(const u32* x, i64 n, const Rule& rule, 
 }
 
 template <bool PAIRS, class Rule>
-__device__ __forceinline__ void quantize_residual(const u32* x, u32* kept, i64 n, u32 decay,
-                                                  const Rule& rule, u32 width, const u32* points,
-                                                  u8* out) {
+__device__ __forceinline__ void quantize_residual(const u32* x, const u32* kept, u32* left, i64 n,
+                                                  u32 decay, const Rule& rule, u32 width,
+                                                  const u32* points, u8* out) {
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
         u32 values[TOGETHER], memory[TOGETHER], codes[TOGETHER];
         load(x, i, n, values);
@@ -147,12 +147,12 @@ __device__ __forceinline__ void quantize_residual(const u32* x, u32* kept, i64 n
             memory[k] = subtract_bits(u, points[codes[k]]);  // a byte: below 256
         }
         PAIRS ? store_pairs(out, i, n, codes) : store_bytes(out, i, n, codes);
-        store(kept, i, n, memory);
+        store(left, i, n, memory);
     }
 }
 
-// Of the next kernels: x, kept: n elements; out: the bytes of as many codes; width: bits of a code,
-// sign included; top: raised to the bits of the largest magnitude; rule, points: of make_rule.
+// Of the next kernels: x, kept, left: n elements, of which the last two may be one array; out: the
+// bytes of as many codes; width: bits of a code, sign included; top: raised to the bits of the largest magnitude; rule, points: of make_rule.
 
 extern "C" __global__ void __launch_bounds__(256)
     minifloat_codes_pairs(const u32* x, i64 n, const u32* __restrict__ rule, u32 width, u8* out,
@@ -168,23 +168,24 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_pairs(const u32* x, u32* kept, i64 n, u32 decay, const u32* __restrict__ rule,
-                             u32 width, const u32* __restrict__ points, u8* out) {
+    minifloat_residual_pairs(const u32* x, const u32* kept, u32* left, i64 n, u32 decay,
+                             const u32* __restrict__ rule, u32 width,
+                             const u32* __restrict__ points, u8* out) {
     __shared__ u32 table[256];
     for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
     __syncthreads();
-    quantize_residual<true>(x, kept, n, decay, steps_of(rule), width, table, out);
+    quantize_residual<true>(x, kept, left, n, decay, steps_of(rule), width, table, out);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_bytes(const u32* x, u32* kept, i64 n, u32 decay, const u32* __restrict__ rule,
-                             u32 mantissa, u32 last, u32 width, const u32* __restrict__ points,
-                             u8* out) {
+    minifloat_residual_bytes(const u32* x, const u32* kept, u32* left, i64 n, u32 decay,
+                             const u32* __restrict__ rule, u32 mantissa, u32 last, u32 width,
+                             const u32* __restrict__ points, u8* out) {
     __shared__ u32 table[256];
     for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
     __syncthreads();
     Quotients how = {rule[MOST_STEPS], mantissa, last};
-    quantize_residual<false>(x, kept, n, decay, how, width, table, out);
+    quantize_residual<false>(x, kept, left, n, decay, how, width, table, out);
 }
 
 // Codes of elements i to i + 7, zeros behind the last; the bytes may begin anywhere.

@@ -82,12 +82,13 @@ def quantize_residual(
     scale: np.float32,
     fmt: MiniFloat,
     out: np.ndarray,
+    left: np.ndarray,
 ) -> None:
-    """Quantise u = x + decay·residual, and set residual to u − x̂, each step rounded once.
+    """Quantise u = x + decay·residual, and write u − x̂ to `left`, each step rounded once.
 
     Parameters
     ----------
-    x, residual : (n,) float32 arrays
+    x, residual, left : (n,) float32 arrays
         u must be finite. They may be one array.
     decay : float32
     scale, fmt, out
@@ -96,13 +97,13 @@ def quantize_residual(
     loop, numbers = _residual_quantizer(fmt), _numbers(scale, fmt)
     whole = x.size - x.size % BLOCK
     packed = out[: codes_nbytes(whole, fmt)]
-    loop(x[:whole], residual[:whole], decay, scale, *numbers, packed)
+    loop(x[:whole], residual[:whole], left[:whole], decay, scale, *numbers, packed)
     if whole < x.size:
         rest, kept = np.zeros((2, BLOCK), np.float32)
         rest[: x.size - whole], kept[: x.size - whole] = x[whole:], residual[whole:]
         last = np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        loop(rest, kept, decay, scale, *numbers, last)
-        residual[whole:] = kept[: x.size - whole]
+        loop(rest, kept, kept, decay, scale, *numbers, last)
+        left[whole:] = kept[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
 
 
@@ -279,17 +280,19 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], out float32[], float32, float32, float32, in int32[], out uint8[]",
+        "in float32[], in float32[], out float32[], float32, float32, float32, in int32[], "
+        "out uint8[]",
         variant=f"{fmt}",
     )
-    def minifloat_residual(x, kept, decay, delta, divisor, steps, out):
-        # kept.size == x.size; for the rest see minifloat_codes
+    def minifloat_residual(x, before, after, decay, delta, divisor, steps, out):
+        # before.size == after.size == x.size; for the rest see minifloat_codes
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
             i = _place(k, count)
-            one_block(x, kept, i, decay, delta, divisor, a, b, c, d, f, g, h, out, i // pair)
+            numbers = decay, delta, divisor, a, b, c, d, f, g, h
+            one_block(x, before, after, i, *numbers, out, i // pair)
 
     return minifloat_residual
 

@@ -68,26 +68,25 @@ def quantize_block(fmt: MiniFloat) -> Any:
 
 
 def residual_block(fmt: MiniFloat) -> Any:
-    """Make the block: u = x + decay·residual, of 32 elements from i, to codes; keeps u − x̂."""
+    """Make the block: u = x + decay·before, of 32 elements from i, to codes; after = u − x̂."""
 
-    @block("x", "residual", "i", "decay", "delta", "divisor", *_STEPS, "out", "at")
+    @block("x", "before", "after", "i", "decay", "delta", "divisor", *_STEPS, "out", "at")
     def codes_residual(e: Emitter) -> None:
         builder = e.builder
-        source, kept = e.address("x", "i"), e.address("residual", "i")
+        source, kept, left = (e.address(name, "i") for name in ("x", "before", "after"))
         e.fetch(source)
         e.fetch(kept)
         decay = e.splat(e.args["decay"], _HALF)
 
         def half(first: int) -> Any:
-            here = e.element(kept, first)
-            memory = builder.fmul(decay, e.load(here, floats(_HALF)))
+            memory = builder.fmul(decay, e.load(e.element(kept, first), floats(_HALF)))
             u = builder.fadd(e.load(e.element(source, first), floats(_HALF)), memory)
             code, sent = _code(e, fmt, e.magnitude_bits(u))
             every = code.type
             sign = builder.and_(builder.bitcast(u, every), every([SIGN] * _HALF))
             sign = builder.select(sent, sign, every([0] * _HALF))
             placed = builder.shl(code, every([_MANTISSA - fmt.mantissa] * _HALF))
-            e.store(builder.fsub(u, _values(e, placed, sign)), here)
+            e.store(builder.fsub(u, _values(e, placed, sign)), e.element(left, first))
             return builder.or_(code, builder.lshr(sign, every([32 - fmt.width] * _HALF)))
 
         _store_codes(e, fmt, _packed(e, half))

@@ -30,14 +30,15 @@ def quantize_residual(
     decay: np.float32,
     scale: np.float32,
     fmt: MiniFloat,
+    left: np.ndarray,
 ) -> np.ndarray:
     """Return the codes of x + decay·residual; see `minifloat.quantize_residual`."""
     out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
 
     def task(start: int, stop: int) -> None:
         part = minifloat.part_of(out, start, stop, fmt)
-        here = x[start:stop], residual[start:stop]
-        minifloat.quantize_residual(*here, decay, scale, fmt, part)
+        here, after = (x[start:stop], residual[start:stop]), left[start:stop]
+        minifloat.quantize_residual(*here, decay, scale, fmt, part, after)
 
     pool.run(task, x.size, BLOCK)
     return out

@@ -42,12 +42,6 @@ extern "C" __global__ void tile_sums(const f64* x, i64 n, f64* sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // there is a block for each tile
 }
 
-__device__ __forceinline__ void raise_largest(u32 top, u32* largest) {
-    for (int width = 16; width >= 1; width /= 2)
-        top = max(top, __shfl_down_sync(0xFFFFFFFFu, top, width));
-    if (threadIdx.x % 32 == 0) atomicMax(largest, top);
-}
-
 // The largest magnitude, as bits.
 extern "C" __global__ void max_abs_bits(const u32* bits, i64 n, u32* largest) {
     u32 top = 0;

@@ -20,3 +20,10 @@ __device__ __forceinline__ f64 add_lanes(f64 own, f64* lanes) {
         own = __dadd_rn(own, __shfl_down_sync(0xFFFFFFFFu, own, width));
     return own;
 }
+
+// Raises a word to the largest of what all threads hold, those of a warp together.
+__device__ __forceinline__ void raise_largest(u32 top, u32* largest) {
+    for (int width = 16; width >= 1; width /= 2)
+        top = max(top, __shfl_down_sync(0xFFFFFFFFu, top, width));
+    if (threadIdx.x % 32 == 0) atomicMax(largest, top);
+}

@@ -47,10 +47,10 @@ extern "C" __global__ void quantize_2bit(
         out[at] = (u8)codes_2bit(load_four(x, 4 * at, n, NO_NUMBER), cut);
 }
 
-// The same of v = x + decay * residual; residual becomes v less what is decoded.
+// The same of v = x + decay * residual; v less what is decoded goes to `left`, maybe the residual.
 extern "C" __global__ void quantize_2bit_residual(
-    const u32* x, u32* residual, i64 n, f32 decay, const u32* threshold, const u32* level, u8* out,
-    i64 nbytes) {
+    const u32* x, const u32* residual, u32* left, i64 n, f32 decay, const u32* threshold,
+    const u32* level, u8* out, i64 nbytes) {
     u32 cut = *threshold, size = *level;
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         uint4 v = corrected_four(load_four(x, 4 * at, n, NO_NUMBER),
@@ -60,7 +60,7 @@ extern "C" __global__ void quantize_2bit_residual(
                        subtract_bits(v.y, step_2bit(v.y, cut, size).size),
                        subtract_bits(v.z, step_2bit(v.z, cut, size).size),
                        subtract_bits(v.w, step_2bit(v.w, cut, size).size));
-        store_four(residual, 4 * at, n, v);
+        store_four(left, 4 * at, n, v);
     }
 }
 
@@ -73,7 +73,8 @@ extern "C" __global__ void quantize_1bit(const u32* x, i64 n, f32 threshold, u8*
 }
 
 extern "C" __global__ void quantize_1bit_residual(
-    const u32* x, u32* residual, i64 n, f32 decay, f32 threshold, u8* out, i64 nbytes) {
+    const u32* x, const u32* residual, u32* left, i64 n, f32 decay, f32 threshold, u8* out,
+    i64 nbytes) {
     u32 cut = bits_of(threshold), size = bits_of(1.0f);
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         u32 byte = 0;
@@ -84,7 +85,7 @@ extern "C" __global__ void quantize_1bit_residual(
                            subtract_bits(v.y, step_1bit(v.y, cut, size).size),
                            subtract_bits(v.z, step_1bit(v.z, cut, size).size),
                            subtract_bits(v.w, step_1bit(v.w, cut, size).size));
-            store_four(residual, i, n, v);
+            store_four(left, i, n, v);
         }
         out[at] = (u8)byte;
     }

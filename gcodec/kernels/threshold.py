@@ -6,16 +6,17 @@ each step rounded once to float32.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels.cover import cover, to_cache_line
+from gcodec.kernels.cover import cover, streams, to_cache_line
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import Kernel, kernel
-from gcodec.kernels.lanes import BLOCK, Emitter, block, floats, lanes
+from gcodec.kernels.jit import Kernel, factory, kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.pack import FieldLayout, check_padding
 
@@ -28,7 +29,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 @twinned("threshold")
 def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
     """Codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00; packed bytes."""
-    return _quantize(_quantize_2bit, TWO_BIT, x, None, _ZERO, threshold, threshold)
+    return _quantize(TWO_BIT, x, None, _ZERO, threshold, threshold)
 
 
 @twinned("threshold")
@@ -38,23 +39,31 @@ def quantize_2bit_residual(
     decay: np.float32,
     threshold: np.float32,
     level: np.float32,
+    left: np.ndarray,
 ) -> np.ndarray:
-    """Quantise v = x + decay·residual by `threshold`; residual becomes v − (±level or 0)."""
-    return _quantize(_quantize_2bit, TWO_BIT, x, residual, decay, threshold, level)
+    """Quantise v = x + decay·residual by `threshold`; v − (±level or 0) goes to `left`.
+
+    That may be `residual` itself.
+    """
+    return _quantize(TWO_BIT, x, (residual, left), decay, threshold, level)
 
 
 @twinned("threshold")
 def quantize_1bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
     """Codes of a (n,) float32 array: 1 for x > t, else 0; packed bytes."""
-    return _quantize(_quantize_1bit, ONE_BIT, x, None, _ZERO, threshold, _ONE)
+    return _quantize(ONE_BIT, x, None, _ZERO, threshold, _ONE)
 
 
 @twinned("threshold")
 def quantize_1bit_residual(
-    x: np.ndarray, residual: np.ndarray, decay: np.float32, threshold: np.float32
+    x: np.ndarray,
+    residual: np.ndarray,
+    decay: np.float32,
+    threshold: np.float32,
+    left: np.ndarray,
 ) -> np.ndarray:
-    """Quantise v = x + decay·residual by `threshold`; residual becomes v − (±1)."""
-    return _quantize(_quantize_1bit, ONE_BIT, x, residual, decay, threshold, _ONE)
+    """Quantise v = x + decay·residual by `threshold`; v − (±1) goes to `left`; see above."""
+    return _quantize(ONE_BIT, x, (residual, left), decay, threshold, _ONE)
 
 
 @twinned("threshold")
@@ -66,51 +75,55 @@ def check_codes_2bit(data: np.ndarray, n: int) -> None:
 
 
 def _quantize(
-    loop: Kernel,
     layout: FieldLayout,
     x: np.ndarray,
-    residual: np.ndarray | None,
+    memory: tuple[np.ndarray, np.ndarray] | None,
     *scalars: np.float32,
 ) -> np.ndarray:
-    """Run a quantising kernel over `x`; return the packed codes, padded with zero bits."""
+    """Run a quantising kernel over `x`; return the packed codes, padded with zero bits.
+
+    `memory` is the residual, and where the next one is written.
+    """
     n = x.size
     width = layout.width
+    head = to_cache_line(x if memory is None else memory[1], 8 // width)
+    stream = memory is not None and memory[0] is not memory[1] and streams(memory[1][head:])
+    loop = _quantizer(width, stream)
     out = aligned_empty(layout.nbytes(n), np.uint8)
     out[-(-n * width // 8) :] = 0
 
     def blocks(start: int, stop: int) -> None:
         part = out[start * width // 8 : stop * width // 8]
-        if residual is None:
+        if memory is None:
             nothing, spare = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
             loop(x[start:stop], nothing, spare, 0, *scalars, part)
         else:
-            error = residual[start:stop]
-            loop(x[start:stop], error, error, 1, *scalars, part)
+            before, after = (array[start:stop] for array in memory)
+            loop(x[start:stop], before, after, 1, *scalars, part)
 
     def padded(start: int, stop: int) -> None:
         # NaN reaches no threshold, so the bits of the padding are zero.
         some = np.full(BLOCK, np.nan, np.float32)
         some[: stop - start] = x[start:stop]
         error = np.zeros(BLOCK, np.float32)
-        if residual is not None:
-            error[: stop - start] = residual[start:stop]
+        if memory is not None:
+            error[: stop - start] = memory[0][start:stop]
         packed = np.empty(BLOCK * width // 8, np.uint8)
-        loop(some, error, error, 1, *scalars, packed)
-        if residual is not None:
-            residual[start:stop] = error[: stop - start]
+        _quantizer(width, False)(some, error, error, 1, *scalars, packed)
+        if memory is not None:
+            memory[1][start:stop] = error[: stop - start]
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
-    head = to_cache_line(x if residual is None else residual, 8 // width)
     cover(blocks, padded, head, n)
     return out
 
 
-def _quantize_block(rule: Callable[..., tuple[Any, Any]]) -> Any:
+def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
     """Make a block quantiser from `rule`, which emits the comparison and the packing.
 
     For 32 elements of x from i and of before and after from j: v = x + decay·before,
-    after = v − the step of the rule; its codes go to the bytes of `out` from `at`.
+    after = v − the step of the rule, past the cache if so; codes go to bytes of `out` from `at`.
     """
 
     @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at")
@@ -124,7 +137,8 @@ def _quantize_block(rule: Callable[..., tuple[Any, Any]]) -> Any:
         memory = e.builder.fmul(decay, e.load(kept, floats()))
         v = e.builder.fadd(e.load(source, floats()), memory)
         step, codes = rule(e, v, threshold, level)
-        e.store(e.builder.fsub(v, step), e.address("after", "j"))
+        left = e.builder.fsub(v, step)
+        e.store(left, e.address("after", "j"), align=32 if stream else 4, streaming=stream)
         e.store(codes, e.address("out", "at"), align=1)
 
     return quantize
@@ -152,14 +166,15 @@ def _rule_1bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any
     return e.builder.select(up, level, e.builder.fneg(level)), e.first_highest(up)
 
 
-def _make(rule: Callable[..., tuple[Any, Any]], layout: FieldLayout) -> Kernel:
-    """Make the kernel of a rule whose codes are packed by a layout."""
-    one_block = _quantize_block(rule)
-    per_byte = 8 // layout.width
+@factory(lambda: itertools.product((1, 2), (False, True)))
+def _quantizer(width: int, stream: bool) -> Kernel:
+    """Make the kernel of codes of 1 or 2 bits, which may write what is left past the cache."""
+    one_block = _quantize_block(_rule_1bit if width == 1 else _rule_2bit, stream)
+    per_byte = 8 // width
 
     @kernel(
         "in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]",
-        variant=f"{layout.width}",
+        variant=f"{width} {stream}",
     )
     def quantize_blocks(x, before, after, stride, decay, threshold, level, out):
         # x is whole blocks: a multiple of BLOCK elements, and out the packed bytes of as many
@@ -176,11 +191,10 @@ def _make(rule: Callable[..., tuple[Any, Any]], layout: FieldLayout) -> Kernel:
         for k in range(2 * half, x.size, BLOCK):
             at, j = k // per_byte, k * stride
             one_block(x, k, before, after, j, decay, threshold, level, out, at)
+        if stream:
+            fence()
 
     return quantize_blocks
-
-
-_quantize_2bit, _quantize_1bit = _make(_rule_2bit, TWO_BIT), _make(_rule_1bit, ONE_BIT)
 
 
 @kernel("in uint8[]")

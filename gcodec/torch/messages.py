@@ -71,7 +71,6 @@ class BucketCoder:
         self.feedback = feedback
         self._seed, self._rank = seed, rank
         self._before: dict[str, Memory] = {}  # of what the message under way changed
-        self._spare: dict[str, Memory] = {}  # of the steps before: fresh memory takes time
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
@@ -154,7 +153,7 @@ class BucketCoder:
             seed = derive_seed(self._seed, name=name, step=step, rank=self._rank)
             frame: bytes = encode(values, codec, seed=seed, name=name)
             return frame
-        self._before[name] = self.feedback.memory(name, self._spare.pop(name, None))
+        self._before[name] = self.feedback.memory(name)
         return self.feedback.compress(name, values)
 
     def _is_finite(self, name: str, values: np.ndarray) -> bool:
@@ -169,7 +168,9 @@ class BucketCoder:
         return all_finite_corrected(flat, residual, np.float32(self.feedback.decay))
 
     def _forget(self) -> None:
-        self._spare |= self._before
+        for name, memory in self._before.items():
+            if self.feedback is not None:
+                self.feedback.forget(name, memory)
         self._before = {}
 
     def _restore(self, names: set[str] | dict[str, Memory]) -> None:

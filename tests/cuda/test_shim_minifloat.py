@@ -44,11 +44,12 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
     assert finite
     assert same(gpu.to_host(found), codes)
     minifloat.check(found, n, fmt)
-    kept, memory = residual.copy(), gpu.to_device(residual)
-    codes = minifloat_tensor.quantize_residual(x, kept, decay, scale, fmt)
-    found = minifloat_tensor.quantize_residual(there, memory, decay, scale, fmt)
-    assert same(gpu.to_host(found), codes)
-    assert same(gpu.to_host(memory), kept)
+    left, memory = np.empty_like(x), gpu.to_device(residual)
+    codes = minifloat_tensor.quantize_residual(x, residual, decay, scale, fmt, left)
+    for out in (gpu.empty(n, np.float32), memory):
+        found = minifloat_tensor.quantize_residual(there, memory, decay, scale, fmt, out)
+        assert same(gpu.to_host(found), codes)
+        assert same(gpu.to_host(out), left)
     for add in (None, np.float32(-1), np.float32(2.0**-100)):
         out, wanted = gpu.to_device(residual), residual.copy()
         minifloat_tensor.dequantize(codes, scale, fmt, wanted, add)

@@ -50,8 +50,10 @@ def test_arithmetic(gpu: Device, decay: float) -> None:
     with np.errstate(all="ignore"):
         wanted = arithmetic.corrected(x, residual, factor)
     assert same(gpu.to_host(arithmetic.corrected(*there, factor)), wanted)
-    arithmetic.correct(*there, factor)
-    assert same(gpu.to_host(there[1]), wanted)
+    apart = gpu.empty(9001, np.float32)
+    for out in (apart, there[1]):
+        assert arithmetic.correct(*there, factor, out).value == reduce.max_abs_bits(wanted)
+        assert same(gpu.to_host(out), wanted)
     out = gpu.to_device(residual)
     arithmetic.add_scaled(there[0], factor, out)
     here = residual.copy()

@@ -25,9 +25,12 @@ def test_2bit(gpu: Device, cut: np.float32) -> None:
             gpu.to_host(threshold.quantize_2bit(there, cut)), threshold.quantize_2bit(x, cut)
         )
         scalars = np.float32(0.9), cut, np.float32(cut * np.float32(1.001))
-        found = threshold.quantize_2bit_residual(there, kept, *scalars)
-        assert same(gpu.to_host(found), threshold.quantize_2bit_residual(x, residual, *scalars))
-        assert same(gpu.to_host(kept), residual)
+        left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
+        codes = threshold.quantize_2bit_residual(x, residual, *scalars, wanted)
+        for out in (left, kept):
+            found = threshold.quantize_2bit_residual(there, kept, *scalars, out)
+            assert same(gpu.to_host(found), codes)
+            assert same(gpu.to_host(out), wanted)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +43,12 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
         assert same(
             gpu.to_host(threshold.quantize_1bit(there, cut)), threshold.quantize_1bit(x, cut)
         )
-        found = threshold.quantize_1bit_residual(there, kept, np.float32(1), cut)
-        wanted = threshold.quantize_1bit_residual(x, residual, np.float32(1), cut)
-        assert same(gpu.to_host(found), wanted)
-        assert same(gpu.to_host(kept), residual)
+        left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
+        codes = threshold.quantize_1bit_residual(x, residual, np.float32(1), cut, wanted)
+        for out in (left, kept):
+            found = threshold.quantize_1bit_residual(there, kept, np.float32(1), cut, out)
+            assert same(gpu.to_host(found), codes)
+            assert same(gpu.to_host(out), wanted)
 
 
 def test_sent_codes(gpu: Device) -> None:
