@@ -260,7 +260,7 @@ class Feedback:
             self._priors[name] = memory.prior
 
     def forget(self, name: str, memory: Memory) -> None:
-        """Take back a `memory` of the tensor that no one uses any more.
+        """Take back a `memory` of the tensor that no one uses any more, once.
 
         A later step may write to its array, which saves fresh memory.
         """

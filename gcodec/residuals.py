@@ -48,10 +48,11 @@ class Residuals(Mapping[str, np.ndarray]):
 
     def replace(self, name: str, read: np.ndarray, written: np.ndarray) -> None:
         """Keep what a step has written; what it has read is room, if it lies there too."""
-        if name not in self._lent and device_of(read) is device_of(written):
-            self._free(read)
+        is_room = name not in self._lent and device_of(read) is device_of(written)
+        self._arrays[name] = written  # first: an interrupt may come at any time
         self._lent.discard(name)
-        self._arrays[name] = written
+        if is_room:
+            self._free(read)
 
     def lend(self, name: str) -> np.ndarray:
         """Return the array itself, which from now on no step writes to."""
@@ -67,15 +68,15 @@ class Residuals(Mapping[str, np.ndarray]):
 
     def restore(self, name: str, array: np.ndarray | None) -> None:
         """Return to an array that was lent, and still is; or to none."""
-        known = self._arrays.get(name)
-        if known is not None and known is not array and name not in self._lent:
-            self._free(known)
+        known, was_lent = self._arrays.get(name), name in self._lent
         if array is None:
             self._arrays.pop(name, None)
             self._lent.discard(name)
         else:
-            self._arrays[name] = array
             self._lent.add(name)
+            self._arrays[name] = array
+        if known is not None and known is not array and not was_lent:
+            self._free(known)
 
     def _free(self, array: np.ndarray) -> None:
         self._rooms.setdefault((device_of(array), array.size), []).append(array.reshape(-1))
