@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reference import halves, philox, sums
 
 import gcodec
-from gcodec.kernels import arithmetic, convert, pool, reduce
+from gcodec.kernels import arithmetic, convert, cover, pool, reduce
 from gcodec.kernels import philox as words_of
 from gcodec.kernels.memory import aligned_empty
 
@@ -156,6 +156,21 @@ def test_arithmetic(x: np.ndarray, factor: float) -> None:
         assert gs.same_bits(out, x + scale * y)
         arithmetic.add_scaled(y, scale, out)
         assert gs.same_bits(out, (x + scale * y) + scale * y)
+
+
+@pytest.mark.parametrize("offset", [0, 3, 8])
+def test_sums_that_are_written_past_the_cache(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cover, "_STREAMING", 1)
+    for n in (1, 31, 32, 63, 500):
+        rng = np.random.default_rng(n)
+        for value in (1, np.inf, -np.nan):
+            x, y = rng.standard_normal((2, n), np.float32)
+            x[rng.integers(n)] = value
+            out, scale = gs.placed(np.full(n, 9, np.float32), offset), np.float32(0.9)
+            assert arithmetic.correct(x, y, scale, out) == reduce.max_abs_bits(x + scale * y)
+            assert gs.same_bits(out, x + scale * y)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])

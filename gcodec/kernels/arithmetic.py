@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.cover import streams
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
+from gcodec.kernels.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.kernels.memory import aligned_empty, float_bits
+
+_TOPS = 8  # lanes of largest magnitudes
 
 
 @twinned("arithmetic")
@@ -24,11 +28,15 @@ def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndar
 
     Returned is the bit pattern of the largest magnitude; NaN counts above infinity.
     """
+    stream = streams(out)
 
     def task(i: int, j: int) -> int:
         if out is residual:
             return int(_correct_in_place(x[i:j], residual[i:j], decay))
-        return int(_correct(x[i:j], residual[i:j], decay, out[i:j]))
+        arrays = x[i:j], residual[i:j], decay, out[i:j]
+        if stream:
+            return int(_correct_past_cache(*arrays, np.zeros(_TOPS, np.uint32)))
+        return int(_correct(*arrays))
 
     return max(pool.run(task, x.size))
 
@@ -59,6 +67,39 @@ def _correct_in_place(x, residual, decay):
         residual[i] = x[i] + decay * residual[i]
         top = max(top, np.uint32(float_bits(residual[i]) & np.uint32(0x7FFFFFFF)))
     return top
+
+
+@block("x", "residual", "i", "decay", "out", "top", "zero")
+def _stream_sums(e: Emitter) -> None:
+    """Write x + decay·residual of 32 elements from i past the cache; raise `top`."""
+    source, kept, builder = e.address("x", "i"), e.address("residual", "i"), e.builder
+    e.fetch(source)
+    e.fetch(kept)
+    memory = builder.fmul(e.splat(e.args["decay"]), e.load(kept, floats()))
+    total = builder.fadd(e.load(source, floats()), memory)
+    e.store(total, e.address("out", "i"), align=32, streaming=True)
+    bits, at = e.magnitude_bits(total), e.address("top", "zero")
+    found = e.load(at, lanes(32, _TOPS))
+    for first in range(0, BLOCK, _TOPS):
+        some = builder.shuffle_vector(bits, bits, lanes(32, _TOPS)([*range(first, first + _TOPS)]))
+        found = builder.select(builder.icmp_unsigned(">", some, found), some, found)
+    e.store(found, at)
+
+
+@kernel("in float32[], in float32[], float32, out float32[], out uint32[]")
+def _correct_past_cache(x, residual, decay, out, top):
+    # top is _TOPS zeros; each block lies inside its arrays.
+    whole = out.size - out.size % BLOCK
+    for i in range(0, whole, BLOCK):
+        _stream_sums(x, residual, i, decay, out, top, 0)
+    for i in range(whole, out.size):
+        out[i] = x[i] + decay * residual[i]
+        top[0] = max(top[0], np.uint32(float_bits(out[i]) & np.uint32(0x7FFFFFFF)))
+    fence()
+    largest = np.uint32(0)
+    for k in range(top.size):
+        largest = max(largest, top[k])
+    return largest
 
 
 @kernel("in float32[], float32, out float32[]")
