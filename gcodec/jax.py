@@ -21,6 +21,7 @@ from gcodec import coding
 from gcodec.arrays import NonFinite
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
+from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
 
 
@@ -122,6 +123,7 @@ def roundtrip(x: Any, codec: Any, *, seed: Any = 0) -> jax.Array:
     [0.5, 0.0, -0.5]
     """
     codec = parse(codec)
+    _check_seed(seed)
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
@@ -154,6 +156,7 @@ def encode_padded(x: Any, codec: Any, *, seed: Any = 0) -> tuple[jax.Array, jax.
         If such a frame may be of 2 GiB or more.
     """
     codec = parse(codec)
+    _check_seed(seed)
     room = codec._of_shape(np.shape(x)).max_encoded_nbytes(math.prod(np.shape(x)))
     if room > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", np.shape(x), "of which a frame is below 2 GiB")
@@ -203,6 +206,15 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
 def _encode(values: Any, codec: Any, seed: Any) -> bytes:
     frame: bytes = coding.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
     return frame
+
+
+def _check_seed(seed: Any) -> None:
+    """Raise `ParameterError` for what is no integer, as its value may be known later."""
+    dtype = getattr(seed, "dtype", None)
+    if dtype is None:
+        check_seed(seed)
+    elif not jax.dtypes.issubdtype(dtype, np.integer) or np.shape(seed):
+        raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
 
 
 def _dtype(x: Any) -> np.dtype[Any]:

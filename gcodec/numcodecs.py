@@ -90,7 +90,7 @@ class GradientCodec(NumcodecsCodec):
         if not array.flags.c_contiguous:
             array = array.T
         if self.dtype is not None and array.dtype.kind in "ui":
-            array = array.reshape(-1).view(np.uint8).view(NUMPY_DTYPES[self.dtype])
+            array = _values(array.reshape(-1), self.dtype)
         frame: bytes = coding.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
         return frame
 
@@ -116,5 +116,17 @@ class GradientCodec(NumcodecsCodec):
             return coding.decode(data)
         target = ensure_ndarray(out)
         values = coding.decode(data, limits=Limits(max(target.nbytes, 1), max(target.nbytes, 1)))
+        if target.nbytes != values.nbytes:
+            raise ParameterError.of("out.nbytes", target.nbytes, f"{values.nbytes}")
         ndarray_copy(values, out)
         return out
+
+
+def _values(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return what (n,) bytes, or integers that are the bits of values, stand for."""
+    wanted = np.dtype(NUMPY_DTYPES[dtype])
+    if array.itemsize not in (1, wanted.itemsize):
+        raise TypeError(f"buf has dtype {array.dtype}: must be bytes, or the bits of {dtype}")
+    if array.nbytes % wanted.itemsize:
+        raise ParameterError.of("buf.nbytes", array.nbytes, f"a multiple of {wanted.itemsize}")
+    return array.view(np.uint8).view(wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,6 +103,40 @@ def test_exit_codes(tmp_path):
     assert result.stderr.count("gcodec: ") == 5
     run("verify", tmp_path / "damaged.gcf", tmp_path / "good.gcf", code=1)
     run("inspect", code=2)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("inspect", "--max-err", "nan"),
+        ("inspect", "--max-bits", "nan"),
+        ("compare", EXAMPLE, "--max-err", "nan"),
+    ],
+    ids=lambda args: " ".join(map(str, args[::2])),
+)
+def test_nan_bounds_nothing(args):
+    """No error is above it, so that all would pass."""
+    assert "not a number" in run(*args, EXAMPLE, code=2).stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path, closed):
+    """As a daemon has them; and a file that is written does not take their numbers."""
+    words = [sys.executable, "-m", "gcodec", "encode", "-c", "raw", str(EXAMPLE)]
+    command = f"{shlex.join(words)} -o {shlex.quote(str(tmp_path / 'a.gcf'))} {closed}"
+    subprocess.run(
+        ["sh", "-c", command], check=True, capture_output=True, timeout=60, env=ENVIRONMENT
+    )
+    assert len(list(gcodec.iter_frames((tmp_path / "a.gcf").read_bytes()))) == 29
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no such device")
+def test_frames_to_a_pipe(tmp_path):
+    words = [sys.executable, "-m", "gcodec", "encode", "-q", "-c", "raw", str(EXAMPLE)]
+    done = subprocess.run(
+        [*words, "-o", "/dev/stdout"], check=True, capture_output=True, timeout=60, env=ENVIRONMENT
+    )
+    assert len(list(gcodec.iter_frames(done.stdout))) == 29
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")

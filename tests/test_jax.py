@@ -75,6 +75,18 @@ def test_what_fails_in_a_callback_says_why() -> None:
         gcodec.jax.decode_padded(buffer, 11, given()).block_until_ready()
 
 
+@pytest.mark.parametrize("seed", [3.5, -1, True, "1"])
+def test_a_seed_that_is_no_integer_is_refused(seed: Any) -> None:
+    """When it is traced as well: 3.5 would else be taken for 3."""
+    for call in (gcodec.jax.roundtrip, gcodec.jax.encode_padded):
+        with pytest.raises(ParameterError, match="seed="):
+            call(given(), "qsgd", seed=seed)
+    with pytest.raises(ParameterError, match=r"seed\.dtype='float32'"):
+        jax.jit(lambda x, s: gcodec.jax.roundtrip(x, "qsgd", seed=s))(given(), 3.5)
+    with pytest.raises(ParameterError, match=r"seed\.dtype='key"):
+        gcodec.jax.roundtrip(given(), "qsgd", seed=jax.random.key(0))
+
+
 def test_frames_of_two_gigabytes_are_refused() -> None:
     x = jax.ShapeDtypeStruct((1 << 29,), np.float32)
     with pytest.raises(ParameterError, match=r"x\.shape=.*2 GiB"):

@@ -74,6 +74,15 @@ def test_buffers_that_are_no_arrays() -> None:
     ).tolist() == [1, 2]
     with pytest.raises(TypeError, match="dtype object"):
         codec.encode(np.array([None]))
+    typed, bits = GradientCodec("raw", dtype="float32"), np.float32([1, 2]).view(np.uint32)
+    assert typed.decode(typed.encode(bits)).tolist() == [1, 2]
+    for counts in (np.arange(4), np.arange(4, dtype=np.int16)):  # half a value, or two
+        with pytest.raises(TypeError, match=f"dtype {counts.dtype}"):
+            typed.encode(counts)
+    with pytest.raises(ParameterError, match=r"buf\.nbytes=5"):
+        typed.encode(b"12345")
+    with pytest.raises(ParameterError, match=r"out\.nbytes=192: must be 96"):
+        codec.decode(codec.encode(X.reshape(-1)[:24]), out=np.empty(24))
     with pytest.raises(ValueError, match="contiguous"):
         codec.encode(X[::2, ::2])
     with pytest.raises(Truncated):

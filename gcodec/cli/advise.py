@@ -6,6 +6,7 @@ import click
 
 from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
+    Number,
     json_option,
     layers_option,
     limit_options,
@@ -102,7 +103,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--overlap",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     default=1.0,
     show_default=True,
     metavar="SHARE",
@@ -140,7 +141,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=0.05,
     show_default=True,
     metavar="SHARE",
@@ -156,7 +157,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--gap",
-    type=click.FloatRange(1e-30, 1e30),
+    type=Number(1e-30, 1e30),
     default=1.0,
     show_default=True,
     metavar="X",

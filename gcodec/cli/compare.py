@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gcodec.cli.completion import FILE
-from gcodec.cli.options import json_option, layers_option, limit_options, quiet_option
+from gcodec.cli.options import Number, json_option, layers_option, limit_options, quiet_option
 from gcodec.cli.verb import Verb
 
 
@@ -31,7 +31,7 @@ from gcodec.cli.verb import Verb
 @click.option(
     "--max-err",
     "bound",
-    type=click.FloatRange(0),
+    type=Number(0),
     metavar="X",
     help="Fail, with exit code 1, if the relative error of any tensor is above X.",
 )

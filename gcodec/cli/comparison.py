@@ -109,7 +109,8 @@ def compare(
             return None
         chosen = [{k: t for k, t in each.items() if selects(layers, k)} for each in tensors]
         if not any(chosen):
-            raise ParameterError(f"no tensor matches --layers {' '.join(layers)}")
+            matching = f"matches --layers {' '.join(layers)}" if layers else "is in any of both"
+            raise ParameterError(f"no tensor {matching}")
         left_out = [k for each in chosen for k, t in each.items() if t.dtype not in wire.ITEMSIZE]
         ours, theirs = ({k: t for k, t in each.items() if k not in left_out} for each in chosen)
         if len(ours) == len(theirs) == 1:

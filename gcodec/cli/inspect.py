@@ -8,6 +8,7 @@ import click
 
 from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
+    Number,
     json_option,
     layers_option,
     limit_options,
@@ -51,13 +52,13 @@ _ERROR = 0.01
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option(
     "--max-err",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="E",
     help="Find the codec of fewest bits whose error ||x - decoded||^2 / ||x||^2 is at most E.",
 )
 @click.option(
     "--max-bits",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="B",
     help="Find the codec of least error with at most B bits per value, headers included.",
 )

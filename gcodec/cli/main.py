@@ -113,11 +113,20 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
     standalone_mode : bool
         Whether to end the process, as a program does, rather than return the exit code.
     """
+    _open_streams()
     if "_GCODEC_COMPLETE" in os.environ:
         importlib.import_module("gcodec.cli.shells")
     # As an exception, so that half-written files are removed on the way out.
     signal.signal(signal.SIGTERM, _terminate)
     return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
+
+
+def _open_streams() -> None:
+    """Open those that were closed before the start, so that no file takes their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 until the end
+            setattr(sys, name, stream)
 
 
 def _terminate(*_: Any) -> NoReturn:

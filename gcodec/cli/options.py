@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,6 +13,18 @@ from gcodec.cli.completion import complete_layer
 from gcodec.limits import Limits
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A number in a range, in which NaN is not, though it is neither below nor above."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or fail."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."

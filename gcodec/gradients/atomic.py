@@ -37,14 +37,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = Path(os.path.realpath(path))
     try:
-        mode: int | None = target.stat().st_mode
+        mode: int | None = os.stat(path).st_mode  # of what /dev/stdout is, which has no path
     except FileNotFoundError:
         mode = None
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(f"cannot write {str(path)!r}: it is a directory")
     if mode is not None and not stat.S_ISREG(mode):
         # Replacing /dev/null or a pipe by a plain file would break it for everybody else.
-        with open(target, "wb") as file:
+        with open(path, "wb") as file:
             yield file
         return
     temporary = target.with_name(f".gcodec-{secrets.token_hex(8)}.tmp")
