@@ -151,10 +151,8 @@ class Feedback:
         Raises
         ------
         ParameterError, TypeError
-
-
-        Whatever is raised, the residual and the step count are as they were: also where memory
-        fails, or an interrupt breaks the step off.
+            As all else that may be raised, an interrupt or where memory fails, it leaves the
+            residual and the step count as they were.
         """
         encode_name(name)  # refuses what a frame cannot bear before anything changes
         with working_on(grad), once():
