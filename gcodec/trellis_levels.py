@@ -17,7 +17,7 @@ import numpy as np
 from gcodec import scalar_levels
 from gcodec.contexts import class_tables, scale_fit, string_plans, trellis_tables
 from gcodec.contexts.class_tables import ClassTable
-from gcodec.contexts.models import ByClass, ByTrellis
+from gcodec.contexts.models import ByClass, ByTrellis, share
 from gcodec.contexts.scales import Matrix, Scales
 from gcodec.contexts.trellis_tables import TrellisTable
 from gcodec.entropy import rans
@@ -32,7 +32,7 @@ from gcodec.nearest_levels import Nearest, scales_at
 from gcodec.scalar_levels import CENTRE, Levels
 
 _WORTH = 0.48  # of a bit, in squares of half a step
-_SAMPLE = 1 << 16  # elements, about, that tell the table
+_TELLING = 1 << 17  # bits, about, of the elements that tell the table
 _ROUNDS = 3
 _LEAST = 1 << 10  # elements, below which plain levels tell the first table
 _PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
@@ -96,13 +96,15 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     start : Setting, optional
         Of a step near this one: a round is enough.
     """
-    symbols, every = empty_beside(x.size, np.uint8, x), max(1, x.size // _SAMPLE)
+    symbols = empty_beside(x.size, np.uint8, x)
     scalar_quantize.plain_levels(x, np.float32(step), symbols)
     plan = string_plans.plan(symbols, scales)
     assert isinstance(plan.table, ClassTable)
     costs = class_tables.costs(plan.table.frequencies)[:, ::2]
     scales = scale_fit.refined(symbols, scales, costs)
     lanes = string_plans.lanes_of(plan.nbits)
+    sample = max(x.size * _TELLING // plan.nbits, 1)
+    every = share(x.size, sample)
     if start is None:
         table = _first_table(x, step, symbols, scales)
         found = Setting(scales, lanes, table, np.zeros(3, np.float32))
@@ -114,7 +116,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
             costs = found.table.magnitude_costs()
             found = found._replace(scales=scale_fit.refined(symbols, found.scales, costs))
         turns = ByTrellis.of(symbols, found.scales, found.lanes, every)
-        next_table, *_ = string_plans.best_table(turns, _SAMPLE)
+        next_table, *_ = string_plans.best_table(turns, sample)
         assert isinstance(next_table, TrellisTable)
         found = found._replace(table=next_table, moved=_moved(errors))
     return found
