@@ -157,8 +157,8 @@ def _nbits(scales: context_plan.Scales, symbols: Any, wide: Any) -> int:
     """Return about how many bits the string of symbols takes."""
     told, beyond = contexts.string_nbits(scales, symbols), symbols_beyond(wide, ESCAPE)
     wanted(beyond)
-    found = Exceptions(*beyond.value)
-    return with_beyond(int(told), found.places.size, lambda: found)
+    nbits, found = int(told), Exceptions(*beyond.value)  # of which the first waits for both
+    return with_beyond(nbits, found.places.size, lambda: found)
 
 
 def _plain(x: Any, step: float) -> Any:
