@@ -35,6 +35,7 @@ from gcodec.views import working_on
 from gcodec.wire import encode_name
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes in a state_dict
+_MOST = 1 << 62  # steps
 _NO_LIMITS = Limits(1 << 62, 1 << 62)
 
 
@@ -312,7 +313,8 @@ class Feedback:
         residuals: dict[str, np.ndarray] = {}
         steps: dict[str, int] = {}
         priors: dict[str, tuple[Frame, Any]] = {}
-        for key, value in state.items():
+        told = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
+        for key, value in state.items() if told else [(repr(state), None)]:
             array = np.asarray(value)
             if key.startswith(_RESIDUAL) and array.dtype == np.float32:
                 kept = empty_beside(array.size, np.float32, None).reshape(array.shape)
@@ -325,7 +327,7 @@ class Feedback:
             else:
                 allowed = "residual:NAME, step:NAME or prior:NAME of a state_dict"
                 raise ParameterError.of("state", key, allowed)
-        if residuals.keys() != steps.keys() or any(step < 0 for step in steps.values()):
+        if residuals.keys() != steps.keys() or not all(0 <= n < _MOST for n in steps.values()):
             raise ParameterError("state: each name must have a residual and a step count")
         for name, (frame, _) in priors.items():
             if name not in residuals or frame.shape != residuals[name].shape:

@@ -257,6 +257,8 @@ def test_names_with_colons() -> None:
         {"residual:w": np.zeros(3, np.float32), "step:w": np.array(1.0)},
         {"residual:w": np.zeros(3, np.float32), "step:w": np.array([1])},
         {"residual:w": "text", "step:w": np.array(1)},
+        {"residual:w": np.zeros(3, np.float32), "step:w": np.array(2**64 - 1)},
+        *(None, 5, [], {1: np.array(1)}),
         {"other:w": np.array(1)},
         {"w": np.zeros(3, np.float32)},
         {**STATE, "prior:w": np.zeros(3, np.uint8)},
