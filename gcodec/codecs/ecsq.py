@@ -87,7 +87,7 @@ class ECSQ(Codec):
         To the level that is best for bits and error together, or at random, unbiased.
     trellis : {"no", "yes"}
         Whether two quantisers take turns, as a trellis says: 5 to 8 percent fewer bits for the
-        same error, found by a search that takes some ten times as long. Only to the nearest.
+        same error, found by a search that takes 4 to 12 times as long. Only to the nearest.
     step : float or "auto"
         Distance of levels, absolute; ``"auto"``: by one of the following.
     nmse : float
