@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.contexts import models, string_plans
+from gcodec.contexts import string_plans, strings
 from gcodec.contexts.class_tables import EXCEPTION_NBITS
 from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import Matrix
@@ -17,6 +17,7 @@ from gcodec.kernels.escapes import symbols_from
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.reduce import sum_squares
+from gcodec.kernels.scalar_quantize import ESCAPE
 from gcodec.scalar_levels import Levels, centroids_of, put, squares_of
 
 COARSE = 2.0**-6  # squares of a step for an element, below which 1024ths tell too little
@@ -153,13 +154,16 @@ class Kept(Generic[_By]):
 def nbits_of(levels: Levels) -> int:
     """Return about how many bits the string of levels takes, of which some are not 0."""
     assert levels.scales is not None
-    nbits = string_plans.plan(levels.symbols, levels.scales, 0, levels.lanes).all_nbits
+    plan = string_plans.plan(levels.symbols, levels.scales, 0, levels.lanes)
+    if levels.lanes:
+        # A path takes so long that its string may be written, too.
+        return int(strings.write(plan, levels.symbols, levels.beyond, BitString())[1])
 
     def beyond() -> Exceptions:
-        places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+        places, _ = symbols_from(levels.symbols, ESCAPE)
         return Exceptions(places, levels.beyond)
 
-    nbits += levels.beyond.size * (levels.lanes > 0)  # both escapes of a trellis share a frequency
+    nbits = string_plans.with_states(plan.nbits)
     return with_beyond(nbits, levels.beyond.size, beyond)
 
 

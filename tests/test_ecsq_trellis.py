@@ -200,10 +200,12 @@ def test_fewer_bits_for_the_same_error(target: float) -> None:
 
 
 def test_bits_are_met() -> None:
-    # With 14 bits nearly all levels escape.
-    for x, target in ((matrix(300, 200), 0.5), (matrix(100, 70), 3.0), (matrix(100, 70), 14.0)):
+    # With 14 bits nearly all levels escape; of the last few values are all that count.
+    heavy = np.random.default_rng(3).standard_cauchy((200, 400)).astype(np.float32)
+    cases = (matrix(300, 200), 0.5), (matrix(100, 70), 3.0), (matrix(100, 70), 14.0), (heavy, 0.1)
+    for x, target in cases:
         payload = gcodec.parse(f"ecsq:trellis=yes,bits={target}").encode(x)
-        assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
+        assert 0.97 * target <= payload.nbits / x.size <= target
 
 
 def test_halves_of_a_step_may_lie_between_floats() -> None:

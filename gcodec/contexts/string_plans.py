@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.contexts.models import ByClass, ByTrellis, Table
+from gcodec.contexts.models import ByClass, ByTrellis, Look, Table
 from gcodec.contexts.scales import Scales
 from gcodec.kernels.rans_vector import CLASSED_LANES as STATES
 
@@ -37,11 +37,6 @@ class Plan(NamedTuple):
     turns: ByTrellis | None = None
     complete: bool = False
 
-    @property
-    def all_nbits(self) -> int:
-        """About how many bits the string takes with its numbers, and with the states of rANS."""
-        return with_states(self.nbits, self.turns.lanes if self.turns else 0)
-
 
 def plan(
     symbols: np.ndarray,
@@ -62,12 +57,14 @@ def plan(
         With a trellis, the states that take turns; else 0.
     """
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
-    table, nbits, complete = best_table(turns or ByClass(symbols, scales), sample)
+    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
+    table, nbits, look = best_table(coded, sample)
+    complete = look.seen == symbols.size and coded.knows_all(table, look)
     return Plan(scales, table, nbits + scales.nbits(), turns, complete)
 
 
-def best_table(coded: ByClass | ByTrellis, sample: int) -> tuple[Table, int, bool]:
-    """Return the best table for symbols, about the bits of both, and if it surely has all symbols.
+def best_table(coded: ByClass | ByTrellis, sample: int) -> tuple[Table, int, Look]:
+    """Return the best table for symbols, about the bits of both, and what symbols look like.
 
     About `sample` symbols are looked at; for 0 all.
     """
@@ -79,12 +76,12 @@ def best_table(coded: ByClass | ByTrellis, sample: int) -> tuple[Table, int, boo
         own: Any = coded.own(counts)
         if (found := own.nbits(counts) * n // look.seen + own.sent_nbits()) < nbits:
             table, nbits = own, found
-    return table, nbits, look.seen == n and coded.knows_all(table, look)
+    return table, nbits, look
 
 
-def with_states(nbits: int, lanes: int = 0) -> int:
-    """Return the bits with those of numbers, and of states, by default of as many as pay."""
-    return nbits + _NUMBERS_NBITS + (lanes or lanes_of(nbits)) * _STATE_NBITS
+def with_states(nbits: int) -> int:
+    """Return the bits with those of numbers, and of as many states as pay."""
+    return nbits + _NUMBERS_NBITS + lanes_of(nbits) * _STATE_NBITS
 
 
 def lanes_of(nbits: int) -> int:
