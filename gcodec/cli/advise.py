@@ -6,7 +6,6 @@ import click
 
 from gcodec.cli.completion import FILE, complete_spec
 from gcodec.cli.options import (
-    Number,
     json_option,
     layers_option,
     limit_options,
@@ -103,7 +102,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--overlap",
-    type=Number(0, 1),
+    type=click.FloatRange(0, 1),
     default=1.0,
     show_default=True,
     metavar="SHARE",
@@ -141,7 +140,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--tolerance",
-    type=Number(0),
+    type=click.FloatRange(0),
     default=0.05,
     show_default=True,
     metavar="SHARE",
@@ -157,7 +156,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--gap",
-    type=Number(1e-30, 1e30),
+    type=click.FloatRange(1e-30, 1e30),
     default=1.0,
     show_default=True,
     metavar="X",
