@@ -136,12 +136,3 @@ def test_only_kernels_know_numba(path: Path) -> None:
         assert not {"numba", "llvmlite"} & {name.split(".")[0] for name in imported(path)}
     if path.name not in ("jit.py", "memory.py", "lanes.py", "words.py"):
         assert "numba" not in {name.split(".")[0] for name in imported(path)}
-
-
-def test_modules_stay_small() -> None:
-    long = {
-        str(path.relative_to(PACKAGE)): lines
-        for path in MODULES
-        if (lines := len(path.read_text().splitlines())) > 350
-    }
-    assert not long
