@@ -232,17 +232,17 @@ def _select_by_heap(x, keys, places):
 
 
 @inline
-def _bit_length(x):
+def _length_of(x):
     return np.uint64(64) - leading_zeros(x)
 
 
 @inline
 def _delta(x):
     """Return the Elias-delta word of a uint64 from 1 to 2^33 - 1, and its bits, at most 43."""
-    length = _bit_length(x)
+    length = _length_of(x)
     below = length - _ONE
     word = (length << below) | (x & ((_ONE << below) - _ONE))
-    return word, below + np.uint64(2) * _bit_length(length) - _ONE
+    return word, below + np.uint64(2) * _length_of(length) - _ONE
 
 
 @factory(lambda: ((False,), (True,)))
@@ -257,7 +257,7 @@ def _ditherer(natural: bool) -> Kernel:
             upper = np.uint64(np.ceil(normalized))
             low = np.uint64(0)
             if upper > _ONE:  # the largest power of two below it
-                low = _ONE << (_bit_length(upper - _ONE) - _ONE)
+                low = _ONE << (_length_of(upper - _ONE) - _ONE)
             step = low if low > np.uint64(0) else _ONE
             chance = (normalized - np.float64(low)) / np.float64(step)
             return low + (step if np.float64(drawn) < chance * _TWO_64 else np.uint64(0))

@@ -129,7 +129,7 @@ def _first_zero(x, start, columns):
 
 
 @inline
-def _write_numbers(row, at, scale, bias, half):
+def _write_scale_bias(row, at, scale, bias, half):
     """Write the bits of scale and bias to the last 4 or 8 bytes of a row, from `at` on."""
     if half:
         both = scale | bias << np.uint32(16)
@@ -140,8 +140,8 @@ def _write_numbers(row, at, scale, bias, half):
 
 
 @inline
-def _read_numbers(row, at, half):
-    """Read what `_write_numbers` wrote."""
+def _read_scale_bias(row, at, half):
+    """Read what `_write_scale_bias` wrote."""
     if half:
         both = np.uint32(0)
         for k in range(4):  # at + 4 <= row.size
@@ -154,11 +154,8 @@ def _read_numbers(row, at, half):
 @block("x", "i", "stop", "ends", "zero")
 def _range_blocks(e: Emitter) -> None:
     """Write the least and the largest key of 32 elements or more, from i up to stop."""
-    from llvmlite import ir
-    from numba.core import cgutils
-
     builder, kind = e.builder, lanes(32)
-    word = ir.IntType(64)
+    word = e.args["i"].type
 
     def extreme(sign: str, one: Any, other: Any) -> Any:
         return builder.select(builder.icmp_signed(sign, one, other), one, other)
@@ -174,12 +171,7 @@ def _range_blocks(e: Emitter) -> None:
     begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
     _, *found = e.loop(begin, lambda held: builder.icmp_signed("<", held[0], e.args["stop"]), body)
     for place, (name, keys) in enumerate(zip(("smin", "smax"), found, strict=True)):
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.IntType(32), [kind]),
-            f"llvm.vector.reduce.{name}.v{BLOCK}i32",
-        )
-        builder.store(builder.call(function, [keys]), e.element(e.args["ends"], place))
+        builder.store(e.reduced(name, keys), e.element(e.args["ends"], place))
 
 
 def _codes_block(bits: int) -> Any:
@@ -314,7 +306,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
                     one_code = code(x[i + k], base, inverse)
                     codes |= np.uint32(one_code << np.uint32(bits * k))
                 out[to + whole] = np.uint8(codes)
-            _write_numbers(out, to + packed, scale, bias, half)
+            _write_scale_bias(out, to + packed, scale, bias, half)
 
     return quantize_rows
 
@@ -346,7 +338,7 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
         blocks = vector // BLOCK
         for row in range(out.size // columns):
             start, first, end = row * width, row * columns, (row + 1) * columns
-            scale_bits, bias_bits = _read_numbers(data, start + packed, half)
+            scale_bits, bias_bits = _read_scale_bias(data, start + packed, half)
             scale, bias = number(scale_bits), number(bias_bits)
             magnitude = np.uint32(float_bits(scale) & _ABS)
             wrong = magnitude >= _INFINITY
