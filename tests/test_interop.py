@@ -467,10 +467,11 @@ def test_byteps_tail_of_onebit_is_ignored() -> None:
         ("dithering", words(0b101 << 29, 1, 1.0), Truncated),  # a gap and nothing more
         ("dithering", words(0b101 << 29, 2, 1.0), Truncated),
         ("dithering", words(0b1010 << 28 | 1, 3, 1.0), Corrupt),  # padding
-        ("dithering", words(0x00000001, 32, 1.0), Truncated),  # a word of zeros
+        ("dithering", words(0x00000001, 32, 1.0), Corrupt),  # 31 zeros
+        ("dithering", words(0, 32, 1.0), Truncated),
         ("dithering", words(0x00FFFFFF, 0, 64, 1.0), Corrupt),  # lengths of 9 bits
         ("dithering", words(0x02FFFFFF, 0, 64, 1.0), Corrupt),
-        ("dithering", words(0b001100000_01 << 21, 11, 1.0), Corrupt),  # a gap of 33
+        ("dithering", words(0b0011000001_0_1 << 20, 12, 1.0), Corrupt),  # a gap of 33
         ("dithering", words(0b1_0_0101 << 26, 6, 3e38), Corrupt),  # a level of 3
     ],
 )
@@ -518,7 +519,7 @@ def test_caffe2_recorded_rows() -> None:
 def matrices(columns: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(columns)
     zeros = np.array([0, -0.0, 1, -0.0, 2.5], F)
-    for size in (1, 1e-3, 1e-8, 1e-12, 1e-40, 1e3):
+    for size in (1, 1e-3, 1e-8, 1e-12, 1e-40, 30):
         yield normal(5, columns, seed=columns, size=size)
         yield normal(3, columns, seed=columns, size=size) + F(size)
         yield np.full((2, columns), 1000.3 * size, F)
@@ -541,20 +542,22 @@ def test_caffe2_rows_are_those_of_the_model(columns: int, bits: int, dtype: Any)
         assert_same_bits(same, decoded)
 
 
+def halfway_row() -> np.ndarray:
+    """Return a row of 9 columns where 1 + 2^-24 + 2^-54 is rounded: in float64 it is a tie."""
+    row = np.empty((1, 9 + 8), np.uint8)
+    row[0, :9] = 205
+    row[0, 9:] = np.frombuffer(words(5237765 * 2.0**-54, 1.0), np.uint8)  # 205·5237765 = 2^30 + 1
+    return row
+
+
 def test_caffe2_rounds_once_where_the_original_has_a_fused_instruction() -> None:
-    # 1 + 2^-24 + 2^-55 is above the middle of two float32 values; in float64 it is the middle.
-    scale = F(2.0**-24 * (1 + 2.0**-23))
-    row = np.zeros((1, 9 + 8), np.uint8)
-    row[0, :9] = 1
-    row[0, 9:] = np.frombuffer(words(float(scale), 1.0), np.uint8)
-    decoded = caffe2.decode(row)[0]
-    above = np.nextafter(F(1), F(2))
-    assert decoded.tolist() == [above] * 9
-    scale = F(2.0**-31 * (1 + 2.0**-23))
-    row[0, :9] = 128
-    row[0, 9:] = np.frombuffer(words(float(scale), 1.0), np.uint8)
-    decoded = caffe2.decode(row)[0]
-    assert_same_bits(decoded, rows_model.decode(row.tobytes(), 9, 8, False)[0])
+    row = halfway_row()
+    decoded = caffe2.decode(row)
+    assert decoded.tolist() == [[np.nextafter(F(1), F(2))] * 8 + [1]]
+    assert_same_bits(decoded, rows_model.decode(row.tobytes(), 9, 8, False))
+    halves = np.concatenate([row[:, :9], np.array([[0, 0x3C, 1, 0]], np.uint8)], axis=1)
+    expected = rows_model.decode(halves.tobytes(), 9, 8, True)
+    assert_same_bits(caffe2.decode(halves, scale_dtype="float16"), expected)
 
 
 @pytest.mark.skipif(not AVX2, reason="PyTorch has other kernels elsewhere")
@@ -569,10 +572,13 @@ def test_caffe2_rows_are_those_of_torch(bits: int) -> None:
     for columns in (1, 4, 8, 12, 20, 32, 36, 64, 100, 128):
         if columns * bits % 8:
             continue
-        for x in matrices(columns):
-            rows = pack(torch.from_numpy(x))
-            np.testing.assert_array_equal(caffe2.encode(x, bits=bits), rows.numpy())
-            assert_same_bits(caffe2.decode(rows, bits=bits), unpack(rows).numpy())
+        x = np.concatenate(list(matrices(columns)))
+        rows = pack(torch.from_numpy(x))
+        np.testing.assert_array_equal(caffe2.encode(x, bits=bits), rows.numpy())
+        assert_same_bits(caffe2.decode(rows, bits=bits), unpack(rows).numpy())
+    if bits == 8:
+        rows = torch.from_numpy(halfway_row())
+        assert_same_bits(caffe2.decode(rows), unpack(rows).numpy())
 
 
 def test_caffe2_many_rows_on_several_threads() -> None:

@@ -41,7 +41,7 @@ def quantized(value: np.float32, low: np.float32, inverse: np.float32, top: int)
 
 def encode_row(row: Floats, bits: int, half: bool) -> bytes:
     top = 2**bits - 1
-    low, high = least(row), row.max()
+    low, high = least(row), -least(-row)
     if half:
         bias = np.float16(low)
         low = F(bias)
