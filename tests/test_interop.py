@@ -550,10 +550,10 @@ def halfway_row() -> np.ndarray:
     return row
 
 
-def test_caffe2_rounds_once_where_the_original_has_a_fused_instruction() -> None:
+def test_caffe2_rounds_a_decoded_value_once() -> None:
     row = halfway_row()
     decoded = caffe2.decode(row)
-    assert decoded.tolist() == [[np.nextafter(F(1), F(2))] * 8 + [1]]
+    assert decoded.tolist() == [[np.nextafter(F(1), F(2))] * 9]
     assert_same_bits(decoded, rows_model.decode(row.tobytes(), 9, 8, False))
     halves = np.concatenate([row[:, :9], np.array([[0, 0x3C, 1, 0]], np.uint8)], axis=1)
     expected = rows_model.decode(halves.tobytes(), 9, 8, True)

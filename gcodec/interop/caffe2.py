@@ -13,11 +13,11 @@ float32 (``FloatOrHalfToFused8BitRowwiseQuantizedSBFloat``; 8 bits only) or both
   rounded to float16, or 1 where that is zero; a code is the integer nearest to
   fl(fl(x − bias)·fl(1/scale)), cut to 0 … 2^bits − 1. A row whose minimum is rounded up beyond its
   maximum has a negative scale.
-- **decoding**: scale·code + bias, rounded once; for 8 bits with float16 numbers, and in the last
-  ``columns % 8`` columns of 8 bits with float32 numbers, rounded to float64 first.
+- **decoding**: scale·code + bias, rounded once, as PyTorch 2.13 does.
 
-FBGEMM's kernels for x86-64 with AVX2 define the bits, the sign of a zero bias included; its
-portable ones may differ there, and in sums that are half-way between two float32 values. FBGEMM
+The kernels for x86-64 with AVX2 define the bits. The portable ones may give a zero bias another
+sign; they, and for columns that fill no register newer AVX2 ones, round scale·code + bias to
+float64 first, which changes the value where that is a tie between two float32 numbers. FBGEMM
 refuses columns that do not fill the last byte for 4 and 2 bits; here they are padded with zero
 bits, as by its reference function.
 

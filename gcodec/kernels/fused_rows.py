@@ -315,14 +315,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
 def _dequantizer(bits: int, half: bool) -> Kernel:
     mask, per_byte, tail = np.uint32(2**bits - 1), 8 // bits, 4 if half else 8
     levels = np.float32(2**bits - 1)
-    # Codes of 8 bits are decoded in float64 where FBGEMM has no register of them.
-    register = 1 if bits < 8 else (1 << 62 if half else _LANES)
     values_block = _values_block(bits)
-
-    @inline
-    def rounded_twice(code, scale, bias):
-        product = np.float64(code) * np.float64(scale)
-        return np.float32(product + np.float64(bias))
 
     @inline
     def number(pattern):
@@ -333,9 +326,7 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
         # out.size == rows * columns, columns > 0, data.size == rows * width
         packed = (columns + per_byte - 1) // per_byte
         width = packed + tail
-        whole = columns // per_byte
-        vector = columns // register * register
-        blocks = vector // BLOCK
+        blocks, whole = columns // BLOCK, columns // per_byte
         for row in range(out.size // columns):
             start, first, end = row * width, row * columns, (row + 1) * columns
             scale_bits, bias_bits = _read_scale_bias(data, start + packed, half)
@@ -355,10 +346,8 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
             i = first + blocks * BLOCK
             if per_byte == 1:
                 at = start + blocks * BLOCK
-                for k in range(vector - blocks * BLOCK):
+                for k in range(end - i):
                     out[i + k] = fused(np.float32(data[at + k]), scale, bias)
-                for k in range(vector - blocks * BLOCK, end - i):
-                    out[i + k] = rounded_twice(data[at + k], scale, bias)
             else:
                 for j in range(blocks * BLOCK // per_byte, whole):
                     codes = np.uint32(data[start + j])

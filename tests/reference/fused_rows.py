@@ -1,7 +1,7 @@
 """Fused rows of Caffe2 and FBGEMM, one element at a time.
 
 Written from ``docs/interop.md``. Arithmetic is float32, each operation rounded once. On decoding,
-scale·code + bias is taken exactly and rounded once, or in float64 and rounded again.
+scale·code + bias is taken exactly and rounded once.
 """
 
 from __future__ import annotations
@@ -87,15 +87,11 @@ def decode(data: bytes, columns: int, bits: int, half: bool) -> Floats:
     per_byte, size = 8 // bits, 2 if half else 4
     packed = -(-columns // per_byte)
     width = packed + 2 * size
-    twice = columns if half else columns % 8  # columns at the end, for 8 bits
     out = np.empty((len(data) // width, columns), F)
     for number, row in enumerate(out):
         raw = data[number * width : (number + 1) * width]
         scale, bias = struct.unpack("<ee" if half else "<ff", raw[packed:])
         for i in range(columns):
             code = raw[i // per_byte] >> bits * (i % per_byte) & (2**bits - 1)
-            if bits == 8 and i >= columns - twice:
-                row[i] = F(code * scale + bias)
-            else:
-                row[i] = rounded_once(code, scale, bias)
+            row[i] = rounded_once(code, scale, bias)
     return out
