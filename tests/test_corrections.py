@@ -1799,7 +1799,7 @@ def test_a_level_may_pass_k() -> None:
     scale = np.frombuffer(data[-4:], np.float32)[0]
     assert scale == np.float32(np.sqrt(2.0**-149))
     decoded = byteps.decode(data, "dithering", 1, k=20)
-    assert decoded[0] / scale * 20 == pytest.approx(24)
+    assert round(decoded[0] / scale * 20) in (24, 25)
 
 
 def test_fused_rows_shrink_small_ranges() -> None:
