@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -733,3 +734,27 @@ def test_byteps_mutants(data: st.DataObject) -> None:
     kept = bytes(message[: data.draw(st.integers(len(message) - 4, len(message)))])
     given: dict[str, Any] = decoding(arguments)
     decodes_or_refuses(lambda: byteps.decode(kept, name, x.size, **given), x.size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("decode", "data"),
+    [
+        (lambda data, n: byteps.decode(data, "dithering", n, k=4), words(0, 1.0)),
+        (lambda data, n: byteps.decode(data, "topk", n), words(0, 1.0)),
+        (lambda data, n: byteps.decode(data, "randomk", n), words(5, 1.0, 5, 1.0)),
+    ],
+)
+def test_short_messages_take_the_memory_of_the_tensor(
+    decode: Callable[[bytes, int], np.ndarray], data: bytes
+) -> None:
+    decode(data, 64)  # compiles
+    n = 1 << 20
+    tracemalloc.start()
+    try:
+        assert decode(data, n).size == n
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * n
+    with pytest.raises(LimitExceeded):
+        decode(data, 1 << 31)
