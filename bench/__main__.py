@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.codec_rows import codec_rows
+from bench.interop_rows import interop_rows
 from bench.kernel_rows import Row, kernel_rows
 
 
@@ -76,7 +77,8 @@ def main() -> None:
         f"NumPy {np.__version__}, Numba {numba.__version__}, {processor()}"
     )
     copy = np.ones(x.size, np.float32)
-    table = [row for row in (*kernel_rows(x), *codec_rows(x)) if options.only in row.name]
+    rows = (*kernel_rows(x), *codec_rows(x), *interop_rows(x))
+    table = [row for row in rows if options.only in row.name]
     Console(width=100).print(measure(lambda: np.copyto(copy, x), table, options.rounds))
 
 

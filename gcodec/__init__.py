@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gcodec import advisor as advisor
     from gcodec import codecs as codecs
     from gcodec import entropy as entropy
+    from gcodec import interop as interop
     from gcodec import training as training
     from gcodec.choice import choose
     from gcodec.codec import Codec
@@ -68,6 +69,7 @@ __all__ = [
     "decode_sparse",
     "encode",
     "entropy",
+    "interop",
     "iter_frames",
     "parse",
     "register",
@@ -95,7 +97,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("advisor", "codecs", "entropy", "training"):
+    if name in ("advisor", "codecs", "entropy", "interop", "training"):
         return importlib.import_module(f"gcodec.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")

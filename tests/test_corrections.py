@@ -18,6 +18,7 @@ import gcodec
 from gcodec import advisor, codebooks
 from gcodec.codecs.dct8 import from_panthalia, to_panthalia
 from gcodec.gradients.dumps import open_dump
+from gcodec.interop import byteps, caffe2
 from gcodec.minifloats import MiniFloat
 from gcodec.training import (
     DGC,
@@ -1739,3 +1740,79 @@ def test_a_tree_ends_with_all_ranks() -> None:
     assert positions.tolist() == sorted(chapter[0])
     expected = [chapter[0][i] / size for i in sorted(chapter[0])]  # the root has the sum
     assert np.allclose(values, expected)
+
+
+def test_a_tensor_of_zeros_has_no_levels() -> None:
+    zeros = f32(*[0] * 9)
+    for partition in ("linear", "natural"):
+        found = byteps.encode(zeros, "dithering", k=4, seed=9, partition=partition)
+        assert found == bytes(8)  # no bits, and the scale 0
+    of_release = bytes.fromhex("a06ddbb6 1b000000 00000000")
+    decoded = byteps.decode(of_release, "dithering", 9, k=4, partition="natural")
+    assert decoded.tolist() == [0] * 9
+    assert byteps.encode(f32(-1e-45), "onebit")[:4] == bytes([0, 0, 0, 0x80])
+
+
+def test_signs_beyond_the_tensor_mean_nothing() -> None:
+    x = f32(1, -1, 1)
+    data = byteps.encode(x, "onebit")
+    assert data[:4] == (0b010 << 29).to_bytes(4, "little")
+    other = (0b010 << 29 | 0x1234567).to_bytes(4, "little") + data[4:]
+    assert byteps.decode(other, "onebit", 3).tolist() == x.tolist()
+    assert byteps.from_frame(byteps.to_frame(other, "onebit", 3)) == data
+
+
+def test_positions_of_byteps_repeat() -> None:
+    x = np.arange(1, 1001, dtype=np.float32)
+    data = byteps.encode(x, "randomk", k=500, seed=1)
+    assert len(data) == 500 * 8
+    different = np.count_nonzero(byteps.decode(data, "randomk", 1000))
+    assert different == 387 and round(1000 * (1 - (1 - 1 / 1000) ** 500)) == 394
+    frame = gcodec.encode(x, "randomk:ratio=0.5")
+    assert np.count_nonzero(gcodec.decode(frame)) == 500
+
+
+def test_a_share_of_byteps_is_of_whole_words() -> None:
+    x = np.arange(33, dtype=np.float32)
+    assert len(byteps.encode(x, "topk", k=0.25)) == 16 * 8
+    assert np.count_nonzero(gcodec.decode(gcodec.encode(x, "topk:ratio=0.25"))) == 8
+
+
+def test_bits_are_not_counted_in_float32() -> None:
+    n = 479_371  # elements of the largest level, which take 1 + 1 + 33 bits
+    bits = 35 * n
+    assert bits == 16_777_985
+    assert np.ceil(np.float32(bits) / np.float32(32)) == -(-bits // 32) - 1
+    for count in (n, n - 1):
+        x = np.ones(count, np.float32)
+        if count == n:
+            with pytest.raises(gcodec.ParameterError, match="16777985 bits"):
+                byteps.encode(x, "dithering", k=2**24, seed=1)
+        else:
+            data = byteps.encode(x, "dithering", k=2**24, seed=1)
+            assert len(data) == 4 * -(-35 * count // 32) + 8
+
+
+def test_a_level_may_pass_k() -> None:
+    x = f32(4.5e-23)  # the square is 1.445 of the least subnormal number, and rounds to that
+    data = byteps.encode(x, "dithering", k=20, seed=1, normalize="l2")
+    scale = np.frombuffer(data[-4:], np.float32)[0]
+    assert scale == np.float32(np.sqrt(2.0**-149))
+    decoded = byteps.decode(data, "dithering", 1, k=20)
+    assert round(decoded[0] / scale * 20) in (24, 25)
+
+
+def test_fused_rows_shrink_small_ranges() -> None:
+    x = np.linspace(0, 1e-9, 50, dtype=np.float32)
+    rows = caffe2.encode(x)
+    assert rows[:50].max() == 23
+    assert caffe2.decode(rows).max() / x.max() == pytest.approx(0.09, abs=1e-3)
+    assert gcodec.decode(gcodec.encode(x, "minmax")).max() == x.max()
+
+
+def test_a_scale_of_fused_rows_may_be_negative() -> None:
+    x = np.full(8, 1000.3, np.float32)
+    rows = caffe2.encode(x, bits=4)
+    scale, bias = np.frombuffer(rows[-4:].tobytes(), np.float16)
+    assert bias == 1000.5 and scale < 0
+    assert np.abs(caffe2.decode(rows, bits=4) - x).max() < 1e-3

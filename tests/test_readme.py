@@ -114,6 +114,7 @@ def run_python(page: str) -> None:
         "docs/add-a-codec.md",
         "docs/minifloat.md",
         "docs/dct8.md",
+        "docs/interop.md",
         "docs/advise.md",
         "docs/ecsq.md",
         "docs/training.md",

@@ -23,6 +23,7 @@ optimization", arXiv 2411.19870 (tiles, k of them).
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -35,7 +36,6 @@ from gcodec.dct import chunks, levels, shown, strings, transform
 from gcodec.dct.basis import MOST_POINTS
 from gcodec.dct.chunks import Chunks
 from gcodec.dct.levels import Levels
-from gcodec.dct.panthalia import from_panthalia, to_panthalia, to_safetensors
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.reduce import all_finite
@@ -44,9 +44,25 @@ from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
 
-__all__ = ["DCT8", "DCT8Symbols", "from_panthalia", "to_panthalia", "to_safetensors"]
+__all__ = ["DCT8", "DCT8Symbols"]
 
 _MOST = 2**16  # elements of a chunk
+# Functions for Panthalia's message, which lie in a layer above this one.
+_PANTHALIA = {
+    "to_panthalia": "encode",
+    "from_panthalia": "decode",
+    "to_safetensors": "to_safetensors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PANTHALIA:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("gcodec.interop.panthalia"), _PANTHALIA[name])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PANTHALIA})
 
 
 class DCT8Symbols(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
-from gcodec.kernels.jit import Kernel, kernel
+from gcodec.kernels.jit import Kernel, inline, kernel
 from gcodec.kernels.memory import aligned_empty, bits_float, float_bits
 
 _U13, _U16, _U31 = np.uint32(13), np.uint32(16), np.uint32(31)
@@ -95,38 +95,48 @@ def _to_bfloat16(x, out):
         out[i] = np.uint16(nan if is_nan else rounded)
 
 
+@inline
+def half_to_single(half):
+    """Return the bits of the float32 that equals a float16, given its bits as uint32."""
+    sign = np.uint32(np.uint32(half & np.uint32(0x8000)) << _U16)
+    exponent = np.uint32(half & np.uint32(0x7C00))
+    mantissa = np.uint32(half & np.uint32(0x03FF))
+    body = np.uint32(np.uint32(half & np.uint32(0x7FFF)) << _U13)
+    # Rebias by 112; infinity and NaN get the top exponent, which is 112 further.
+    normal = np.uint32(body + np.uint32(0x38000000))
+    special = np.uint32(body + np.uint32(0x70000000))
+    tiny = float_bits(np.float32(mantissa) * np.float32(2.0**-24))
+    value = special if exponent == np.uint32(0x7C00) else normal
+    value = tiny if exponent == np.uint32(0) else value
+    return np.uint32(value | sign)
+
+
+@inline
+def single_to_half(bits):
+    """Return the bits of the float16 nearest to a float32, both as uint32."""
+    magnitude = np.uint32(bits & _ABS)
+    sign = np.uint32(np.uint32(bits >> _U16) & np.uint32(0x8000))
+    odd = np.uint32((magnitude >> _U13) & _ONE)
+    rounded = np.uint32(np.uint32(magnitude + np.uint32(np.uint32(0xFFF) + odd)) >> _U13)
+    normal = np.uint32(rounded - np.uint32(0x1C000))
+    # Below 2^-14 one unit is 2^-24, which is what adding 1/2 rounds to.
+    sum_ = float_bits(bits_float(magnitude) + np.float32(0.5))
+    tiny = np.uint32(sum_ - np.uint32(0x3F000000))
+    payload = np.uint32(np.uint32(magnitude >> _U13) & np.uint32(0x3FF))
+    payload = payload if payload else np.uint32(0x200)
+    value = tiny if magnitude < np.uint32(0x38800000) else normal
+    value = np.uint32(0x7C00) if magnitude >= np.uint32(0x47800000) else value
+    value = np.uint32(np.uint32(0x7C00) | payload) if magnitude > _INFINITY else value
+    return np.uint32(value | sign)
+
+
 @kernel("in uint16[], out float32[]")
 def _from_float16(bits, out):
     for i in range(out.size):  # bits.size == out.size
-        half = np.uint32(bits[i])
-        sign = np.uint32(np.uint32(half & np.uint32(0x8000)) << _U16)
-        exponent = np.uint32(half & np.uint32(0x7C00))
-        mantissa = np.uint32(half & np.uint32(0x03FF))
-        body = np.uint32(np.uint32(half & np.uint32(0x7FFF)) << _U13)
-        # Rebias by 112; infinity and NaN get the top exponent, which is 112 further.
-        normal = np.uint32(body + np.uint32(0x38000000))
-        special = np.uint32(body + np.uint32(0x70000000))
-        tiny = float_bits(np.float32(mantissa) * np.float32(2.0**-24))
-        value = special if exponent == np.uint32(0x7C00) else normal
-        value = tiny if exponent == np.uint32(0) else value
-        out[i] = bits_float(np.uint32(value | sign))
+        out[i] = bits_float(half_to_single(np.uint32(bits[i])))
 
 
 @kernel("in float32[], out uint16[]")
 def _to_float16(x, out):
     for i in range(out.size):  # x.size == out.size
-        bits = float_bits(x[i])
-        magnitude = np.uint32(bits & _ABS)
-        sign = np.uint32(np.uint32(bits >> _U16) & np.uint32(0x8000))
-        odd = np.uint32((magnitude >> _U13) & _ONE)
-        rounded = np.uint32(np.uint32(magnitude + np.uint32(np.uint32(0xFFF) + odd)) >> _U13)
-        normal = np.uint32(rounded - np.uint32(0x1C000))
-        # Below 2^-14 one unit is 2^-24, which is what adding 1/2 rounds to.
-        sum_ = float_bits(bits_float(magnitude) + np.float32(0.5))
-        tiny = np.uint32(sum_ - np.uint32(0x3F000000))
-        payload = np.uint32(np.uint32(magnitude >> _U13) & np.uint32(0x3FF))
-        payload = payload if payload else np.uint32(0x200)
-        value = tiny if magnitude < np.uint32(0x38800000) else normal
-        value = np.uint32(0x7C00) if magnitude >= np.uint32(0x47800000) else value
-        value = np.uint32(np.uint32(0x7C00) | payload) if magnitude > _INFINITY else value
-        out[i] = np.uint16(value | sign)
+        out[i] = np.uint16(single_to_half(float_bits(x[i])))

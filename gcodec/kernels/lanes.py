@@ -221,6 +221,30 @@ class Emitter:
         nothing = ir.FunctionType(ir.VoidType(), [])
         self.builder.asm(nothing, "", "~{memory}", [], side_effect=True)
 
+    def reduced(self, name: str, value: Any) -> Any:
+        """Reduce a vector of integers to one number, by "smin" or "smax"."""
+        from llvmlite import ir
+        from numba.core import cgutils
+
+        kind = value.type
+        function = cgutils.get_or_insert_function(
+            self.builder.module,
+            ir.FunctionType(kind.element, [kind]),
+            f"llvm.vector.reduce.{name}.v{kind.count}i{kind.element.width}",
+        )
+        return self.builder.call(function, [value])
+
+    def fused(self, a: Any, b: Any, c: Any) -> Any:
+        """Multiply and add vectors of float32 with one rounding, as `words.fused` does."""
+        from llvmlite import ir
+        from numba.core import cgutils
+
+        kind = a.type
+        function = cgutils.get_or_insert_function(
+            self.builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.v{kind.count}f32"
+        )
+        return self.builder.call(function, [a, b, c])
+
     def call(self, name: str, value: Any) -> Any:
         """Call an LLVM intrinsic of one vector of float64, such as ``llvm.rint``."""
         from llvmlite import ir

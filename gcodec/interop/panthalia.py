@@ -1,11 +1,17 @@
-"""Panthalia's message of seven tensors: positions and levels of chunks of the flattened tensor.
+"""Panthalia: the message of seven tensors, positions and levels of DCT coefficients of chunks.
 
-A level is that of ``affine8``, but the range of a chunk is 1e-8 at least, as in the original: in
-chunks of such size, what is decoded is far from what was meant. Positions are in no order there;
-here they rise. The basis is the original's, whose entries are off by some 1e-6 (up to 256 points;
-else the exact one): levels and values are then its own but for the last bits of sums.
+The object is a dict of NumPy arrays by Panthalia's names; `to_safetensors` turns it into the bytes
+that are sent, and `decode` reads both. The tensor is flattened, filled with zeros to whole chunks,
+and of each chunk the k coefficients of largest magnitude are sent as levels of 8 bits of their
+range. That range is 1e-8 at least, as in the original: chunks of about that size decode to values
+far from theirs. The original sends positions in no defined order; here they rise. The basis is
+the original's up to 256 points, whose entries are off by some 1e-6; levels and values agree with
+it but for the last bits of sums, which depend on its BLAS.
 
-Source: ritser-labs/panthalia-worker, ``demo.py``.
+No frame of gcodec holds this message without loss: ``dct8:values=affine8`` has the exact basis, no
+least range and ranges in place of scales. So this module has no ``to_frame``.
+
+Source: ritser-labs/panthalia-worker 183bb11, ``demo.py``. Arrays are those of the host.
 """
 
 from __future__ import annotations
@@ -17,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import empty_like_shape, intake, nonfinite_error
+from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.dct import chunks, transform
 from gcodec.dct.basis import MOST_POINTS
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.interop.objects import host_tensor
 from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import Sizes, check_integer
 from gcodec.limits import Limits
@@ -41,14 +48,14 @@ _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
 }
 
 
-def to_panthalia(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
+def encode(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
     """Compress a tensor to Panthalia's message.
 
     Parameters
     ----------
     x : array
-        See `gcodec.encode`. A residual is the caller's: u = x + residual is given here, and u −
-        ``from_panthalia(message)`` is the next one.
+        On the host; otherwise as for `gcodec.encode`. The residual is the caller's: pass u = x +
+        residual, and keep u − ``decode(message)`` as the next one.
     chunk : int, tuple of int or str
         Sizes of a chunk, of one to three dimensions; one integer means a square, which is all
         that Panthalia itself reads.
@@ -64,13 +71,16 @@ def to_panthalia(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
 
     Raises
     ------
-    ParameterError, TypeError
+    ParameterError
+        If an argument is out of range, `x` holds NaN or Inf, or a coefficient passes float32.
+    TypeError
+        For what is no array of floats, or lies on a device.
     """
     sides = _CHUNK.check(
         "chunk", (chunk, chunk) if isinstance(chunk, (int, np.integer)) else chunk
     )
     k = min(check_integer("k", k, 1, _MOST, "a positive integer"), math.prod(sides))
-    tensor = intake(x)
+    tensor = host_tensor(x, "Panthalia")
     values = tensor.values
     cut = chunks.flat(values.size, sides)
     found = transform.select(values, cut, k, _basis)
@@ -102,7 +112,7 @@ def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
     return bytes(save({name: np.asarray(message[name], order="C") for name in _TENSORS}))
 
 
-def from_panthalia(message: Any, *, limits: Limits | None = None) -> np.ndarray:
+def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     """Decode Panthalia's message.
 
     Parameters

@@ -1,0 +1,29 @@
+"""Messages of other systems, byte for byte: one module for each peer.
+
+Each module has ``encode`` and ``decode`` between arrays and the peer's own object, and, where a
+codec of gcodec holds the same information, ``to_frame`` and ``from_frame``; transport, error
+feedback and the codecs themselves are elsewhere. See ``docs/interop.md``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gcodec.interop import byteps as byteps
+    from gcodec.interop import caffe2 as caffe2
+    from gcodec.interop import mxnet as mxnet
+    from gcodec.interop import panthalia as panthalia
+
+__all__ = ["byteps", "caffe2", "mxnet", "panthalia"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'gcodec.interop' has no attribute {name!r}")
+    return importlib.import_module(f"gcodec.interop.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
