@@ -5,7 +5,7 @@
 __device__ __forceinline__ u32 swapped(u32 word) { return __byte_perm(word, 0, 0x0123); }
 
 // Four bytes of which some are not there, but zero.
-static __device__ __noinline__ u32 ragged_word(const u8* data, i64 nbytes, i64 byte) {
+__device__ __forceinline__ u32 ragged_word(const u8* data, i64 nbytes, i64 byte) {
     u32 found = 0;
     for (int k = 0; k < 4; ++k) {
         found <<= 8;

@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256)
         out[k] = multiply_bits(*scale, (u32)(factors[k] + FIRST) << BELOW);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     choose(const u32* __restrict__ x, i64 n, i64 length, const u32* __restrict__ number, u32 top,
            u32 mantissa, u8* __restrict__ factors) {
     // Whole warps; factors: ceil(n / length). A warp chooses for a block of elements; each half of

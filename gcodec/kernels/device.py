@@ -1,9 +1,10 @@
 """Devices: where an array that is not on the host lies, and how kernels run there.
 
-With `foreign` all that touches CuPy, which is imported where an array on a CUDA device comes in,
-and never before. A shell declared as ``@twinned`` does its work on the device where its first
-argument lies: the function of the same name in `gcodec.cuda` then launches the kernels of the
-``.cu`` files beside the Numba kernels. Those of NumPy's own arrays cost one comparison of types.
+With `foreign` and `staging` all that touches CuPy, which is imported where an array on a CUDA
+device comes in, and never before. A shell declared as ``@twinned`` does its work on the device
+where its first argument lies: the function of the same name in `gcodec.cuda` then launches the
+kernels of the ``.cu`` files beside the Numba kernels. Those of NumPy's own arrays cost one
+comparison of types.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from gcodec import scalars
+from gcodec.kernels.staging import DIRECT_SIZE, Staging
 
 SOURCES = Path(__file__).parent  # of the kernels
 # CuPy adds -ftz=true, which no kernel may depend on: they work on bits where it matters.
 OPTIONS = ("--std=c++17", "--fmad=false", f"-I{SOURCES}")
 LEAST_ARCHITECTURE = 75  # compute capability times ten
-_SMALL, _MOST_BLOCKS = 1 << 20, 1 << 10  # bytes that are pinned, and blocks that write to such
+_MOST_BLOCKS = 1 << 10  # of a kernel that writes to pinned memory
+_INSTALL = "pip install 'gcodec[cuda12]' or 'gcodec[cuda13]', after the CUDA version of the driver"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -149,33 +152,44 @@ class CupyDevice(Device):
             return self.cupy.asarray(array)
 
     def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Copy arrays to the host, on the current stream."""
-        with self.cupy.cuda.Device(self.number):
-            stream, found = self.cupy.cuda.get_current_stream(), []
-            for given in arrays:
-                if isinstance(given, scalars.Leading):
-                    found.append(self._leading(given))
-                    continue
-                array = self.cupy.ascontiguousarray(given)
-                room = self._pinned if 0 < array.nbytes <= _SMALL else _pageable
-                found.append(room(array.nbytes).view(array.dtype).reshape(array.shape))
-                array.data.copy_to_host_async(found[-1].ctypes.data, array.nbytes, stream)
-            stream.synchronize()
-        return found
+        """Copy arrays to the host, on the current stream; see `Staging`."""
+        cuda = self.cupy.cuda
+        with cuda.Device(self.number), Staging(cuda, cuda.get_current_stream()) as staging:
+            copies = [
+                self._start_leading(given, staging)
+                if isinstance(given, scalars.Leading)
+                else self._start_whole(given, staging)
+                for given in arrays
+            ]
+            staging.finish()
+            rests = [rest for rest in (copy.rest() for copy in copies) if rest[1].size]
+            for source, target in rests:
+                staging.copy(source, target)
+            if rests:
+                staging.finish()
+        return [copy.array for copy in copies]
 
-    def _leading(self, given: scalars.Leading) -> np.ndarray:
-        """Have a kernel write to memory of the host, which no other way is told how much."""
-        array, room = given.array, self._pinned(max(given.array.nbytes, 1))
-        source, words = array.view(np.uint32), array.nbytes // 4
-        target = np.uintp(room.ctypes.data)  # which is the same on the device
-        grid = min(-(-words // 256), _MOST_BLOCKS)
+    def _start_whole(self, given: Any, staging: Staging) -> _Copy:
+        source = self.cupy.ascontiguousarray(given)
+        target = np.empty(source.nbytes, np.uint8)
+        staging.copy(source.data, target)
+        return _Copy(source, target, target.view(source.dtype).reshape(source.shape))
+
+    def _start_leading(self, given: scalars.Leading, staging: Staging) -> _Copy:
+        """Have a kernel write the first bytes to pinned memory; only the device knows how many.
+
+        The host reads the count together with them, and then copies the remaining bytes.
+        """
+        source, count = given.array, np.zeros(1, np.int64)
+        target = np.empty(source.nbytes, np.uint8)
+        staging.copy(given.count.data, count.view(np.uint8))
+        direct = target[:DIRECT_SIZE]
+        words = direct.size // 4
+        address = np.uintp(staging.reserve(direct))  # the same on the device
         sizes = np.int64(words), given.count, np.int64(given.unit), np.int64(given.more)
-        self.launch("leading", "copy_leading", grid, 256, source, *sizes, target)
-        return room[: array.nbytes]
-
-    def _pinned(self, nbytes: int) -> np.ndarray:
-        """Make an array on the host to which a device copies while nobody waits."""
-        return np.frombuffer(self.cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+        grid = min(-(-words // 256), _MOST_BLOCKS)
+        self.launch("leading", "copy_leading", grid, 256, source.view(np.uint32), *sizes, address)
+        return _Copy(source, target, target, direct.size, (given, count))
 
     def address(self, array: Any) -> int:
         """Return where a contiguous array lies."""
@@ -210,15 +224,55 @@ class CupyDevice(Device):
                 module.compile()
             except Exception as error:
                 raise RuntimeError(
-                    f"{source}.cu cannot be compiled for CUDA device {self.number}; its driver "
-                    f"and CuPy must be of the same CUDA version: {error}"
+                    f"{source}.cu cannot be compiled for CUDA device {self.number} by "
+                    f"{self._compiler()}; CuPy and the driver must be of the same CUDA version: "
+                    f"{error}"
                 ) from error
             self._modules[source] = module
         return self._modules[source]
 
+    def _compiler(self) -> str:
+        """Return the name of the compiler, or raise `RuntimeError` if it is missing."""
+        try:
+            major, minor = self.cupy.cuda.nvrtc.getVersion()
+        except Exception as error:
+            raise RuntimeError(
+                "CuPy does not find NVRTC, the CUDA library that compiles the kernels of gcodec. "
+                f"The extras of gcodec bring it: {_INSTALL}. A CUDA toolkit on the library path "
+                f"has it too. CuPy reports: {error}"
+            ) from error
+        return f"NVRTC {major}.{minor}"
 
-def _pageable(nbytes: int) -> np.ndarray:
-    return np.empty(nbytes, np.uint8)
+
+class _Copy(NamedTuple):
+    """A copy to the host that has been started.
+
+    Attributes
+    ----------
+    source : array on the device
+        Contiguous; it must exist until the copy has ended.
+    target : (n,) uint8 array
+    array : array
+        The target, as it is returned.
+    begun : int or None
+        Number of leading bytes that are on their way; None for all.
+    leading : (scalars.Leading, (1,) int64 array) or None
+        The request, and the count that is on its way; None if all bytes are.
+    """
+
+    source: Any
+    target: np.ndarray
+    array: np.ndarray
+    begun: int | None = None
+    leading: tuple[scalars.Leading, np.ndarray] | None = None
+
+    def rest(self) -> tuple[Any, np.ndarray]:
+        """Return the source and target of the remaining bytes, once the count has arrived."""
+        if self.begun is None or self.leading is None:
+            return None, self.target[:0]
+        given, count = self.leading
+        words = (int(count[0]) * given.unit + given.more + 31) // 32
+        return self.source.data + self.begun, self.target[self.begun : max(4 * words, 0)]
 
 
 @functools.cache
@@ -345,6 +399,5 @@ def cupy_module() -> Any:
         return importlib.import_module("cupy")
     except ImportError as error:
         raise ImportError(
-            "arrays on a CUDA device need CuPy: pip install 'gcodec[cuda12]' or 'gcodec[cuda13]', "
-            "after the version of CUDA; or copy them to the host first"
+            f"Arrays on a CUDA device need CuPy: {_INSTALL}; or copy the arrays to the host first."
         ) from error

@@ -40,6 +40,7 @@ extern "C" __global__ void small_squares(
     i64 end = min(start + bucket, n);
     int t = threadIdx.x % 32;
     f64 lanes[LANES / 32];
+#pragma unroll
     for (int k = 0; k < LANES / 32; k++) {  // lane t + 32 * k
         f64 sum = 0.0;
         for (i64 i = start + t + 32 * k; i < end; i += LANES) {
@@ -48,7 +49,9 @@ extern "C" __global__ void small_squares(
         }
         lanes[k] = sum;
     }
+#pragma unroll
     for (int width = LANES / 64; width >= 1; width /= 2)  // 128, 64, 32 lanes
+#pragma unroll
         for (int k = 0; k < width; k++) lanes[k] = __dadd_rn(lanes[k], lanes[k + width]);
     f64 sum = lanes[0];
     for (int width = 16; width >= 1; width /= 2)

@@ -23,13 +23,16 @@ struct Sink {
 
     __device__ __forceinline__ void put(u64 symbol) {
         if (width == 1) put_bytes(symbol & 255, 1);
-        else if (width == 2) ((u16*)out)[place++] = (u16)symbol;
+        else put_wide(symbol);
+    }
+    __device__ __forceinline__ void put_wide(u64 symbol) {
+        if (width == 2) ((u16*)out)[place++] = (u16)symbol;
         else ((u32*)out)[place++] = (u32)symbol;
     }
     // Up to 8 symbols, 0 behind them.
     __device__ __forceinline__ void put_bytes(u64 symbols, int some) {
         if (width > 1) {
-            for (int k = 0; k < some; ++k) put(symbols >> 8 * k & 255);
+            for (int k = 0; k < some; ++k) put_wide(symbols >> 8 * k & 255);
             return;
         }
         held |= symbols << 8 * count;

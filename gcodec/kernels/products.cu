@@ -31,7 +31,7 @@ __device__ __forceinline__ i32 integer_of(u32 bits, f64 inverse) {
 }
 
 // Rows `first` to `ranks` - 1 of factors (ranks, k), up to RANKS of them; a warp for each of m rows.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     multiply_rows(const u32* __restrict__ matrix, i64 m, i64 k, const u32* top, i64 width,
                   const i32* __restrict__ factors, i64 ranks, i64 first, f64* __restrict__ sums) {
     // sums: (ranks, m)

@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
     );
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) read_classed(
+extern "C" __global__ void __launch_bounds__(THREADS, 8) read_classed(
     const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 lanes,
     i32 log2_block, i32 log2_run, i64 together, i32 trellis, i32 chained, i32 log2_total,
     const u8* slots, const u32* pairs, const u8* classes, u8* out, i64* status

@@ -263,7 +263,7 @@ struct Sums {
 
 // The squared error of a scale, and which one would be best for the levels it gives.
 template <class Bins>
-__device__ __noinline__ Sums sums_of(const Bins& bins, f64 squares, const Ladder& ladder, f64 scale) {
+__device__ __forceinline__ Sums sums_of(const Bins& bins, f64 squares, const Ladder& ladder, f64 scale) {
     f64 product = 0.0, norm = 0.0;
 #pragma unroll 1
     for (i32 j = 0; j < ladder.count; ++j) {
@@ -373,7 +373,7 @@ __device__ __forceinline__ f64 scale_at(const Search* search, const f64* tables,
 }
 
 // Errors of all scales of the grid.
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 8)
     measure_grid(const f64* __restrict__ tables, const f64* __restrict__ middles, i32 steps,
                  const f64* __restrict__ above, const f64* __restrict__ totals,
                  const f64* __restrict__ lows, const f64* __restrict__ highs,
@@ -435,7 +435,7 @@ __device__ int largest_within(const f64* scales, const f64* errors, int count) {
 static const int MOST_TRIED = 80;
 
 // Which scales are to be measured, and for elements in bins their errors. tried, found: MOST_TRIED.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     choose_tried(const f64* __restrict__ tables, const f64* __restrict__ middles, i32 steps, f64 most,
                  const f64* __restrict__ above, const f64* __restrict__ totals,
                  const f64* __restrict__ lows, const f64* __restrict__ highs,
@@ -443,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(256)
     __shared__ f64 warp_errors[256 / WARP];
     __shared__ i64 warp_places[256 / WARP];
     __shared__ f64 scales[MOST_TRIED], costs[MOST_TRIED];
-    __shared__ i64 chosen[LOCAL + LARGE];
+    __shared__ i64 chosen[LOCAL + LARGE], ends[LARGE];
     Search* search = (Search*)memory;
     i64 count = search->scales;
     if (search->way == KNOWN || !search->any || !count) return;  // the same for all threads
@@ -466,7 +466,7 @@ extern "C" __global__ void __launch_bounds__(256)
         ++candidates;
     }
     f64 limit = __dmul_rn(1.0 + TOLERANCE, least.error);
-    i64 ends[LARGE], above_it = count;
+    i64 above_it = count;
     int ended = 0;
     for (; ended < LARGE; ++ended) {  // from the last on
         Place own = {0.0, -1};
@@ -476,7 +476,8 @@ extern "C" __global__ void __launch_bounds__(256)
         }
         Place last = first_of_block(own, warp_errors, warp_places);
         if (last.at < 0) break;
-        ends[ended] = above_it = last.at;
+        above_it = last.at;
+        if (threadIdx.x == 0) ends[ended] = last.at;
     }
     if (threadIdx.x == 0)
         for (int k = 0; k < ended; ++k) chosen[candidates + k] = ends[ended - 1 - k];
@@ -546,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // Errors of scales that are tried, a block for each, from those on that have some. 256 threads.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     measure_tried(const u32* __restrict__ some, i64 m, const u32* __restrict__ all, i64 n,
                   const u64* __restrict__ nonzero, const u64* __restrict__ listed,
                   const u32* __restrict__ largest, const f64* __restrict__ middles, i32 steps, f64 last,

@@ -85,7 +85,7 @@ extern "C" __global__ void quantize_tiles(
 }
 
 // out, or add: out plus scale times that.
-extern "C" __global__ void dequantize_tiles(
+extern "C" __global__ void __launch_bounds__(256, 4) dequantize_tiles(
     const u8* data, i64 nbytes, const u32* found, i64 bucket, i32 bits, f32 scale, i32 add, u32* out,
     i64 n) {
     i64 last = (n - 1) / bucket;

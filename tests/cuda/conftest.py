@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 import shim
+from stand_in import StandIn
 
 from gcodec.kernels import device
 
@@ -29,3 +31,13 @@ def _real() -> device.Device:
         return device.cuda_device(0)
     except (ImportError, RuntimeError) as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """Yield what stands in for CuPy."""
+    made = StandIn()
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    device.cuda_device.cache_clear()
+    yield made
+    device.cuda_device.cache_clear()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import pytest
 import shim
 from samples import gradient, same
 from shim import ShimArray, ShimDevice
+from stand_in import StandIn
 
 import gcodec
 import gcodec.cuda
@@ -25,100 +24,6 @@ import gcodec.kernels
 from gcodec.kernels import device as devices
 
 needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
-
-
-class StandIn(types.ModuleType):
-    """As much of CuPy as is used, on the shim."""
-
-    def __init__(self, capability: str = "90") -> None:
-        super().__init__("cupy")
-        self.there = ShimDevice()
-        self.entered: list[Any] = []
-        self.compiled: list[tuple[str, tuple[str, ...], str]] = []
-        self.copied: list[tuple[int, bytes]] = []  # on its way to an address
-        stand_in = self
-
-        class Memory:
-            def __init__(self, array: np.ndarray) -> None:
-                self.ptr = array.ctypes.data
-                self.array = array
-
-            def copy_to_host_async(self, to: int, nbytes: int, stream: Any) -> None:
-                assert stream is stand_in.stream
-                assert nbytes == self.array.nbytes
-                stand_in.copied.append((to, self.array.tobytes()))
-
-        class ndarray(ShimArray):
-            device = property(lambda array: types.SimpleNamespace(id=0))
-            data = property(lambda array: Memory(array.array))
-
-        def own(array: ShimArray) -> ndarray:
-            return ndarray(array.memory, array.array)
-
-        class Device:
-            compute_capability = capability
-
-            def __init__(self, number: int) -> None:
-                self.number = number
-
-            def __enter__(self) -> None:
-                stand_in.entered.append(self.number)
-
-            def __exit__(self, *_: Any) -> None:
-                stand_in.entered.pop()
-
-        class Stream:
-            @staticmethod
-            def from_external(stream: Any) -> Any:
-                return Device(stream.__cuda_stream__()[1])
-
-        class RawModule:
-            def __init__(self, *, code: str, options: tuple[str, ...], backend: str) -> None:
-                self.source = code.split(".cu\n")[0].rsplit("/", 1)[-1]
-                stand_in.compiled.append((code, options, backend))
-
-            def compile(self) -> None:
-                if "broken" in stand_in.__dict__:
-                    raise ValueError("error: invalid value for --gpu-architecture")
-
-            def get_function(self, name: str) -> Any:
-                source = next(file for file, kernel in shim.kernels() if kernel == name)
-
-                def launch(grid: tuple[int, ...], block: tuple[int], args: Any) -> None:
-                    assert stand_in.entered, "no device was made the current one"
-                    stand_in.there.launch(source, name, grid, block[0], *args)
-
-                return launch
-
-        def synchronize() -> None:  # what was copied is there only now
-            for to, data in self.copied:
-                ctypes.memmove(to, data, len(data))
-            self.copied.clear()
-
-        self.ndarray, self.RawModule = ndarray, RawModule
-        self.stream = types.SimpleNamespace(synchronize=synchronize)
-        self.cuda = types.SimpleNamespace(
-            Device=Device,
-            Stream=Stream,
-            get_current_stream=lambda: self.stream,
-            alloc_pinned_memory=bytearray,
-        )
-        self.empty = lambda n, dtype: own(self.there.empty(n, dtype))
-        self.zeros = lambda n, dtype: own(self.there.zeros(n, dtype))
-        self.asarray = lambda array: own(self.there.to_device(np.asarray(array)))
-        self.from_dlpack = lambda x: self.asarray(np.from_dlpack(x))
-        self.asnumpy = lambda array: array.array.copy()
-        self.ascontiguousarray = lambda array: array
-        self.may_share_memory = self.there.overlap
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    made = StandIn()
-    monkeypatch.setitem(sys.modules, "cupy", made)
-    devices.cuda_device.cache_clear()
-    yield made
-    devices.cuda_device.cache_clear()
 
 
 @needs_compiler
@@ -148,8 +53,25 @@ def test_too_old_and_not_compiled(cupy: StandIn) -> None:
         gcodec.encode(there, "sign")
     cupy.cuda.Device.compute_capability = "90"
     cupy.broken = True
-    with pytest.raises(RuntimeError, match=r"signs\.cu cannot be compiled for CUDA device 0"):
+    with pytest.raises(
+        RuntimeError, match=r"signs\.cu cannot be compiled for CUDA device 0 by NVRTC 12\.9; "
+    ):
         gcodec.encode(there, "sign")
+
+
+def test_nvrtc_is_missing(cupy: StandIn) -> None:
+    def version() -> Any:
+        raise RuntimeError('Failure finding "libnvrtc.so.13"')
+
+    cupy.cuda.nvrtc.getVersion = version
+    with pytest.raises(RuntimeError) as raised:
+        gcodec.encode(cupy.asarray(gradient(10)), "sign")
+    assert str(raised.value) == (
+        "CuPy does not find NVRTC, the CUDA library that compiles the kernels of gcodec. The "
+        "extras of gcodec bring it: pip install 'gcodec[cuda12]' or 'gcodec[cuda13]', after the "
+        "CUDA version of the driver. A CUDA toolkit on the library path has it too. CuPy reports: "
+        'Failure finding "libnvrtc.so.13"'
+    )
 
 
 def test_no_driver(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

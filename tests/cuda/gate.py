@@ -1,0 +1,157 @@
+"""Compiles every kernel for every architecture, and checks what each needs; see docs/gpu.md.
+
+    python tests/cuda/gate.py
+    python tests/cuda/gate.py --nvrtc FOLDER --architectures 90 120
+
+Prints a table for docs/gpu.md, and fails if a kernel spills, needs too many registers or keeps an
+array in local memory, unless the lists in this file name it. NVRTC is the installed package's, or
+the one in FOLDER, or the one that the variable GCODEC_NVRTC names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+import nvrtc
+import shim
+
+from gcodec.kernels.device import SOURCES
+
+REGISTERS = 64
+# Kernels that may use more registers, on any architecture. Readers keep their place in a string,
+# and where symbols go, in registers: few threads suffice. Of the others, one warp runs
+# `make_frequencies` and one thread `start_search`; `find_scales` divides in float64, and
+# `add_row_costs` adds up five sums in 64 bits, which sm_107 and sm_120 unroll further.
+MORE_REGISTERS = {
+    "read_words": 80,
+    "read_units": 80,
+    "make_frequencies": 80,
+    "start_search": 72,
+    "find_scales": 80,
+    "add_row_costs": 80,
+}
+# Bytes of the stack frames of kernels that have one: each thread of these keeps 16 symbols in an
+# array with a variable index (`Share` in symbols.cuh, 80 bytes), and the parameters of a code that
+# functions take by reference.
+STACK = {
+    "count_numbers": 80,
+    "count_units": 80,
+    "measure_words": 112,
+    "write_words": 112,
+    "measure_units": 160,
+    "mark_units": 160,
+    "write_units": 160,
+}
+# Bytes of spills, by kernel, architecture and release of NVRTC.
+SPILLS = {("dct_largest", 120, (12, 8)): 12}
+
+
+class Result(NamedTuple):
+    """What compiling a file for an architecture showed."""
+
+    source: str
+    architecture: int
+    kernels: list[nvrtc.Resources]
+    problems: list[str]
+    seconds: float
+
+
+def check(compiler: nvrtc.Compiler, path: Path, architecture: int) -> Result:
+    """Compile a file for an architecture; say in sentences what is wrong, if anything is."""
+    begin = time.process_time()
+    where = f"{path.name} for sm_{architecture}"
+    try:
+        found = compiler.resources(path, architecture)
+    except AssertionError as error:
+        return Result(path.stem, architecture, [], [f"{where} does not compile: {error}"], 0)
+    expected, compiled = set(shim.KERNEL.findall(path.read_text())), {x.kernel for x in found}
+    problems = [f"{where} has no {name} in its report." for name in sorted(expected - compiled)]
+    problems += [f"{where} reports an unknown {name}." for name in sorted(compiled - expected)]
+    for x in found:
+        allowed = (
+            (
+                "bytes of spills",
+                x.spilled,
+                SPILLS.get((x.kernel, architecture, compiler.version), 0),
+            ),
+            ("registers", x.registers, MORE_REGISTERS.get(x.kernel, REGISTERS)),
+            ("bytes of stack", x.stack, STACK.get(x.kernel, 0)),
+        )
+        problems += [
+            f"{x.kernel} in {where} needs {amount} {what}; allowed: {limit}."
+            for what, amount, limit in allowed
+            if amount > limit
+        ]
+    return Result(path.stem, architecture, found, problems, time.process_time() - begin)
+
+
+def _check(job: tuple[Path, Path, int]) -> Result:
+    library, path, architecture = job
+    return check(nvrtc.Compiler(library), path, architecture)
+
+
+def results(
+    compiler: nvrtc.Compiler, architectures: Sequence[int], processes: int
+) -> Iterator[Result]:
+    """Check all files for some architectures."""
+    paths = sorted(SOURCES.glob("*.cu"))
+    jobs = [(compiler.path, *job) for job in itertools.product(paths, architectures)]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(_check, jobs, chunksize=8)
+
+
+def table(compiler: nvrtc.Compiler, found: Sequence[Result]) -> Iterator[str]:
+    """Lay out what kernels need on each architecture as Markdown."""
+    yield f"| {compiler} | kernels | most registers | above 64 | spills | stack frames |"
+    yield "|---|---:|---|---:|---|---:|"
+    for architecture in sorted({result.architecture for result in found}):
+        kernels = [x for r in found if r.architecture == architecture for x in r.kernels]
+        if not kernels:
+            continue
+        worst = max(kernels, key=lambda x: (x.registers, x.kernel))
+        spills = ", ".join(f"`{x.kernel}`: {x.spilled} B" for x in kernels if x.spilled) or "none"
+        above = sum(x.registers > REGISTERS for x in kernels)
+        frames = sum(x.stack > 0 for x in kernels)
+        yield (
+            f"| sm_{architecture} | {len(kernels)} | {worst.registers} (`{worst.kernel}`) "
+            f"| {above} | {spills} | {frames} |"
+        )
+
+
+def main() -> int:
+    """Print a table and all problems; return 1 if there are any."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nvrtc", metavar="FOLDER", help="where libnvrtc.so lies")
+    parser.add_argument("--architectures", type=int, nargs="+", help="all that NVRTC supports")
+    parser.add_argument("-j", "--processes", type=int, default=os.cpu_count())
+    asked = parser.parse_args()
+    if asked.nvrtc:
+        os.environ["GCODEC_NVRTC"] = asked.nvrtc
+    compiler = nvrtc.installed()
+    if compiler is None:
+        print("NVRTC is missing: pip install nvidia-cuda-nvrtc", file=sys.stderr)
+        return 1
+    architectures = asked.architectures or compiler.architectures
+    found = list(results(compiler, architectures, asked.processes))
+    print("\n".join(table(compiler, found)))
+    problems = sorted(problem for result in found for problem in result.problems)
+    print(f"\n{sum(result.seconds for result in found):.0f} s of processor time", file=sys.stderr)
+    print("\n".join(problems), file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

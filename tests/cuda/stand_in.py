@@ -1,0 +1,239 @@
+"""As much of CuPy as gcodec uses, on the host shim.
+
+Copies to the host are asynchronous here too: they happen when the host waits for their stream or
+for an event behind them, and until then the host reads a pattern. Their targets must be pinned
+memory that is still allocated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import shim
+from shim import ShimArray, ShimDevice
+
+PATTERN = 0xEE
+
+
+class Pinned(bytearray):
+    """Pinned memory, which holds a pattern when it is new."""
+
+
+class PinnedPool:
+    """Counts pinned memory.
+
+    Attributes
+    ----------
+    live, peak, requested : int
+        Bytes that are allocated, the most there were, and the sum of all requests.
+    """
+
+    def __init__(self) -> None:
+        self.live = self.peak = self.requested = 0
+        self._lock = threading.RLock()
+        self._blocks: dict[int, int] = {}
+
+    def allocate(self, nbytes: int) -> Pinned:
+        memory = Pinned(bytes([PATTERN]) * nbytes)
+        address = np.frombuffer(memory, np.uint8).ctypes.data if nbytes else 0
+        with self._lock:
+            self._blocks[address] = nbytes
+            self.live += nbytes
+            self.requested += nbytes
+            self.peak = max(self.peak, self.live)
+        weakref.finalize(memory, self._free, address)
+        return memory
+
+    def _free(self, address: int) -> None:
+        with self._lock:
+            self.live -= self._blocks.pop(address)
+
+    def holds(self, address: int, nbytes: int) -> bool:
+        with self._lock:
+            return any(
+                start <= address and address + nbytes <= start + size
+                for start, size in self._blocks.items()
+            )
+
+
+class Stream:
+    """The work of a stream that the host has not waited for.
+
+    Attributes
+    ----------
+    overlapped : int
+        How often the host waited for an event while later work was under way.
+    """
+
+    ptr = 0
+
+    def __init__(self) -> None:
+        self.queued: list[Callable[[], None]] = []
+        self.done = 0  # of all that was ever queued
+        self.overlapped = 0
+
+    def synchronize(self) -> None:
+        self.run_until(self.done + len(self.queued))
+
+    def run_until(self, position: int) -> None:
+        while self.done < position:
+            self.done += 1
+            self.queued.pop(0)()
+
+    @staticmethod
+    def from_external(stream: Any) -> Any:
+        return _Current(stream.__cuda_stream__()[1])
+
+
+class Event:
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self._stream: Stream | None = None
+        self._position = 0
+
+    def record(self, stream: Stream) -> None:
+        self._stream, self._position = stream, stream.done + len(stream.queued)
+
+    def synchronize(self) -> None:
+        if self._stream is not None:
+            self._stream.run_until(self._position)
+            self._stream.overlapped += bool(self._stream.queued)
+
+
+class _Current:
+    """A device or stream in a ``with`` statement."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+class StandIn(types.ModuleType):
+    """The module ``cupy``."""
+
+    def __init__(self, capability: str = "90") -> None:
+        super().__init__("cupy")
+        self.there = ShimDevice()
+        self.compiled: list[tuple[str, tuple[str, ...], str]] = []
+        self.pinned = PinnedPool()
+        self.local = threading.local()
+        self.launching = threading.Lock()  # the shim runs one kernel at a time
+        stand_in = self
+
+        class Memory:
+            def __init__(self, array: np.ndarray, offset: int = 0) -> None:
+                self.array = array
+                self.offset = offset
+                self.ptr = array.ctypes.data + offset
+
+            def __add__(self, offset: int) -> Memory:
+                return Memory(self.array, self.offset + offset)
+
+            def copy_to_host_async(self, to: int, nbytes: int, stream: Any) -> None:
+                assert stream is stand_in.stream
+                assert self.offset + nbytes <= self.array.nbytes
+                data = self.array.reshape(-1).view(np.uint8)[self.offset : self.offset + nbytes]
+                stand_in.write_later(to, data.tobytes())
+
+        class ndarray(ShimArray):
+            device = property(lambda array: types.SimpleNamespace(id=0))
+            data = property(lambda array: Memory(array.array))
+
+        def own(array: ShimArray) -> ndarray:
+            return ndarray(array.memory, array.array)
+
+        class Device(_Current):
+            compute_capability = capability
+
+            def __enter__(self) -> None:
+                stand_in.entered.append(self.number)
+
+            def __exit__(self, *_: Any) -> None:
+                stand_in.entered.pop()
+
+        class RawModule:
+            def __init__(self, *, code: str, options: tuple[str, ...], backend: str) -> None:
+                self.source = code.split(".cu\n")[0].rsplit("/", 1)[-1]
+                stand_in.compiled.append((code, options, backend))
+
+            def compile(self) -> None:
+                stand_in.cuda.nvrtc.getVersion()
+                if "broken" in stand_in.__dict__:
+                    raise ValueError("error: invalid value for --gpu-architecture")
+
+            def get_function(self, name: str) -> Any:
+                source = next(file for file, kernel in shim.kernels() if kernel == name)
+
+                def launch(grid: tuple[int, ...], block: tuple[int], args: Any) -> None:
+                    assert stand_in.entered, "no device was made the current one"
+                    with stand_in.launching:
+                        stand_in.run(source, name, grid, block[0], args)
+
+                return launch
+
+        self.ndarray, self.RawModule = ndarray, RawModule
+        self.cuda = types.SimpleNamespace(
+            Device=Device,
+            Event=Event,
+            Stream=Stream,
+            get_current_stream=lambda: self.stream,
+            alloc_pinned_memory=self.pinned.allocate,
+            nvrtc=types.SimpleNamespace(getVersion=lambda: (12, 9)),
+        )
+        self.empty = lambda n, dtype: own(self.there.empty(n, dtype))
+        self.zeros = lambda n, dtype: own(self.there.zeros(n, dtype))
+        self.asarray = lambda array: own(self.there.to_device(np.asarray(array)))
+        self.from_dlpack = lambda x: self.asarray(np.from_dlpack(x))
+        self.asnumpy = lambda array: array.array.copy()
+        self.ascontiguousarray = lambda array: (
+            array if array.flags.c_contiguous else own(array.copy())
+        )
+        self.may_share_memory = self.there.overlap
+
+    @property
+    def stream(self) -> Stream:
+        """The current stream: each thread has one of its own."""
+        if not hasattr(self.local, "stream"):
+            self.local.stream = Stream()
+        found: Stream = self.local.stream
+        return found
+
+    @property
+    def entered(self) -> list[Any]:
+        """Devices that the thread has made the current one."""
+        if not hasattr(self.local, "entered"):
+            self.local.entered = []
+        found: list[Any] = self.local.entered
+        return found
+
+    def write_later(self, to: int, data: bytes) -> None:
+        """Have bytes written to pinned memory when the host waits."""
+
+        def write() -> None:
+            assert self.pinned.holds(to, len(data)), "a copy to memory that is not pinned"
+            ctypes.memmove(to, data, len(data))
+
+        self.stream.queued.append(write)
+
+    def run(
+        self, source: str, name: str, grid: tuple[int, ...], block: int, args: tuple[Any, ...]
+    ) -> None:
+        """Run a kernel. What it writes to an address on the host arrives when the host waits."""
+        if name != "copy_leading":
+            self.there.launch(source, name, grid, block, *args)
+            return
+        *given, address = args
+        assert type(address) is np.uintp
+        written = self.there.zeros(int(given[1]), np.uint32)
+        self.there.launch(source, name, grid, block, *given, written)
+        self.write_later(int(address), written.array.tobytes())

@@ -1,0 +1,146 @@
+"""Sentences of docs/gpu.md that no other test holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shim
+from samples import gradient, same
+from stand_in import StandIn
+from test_page import PAGE, ROW
+from test_waits import WAITS, counting, sample, waits
+
+import gcodec
+
+__all__ = ["counting"]
+PACKAGE = Path(gcodec.__file__).parent
+# Codecs that may code by class: the host makes what comes before the symbols.
+BY_CLASS = {"minifloat", "minifloat:block=32", "qsgd:code=auto", "mxnet-2bit:form=auto"}
+needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
+
+
+def modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [(str(path.relative_to(PACKAGE)), ast.parse(path.read_text("utf-8"))) for path in paths]
+
+
+def test_few_modules_touch_cupy() -> None:
+    touching = set()
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found = {str(node.module).split(".")[0], *(alias.name for alias in node.names)}
+            elif isinstance(node, ast.Name):
+                found = {node.id}
+            else:
+                continue
+            if found & {"cupy", "cupy_module", "Staging"}:
+                touching.add(name)
+    assert touching == {"kernels/device.py", "kernels/foreign.py", "kernels/staging.py"}
+
+
+def test_one_module_waits() -> None:
+    """`scalars.fetch` calls `Device.fetch`, which alone waits for a stream."""
+    fetching, waiting = set(), set()
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr == "synchronize":
+                waiting.add(name)
+            owner = node.func.value
+            # `e.fetch` of the kernels reads ahead, and is nothing of a device.
+            if node.func.attr == "fetch" and isinstance(owner, ast.Name):
+                fetching.add(name if owner.id not in ("e", "self", "scalars") else None)
+    assert fetching - {None} == {"scalars.py"}
+    assert waiting - {"torch/ddp.py"} == {"kernels/staging.py"}
+
+
+def test_the_waits_of_all_codecs_are_listed() -> None:
+    rows = ROW.findall(PAGE.read_text("utf-8"))
+    coded = {spec for _, cell in rows for spec in re.findall(r"`([^`]+)`", cell)}
+    searching = {spec for spec in coded if spec.startswith("ecsq") and "step" not in spec}
+    assert coded - searching == set(WAITS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "narrow", "near"),
+    [("dct8", 1, 1), ("topk", 1, 0), ("sign", 0, 0), ("qsgd", 0, 0), ("powersgd", 0, 0)],
+)
+def test_feedback_waits_once_more_where_a_range_might_be_exceeded(
+    counting: shim.ShimDevice, spec: str, narrow: int, near: int
+) -> None:
+    def count(x: np.ndarray) -> int:
+        there, feedback = counting.to_device(x), gcodec.Feedback(spec, decay=0.0)
+        feedback.compress("w", there)
+        return waits(counting, lambda: feedback.compress("w", there)) - WAITS[spec][1]
+
+    large = sample() / np.abs(sample()).max() * np.float32(1e38)
+    given = sample(), sample().astype(np.float16), large
+    assert [count(x) for x in given] == [0, narrow, near]
+
+
+@needs_compiler
+def test_too_little_memory_leaves_the_residual(
+    cupy: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+    x = gradient(1000)
+    there.compress("w", cupy.asarray(x))
+    here.compress("w", x)
+    real, left = cupy.empty, [0]
+
+    def empty(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError("Out of memory allocating 4000 bytes")
+        return real(*args)
+
+    monkeypatch.setattr(cupy, "empty", empty)
+    for allowed in range(20):  # of the arrays of a call, each in turn
+        left[0] = allowed
+        try:
+            frame = there.compress("w", cupy.asarray(x))
+        except MemoryError:
+            assert same(cupy.asnumpy(there.residual("w")), here.residual("w"))
+        else:
+            break
+    assert 0 < allowed < 19
+    assert frame == here.compress("w", x)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        spec
+        for spec in WAITS
+        if not gcodec.parse(spec).symbols_on_host
+        and spec not in BY_CLASS
+        and "context" not in spec
+        and not spec.startswith("ecsq")
+    ],
+)
+def test_the_host_learns_few_bytes_of_a_payload(
+    counting: shim.ShimDevice, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, codec = counting.to_device(sample()), gcodec.parse(spec)
+    codec.encode(x)  # which may bring tables there
+    fetched = [0]
+    real = shim.ShimDevice.fetch
+
+    def fetch(device: shim.ShimDevice, arrays: Sequence[Any]) -> list[np.ndarray]:
+        found = real(device, arrays)
+        fetched[0] += sum(array.nbytes for array in found)
+        return found
+
+    monkeypatch.setattr(shim.ShimDevice, "fetch", fetch)
+    payload = codec.encode(x)
+    assert fetched[0] < payload.data.nbytes / 4 + 512, fetched
