@@ -301,6 +301,18 @@ def test_a_directory_that_is_exchanged_while_it_is_open_does_not_matter(tmp_path
     assert (tmp_path / "moved" / "another").read_bytes() == b"own"
 
 
+def test_without_descriptors_of_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(store, "_BY_PATH", True)
+    with store.opened(tmp_path / "a" / "cache") as directory:
+        directory.write("kernel", b"first")
+        directory.write("kernel", b"second")
+        assert directory.read("kernel") == b"second"
+    assert [path.name for path in (tmp_path / "a" / "cache").iterdir()] == ["kernel"]
+
+
 def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -22,7 +22,7 @@ _MOST_JOBS = 64
     ],
     exits={
         1: "kernels could not be kept in the cache",
-        3: "there is no directory to keep them in, or Numba's compiler is disabled",
+        3: "there is no directory to keep them in",
     },
 )
 @click.option(

@@ -335,7 +335,6 @@ def _numba_type(word: str) -> Any:
     return numba_types.Array(element, 1, "C", readonly=direction == "in")
 
 
-@functools.cache
 def _compiler() -> tuple[str, ...]:
     """Return what decides the machine code of all kernels, besides their build id."""
     import llvmlite
