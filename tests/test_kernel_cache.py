@@ -75,7 +75,7 @@ def quick_kernels() -> list[Kernel]:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Files of a few kernels, for two processors each."""
     folder = tmp_path_factory.mktemp("compiled")
-    run_kernels(folder, 1, "host", "generic")
+    run_kernels(folder, "apart", "host", "generic")
     (build,) = folder.iterdir()
     return {path.name: path.read_bytes() for path in build.iterdir()}
 
@@ -146,26 +146,38 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
 # --- processes and processors -------------------------------------------------------------------
 
-# Each process has a processor; they start at once, and tell how many kernels they loaded.
+# Each process has a processor. If they work together, no file gets its name before each process
+# has written one. They print how many kernels they loaded.
 PROCESSES = """
-import json, os, sys, time
+import json, os, sys
 from numba.core import config
 import gcodec
 from fuzz import kernel_cache as damaging
 from gcodec.kernels import jit
 
-processors = sys.argv[1:]
-start = time.time() + 0.3
+together, *processors = sys.argv[1:]
+ready, go = os.pipe(), os.pipe()
+waited = together == "apart"
+replace = os.replace
+
+def replace_together(*args, **kwargs):
+    global waited
+    if not waited:
+        waited = True
+        os.write(ready[1], b"!")
+        os.read(go[0], 1)
+    replace(*args, **kwargs)
+
 pipes = []
 for processor in processors:
     get, put = os.pipe()
     if os.fork() == 0:
+        os.close(go[1])
+        os.replace = replace_together
         if processor != "host":
             config.CPU_NAME, config.CPU_FEATURES = processor, ""
-        kernels = [k for k in jit.kernels() if k.name in damaging.ARGUMENTS]
-        time.sleep(max(0, start - time.time()))
         loaded = 0
-        for kernel in kernels:
+        for kernel in [k for k in jit.kernels() if k.name in damaging.ARGUMENTS]:
             arguments = damaging.ARGUMENTS[kernel.name]()
             kernel(*arguments)
             assert (arguments[-1] == damaging.RESULTS[kernel.name]).all()
@@ -174,16 +186,21 @@ for processor in processors:
         os._exit(0)
     pipes.append(get)
     os.close(put)
+os.close(ready[1])
+waiting = 0
+while not waited and waiting < len(processors) and (more := os.read(ready[0], 99)):
+    waiting += len(more)
+os.close(go[1])
 print(json.dumps([int(os.read(pipe, 9) or -1) for pipe in pipes]))
 """
 
 
-def run_kernels(folder: Path, count: int, *processors: str) -> list[int]:
-    """Run a few kernels in that many processes of each processor; return how many each loaded."""
+def run_kernels(folder: Path, how: str, *processors: str) -> list[int]:
+    """Run a few kernels in a process of each processor; return how many each loaded."""
     if not hasattr(os, "fork"):
         pytest.skip("forks")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROCESSES, *(processors * count)],
+        [sys.executable, "-W", "ignore", "-c", PROCESSES, how, *processors],
         cwd=ROOT,
         env={**os.environ, "GCODEC_CACHE_DIR": str(folder)},
         capture_output=True,
@@ -198,11 +215,11 @@ def run_kernels(folder: Path, count: int, *processors: str) -> list[int]:
 
 def test_processes_and_processors_share_a_directory(tmp_path: Path) -> None:
     """Eight processes of two processors write at once, and later ones compile nothing."""
-    run_kernels(tmp_path, 4, "host", "generic")
+    run_kernels(tmp_path, "together", *("host", "generic") * 4)
     (build,) = tmp_path.iterdir()
     written = {path.name: path.read_bytes() for path in build.iterdir()}
     assert len(written) == 2 * len(damaging.ARGUMENTS)  # and no temporary files
-    assert run_kernels(tmp_path, 1, "host", "generic") == [len(damaging.ARGUMENTS)] * 2
+    assert run_kernels(tmp_path, "apart", "host", "generic") == [len(damaging.ARGUMENTS)] * 2
     assert {path.name: path.read_bytes() for path in build.iterdir()} == written
 
 
@@ -297,6 +314,8 @@ def test_a_directory_that_is_exchanged_while_it_is_open_does_not_matter(tmp_path
         (path / "kernel").write_bytes(b"planted")
         assert directory.read("kernel") == b"own"
         directory.write("another", b"own")
+    with pytest.raises(OSError):  # closed
+        directory.read("kernel")
     assert not (path / "another").exists()
     assert (tmp_path / "moved" / "another").read_bytes() == b"own"
 

@@ -156,8 +156,8 @@ def opened(path: Path) -> Iterator[Directory]:
     Every directory from the root of the file system down must belong to the user or to root, and
     others must not be able to write to it. Above the directory itself, two kinds will do all the
     same: a sticky one such as ``/tmp``, where others cannot rename what is not theirs, and one
-    that its owner's private group can write to. On Windows nothing is checked, as the directories
-    of a user are private there.
+    that its owner's private group can write to. On Windows nothing is checked: owners and modes
+    mean little there, and the directories of a user are private.
 
     Raises
     ------
@@ -176,10 +176,12 @@ def opened(path: Path) -> Iterator[Directory]:
         ancestor = os.path.join(ancestor, name)
     _check(_made(resolved), resolved)
     descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    directory = Directory(resolved, descriptor)
     try:
         _check(os.fstat(descriptor), resolved)
-        yield Directory(resolved, descriptor)
+        yield directory
     finally:
+        directory._descriptor = -1  # of no file, while the number may soon be another file's
         os.close(descriptor)
 
 
