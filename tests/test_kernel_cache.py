@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from numba.core.registry import cpu_target
 
@@ -240,6 +241,22 @@ def test_code_of_another_compiler_or_processor_is_not_loaded(changed: str) -> No
 
     own = philox._words.identity(cpu_target.target_context.codegen())
     assert bytes.fromhex(done.stdout.decode()) != own
+
+
+@jit.kernel("in uint8[], out uint8[]")
+def _copy_first(source, target):
+    target[0] = source[0]
+
+
+def test_a_kernel_that_the_build_id_does_not_cover_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file would outlive a change of its source."""
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
+    target = np.zeros(1, np.uint8)
+    _copy_first(np.full(1, 7, np.uint8), target)
+    assert target[0] == 7 and not _copy_first.cached
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 # --- directories --------------------------------------------------------------------------------
