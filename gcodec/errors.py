@@ -59,3 +59,7 @@ class Unsafe(Unsupported):
 
 class LimitExceeded(FormatError):
     """The bytes ask for more memory than the limits allow; the message says how to raise them."""
+
+
+class CompilerDisabled(GcodecError, RuntimeError):
+    """Numba's compiler is switched off in this process, so no kernel can run."""

@@ -14,6 +14,7 @@ from gcodec.cli import doctor, host, self_test
 from gcodec.cli.main import cli
 from gcodec.codecs.raw import Raw
 from gcodec.codecs.terngrad import TernGrad
+from gcodec.kernels import jit, store
 
 
 def run(*args, code=0):
@@ -52,6 +53,32 @@ def test_a_cache_that_cannot_be_used(tmp_path, monkeypatch):
     result = run("--no-self-test", "-q", code=1)
     assert result.stdout.startswith("FAILED  kernel cache")
     assert "set GCODEC_CACHE_DIR" in result.stdout
+
+
+def test_a_cache_that_others_could_exchange(tmp_path, monkeypatch):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "open" / "cache"))
+    cache = checks("--no-self-test", code=1)["kernel cache"]
+    assert f"Other users can write to {tmp_path / 'open'}" in cache["found"]
+    assert "set GCODEC_CACHE_DIR" in cache["advice"]
+
+
+def test_a_cache_that_cannot_be_written_will_do_if_it_is_complete(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store.Directory, "is_writable", lambda self: False)
+    cache = checks("--no-self-test", code=1)["kernel cache"]
+    assert "Nothing can be written to" in cache["found"]
+    monkeypatch.setattr(jit.Kernel, "cached", True)
+    assert checks("--no-self-test")["kernel cache"]["ok"]
+
+
+def test_a_disabled_compiler(monkeypatch):
+    """Each codec would fail in the same way, so none is tried."""
+    monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
+    found = checks(code=1)
+    assert [name for name, check in found.items() if not check["ok"]] == ["compiler"]
+    assert "NUMBA_DISABLE_JIT" in found["compiler"]["found"]
 
 
 def test_a_wrong_number_of_threads(monkeypatch):

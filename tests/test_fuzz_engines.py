@@ -12,7 +12,6 @@ import pytest
 
 from fuzz import calls, guard, jitfuzz, minimise, run, targets
 from fuzz.goldens import of_codecs
-from gcodec.kernels import jit
 from gcodec.kernels.jit import kernel
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and mprotect")
@@ -24,14 +23,6 @@ def trusting(data, last, out):
     for i in range(data.size):
         if data[i] <= last:
             out[np.int64(data[i]) - 40] += np.uint8(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_cached() -> None:
-    """Caches know a kernel by gcodec's sources, which this one is none of."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "cache_directory", lambda: None)
-        assert trusting.built
 
 
 def call_of(last: int) -> calls.Call:

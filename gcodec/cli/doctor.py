@@ -88,6 +88,8 @@ def command(self_test: bool, quiet: bool, as_json: bool) -> int:
 
 
 def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
+    from gcodec.kernels import jit
+
     yield from _versions()
     yield _checksums()
     yield _threads()
@@ -96,7 +98,7 @@ def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
     for name in _VARIABLES:
         if name in os.environ:
             yield Check(name, True, os.environ[name])
-    if self_test:
+    if self_test and not jit.compiler_fault():  # which was reported, and would be by each codec
         yield from _codecs(quiet)
 
 
@@ -142,18 +144,22 @@ def _kernels() -> Iterator[Check]:
     from gcodec.kernels.lanes import compiles_for
     from gcodec.kernels.rans_vector import vector_width
 
-    directory = jit.cache_directory()
+    if fault := jit.compiler_fault():
+        yield Check("compiler", False, fault)
+    fault, directory = jit.cache_fault(), jit.cache_directory()
+    advice = "set GCODEC_CACHE_DIR to a directory of your own, to which nobody else can write"
     if directory is None:
-        found = "kernels cannot be kept: every process compiles anew what it uses"
-        advice = "set GCODEC_CACHE_DIR to a directory of your own, to which nobody else can write"
+        found = f"every process compiles the kernels that it uses: {fault}"
         yield Check("kernel cache", False, found, advice)
     else:
         kernels = jit.kernels()
         count = sum(kernel.cached for kernel in kernels)
         found = f"{count} of {len(kernels)} kernels compiled   {directory}"
-        if count < len(kernels):
-            found += "   (the rest: gcodec warmup)"
-        yield Check("kernel cache", True, found)
+        if fault and count < len(kernels):
+            yield Check("kernel cache", False, f"{found}   {fault}", advice)
+        else:
+            found += "   (the rest: gcodec warmup)" if count < len(kernels) else ""
+            yield Check("kernel cache", True, found)
     features = [name for name in _FEATURES if compiles_for(name)]
     width = vector_width()
     rans = f"rANS by vectors of {width} lanes" if width else "rANS by single symbols"

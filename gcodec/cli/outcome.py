@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from gcodec.cli.text import printable
-from gcodec.errors import FormatError, GcodecError, LimitExceeded, ParameterError, Unsafe
+from gcodec.errors import (
+    CompilerDisabled,
+    FormatError,
+    GcodecError,
+    LimitExceeded,
+    ParameterError,
+    Unsafe,
+)
 
 FINE, FAILED, USAGE, UNREADABLE, LIMIT, UNSAFE = range(6)
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143  # 128 and the signal, as in shells
@@ -43,7 +50,7 @@ def code_of(error: BaseException) -> int:
     match error:
         case CheckFailed():
             return FAILED
-        case ParameterError():
+        case ParameterError() | CompilerDisabled():  # arguments, or the environment
             return USAGE
         case LimitExceeded() | MemoryError():
             return LIMIT

@@ -40,25 +40,28 @@ def command(jobs: int | None, quiet: bool, as_json: bool) -> int:
 
     Without this, the first use of a codec compiles its kernels, which takes some seconds. What is
     compiled depends on this release, on those of Python and Numba, and on the processor: call it
-    on the machine, or on one of its kind. What is in the cache already is not compiled again. The
-    cache is in GCODEC_CACHE_DIR, or in the user's cache directory.
+    on the machine, or on one of its kind. What is in the cache already is not compiled again,
+    unless it is damaged. The cache is in GCODEC_CACHE_DIR, or in the user's cache directory.
+    Machines with different processors can share one.
     """
     from gcodec.cli.compiling import compiled
     from gcodec.cli.document import print_document
     from gcodec.cli.progress import progress
     from gcodec.cli.text import count, printable
-    from gcodec.errors import Unsupported
+    from gcodec.errors import CompilerDisabled, Unsupported
     from gcodec.kernels import jit, pool
 
-    directory = jit.cache_directory()
-    if directory is None:
-        raise Unsupported(
-            "kernels cannot be kept: the cache directory cannot be written to, or others can "
-            "write to it too; set GCODEC_CACHE_DIR to one of your own"
-        )
+    if fault := jit.compiler_fault():
+        raise CompilerDisabled(fault)
     started = time.monotonic()
     kernels = jit.kernels()
     missing = [kernel for kernel in kernels if not kernel.cached]
+    directory = jit.cache_directory()
+    if directory is None or (missing and jit.cache_fault()):
+        raise Unsupported(
+            f"kernels cannot be kept: {jit.cache_fault()} Set GCODEC_CACHE_DIR to a directory of "
+            "your own."
+        )
     processes = min(jobs or pool.thread_count(), max(len(missing), 1))
     if missing:
         with progress("compiling", len(missing), quiet=quiet or as_json) as advance:

@@ -1,10 +1,11 @@
 """The one place that compiles: ``@kernel`` and ``@inline`` for loops, ``@intrinsic`` for LLVM.
 
 Nothing is imported or compiled before the first call. Every kernel has one explicit signature,
-runs without the GIL, never with fastmath, and is cached on disk under a *build id*: the hash of
-all kernel sources, of Numba's version and of the checked flag. Numba's own key does not see a
-change in a helper function of another file or in the bounds-check setting, and would run stale
-code.
+runs without the GIL, never with fastmath, and is cached on disk in a file of its own (see
+`gcodec.kernels.store`) under a *build id*: the hash of all kernel sources, of Numba's version and
+of the checked flag. Numba's own cache is not used. Its key does not see a change in a helper
+function of another file or in the bounds-check setting, and would run stale code; and it unpickles
+whatever its files contain.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import hashlib
 import importlib
 import os
+import pickle
 import pkgutil
 import sys
 import threading
@@ -22,6 +24,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gcodec.errors import CompilerDisabled
+from gcodec.kernels import store
 from gcodec.kernels.device import device_of, no_twin
 
 _SCALARS = (
@@ -49,30 +53,63 @@ def build_id() -> str:
     return digest.hexdigest()
 
 
+def cache_location() -> Path:
+    """Directory where the compiled kernels belong, whether it exists or not.
+
+    Raises
+    ------
+    OSError
+        If the user has no home directory.
+    """
+    build = f"kernels-{build_id()}"
+    try:
+        if override := os.environ.get("GCODEC_CACHE_DIR"):
+            return Path(override, build)
+        if sys.platform == "win32":
+            return Path(os.environ["LOCALAPPDATA"], "gcodec", "Cache", build)
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "gcodec" / build
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gcodec", build)
+    except (KeyError, RuntimeError):
+        raise store.Refused("The user has no home directory.") from None
+
+
 def cache_directory() -> Path | None:
     """Directory of the compiled kernels, made if need be; None where caching is not safe.
 
-    ``GCODEC_CACHE_DIR`` overrides the user's cache directory. The files are pickles, so a
-    directory that others can write to is not used.
+    Its files are run, so a directory that others could write to or exchange is not used; see
+    `gcodec.kernels.store`.
     """
     try:
-        if override := os.environ.get("GCODEC_CACHE_DIR"):
-            root = Path(override)
-        elif sys.platform == "win32":
-            root = Path(os.environ["LOCALAPPDATA"]) / "gcodec" / "Cache"
-        elif sys.platform == "darwin":
-            root = Path.home() / "Library" / "Caches" / "gcodec"
-        else:
-            root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gcodec"
-        path = root / f"kernels-{build_id()}"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if sys.platform != "win32":
-            status = path.stat()
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                return None
-        return path if os.access(path, os.W_OK) else None
-    except (OSError, KeyError, RuntimeError):  # no home, no permission, no such drive
+        with store.opened(cache_location()) as directory:
+            return Path(directory.path)
+    except OSError:
         return None
+
+
+def cache_fault() -> str:
+    """Return a sentence about why kernels cannot be kept; empty if they can."""
+    try:
+        with store.opened(cache_location()) as directory:
+            if directory.is_writable():
+                return ""
+            return f"Nothing can be written to {directory.path}."
+    except store.Refused as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}."
+
+
+def compiler_fault() -> str:
+    """Return a sentence about why no kernel can be compiled; empty if kernels can be."""
+    from numba.core import config
+
+    if not getattr(config, "DISABLE_JIT", 0):
+        return ""
+    return (
+        "Numba's compiler is disabled, and gcodec cannot run without it: unset the environment "
+        "variable NUMBA_DISABLE_JIT, and start Python again."
+    )
 
 
 class _Lazy:
@@ -125,6 +162,8 @@ class _Lazy:
     def _njit(self, **options: Any) -> Any:
         import numba
 
+        if fault := compiler_fault():
+            raise CompilerDisabled(fault)
         return numba.njit(boundscheck=checked(), error_model="numpy", **options)(self._bound())
 
 
@@ -171,21 +210,27 @@ class Kernel(_Lazy):
 
     @property
     def cached(self) -> bool:
-        """Whether its machine code is on disk, or seems to be: it is not read."""
+        """Whether its machine code for this processor is on disk, undamaged."""
         from numba.core.registry import cpu_target
 
-        directory = cache_directory()
-        if directory is None:
-            return False
-        function = self._renamed(self.function.__globals__, self.function.__closure__)
-        cache = _cache(function, directory, self.variant)
-        codegen = cpu_target.target_context.codegen()
+        identity = self.identity(cpu_target.target_context.codegen())
         try:
-            file = cache._cache_file
-            found = file._load_index()[cache._index_key(self._types(), codegen)]
-            return Path(file._data_path(found)).stat().st_size > 0
-        except Exception:  # there is none, or whatever unpickling damaged bytes may raise
+            with store.opened(cache_location()) as directory:
+                data = directory.read(store.file_name(self.name, identity))
+        except OSError:
             return False
+        return store.unsealed(identity, data) is not None
+
+    def identity(self, codegen: Any) -> bytes:
+        """Return everything that decides the machine code of this kernel.
+
+        Parameters
+        ----------
+        codegen : numba.core.codegen.Codegen
+            What generates the code, and knows for which processor.
+        """
+        kernel = (build_id(), self.name, self.signature)
+        return repr((*kernel, *_compiler(), codegen.magic_tuple())).encode()
 
     def __call__(self, *args: Any) -> Any:
         """Run the compiled loop; `args` must have exactly the declared types."""
@@ -199,11 +244,13 @@ class Kernel(_Lazy):
 
     def _build(self) -> Any:
         dispatcher = self._njit(nogil=True)
-        directory = cache_directory()
-        if directory is not None:
-            with contextlib.suppress(OSError, RuntimeError):
-                dispatcher._cache = _cache(dispatcher.py_func, directory, self.variant)
-        dispatcher.compile(self._types())
+        with contextlib.ExitStack() as stack:
+            # The build id knows the sources of gcodec's own kernels, and of no others.
+            if self.function.__module__.startswith(_HOME):
+                with contextlib.suppress(OSError):
+                    directory = stack.enter_context(store.opened(cache_location()))
+                    dispatcher._cache = _cache(self, directory)
+            dispatcher.compile(self._types())
         dispatcher.disable_compile()
         return dispatcher
 
@@ -288,45 +335,46 @@ def _numba_type(word: str) -> Any:
     return numba_types.Array(element, 1, "C", readonly=direction == "in")
 
 
-def _cache(function: Any, directory: Path, variant: str) -> Any:
-    """Make what loads and saves the code of a function, keyed by build id and variant."""
-    from numba.core import caching
+def _compiler() -> tuple[str, ...]:
+    """Return what decides the machine code of all kernels, besides their build id."""
+    import llvmlite
+    from numba.core import config
 
-    class Locator(caching._CacheLocator):
-        def get_cache_path(self) -> str:
-            return str(directory)
+    names = (
+        *("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS"),
+        *("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML"),
+    )
+    settings = (f"{name}={getattr(config, name, None)}" for name in names)
+    python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
+    return (python, f"llvmlite {llvmlite.__version__}", *settings)
 
-        def get_source_stamp(self) -> str:
-            return build_id()
 
-        def get_disambiguator(self) -> str:
-            return "gcodec"
+def _cache(kernel: Kernel, directory: store.Directory) -> Any:
+    """Make what a dispatcher asks for the machine code of a kernel, and gives it to."""
+    from numba.core import caching, compiler, serialize
 
-        @classmethod
-        def from_function(cls, py_func: Any, py_file: Any) -> Any:
-            return cls()
-
-    class Files(caching.CompileResultCacheImpl):
-        _locator_classes = [Locator]  # type: ignore[list-item]  # noqa: RUF012
-
-    class Cache(caching.FunctionCache):
-        _impl_class = Files
-
-        def _index_key(self, sig: Any, codegen: Any) -> Any:
-            # Numba would add a hash of the closure, which holds objects new in each process.
-            return (build_id(), variant, sig, codegen.magic_tuple())
+    class Cache(caching.NullCache):
+        cache_path = directory.path
 
         # A cache is a convenience: a full disk or a damaged file means compiling, not failing.
         def load_overload(self, sig: Any, target_context: Any) -> Any:
+            target_context.refresh()
+            identity = kernel.identity(target_context.codegen())
             try:
-                return super().load_overload(sig, target_context)
-            except Exception:  # whatever unpickling damaged bytes may raise
-                with contextlib.suppress(OSError):
-                    self.flush()
+                data = directory.read(store.file_name(kernel.name, identity))
+                if (payload := store.unsealed(identity, data)) is None:
+                    return None
+                parts = pickle.loads(payload)
+                return compiler.CompileResult._rebuild(target_context, *parts)
+            except Exception:  # whatever another state of Numba may raise
                 return None
 
-        def save_overload(self, sig: Any, data: Any) -> None:
+        def save_overload(self, sig: Any, cres: Any) -> None:
+            if cres.lifted or cres.library.has_dynamic_globals:
+                return  # the code contains addresses of this process
+            identity = kernel.identity(cres.codegen)
+            contents = store.sealed(identity, serialize.dumps(cres._reduce()))
             with contextlib.suppress(OSError):
-                super().save_overload(sig, data)
+                directory.write(store.file_name(kernel.name, identity), contents)
 
-    return Cache(function)
+    return Cache()

@@ -1,0 +1,159 @@
+"""Damage the cache of compiled kernels: ``python -m fuzz.kernel_cache [--damages N]``.
+
+A few kernels are compiled into a directory, for this processor and for a generic one. Then files
+are damaged as a power cut, a full disk or a slip of the hand would, and a forked child loads and
+runs a kernel. It must get the right numbers: from an undamaged file, or from a new compilation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzz.fork import fork
+from gcodec.kernels import jit, store
+from gcodec.kernels.jit import Kernel
+
+DAMAGES = 1000
+PAGE = 4096  # bytes
+LOADED, COMPILED, WRONG, FAILED = range(4)  # exit codes of a child
+OUTCOMES = {LOADED: "loaded", COMPILED: "compiled", WRONG: "wrong results", FAILED: "exceptions"}
+X, SMALL, POSITIONS = np.arange(100, dtype=np.float32), np.arange(200) % 3, np.arange(0, 64, 3)
+ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "arithmetic._add_scaled": lambda: (X, np.float32(0.5), np.ones(100, np.float32)),
+    "bitmap._set_bits": lambda: (POSITIONS, np.zeros(8, np.uint8)),
+    "units._count_bytes": lambda: (SMALL.astype(np.uint8), np.zeros(2, np.int64)),
+}
+RESULTS = {  # in the last argument
+    "arithmetic._add_scaled": np.float32(0.5) * X + np.float32(1),
+    "bitmap._set_bits": np.packbits(np.isin(np.arange(64), POSITIONS)),
+    "units._count_bytes": np.array([np.count_nonzero(SMALL), 1 + SMALL.nonzero()[0][-1]]),
+}
+
+
+def kernel_cache(damages: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
+    """Damage files of a cache in a folder, and load a kernel after each damage.
+
+    Returns
+    -------
+    Counter
+        How often each outcome was seen.
+    list of str
+        A description of each outcome that must not be: a damaged file must be compiled again, and
+        an undamaged one loaded.
+    """
+    os.environ["GCODEC_CACHE_DIR"] = str(folder)
+    kernels = {kernel.name: kernel for kernel in jit.kernels() if kernel.name in ARGUMENTS}
+    build = jit.cache_directory()
+    assert build is not None
+    for kernel in kernels.values():
+        assert _outcome(kernel, generic=True) == COMPILED, kernel.name
+    codegen = _prepare()  # now for the processor of this process, too
+    for kernel in kernels.values():
+        assert _outcome(kernel) == COMPILED, kernel.name
+    own = {name: store.file_name(name, one.identity(codegen)) for name, one in kernels.items()}
+    whole = {path.name: path.read_bytes() for path in sorted(build.iterdir())}
+    rng, count, failures = random.Random(seed), Counter[str](), []
+    for number in range(damages):
+        kernel = kernels[rng.choice(sorted(kernels))]
+        files = dict(whole)
+        kinds = [_damage(kernel.name, files, rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+        for path in build.iterdir():
+            path.unlink()
+        for name, data in files.items():
+            (build / name).write_bytes(data)
+        outcome = _outcome(kernel)
+        what = OUTCOMES.get(outcome, f"signal {-outcome}")
+        count[what] += 1
+        file = own[kernel.name]  # the damaged one, or that of the other processor
+        if outcome != (LOADED if files[file] == whole[file] else COMPILED):
+            failures.append(f"damage {number}, {' and '.join(kinds)}, {kernel.name}: {what}")
+    return count, failures
+
+
+def _damage(kernel: str, files: dict[str, bytes], rng: random.Random) -> str:
+    """Damage a file of a kernel; return what was done."""
+    name = rng.choice([name for name in files if name.startswith(kernel)])
+    data = bytearray(files[name])
+    kind = rng.choice(("page", "page", "rest", "cut", "empty", "bit", "bits", "noise", "exchange"))
+    at = rng.randrange(len(data)) if data else 0
+    page = at - at % PAGE
+    if kind == "page":
+        data[page : page + PAGE] = bytes(len(data[page : page + PAGE]))
+    elif kind == "rest":
+        data[page:] = bytes(len(data) - page)
+    elif kind == "cut":
+        del data[at:]
+    elif kind == "empty":
+        data.clear()
+    elif kind == "noise":
+        data[page : page + PAGE] = rng.randbytes(len(data[page : page + PAGE]))
+    elif kind == "exchange":
+        other = rng.choice([one for one in files if one[-4:] == name[-4:]])
+        files[name], files[other] = files[other], files[name]
+        return f"{name} exchanged with {other}"
+    elif data:
+        for _ in range(1 if kind == "bit" else 16):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    files[name] = bytes(data)
+    return f"{kind} of {name}"
+
+
+def _prepare() -> Any:
+    """Load what the compiler needs, so that no child has to; return what generates code."""
+    import numba
+    from numba.core.registry import cpu_target
+
+    cpu_target.target_context.refresh()
+    numba.njit("int64(int64)")(lambda x: x + 1)
+    return cpu_target.target_context.codegen()
+
+
+def _outcome(kernel: Kernel, *, generic: bool = False) -> int:
+    """Load and run a kernel in a child; return its exit code, or its signal below zero."""
+    from numba.core import config
+    from numba.core.registry import cpu_target
+
+    child = fork()
+    if child == 0:
+        code = FAILED
+        try:
+            if generic:
+                config.CPU_NAME, config.CPU_FEATURES = "generic", ""
+            cpu_target.target_context.refresh()
+            arguments = ARGUMENTS[kernel.name]()
+            kernel(*arguments)
+            right = np.array_equal(arguments[-1], RESULTS[kernel.name])
+            hits = sum(kernel.built.stats.cache_hits.values())
+            code = WRONG if not right else LOADED if hits else COMPILED
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the outcomes; return 1 if one of them must not be."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.kernel_cache", description=__doc__)
+    parser.add_argument("--damages", type=int, default=DAMAGES)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        count, failures = kernel_cache(options.damages, options.seed, Path(folder))
+    outcomes = ", ".join(f"{number} {what}" for what, number in sorted(count.items()))
+    print(f"{options.damages} damages: {outcomes}")
+    print("\n".join(failures))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
