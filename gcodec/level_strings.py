@@ -153,7 +153,14 @@ class DenseString(NamedTuple):
 
     @classmethod
     def of(
-        cls, plan: Plan, s: int, data: np.ndarray, first: int, end: int, live: Live
+        cls,
+        plan: Plan,
+        s: int,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        live: Live,
+        seek: SeekTable | None,
     ) -> DenseString:
         """Read the table, if there is one; check what can be told without reading the string.
 
@@ -166,6 +173,8 @@ class DenseString(NamedTuple):
         first, end : int
             Bits where table and string begin, and where the string ends.
         live : Live
+        seek : SeekTable or None
+            The table of the payload. Blocks are then read side by side, and must be so.
 
         Raises
         ------
@@ -174,21 +183,20 @@ class DenseString(NamedTuple):
         string: WordString | String | SymbolString
         if plan.code == "context":
             n = live.n if live.words else 0
-            return cls(SymbolString.of(data, first, end, n, 2 * s + 1), live)
+            return cls(SymbolString.of(data, first, end, n, 2 * s + 1, seek), live)
         if plan.code in TABLED:
             coded = Live.all(live.words) if plan.code == "rans" else live
             kind: Any = plan.code
-            string = String.behind(kind, data, first, end, alphabet(s), coded)
+            string = String.behind(kind, data, first, end, alphabet(s), coded, seek)
         else:
             code = level_codes.word_code(plan.code, s, plan.scalars)
-            string = WordString(code, data, first, end, live)
+            string = WordString(code, data, first, end, live, seek)
         string.refuse_short()
         return cls(string, live)
 
     def read(
         self,
         take: Take,
-        seek: SeekTable | None = None,
         *,
         room: np.ndarray | None = None,
         bits_follow: bool = False,
@@ -199,7 +207,6 @@ class DenseString(NamedTuple):
         ----------
         take : callable
             See `dense_string.read`.
-        seek : SeekTable, optional
         room : (n,) uint8 array, optional
             May be used for symbols; `take` may write there, from its last element on, what it
             makes of those that it is given.
@@ -211,7 +218,7 @@ class DenseString(NamedTuple):
         FormatError
         """
         if isinstance(self.string, WordString):
-            return self.string.read(take, seek, bits_follow=bits_follow)
+            return self.string.read(take, bits_follow=bits_follow)
 
         def taken(at: int, part: np.ndarray) -> None:
             take(at, part, _NONE)
@@ -227,9 +234,9 @@ class DenseString(NamedTuple):
 
         words = self.live.words
         if words and isinstance(self.string, SymbolString):
-            return self.string.read(checked, seek, bits_follow=bits_follow)
+            return self.string.read(checked, bits_follow=bits_follow)
         if self.live.silent is None or (self._skips_silent and words):
-            return self.string.read(taken, seek, bits_follow=bits_follow)
+            return self.string.read(taken, bits_follow=bits_follow)
         if room is None:
             room = empty_beside(words, np.uint8, self.string.data)
         symbols = room[:words]
@@ -237,11 +244,11 @@ class DenseString(NamedTuple):
         def keep(at: int, part: np.ndarray) -> None:
             symbols[at : at + part.size] = part
 
-        end = self.string.read(keep, seek, bits_follow=bits_follow)
+        end = self.string.read(keep, bits_follow=bits_follow)
         spread(symbols, self.live, taken)
         return end
 
-    def read_scaled(self, scale: Scale, seek: SeekTable | None, out: np.ndarray) -> bool:
+    def read_scaled(self, scale: Scale, out: np.ndarray) -> bool:
         """Read all and write the values to (n,) float32 `out`, where one loop does both.
 
         Returns
@@ -255,9 +262,9 @@ class DenseString(NamedTuple):
             What `out` holds is not defined then.
         """
         string = self.string
-        if seek is None or not isinstance(string, WordString):
+        if not isinstance(string, WordString) or string.seek is None:
             return False
-        code = string.code
+        code, seek = string.code, string.seek
         if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.live, out):
             return False
         seek.must_cover(string.end - string.first)
@@ -284,21 +291,19 @@ class SparseString(NamedTuple):
     data : uint8 array
     first, end : int
         Bits where it begins and ends.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     code: UnitCode
     data: np.ndarray
     first: int
     end: int
+    seek: SeekTable | None
 
-    def read(
-        self,
-        place: sparse_string.Place,
-        seek: SeekTable | None = None,
-        log2_block: int = LOG2_BLOCK,
-    ) -> SeekTable:
-        """Read all; return where blocks begin."""
-        known = None
+    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
+        """Read all; return where blocks begin: those of the table, or of this size."""
+        known, seek = None, self.seek
         if seek is not None and seek.positions is not None:
             seek.must_cover(self.end - self.first)
             log2_block, known = seek.log2_block, (seek.offsets, seek.positions)
