@@ -1,4 +1,4 @@
-"""The law of decoders: all ways to decode a frame accept it with the same values, or all refuse it.
+"""The law of decoders: all ways to decode a frame accept it, with the same values, or refuse it.
 
 `agree` checks the law for one frame. `mutant` turns a short program of bytes into a frame whose
 structure was changed and whose checksums are right: bits of the payload, its length, numbers of
@@ -49,7 +49,8 @@ def agree(data: bytes, key: bytes | None = None) -> bool:
     without = _agreed(bare.to_bytes(), bare, key)
     if values is not None:
         told = without is not None and same_bits(values, without)
-        promise(told, "a seek table changes no value, and excuses no error")
+        promise(told, f"{frame.codec}: a seek table changes no value, and excuses no error")
+        _check_table(frame)
     return values is not None
 
 
@@ -73,6 +74,17 @@ def _agreed(data: bytes, frame: gcodec.Frame, key: bytes | None) -> Values | Non
     _check_parts(data, frame, key, expected)
     _check_sparse(data, frame, key, expected)
     return expected
+
+
+def _check_table(frame: gcodec.Frame) -> None:
+    """An accepted table is the one table of such blocks that the payload has."""
+    assert frame.seek is not None
+    own = frame.without_seek().with_seek(frame.seek.log2_block).seek
+    if own is None:  # nothing is coded
+        same = frame.codec.seek_blocks == "elements" and not frame.seek.lengths.any()
+    else:
+        same = own.to_bytes() == frame.seek.to_bytes()
+    promise(same, f"{frame.codec}: a payload has one table of a block")
 
 
 def _outcome(decode: Callable[[], Values]) -> Values | None:
@@ -394,7 +406,7 @@ def _scalar(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
         values += [own + 1, own * 2, abs(own - 1), own / 3]
     scalars = dict(frame.payload.scalars)
     value = field.kind.check(field.name, values[b % len(values)])
-    if isinstance(own, (int, float)) == isinstance(value, str):
+    if value in getattr(field.kind, "unsent", ()):
         raise gcodec.ParameterError("no message has it")  # a word that is resolved before
     scalars[field.name] = value
     codec = frame.codec.of_message(scalars)

@@ -11,6 +11,7 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String
 from gcodec.entropy.word_string import Take, WordString
+from gcodec.errors import Corrupt
 from gcodec.kernels import (
     dense_string,
     level_codes,
@@ -21,11 +22,12 @@ from gcodec.kernels import (
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, twinned
-from gcodec.kernels.levels import Scale, symbol_dtype
+from gcodec.kernels.levels import TINY, Scale, symbol_dtype
 from gcodec.kernels.live import Live, gathered, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.table_code import TableCode
-from gcodec.kernels.units import UnitCode
+from gcodec.kernels.units import FAR, UnitCode, Units
 from gcodec.level_plans import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
 from gcodec.payload import Candidates
 from gcodec.scalars import mapped
@@ -310,3 +312,74 @@ class SparseString(NamedTuple):
         where = self.first, self.end, 1 << log2_block
         sums = sparse_string.read(self.code, self.data, *where, known, place)
         return SeekTable.of(log2_block, *sums)
+
+    def elements(self, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+        """Read the elements that are sent of n; memory does not depend on n.
+
+        Returns
+        -------
+        positions : (k,) int64 array
+            Rising.
+        values : (k,) float32 array
+
+        Raises
+        ------
+        FormatError
+        """
+        parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
+
+        def place(units: Units, bounds: np.ndarray, positions: np.ndarray, before: int) -> int:
+            found = _elements_of(units, bounds, positions, before, n, scale)
+            parts[before] = found
+            return int(found[0][-1]) + 1 if found[0].size else before
+
+        self.read(place)
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        positions, values = zip(*(parts[before] for before in sorted(parts)), strict=True)
+        return np.concatenate(positions), np.concatenate(values)
+
+
+def _elements_of(
+    units: Units,
+    bounds: np.ndarray,
+    positions: np.ndarray,
+    before: int,
+    n: int,
+    scale: Scale,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the elements that units of levels are; see `unit_place.place_values`.
+
+    Returns
+    -------
+    positions : (k,) int64 array
+        From 0 on, rising.
+    values : (k,) float32 array
+
+    Raises
+    ------
+    Corrupt
+    """
+    count = int(bounds[-1])
+    gaps, symbols = units.gaps[:count].astype(np.uint64), units.symbols[:count].astype(np.uint64)
+    if (far := units.gaps[:count] == FAR).any():
+        gaps[far] = units.far[:count][far]
+    if units.wide.size and (wide := units.symbols[:count] == WIDE).any():
+        symbols[wide] = units.wide[:count][wide]
+    # No gap passes n < 2^63, so that the first sum that does has not wrapped.
+    ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
+    if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():
+        raise Corrupt(f"a gap passes the {n} elements of the tensor")
+    if positions.size and not np.array_equal(ends[bounds].astype(np.int64), positions):
+        raise Corrupt("the seek table or the payload is wrong: a block ends at another element")
+    places = ends[1:].astype(np.int64) - 1
+    norms = scale.norms[places // scale.bucket].astype(np.float64)
+    if not norms.all():
+        raise silent_error()
+    step, sizes = norms / np.float64(scale.s), (symbols >> np.uint64(1)).astype(np.int64)
+    with np.errstate(over="ignore", under="ignore"):  # as the kernel rounds
+        values = sizes.astype(np.float32) * step.astype(np.float32)
+        tiny = norms < TINY
+        values[tiny] = (sizes[tiny] * step[tiny]).astype(np.float32)
+    values[(symbols & np.uint64(1)).astype(np.bool_)] *= np.float32(-1)
+    return places, values

@@ -40,7 +40,7 @@ from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
 from gcodec.kernels.dense_string import widened
-from gcodec.kernels.device import device_of
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import refuse_silent
 from gcodec.kernels.memory import clear, empty_beside
@@ -236,6 +236,13 @@ class QSGD(Codec):
 
         string.read(take, room=values.view(np.uint8)[:n])
         return values
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.form != "sparse":
+            return super()._decode_sparse(payload, n)
+        payload = payload._replace(data=host(payload.data))
+        scale = self._read_scale(payload, n)
+        return self._sparse_string(payload, scale).elements(n, scale)
 
     # --- pack
 
