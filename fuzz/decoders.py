@@ -34,19 +34,42 @@ NUMBERS = (0, 1, 2, 3, 5, 7, 40, 127, 255, 0.0, 0.5, 1e-3, 3e38, 1e37, 1e-45, 2.
 OPERATION = 4  # bytes of an operation of a program
 
 Values = np.ndarray
+Ways = dict[str, Callable[[], Values]]
 
 
-def agree(data: bytes, key: bytes | None = None) -> bool:
-    """Check the law for a frame; return whether it was accepted."""
+def agree(
+    data: bytes,
+    *,
+    limits: Limits = LIMITS,
+    more: Callable[[bytes, gcodec.Frame], Ways] = lambda data, frame: {},
+) -> bool:
+    """Check the law for a frame without a tag, with its seek table and without.
+
+    Parameters
+    ----------
+    data : bytes
+    limits : Limits
+    more : callable
+        Returns more ways to decode a frame to an array of its shape, by name.
+
+    Returns
+    -------
+    bool
+        Whether the frame was accepted.
+
+    Raises
+    ------
+    BrokenPromiseError
+    """
     try:
-        frame = gcodec.Frame.from_bytes(data, limits=LIMITS, key=key)
+        frame = gcodec.Frame.from_bytes(data, limits=limits)
     except gcodec.FormatError:
         return False
-    values = _agreed(data, frame, key)
+    values = _agreed(data, frame, limits, more)
     if frame.seek is None:
         return values is not None
     bare = frame.without_seek()
-    without = _agreed(bare.to_bytes(), bare, key)
+    without = _agreed(bare.to_bytes(), bare, limits, more)
     if values is not None:
         told = without is not None and same_bits(values, without)
         promise(told, f"{frame.codec}: a seek table changes no value, and excuses no error")
@@ -54,11 +77,17 @@ def agree(data: bytes, key: bytes | None = None) -> bool:
     return values is not None
 
 
-def _agreed(data: bytes, frame: gcodec.Frame, key: bytes | None) -> Values | None:
+def _agreed(
+    data: bytes,
+    frame: gcodec.Frame,
+    limits: Limits,
+    more: Callable[[bytes, gcodec.Frame], Ways],
+) -> Values | None:
     """Decode a frame in all ways; return its values, or None if all refuse it."""
-    expected = _outcome(lambda: gcodec.decode(data, limits=LIMITS, key=key))
+    expected = _outcome(lambda: gcodec.decode(data, limits=limits))
+    ways = _ways(data, frame, limits) | more(data, frame)
     with np.errstate(all="ignore"):
-        for name, decode in _ways(data, frame, key).items():
+        for name, decode in ways.items():
             found = _outcome(decode)
             verdicts = ["refuses" if one is None else "accepts" for one in (expected, found)]
             what = f"{frame.codec}: decode {verdicts[0]}, {name} {verdicts[1]} a frame"
@@ -71,8 +100,8 @@ def _agreed(data: bytes, frame: gcodec.Frame, key: bytes | None) -> Values | Non
             elif found.dtype != expected.dtype:
                 wanted = expected.astype(found.dtype)
             promise(same_bits(found, wanted), f"{frame.codec}: {name} returns what decode does")
-    _check_parts(data, frame, key, expected)
-    _check_sparse(data, frame, key, expected)
+    _check_parts(data, frame, limits, expected)
+    _check_sparse(data, frame, limits, expected)
     return expected
 
 
@@ -94,9 +123,9 @@ def _outcome(decode: Callable[[], Values]) -> Values | None:
         return None
 
 
-def _ways(data: bytes, frame: gcodec.Frame, key: bytes | None) -> dict[str, Callable[[], Values]]:
+def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
     """Return all ways to decode a whole frame, by name."""
-    given: Any = {"limits": LIMITS, "key": key}
+    given: Any = {"limits": limits}
     empty = outlet(np.zeros(0, np.float32), frame.dtype)
 
     def into(out: Values) -> Values:
@@ -114,10 +143,11 @@ def _ways(data: bytes, frame: gcodec.Frame, key: bytes | None) -> dict[str, Call
         flat = convert.round_to(values.reshape(-1), frame.dtype)
         return outlet(flat, frame.dtype).reshape(frame.shape)
 
-    twice = np.full((*frame.shape, 2), 7, empty.dtype)
+    reverse = (*[slice(None, None, -1)] * len(frame.shape), ...)
+    backwards = np.full(frame.shape, 7, empty.dtype)[reverse]
     return {
         "decode(out=)": lambda: into(np.full(frame.shape, 7, empty.dtype)),
-        "decode(out=) of a strided array": lambda: into(twice[..., 0]),
+        "decode(out=) of a strided array": lambda: into(backwards),
         "decode(like=)": lambda: gcodec.decode(data, like=np.zeros(frame.shape, "f8"), **given),
         "decode_add": lambda: added(np.zeros(frame.shape, np.float32)),
         "decode_range": lambda: gcodec.decode_range(data, 0, frame.size, **given).reshape(
@@ -130,14 +160,14 @@ def _ways(data: bytes, frame: gcodec.Frame, key: bytes | None) -> dict[str, Call
 
 
 def _check_parts(
-    data: bytes, frame: gcodec.Frame, key: bytes | None, expected: Values | None
+    data: bytes, frame: gcodec.Frame, limits: Limits, expected: Values | None
 ) -> None:
     """Parts are those of the whole; of a frame that is refused, some may be decoded."""
     rng = random.Random(zlib.crc32(data))
     for _ in range(2):
         start = rng.randrange(frame.size + 1)
         stop = min(start + rng.randrange(frame.size // 3 + 2), frame.size)
-        decode = functools.partial(gcodec.decode_range, data, start, stop, limits=LIMITS, key=key)
+        decode = functools.partial(gcodec.decode_range, data, start, stop, limits=limits)
         part = _outcome(decode)
         if expected is not None:
             whole = expected.reshape(-1)[start:stop]
@@ -146,11 +176,11 @@ def _check_parts(
 
 
 def _check_sparse(
-    data: bytes, frame: gcodec.Frame, key: bytes | None, expected: Values | None
+    data: bytes, frame: gcodec.Frame, limits: Limits, expected: Values | None
 ) -> None:
     """What sends few elements decodes to these; what sends all is refused, damaged or not."""
     try:
-        found = gcodec.decode_sparse(data, limits=LIMITS, key=key)
+        found = gcodec.decode_sparse(data, limits=limits)
     except gcodec.ParameterError:
         sends_few = frame.codec.name in ("topk", "randomk") or _form(frame.codec) == "sparse"
         promise(not sends_few, f"{frame.codec}: decode_sparse takes what sends few elements")
@@ -193,8 +223,9 @@ def honest(codec: Codec, shape: tuple[int, ...], dtype: str, seed: int) -> gcode
 @functools.lru_cache(1024)
 def indexed(frame: gcodec.Frame, log2_block: int) -> gcodec.Frame:
     """Return a frame with a seek table whose blocks are about of this size."""
+    log2_block %= 14
     if frame.codec.seek_blocks == "states":
-        log2_block = 5 + log2_block % 14
+        log2_block += 5
     elif getattr(frame.codec, "index", "") == "rice":  # no smaller block is allowed
         log2_block = 12
     return frame.with_seek(log2_block)
