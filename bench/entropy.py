@@ -61,8 +61,8 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
 
         def decode(made: Any, kind: Any = kind) -> None:
             data, nbits, seek = made
-            string = String.behind(kind, data, 0, nbits, alphabet, live)
-            string.read(lambda at, part: None, seek)
+            string = String.behind(kind, data, 0, nbits, alphabet, live, seek)
+            string.read(lambda at, part: None)
 
         yield Coder(f"gcodec {kind}", encode, decode, lambda made: made[1], x.size * together)
 

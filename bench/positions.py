@@ -73,9 +73,9 @@ def speeds(n: int, rounds: int) -> Iterator[str]:
         found = uniform(n, share)
         for code in CODES:
             made = index_plans.write(found, n, code, _FRONT)
-            string = IndexString(code, made.data, 0, made.nbits, found.size, n)
+            string = IndexString(code, made.data, 0, made.nbits, found.size, n, made.seek)
             write = _seconds(lambda c=code, f=found: index_plans.write(f, n, c, _FRONT), rounds)
-            read = _seconds(lambda s=string, m=made: s.read(m.seek), rounds)
+            read = _seconds(lambda s=string: s.read(), rounds)
             cells = (f"{found.size / t / 1e6:,.0f}" for t in (write, read))
             yield f"| {100 * share:g} % | {code} | {' | '.join(cells)} |"
 

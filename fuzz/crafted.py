@@ -144,7 +144,7 @@ def _packed(data: bytes, key: bytes | None = None) -> Any:
 def _cut_short(data: bytes, key: bytes | None = None) -> Any:
     """Read positions whose last one lies in the fill, which codecs look at before."""
     end = 8 * len(data) - 2
-    return IndexString("eliasfano", np.frombuffer(data, np.uint8), 0, end, 2, 8).read()
+    return IndexString("eliasfano", np.frombuffer(data, np.uint8), 0, end, 2, 8, None).read()
 
 
 def _uneven_blocks() -> Crafted:

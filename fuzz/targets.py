@@ -19,6 +19,7 @@ import numpy as np
 
 import gcodec
 from fuzz import files, oracle
+from fuzz.decoders import agree, mutant
 from fuzz.promises import LIMITS, promise, same_bits
 from fuzz.repair import crc, repair
 from fuzz.settings import codec_of, settings
@@ -39,7 +40,8 @@ MOST_COMPARED = 3000  # elements that a slow oracle is asked about
 
 
 def frame(data: bytes) -> None:
-    """Decode a frame; what decodes also adds and can be written again."""
+    """Decode a frame in all ways, which agree; what decodes can be written again."""
+    agree(data, limits=LIMITS)
     try:
         decoded = gcodec.decode(data, limits=LIMITS)
         read = gcodec.Frame.from_bytes(data, limits=LIMITS)
@@ -58,13 +60,6 @@ def frame(data: bytes) -> None:
     if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
         promise(same, "one message has one payload")
-    acc = np.zeros(decoded.shape, np.float32)
-    gcodec.decode_add(data, acc)
-    with np.errstate(all="ignore"):
-        promise(same_bits(acc, np.float32(0) + decoded.astype(np.float32)), "decode_add adds")
-    out = np.empty_like(decoded)
-    gcodec.decode(data, out=out)
-    promise(same_bits(out, decoded), "decode writes to out what it returns")
 
 
 def repaired(data: bytes) -> None:
@@ -249,6 +244,12 @@ def seek(data: bytes) -> None:
         promise(again.to_bytes() == changed, "one payload has one table of a block")
 
 
+def decoders(data: bytes) -> None:
+    """Run a program that changes the structure of a frame; all ways to decode it must agree."""
+    if (made := mutant(data)) is not None:
+        agree(made)
+
+
 def spec(data: bytes) -> None:
     """Parse a spec; what parses prints and parses to the same."""
     try:
@@ -315,7 +316,7 @@ def compare(frame: gcodec.Frame) -> bool:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        *(frame, repaired, stream, payload, roundtrip, words, seek, spec),
+        *(frame, repaired, stream, payload, roundtrip, words, seek, decoders, spec),
         *(differential, files.gcf, files.command),
         *(files.npy, files.npz, files.safetensors, files.pt),
     )

@@ -171,7 +171,8 @@ def decode_range(
     Raises
     ------
     FormatError
-        The bytes are wrong; but what is wrong elsewhere than in what is read may stay unseen.
+        The bytes are wrong. Damage outside of what is read may stay unseen; docs/exactness.md
+        lists what a part checks.
     ParameterError
         An argument is wrong.
 
@@ -199,7 +200,7 @@ def decode_sparse(
     Parameters
     ----------
     frame : bytes-like
-        Of ``topk``, ``randomk``, or a codec with ``form=sparse``.
+        Of ``topk``, ``randomk``, or ``qsgd`` and ``mxnet-2bit`` with ``form=sparse``.
     limits, key
         As for `decode`; default limits: none.
 

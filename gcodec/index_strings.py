@@ -21,7 +21,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.kernels import bitmap, elias_fano, gap_classes, gap_rice, pool
 from gcodec.kernels.codewords import TRUNCATED
 from gcodec.kernels.live import Live
-from gcodec.seek import Blocks, SeekTable
+from gcodec.seek import Blocks, SeekTable, refuse_table
 from gcodec.shares import MOST
 
 TABLED: tuple[tabled.Kind, ...] = ("rans", "huffman")
@@ -73,6 +73,8 @@ class IndexString(NamedTuple):
         Positions, each of which has a bit or more elsewhere in the payload.
     n : int
         Elements.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     code: str
@@ -81,14 +83,10 @@ class IndexString(NamedTuple):
     end: int
     k: int
     n: int
+    seek: SeekTable | None
 
-    def read(self, seek: SeekTable | None = None) -> np.ndarray:
+    def read(self) -> np.ndarray:
         """Read all: (k,) int64 positions, rising, from 0 to n − 1.
-
-        Parameters
-        ----------
-        seek : SeekTable, optional
-            Blocks are then read side by side, and must be so.
 
         Raises
         ------
@@ -96,16 +94,15 @@ class IndexString(NamedTuple):
         """
         self.check()
         if not self.k:
-            if seek is not None:
-                raise Corrupt(f"the seek table has {seek.count} blocks for no positions")
+            refuse_table(self.seek)
             return np.empty(0, np.int64)
         if self.code == "bitmap":
             return bitmap.read(self.data, self.first, self.n, self.k)
         if self.code in TABLED:
-            return self._read_classes(seek)[0]
-        if seek is None:
+            return self._read_classes()[0]
+        if self.seek is None:
             return self._read_on(self.k)[0]
-        return self._read_side_by_side(seek)
+        return self._read_side_by_side(self.seek)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all.
@@ -122,8 +119,8 @@ class IndexString(NamedTuple):
             raise ParameterError.of("log2_block", log2_block, allowed)
         if self.code in TABLED:
             if not self.k:
-                return self._classes_of(self.end).blocks(log2_block)
-            positions, string = self._read_classes(None)
+                return self._classes_of(None).blocks(log2_block)
+            positions, string = self._read_classes()
             found = string.blocks(log2_block)
             if self.code == "rans":
                 return found
@@ -216,26 +213,27 @@ class IndexString(NamedTuple):
                 raise Truncated("the payload ends within its positions")
             raise Corrupt(f"a position is not one of {self.n} elements, or not behind the last")
 
-    def _read_classes(self, seek: SeekTable | None) -> tuple[np.ndarray, String]:
+    def _read_classes(self) -> tuple[np.ndarray, String]:
         """Read positions, and the string of their classes up to its end."""
-        string = self._classes_of(self.end)
+        seek = self.seek
+        blocks, lasts = seek, None
+        if seek is not None and self.code == "huffman":
+            lasts, blocks = self._lasts(seek), SeekTable(seek.log2_block, seek.lengths)
+        string = self._classes_of(blocks)
         string.refuse_short()
         classes = np.empty(self.k, np.uint8)
 
         def take(at: int, part: np.ndarray) -> None:
             classes[at : at + part.size] = part
 
-        blocks, lasts = seek, None
-        if seek is not None and self.code == "huffman":
-            lasts, blocks = self._lasts(seek), SeekTable(seek.log2_block, seek.lengths)
-        end = string.read(take, blocks, bits_follow=True)
+        end = string.read(take, bits_follow=True)
         positions = gap_classes.read(self.data, end, self.end, self.n, classes)
         every = 0 if seek is None else 1 << seek.log2_block
         if lasts is not None and not np.array_equal(lasts_of(positions, every), lasts):
             raise Corrupt("the seek table is wrong: a block begins behind another position")
         return positions, string._replace(end=end)
 
-    def _classes_of(self, end: int) -> String:
+    def _classes_of(self, seek: SeekTable | None) -> String:
         kind: Any = self.code
-        live = Live.all(self.k)
-        return String.behind(kind, self.data, self.first, end, alphabet(self.n), live)
+        where = self.data, self.first, self.end
+        return String.behind(kind, *where, alphabet(self.n), Live.all(self.k), seek)

@@ -11,6 +11,7 @@ from gcodec.contexts.symbol_strings import SymbolString
 from gcodec.entropy import tabled
 from gcodec.entropy.tabled import String
 from gcodec.entropy.word_string import Take, WordString
+from gcodec.errors import Corrupt
 from gcodec.kernels import (
     dense_string,
     level_codes,
@@ -21,11 +22,12 @@ from gcodec.kernels import (
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, twinned
-from gcodec.kernels.levels import Scale, symbol_dtype
+from gcodec.kernels.levels import TINY, Scale, symbol_dtype
 from gcodec.kernels.live import Live, gathered, refuse_silent, silent_error, spread
 from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.table_code import TableCode
-from gcodec.kernels.units import UnitCode
+from gcodec.kernels.units import FAR, UnitCode, Units
 from gcodec.level_plans import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
 from gcodec.payload import Candidates
 from gcodec.scalars import mapped
@@ -153,7 +155,14 @@ class DenseString(NamedTuple):
 
     @classmethod
     def of(
-        cls, plan: Plan, s: int, data: np.ndarray, first: int, end: int, live: Live
+        cls,
+        plan: Plan,
+        s: int,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        live: Live,
+        seek: SeekTable | None,
     ) -> DenseString:
         """Read the table, if there is one; check what can be told without reading the string.
 
@@ -166,6 +175,8 @@ class DenseString(NamedTuple):
         first, end : int
             Bits where table and string begin, and where the string ends.
         live : Live
+        seek : SeekTable or None
+            The table of the payload. Blocks are then read side by side, and must be so.
 
         Raises
         ------
@@ -174,21 +185,20 @@ class DenseString(NamedTuple):
         string: WordString | String | SymbolString
         if plan.code == "context":
             n = live.n if live.words else 0
-            return cls(SymbolString.of(data, first, end, n, 2 * s + 1), live)
+            return cls(SymbolString.of(data, first, end, n, 2 * s + 1, seek), live)
         if plan.code in TABLED:
             coded = Live.all(live.words) if plan.code == "rans" else live
             kind: Any = plan.code
-            string = String.behind(kind, data, first, end, alphabet(s), coded)
+            string = String.behind(kind, data, first, end, alphabet(s), coded, seek)
         else:
             code = level_codes.word_code(plan.code, s, plan.scalars)
-            string = WordString(code, data, first, end, live)
+            string = WordString(code, data, first, end, live, seek)
         string.refuse_short()
         return cls(string, live)
 
     def read(
         self,
         take: Take,
-        seek: SeekTable | None = None,
         *,
         room: np.ndarray | None = None,
         bits_follow: bool = False,
@@ -199,7 +209,6 @@ class DenseString(NamedTuple):
         ----------
         take : callable
             See `dense_string.read`.
-        seek : SeekTable, optional
         room : (n,) uint8 array, optional
             May be used for symbols; `take` may write there, from its last element on, what it
             makes of those that it is given.
@@ -211,7 +220,7 @@ class DenseString(NamedTuple):
         FormatError
         """
         if isinstance(self.string, WordString):
-            return self.string.read(take, seek, bits_follow=bits_follow)
+            return self.string.read(take, bits_follow=bits_follow)
 
         def taken(at: int, part: np.ndarray) -> None:
             take(at, part, _NONE)
@@ -227,9 +236,9 @@ class DenseString(NamedTuple):
 
         words = self.live.words
         if words and isinstance(self.string, SymbolString):
-            return self.string.read(checked, seek, bits_follow=bits_follow)
+            return self.string.read(checked, bits_follow=bits_follow)
         if self.live.silent is None or (self._skips_silent and words):
-            return self.string.read(taken, seek, bits_follow=bits_follow)
+            return self.string.read(taken, bits_follow=bits_follow)
         if room is None:
             room = empty_beside(words, np.uint8, self.string.data)
         symbols = room[:words]
@@ -237,11 +246,11 @@ class DenseString(NamedTuple):
         def keep(at: int, part: np.ndarray) -> None:
             symbols[at : at + part.size] = part
 
-        end = self.string.read(keep, seek, bits_follow=bits_follow)
+        end = self.string.read(keep, bits_follow=bits_follow)
         spread(symbols, self.live, taken)
         return end
 
-    def read_scaled(self, scale: Scale, seek: SeekTable | None, out: np.ndarray) -> bool:
+    def read_scaled(self, scale: Scale, out: np.ndarray) -> bool:
         """Read all and write the values to (n,) float32 `out`, where one loop does both.
 
         Returns
@@ -255,9 +264,9 @@ class DenseString(NamedTuple):
             What `out` holds is not defined then.
         """
         string = self.string
-        if seek is None or not isinstance(string, WordString):
+        if not isinstance(string, WordString) or string.seek is None:
             return False
-        code = string.code
+        code, seek = string.code, string.seek
         if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.live, out):
             return False
         seek.must_cover(string.end - string.first)
@@ -284,24 +293,93 @@ class SparseString(NamedTuple):
     data : uint8 array
     first, end : int
         Bits where it begins and ends.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     code: UnitCode
     data: np.ndarray
     first: int
     end: int
+    seek: SeekTable | None
 
-    def read(
-        self,
-        place: sparse_string.Place,
-        seek: SeekTable | None = None,
-        log2_block: int = LOG2_BLOCK,
-    ) -> SeekTable:
-        """Read all; return where blocks begin."""
-        known = None
+    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
+        """Read all; return where blocks begin: those of the table, or of this size."""
+        known, seek = None, self.seek
         if seek is not None and seek.positions is not None:
             seek.must_cover(self.end - self.first)
             log2_block, known = seek.log2_block, (seek.offsets, seek.positions)
         where = self.first, self.end, 1 << log2_block
         sums = sparse_string.read(self.code, self.data, *where, known, place)
         return SeekTable.of(log2_block, *sums)
+
+    def elements(self, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+        """Read the elements that are sent of n; memory does not depend on n.
+
+        Returns
+        -------
+        positions : (k,) int64 array
+            Rising.
+        values : (k,) float32 array
+
+        Raises
+        ------
+        FormatError
+        """
+        parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
+
+        def place(units: Units, bounds: np.ndarray, positions: np.ndarray, before: int) -> int:
+            found = _elements_of(units, bounds, positions, before, n, scale)
+            parts[before] = found
+            return int(found[0][-1]) + 1 if found[0].size else before
+
+        self.read(place)
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        positions, values = zip(*(parts[before] for before in sorted(parts)), strict=True)
+        return np.concatenate(positions), np.concatenate(values)
+
+
+def _elements_of(
+    units: Units,
+    bounds: np.ndarray,
+    positions: np.ndarray,
+    before: int,
+    n: int,
+    scale: Scale,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the elements that units of levels are; see `unit_place.place_values`.
+
+    Returns
+    -------
+    positions : (k,) int64 array
+        From 0 on, rising.
+    values : (k,) float32 array
+
+    Raises
+    ------
+    Corrupt
+    """
+    count = int(bounds[-1])
+    gaps, symbols = units.gaps[:count].astype(np.uint64), units.symbols[:count].astype(np.uint64)
+    if (far := units.gaps[:count] == FAR).any():
+        gaps[far] = units.far[:count][far]
+    if units.wide.size and (wide := units.symbols[:count] == WIDE).any():
+        symbols[wide] = units.wide[:count][wide]
+    # No gap passes n < 2^63, so that the first sum that does has not wrapped.
+    ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
+    if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():
+        raise Corrupt(f"a gap passes the {n} elements of the tensor")
+    if positions.size and not np.array_equal(ends[bounds].astype(np.int64), positions):
+        raise Corrupt("the seek table or the payload is wrong: a block ends at another element")
+    places = ends[1:].astype(np.int64) - 1
+    norms = scale.norms[places // scale.bucket].astype(np.float64)
+    if not norms.all():
+        raise silent_error()
+    step, sizes = norms / np.float64(scale.s), (symbols >> np.uint64(1)).astype(np.int64)
+    with np.errstate(over="ignore", under="ignore"):  # as the kernel rounds
+        values = sizes.astype(np.float32) * step.astype(np.float32)
+        tiny = norms < TINY
+        values[tiny] = (sizes[tiny] * step[tiny]).astype(np.float32)
+    values[(symbols & np.uint64(1)).astype(np.bool_)] *= np.float32(-1)
+    return places, values

@@ -202,7 +202,14 @@ class CodedPayload(NamedTuple):
 
     @classmethod
     def of(
-        cls, data: np.ndarray, nbits: int, n: int, fmt: MiniFloat, code: str, book: int | None
+        cls,
+        data: np.ndarray,
+        nbits: int,
+        n: int,
+        fmt: MiniFloat,
+        code: str,
+        book: int | None,
+        seek: SeekTable | None,
     ) -> CodedPayload:
         """Read the table; check what can be told without reading the string.
 
@@ -216,6 +223,8 @@ class CodedPayload(NamedTuple):
         code : str
         book : int or None
             The codebook; None where the payload has a table.
+        seek : SeekTable or None
+            The table of the payload. Blocks are then read side by side, and must be so.
 
         Raises
         ------
@@ -226,27 +235,24 @@ class CodedPayload(NamedTuple):
             raise Truncated(f"the payload has {nbits} bits, signs and mantissas {first}")
         if code == "context":
             largest = 2 * fmt.top + 1
-            return cls(SymbolString.of(data, 0, nbits, n, largest), n, fmt, code)
+            return cls(SymbolString.of(data, 0, nbits, n, largest, seek), n, fmt, code)
         some = live(n, fmt, code)
         string: String
         if book is not None:
-            string = String(static(fmt, code, book), data, first, nbits, some)
+            string = String(static(fmt, code, book), data, first, nbits, some, seek)
         else:
             where = data, first, nbits, alphabet(fmt, code)
-            string = String.behind(KINDS[code], *where, some)
+            string = String.behind(KINDS[code], *where, some, seek)
         string.refuse_short()
         return cls(string, n, fmt, code)
 
-    def read(
-        self, take: tabled.Take, seek: SeekTable | None = None, *, bits_follow: bool = False
-    ) -> int:
+    def read(self, take: tabled.Take, *, bits_follow: bool = False) -> int:
         """Read all codes, on the threads of the pool; return the bit behind them.
 
         Parameters
         ----------
         take : callable
             Gets the first of a range of elements, an even one, and the bytes that hold its codes.
-        seek : SeekTable, optional
         bits_follow : bool
             Whether the payload may end behind them.
 
@@ -254,7 +260,7 @@ class CodedPayload(NamedTuple):
         ------
         FormatError
         """
-        return self.string.read(self._taking(take), seek, bits_follow=bits_follow)
+        return self.string.read(self._taking(take), bits_follow=bits_follow)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where the blocks of the string begin, by reading it."""

@@ -23,7 +23,6 @@ from gcodec.kernels.scatter import replace
 from gcodec.params import Field
 from gcodec.scalar_levels import Levels
 from gcodec.scalars import Later, mapped
-from gcodec.seek import SeekTable
 from gcodec.taps import Restored, Taps
 
 _LARGE = 2.0**127  # float32
@@ -51,7 +50,7 @@ def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, n
     def take(at: int, part: np.ndarray) -> None:
         out[at : at + part.size] = part
 
-    string.read(take, None)
+    string.read(take)
     known = symbols < models.least_escape(string.with_trellis)
     coded = np.where(known, symbols, models.escapes(symbols, string.with_trellis))
     replace(out, places, coded)
@@ -112,9 +111,7 @@ class Points(NamedTuple):
         self.put(levels, values)
         return bool(all_finite(values))
 
-    def read(
-        self, string: ContextString, seek: SeekTable | None, start: int, values: np.ndarray
-    ) -> None:
+    def read(self, string: ContextString, start: int, values: np.ndarray) -> None:
         """Write the values from element `start` on, as many as there is room for.
 
         With taps, they are those of whole filters.
@@ -145,7 +142,7 @@ class Points(NamedTuple):
             if restored is not None:
                 restored.written(first - start, last - start)
 
-        string.read_range(start, stop, take, seek)
+        string.read_range(start, stop, take)
         if restored is not None:
             restored.finish()
         sure = sure or (self._stay_finite(points) and self._stay_finite(beyond))

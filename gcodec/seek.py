@@ -190,6 +190,12 @@ class SeekTable:
             raise Corrupt(f"the seek table has {self.offsets[-1]} bits, the string {nbits}")
 
 
+def refuse_table(seek: SeekTable | None) -> None:
+    """Raise `Corrupt` if there is a table, though the payload codes nothing that has blocks."""
+    if seek is not None:
+        raise Corrupt(f"the seek table has {seek.count} blocks, the payload none")
+
+
 class Section(NamedTuple):
     """A table as it lies in a header, its entries not looked at.
 

@@ -226,12 +226,12 @@ def written(
 
 def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
     """All symbols, exceptions in their places."""
-    string, out = ContextString.of(data, 0, nbits, n), np.empty(n, np.int64)
+    string, out = ContextString.of(data, 0, nbits, n, None), np.empty(n, np.int64)
 
     def take(at: int, part: np.ndarray) -> None:
         out[at : at + part.size] = part
 
-    assert string.read(take, None) == nbits
+    assert string.read(take) == nbits
     out[string.exceptions.places] = string.exceptions.symbols
     return out
 
@@ -312,7 +312,7 @@ def test_what_is_refused(at: int, value: int, message: str) -> None:
     data = data.copy()
     data[at] = value
     with pytest.raises(Corrupt, match=message):
-        ContextString.of(data, 0, nbits, 4096)
+        ContextString.of(data, 0, nbits, 4096, None)
 
 
 def test_an_escape_must_be_an_exception() -> None:
@@ -327,8 +327,8 @@ def test_an_escape_must_be_an_exception() -> None:
     few[77] = ESCAPE
     front = strings.write(plan, few, np.array([300]), BitString())
     assert read(front[0], front[1], few.size)[77] == 300
-    string = ContextString.of(front[0], 0, front[1], few.size)
+    string = ContextString.of(front[0], 0, front[1], few.size, None)
     for places in (np.empty(0, np.int64), np.array([78]), np.array([77, 78])):
         wrong = string._replace(exceptions=Exceptions(places, places))
         with pytest.raises(Corrupt, match="escape"):
-            wrong.read(lambda at, part: None, None)
+            wrong.read(lambda at, part: None)

@@ -270,13 +270,13 @@ def test_an_escape_must_be_an_exception_of_its_parity() -> None:
     x = matrix(30, 40)
     x[3, 4], x[20, 1] = 4000, -5000
     payload = gcodec.parse("ecsq:trellis=yes,step=2").encode(x)
-    string = ContextString.of(payload.data, 0, payload.nbits, x.size, with_trellis=True)
+    string = ContextString.of(payload.data, 0, payload.nbits, x.size, None, True)
     places, symbols = string.exceptions
     assert 124 in places and 801 in places
     for wrong in ((places[1:], symbols[1:]), (places, symbols ^ 4), (places - 1, symbols)):
         other = string._replace(exceptions=Exceptions(*wrong))
         with pytest.raises(Corrupt, match="escape"):
-            other.read(lambda at, part: None, None)
+            other.read(lambda at, part: None)
 
 
 def test_levels_of_any_quantiser_can_be_written() -> None:

@@ -13,7 +13,7 @@ from fuzz import targets
 from fuzz.repair import repair
 
 MUTANTS = 20_000 if LONG else 800
-FEWER = {"command": 60, "gcf": 300, "differential": 400}
+FEWER = {"command": 60, "gcf": 300, "differential": 400, "decoders": 400}
 
 
 @pytest.mark.parametrize("target", targets.TARGETS)

@@ -63,7 +63,7 @@ from gcodec.registry import register
 from gcodec.scalar_levels import CENTRE, Levels
 from gcodec.scalar_points import Points, scalars_of, symbols_of
 from gcodec.scalars import Later
-from gcodec.seek import Blocks, SeekTable
+from gcodec.seek import Blocks, SeekTable, refuse_table
 from gcodec.step_guesses import about
 from gcodec.step_targets import Target
 from gcodec.taps import Taps
@@ -282,7 +282,7 @@ class ECSQ(Codec):
             values[:] = 0
         else:
             points = self._points(self._step(), self._centroids(payload), self._taps())
-            points.read(string, payload.seek, start, values)
+            points.read(string, start, values)
         return values
 
     def _unpack(self, payload: Payload, n: int) -> Levels:
@@ -327,9 +327,11 @@ class ECSQ(Codec):
         check_padding(payload.data, payload.nbits)
         self._told_taps()
         if self._step() and n:
-            return ContextString.of(payload.data, 0, payload.nbits, n, self._has_trellis)
+            where = payload.data, 0, payload.nbits, n, payload.seek
+            return ContextString.of(*where, self._has_trellis)
         if payload.nbits:
             raise Corrupt(f"the payload has {payload.nbits} bits that code nothing")
+        refuse_table(payload.seek)
         return None
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:

@@ -289,7 +289,7 @@ class MiniFloatCodec(Codec):
                 start = minifloat.codes_nbytes(at, fmt)
                 codes[start : start + part.size] = part
 
-            string.read(take, payload.seek)
+            string.read(take)
         factors = self._factors(payload, n)
         return MiniFloatSymbols(codes, float(self.scale), n, factors, self._shape_of(n))
 
@@ -309,7 +309,7 @@ class MiniFloatCodec(Codec):
             stop = min(at + part.size * per_byte(fmt), n)
             scales.dequantize(part, at, fmt, values[at:stop], stream=stream)
 
-        string.read(take, payload.seek)
+        string.read(take)
         return values
 
     def _string(self, payload: Payload, n: int) -> minifloat_strings.CodedPayload:
@@ -319,7 +319,9 @@ class MiniFloatCodec(Codec):
         book = self.table if isinstance(self.table, int) else None
         first = self._factors(payload, n).size
         where = payload.data[first:], payload.nbits - 8 * first
-        return minifloat_strings.CodedPayload.of(*where, n, self._format, self.code, book)
+        return minifloat_strings.CodedPayload.of(
+            *where, n, self._format, self.code, book, payload.seek
+        )
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
         scale, count = cast(float, self.scale), blocks(n, self.block)

@@ -264,7 +264,7 @@ class MXNet2Bit(Codec):
             return super()._bare_nbits(n, data, scalars)
         if self.form == "context":
             string = self._classed_string(Payload(self, scalars, data, 8 * data.size), n)
-            return string.read(ignore, None, bits_follow=True)
+            return string.read(ignore, bits_follow=True)
         raise ParameterError("nbits: the bytes of form=sparse do not tell it; give it as nbits=…")
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
@@ -289,7 +289,7 @@ class MXNet2Bit(Codec):
                     return
                 packer(2, True)(turned(part), codes[at // 4 : -(-(at + part.size) // 4)], False)
 
-            string.read(take, payload.seek)
+            string.read(take)
             return self._symbols(codes, float(self.threshold), n)
         check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
         check_codes_2bit(payload.data, n)
@@ -298,18 +298,18 @@ class MXNet2Bit(Codec):
     def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of a sparse form, and as many signs or more, in bits."""
         string = self._string(payload, n)
-        return string.read(payload.seek), payload.data[: -(-string.k // 8)]
+        return string.read(), payload.data[: -(-string.k // 8)]
 
     def _string(self, payload: Payload, n: int) -> IndexString:
         k = payload.scalars["count"]
         if payload.nbits < k:
             raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
         check_padding(payload.data, payload.nbits)
-        return IndexString(self.index, payload.data, k, payload.nbits, k, n)
+        return IndexString(self.index, payload.data, k, payload.nbits, k, n, payload.seek)
 
     def _classed_string(self, payload: Payload, n: int) -> SymbolString:
         check_padding(payload.data, payload.nbits)
-        return SymbolString.of(payload.data, 0, payload.nbits, n, 3)
+        return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         if self.form != "sparse":
@@ -325,7 +325,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             return context_string(walk, "level", "code", n, each(lookup("0 +-", level)))
         k = payload.scalars["count"]
-        string = IndexString(self.index, payload.data, k, walk.end, k, n)
+        string = IndexString(self.index, payload.data, k, walk.end, k, n, None)
         return chain(signs(walk, k, level), positions_in(walk, string))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:

@@ -40,7 +40,7 @@ from gcodec.fields.levels import dense, sparse
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import level_codes, levels, pool
 from gcodec.kernels.dense_string import widened
-from gcodec.kernels.device import device_of
+from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import refuse_silent
 from gcodec.kernels.memory import clear, empty_beside
@@ -222,11 +222,11 @@ class QSGD(Codec):
             values = empty_like_shape(n, payload.data) if out is None else out
             clear(values)
             place_scaled = partial(place_values, scale=scale, out=values)
-            self._sparse_string(payload, scale).read(place_scaled, payload.seek)
+            self._sparse_string(payload, scale).read(place_scaled)
             return values
         string = self._dense_string(payload, scale, n)
         values = empty_like_shape(n, payload.data) if out is None else out
-        if string.read_scaled(scale, payload.seek, values):
+        if string.read_scaled(scale, values):
             return values
         stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
 
@@ -234,8 +234,15 @@ class QSGD(Codec):
             symbols = widened(small, wide, dtype)
             levels.dequantize(symbols, scale, at, values[at : at + small.size], stream=stream)
 
-        string.read(take, payload.seek, room=values.view(np.uint8)[:n])
+        string.read(take, room=values.view(np.uint8)[:n])
         return values
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.form != "sparse":
+            return super()._decode_sparse(payload, n)
+        payload = payload._replace(data=host(payload.data))
+        scale = self._read_scale(payload, n)
+        return self._sparse_string(payload, scale).elements(n, scale)
 
     # --- pack
 
@@ -279,7 +286,7 @@ class QSGD(Codec):
         if self.form == "sparse":
             out = empty_beside(n, dtype, payload.data)
             clear(out)
-            self._sparse_string(payload, scale).read(partial(place, out=out), payload.seek)
+            self._sparse_string(payload, scale).read(partial(place, out=out))
             refuse_silent(out, live_of(scale, n))
             return QSGDSymbols(scale.norms, out, self._shape_of(n))
         string = self._dense_string(payload, scale, n)
@@ -288,7 +295,7 @@ class QSGD(Codec):
         def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
             out[at : at + small.size] = widened(small, wide, dtype)
 
-        string.read(take, payload.seek)
+        string.read(take)
         return QSGDSymbols(scale.norms, out, self._shape_of(n))
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
@@ -298,12 +305,13 @@ class QSGD(Codec):
     def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
         """Check what can be told of a dense form without reading its string."""
         plan = Plan(self.form, self.code, payload.scalars)
-        first = NORM_NBITS * scale.norms.size
-        return DenseString.of(plan, self.s, payload.data, first, payload.nbits, live_of(scale, n))
+        where = payload.data, NORM_NBITS * scale.norms.size, payload.nbits
+        return DenseString.of(plan, self.s, *where, live_of(scale, n), payload.seek)
 
     def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
-        return SparseString(code, payload.data, NORM_NBITS * scale.norms.size, payload.nbits)
+        where = payload.data, NORM_NBITS * scale.norms.size, payload.nbits
+        return SparseString(code, *where, payload.seek)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":
@@ -318,7 +326,7 @@ class QSGD(Codec):
             return self._dense_string(payload, scale, n).blocks(log2_block)
         out = np.zeros(n, levels.symbol_dtype(self.s))
         string = self._sparse_string(payload, scale)
-        return string.read(partial(place, out=out), None, log2_block)
+        return string.read(partial(place, out=out), log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
         def tell(at: int, bits: np.ndarray) -> Iterator[Told]:

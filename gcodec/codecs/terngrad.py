@@ -276,7 +276,7 @@ class TernGrad(Codec):
             def take(at: int, part: np.ndarray) -> None:
                 codes[at : at + part.size] = part
 
-            string.read(take, payload.seek)
+            string.read(take)
         else:
             check_length(payload.nbits, self.max_payload_nbits(n))
         if self.packing == "context":
@@ -295,15 +295,16 @@ class TernGrad(Codec):
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])
 
-        string.read(take, payload.seek)
+        string.read(take)
         return values
 
     def _string(self, payload: Payload, n: int) -> String | SymbolString:
         check_padding(payload.data, payload.nbits)
         if self.packing == "context":
-            return SymbolString.of(payload.data, 0, payload.nbits, n, 3)
+            return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
+        where = payload.data, 0, payload.nbits
         live = Live.all(self.seek_count(n))
-        string = String.behind("rans", payload.data, 0, payload.nbits, FIVES, live)
+        string = String.behind("rans", *where, FIVES, live, payload.seek)
         string.refuse_short()
         return string
 
@@ -317,4 +318,4 @@ class TernGrad(Codec):
         if not self._is_coded:
             return super()._bare_nbits(n, data, scalars)
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
-        return string.read(ignore, None, bits_follow=True)
+        return string.read(ignore, bits_follow=True)

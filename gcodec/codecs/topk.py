@@ -159,7 +159,7 @@ class TopK(Codec):
     def _unpack(self, payload: Payload, n: int) -> TopKSymbols:
         string = self._string(payload, n)
         values = sparse_values.read(payload.data, string.k, self.value)
-        return TopKSymbols(n, string.read(payload.seek), values)
+        return TopKSymbols(n, string.read(), values)
 
     def _string(self, payload: Payload, n: int) -> IndexString:
         """Return the positions of a payload that has all the values."""
@@ -170,14 +170,15 @@ class TopK(Codec):
         if payload.nbits < first:
             raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")
         check_padding(payload.data, payload.nbits)
-        return IndexString(self.index, payload.data, first, payload.nbits, k, n)
+        return IndexString(self.index, payload.data, first, payload.nbits, k, n, payload.seek)
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
         if self.threshold:
             raise Corrupt("a message says how many are sent, and no threshold")
         k = self._most(n)
         yield from values(walk, k, self.value)
-        yield from positions(walk, IndexString(self.index, payload.data, walk.at, walk.end, k, n))
+        where = payload.data, walk.at, walk.end
+        yield from positions(walk, IndexString(self.index, *where, k, n, None))
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         symbols = self._unpack(payload, n)

@@ -127,6 +127,8 @@ class ContextString(NamedTuple):
         Bits where rANS begins, and where the string ends.
     n : int
         Symbols.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     table: Table
@@ -137,10 +139,17 @@ class ContextString(NamedTuple):
     first: int
     end: int
     n: int
+    seek: SeekTable | None
 
     @classmethod
     def of(
-        cls, data: np.ndarray, first: int, end: int, n: int, with_trellis: bool = False
+        cls,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        n: int,
+        seek: SeekTable | None,
+        with_trellis: bool = False,
     ) -> ContextString:
         """Read what comes before the symbols, n > 0, from bit `first` on, a multiple of 8.
 
@@ -149,7 +158,7 @@ class ContextString(NamedTuple):
         FormatError
         """
         if device_of(data) is not None:
-            return cls._of_front(data, first, end, n, with_trellis, first // 8 + _FRONT)
+            return cls._of_front(data, first, end, n, seek, with_trellis, first // 8 + _FRONT)
         reader = Reader(data[: end // 8].data, first // 8)
         number, lanes = reader.uint(1), reader.uint(1)
         matrix, count = Matrix(reader.leb128(), reader.leb128()), reader.leb128()
@@ -164,29 +173,36 @@ class ContextString(NamedTuple):
         if int(between) & 0xFF >> at % 8:
             raise Corrupt("bits between scales and symbols are not zero", at // 8)
         rans_string.refuse_short(n, end - after, lanes)
-        return cls(table, lanes, scales, exceptions, data, after, end, n)
+        return cls(table, lanes, scales, exceptions, data, after, end, n, seek)
 
     @classmethod
     def _of_front(
-        cls, data: np.ndarray, first: int, end: int, n: int, with_trellis: bool, nbytes: int
+        cls,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        n: int,
+        seek: SeekTable | None,
+        with_trellis: bool,
+        nbytes: int,
     ) -> ContextString:
         """Read what comes before the symbols on the host, as many bytes, or more where they fail.
 
         The data is on a device, from where there is no need to fetch all.
         """
+        how = n, seek, with_trellis
         if nbytes >= end // 8:
-            return cls.of(host(data), first, end, n, with_trellis)._replace(data=data)
+            return cls.of(host(data), first, end, *how)._replace(data=data)
         try:
-            found = cls.of(host(data[:nbytes]), first, 8 * nbytes, n, with_trellis)
+            found = cls.of(host(data[:nbytes]), first, 8 * nbytes, *how)
         except FormatError:
-            return cls._of_front(data, first, end, n, with_trellis, nbytes * _LONGER)
+            return cls._of_front(data, first, end, *how, nbytes * _LONGER)
         rans_string.refuse_short(n, end - found.first, found.lanes)
         return found._replace(data=data, end=end)
 
     def read(
         self,
         take: Take,
-        seek: SeekTable | None,
         *,
         bits_follow: bool = False,
         largest: int = ESCAPE,
@@ -198,8 +214,6 @@ class ContextString(NamedTuple):
         take : callable
             Gets the first of a range and its symbols, exceptions being escapes, which later ones
             overwrite; called on the threads of the pool, for all ranges in any order.
-        seek : SeekTable, optional
-            Blocks are then read side by side, and must be so.
         bits_follow : bool
             Whether the string may end before `end`.
         largest : int
@@ -209,27 +223,20 @@ class ContextString(NamedTuple):
         ------
         FormatError
         """
-        if seek is not None and not bits_follow:
-            seek.must_cover(self.end - self.first)
-        runs = _runs(seek)
-        how = self._checked(take, largest), runs, bits_follow
+        how = self._checked(take, largest), self._runs(bits_follow), bits_follow
         return rans_string.read(*self._where(), *how, *self._models())
 
-    def read_range(self, start: int, stop: int, take: Take, seek: SeekTable | None) -> None:
+    def read_range(self, start: int, stop: int, take: Take) -> None:
         """Read symbols start to stop - 1, and some before and behind; see `read`.
 
-        With a seek table that has states, few others; else all before.
+        With a seek table, few others; else all before.
 
         Raises
         ------
         FormatError
         """
-        if seek is not None:
-            seek.must_cover(self.end - self.first)
-        where, runs = (*self._where(), start, stop), _runs(seek)
-        if runs is not None and self.with_trellis and runs.log2_run < lane_order.LOG2_RUN:
-            runs = None  # No path is known within a run of the trellis.
-        rans_string.read_range(*where, self._checked(take), runs, *self._models())
+        how = self._checked(take), self._runs(), *self._models()
+        rans_string.read_range(*self._where(), start, stop, *how)
 
     def _checked(self, take: Take, largest: int = ESCAPE) -> Take:
         """Return a `take` that checks that exceptions, and no others, are escapes; and sizes."""
@@ -273,9 +280,11 @@ class ContextString(NamedTuple):
             return models.classes_in_turns(self.scales, self.lanes, start, stop, room)
         return self.scales.classes(start, stop, room)
 
-
-def _runs(seek: SeekTable | None) -> Runs | None:
-    """Return where runs begin, if a table tells their states."""
-    if seek is None or seek.states is None:
-        return None
-    return Runs(seek.log2_block, seek.offsets, seek.states)
+    def _runs(self, bits_follow: bool = False) -> Runs | None:
+        """Return where runs begin, if there is a seek table, which must cover the string."""
+        seek = self.seek
+        if seek is None or seek.states is None:
+            return None
+        if not bits_follow:
+            seek.must_cover(self.end - self.first)
+        return Runs(seek.log2_block, seek.offsets, seek.states)

@@ -20,7 +20,7 @@ from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live
 from gcodec.kernels.scatter import replace
-from gcodec.seek import SeekTable
+from gcodec.seek import SeekTable, refuse_table
 
 Written = tuple[np.ndarray, int, SeekTable | None]
 
@@ -96,6 +96,8 @@ class SymbolString(NamedTuple):
         Bits where it begins, and where what holds it ends.
     largest : int
         Of all symbols that there may be.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     string: ContextString | None
@@ -103,25 +105,35 @@ class SymbolString(NamedTuple):
     first: int
     end: int
     largest: int
+    seek: SeekTable | None
 
     @classmethod
-    def of(cls, data: np.ndarray, first: int, end: int, n: int, largest: int) -> SymbolString:
+    def of(
+        cls,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        n: int,
+        largest: int,
+        seek: SeekTable | None,
+    ) -> SymbolString:
         """Read what comes before n symbols, from bit `first` on, a multiple of 8.
 
         Raises
         ------
         FormatError
         """
-        string = ContextString.of(data, first, end, n) if n else None
+        string = ContextString.of(data, first, end, n, seek) if n else None
         if string is not None and int(string.exceptions.symbols.max(initial=0)) > largest:
             raise Corrupt(f"an exception is above {largest}")
-        return cls(string, data, first, end, largest)
+        return cls(string, data, first, end, largest, seek)
 
-    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Read all symbols; return the bit behind them. See `ContextString.read`."""
         if self.string is None:
             if self.first < self.end and not bits_follow:
                 raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
+            refuse_table(self.seek)
             return self.first
         exceptions = self.string.exceptions
 
@@ -130,7 +142,7 @@ class SymbolString(NamedTuple):
             replace(symbols, exceptions.places[some] - at, exceptions.symbols[some])
             take(at, symbols)
 
-        return self.string.read(taken, seek, bits_follow=bits_follow, largest=self.largest)
+        return self.string.read(taken, bits_follow=bits_follow, largest=self.largest)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""

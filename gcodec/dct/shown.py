@@ -40,7 +40,7 @@ def pieces(walk: Walk, count: int, size: int, k: int, values: str, index: str) -
     if k == size or not total:
         walk.finish()
     elif index == "rice":
-        string = IndexString("rice", walk.data, walk.at, walk.end, total, len(live) * size)
+        string = IndexString("rice", walk.data, walk.at, walk.end, total, len(live) * size, None)
         for piece in positions(walk, string):
             yield _in_chunk(piece, k, size)
     else:

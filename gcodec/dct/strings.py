@@ -116,7 +116,7 @@ class Reader:
             self._finish()
             return np.tile(np.arange(k, dtype=np.int32), (m, 1))
         if index == "rice":
-            string = IndexString("rice", self.data, self.at, self.end, m * k, m * size)
+            string = IndexString("rice", self.data, self.at, self.end, m * k, m * size, None)
             positions = string.read().reshape(m, k)
             places = positions - size * np.arange(m)[:, None]
             if (places[:, 0] < 0).any() or (places[:, -1] >= size).any():

@@ -24,7 +24,7 @@ from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
 from gcodec.kernels.table_code import LONGEST, TableCode, code_of
 from gcodec.scalars import mapped
-from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile
+from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile, refuse_table
 from gcodec.seek_layout import LOG2_RANS
 
 Kind = Literal["huffman", "rans"]
@@ -218,6 +218,8 @@ class String(NamedTuple):
         Bits where the string begins, or zeros before it, and where it ends.
     live : Live
         See `write`.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     table: Table
@@ -225,6 +227,7 @@ class String(NamedTuple):
     first: int
     end: int
     live: Live
+    seek: SeekTable | None
 
     @classmethod
     def behind(
@@ -235,6 +238,7 @@ class String(NamedTuple):
         end: int,
         alphabet: np.ndarray,
         live: Live,
+        seek: SeekTable | None,
     ) -> String:
         """Read the table from bit `first` on, if there is something to code.
 
@@ -243,7 +247,7 @@ class String(NamedTuple):
         FormatError
         """
         if not live.words:
-            return cls(Table.static(kind, _NOTHING), data, first, end, live)
+            return cls(Table.static(kind, _NOTHING), data, first, end, live, seek)
         if kind == "huffman":
             lengths, after = huffman.read_lengths(data, first, end, alphabet)
             table = Table(kind, lengths, 0, alphabet)
@@ -252,7 +256,7 @@ class String(NamedTuple):
                 data, first, end, alphabet
             )
             table = Table(kind, frequencies, log2_total, alphabet)
-        return cls(table, data, after, end, live)
+        return cls(table, data, after, end, live, seek)
 
     def refuse_short(self) -> None:
         """Raise `Truncated` if the bits cannot hold all symbols."""
@@ -261,7 +265,7 @@ class String(NamedTuple):
         elif self.live.words:
             self._words.refuse_short()
 
-    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Read all symbols; return the bit behind them.
 
         Parameters
@@ -269,8 +273,6 @@ class String(NamedTuple):
         take : callable
             Gets the first of a range and its symbols, which later ones overwrite; called on the
             threads of the pool, for all ranges in any order.
-        seek : SeekTable, optional
-            Blocks are then read side by side, and must be so.
         bits_follow : bool
             Whether the string may end before `end`.
 
@@ -278,9 +280,14 @@ class String(NamedTuple):
         ------
         FormatError
         """
+        seek = self.seek
         if not self.live.words:
             if self.first < self.end and not bits_follow:
                 raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
+            if self.table.kind == "rans":
+                refuse_table(seek)
+            elif seek is not None:  # blocks of elements, of which none has a word
+                seek.must_cover(0)
             return self.first
         if self.table.kind == "rans":
             runs, where = None, self._where()
@@ -289,9 +296,7 @@ class String(NamedTuple):
                     seek.must_cover(self.end - where[0])
                 runs = Runs(seek.log2_block, seek.offsets, seek.states)
             return rans_string.read(self._model, self.data, *where, take, runs, bits_follow)
-        return self._words.read(
-            lambda at, symbols, _: take(at, symbols), seek, bits_follow=bits_follow
-        )
+        return self._words.read(lambda at, symbols, _: take(at, symbols), bits_follow=bits_follow)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
@@ -319,7 +324,7 @@ class String(NamedTuple):
     @property
     def _words(self) -> WordString:
         code = TableCode.of(self.table.numbers)
-        return WordString(code, self.data, self.first, self.end, self.live)
+        return WordString(code, self.data, self.first, self.end, self.live, self.seek)
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:

@@ -34,6 +34,8 @@ class WordString(NamedTuple):
         Bits where the string begins and ends.
     live : Live
         Which elements have a word.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
     """
 
     code: PrefixCode | TableCode
@@ -41,20 +43,19 @@ class WordString(NamedTuple):
     first: int
     end: int
     live: Live
+    seek: SeekTable | None
 
     def refuse_short(self) -> None:
         """Raise `Truncated` if the bits cannot hold all words."""
         dense_string.refuse_short(self.code, self.live, self.end - self.first)
 
-    def read(self, take: Take, seek: SeekTable | None, *, bits_follow: bool = False) -> int:
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Read all words; return the bit behind them.
 
         Parameters
         ----------
         take : callable
             See `dense_string.read`.
-        seek : SeekTable, optional
-            Blocks are then read side by side, and must be so.
         bits_follow : bool
             Whether the string may end before `end`.
 
@@ -62,7 +63,7 @@ class WordString(NamedTuple):
         ------
         FormatError
         """
-        log2_block, offsets = LOG2_BLOCK, None
+        log2_block, offsets, seek = LOG2_BLOCK, None, self.seek
         if seek is not None:
             if not bits_follow:
                 seek.must_cover(self.end - self.first)

@@ -62,7 +62,7 @@ def context_string(
         yield from walk.several("frequency", 1, {"table": end - walk.at})
     if count:
         yield from _exceptions(walk, count, n)
-    string = ContextString.of(walk.data, first, walk.end, n, with_trellis)
+    string = ContextString.of(walk.data, first, walk.end, n, None, with_trellis)
     yield from walk.pad(-walk.at % 8)
     exceptions = string.exceptions
 

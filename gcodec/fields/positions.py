@@ -155,7 +155,7 @@ def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
     kind: Any = code
     table = yield from tabled.table(walk, kind, alphabet(string.n), live, _meaning)
     assert table is not None
-    coded = String(table, walk.data, walk.at, walk.end, live)
+    coded = String(table, walk.data, walk.at, walk.end, live, None)
     found = np.empty(string.k, np.uint8)
 
     def take(at: int, part: np.ndarray) -> None:
@@ -163,7 +163,7 @@ def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
 
     try:
         coded.refuse_short()
-        end = coded.read(take, None, bits_follow=True)
+        end = coded.read(take, bits_follow=True)
     except FormatError:
         yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
         raise

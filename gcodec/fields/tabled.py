@@ -51,7 +51,7 @@ def table(
     else:
         yield from _frequencies(walk, alphabet, meaning)
     try:
-        return String.behind(coder, walk.data, first, walk.end, alphabet, live).table
+        return String.behind(coder, walk.data, first, walk.end, alphabet, live, None).table
     except FormatError:
         walk.at = first
         raise
