@@ -17,10 +17,10 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
   some rows excludes most matrices; for the rest, one trial finds the errors of all ranks, and one
   encode the bits of ``ecsq``.
 
-The work is bounded by construction. For an error: reading the values, at most one trial of factors
-(`rank_trials.MOST_WORK`) and at most one encode, of half of the rows after a costly trial. For
-bits: one encode that searches for them, at most one trial (`_TRIAL_WORK`), and encodes at steps
-that are known, which take a third to a half of a search each.
+The work is bounded by construction. For an error: reading the values, at most one trial of
+factors (`rank_trials.MOST_WORK`) and at most one encode, of a quarter of the rows after a costly
+trial. For bits: at most two encodes that search for them, at most one trial (`_TRIAL_WORK`), and
+encodes at known steps, half as long, where both searches failed.
 """
 
 from __future__ import annotations
@@ -67,10 +67,13 @@ _WIDTHS = {
 _WIDTH_LOSS = 0.9
 _LENGTH_NBITS = 8 * 4  # of the number of bits, a header's last field, beyond a byte
 _SPARE = 0.995  # of bits: how near to a target of bits strings are
-_TRIES = 4  # encodes at larger steps, where a string is too long; more where they take no time
-_PAST = 1.5  # octaves of the step for one of the bits that a string is too long by
-_COSTLY = 60.0  # work of a trial, after which half of the rows are encoded in place of all
-_TRIAL_WORK = 110.0  # of a trial where an encode searches for bits, and others may follow
+_SHORT = 0.0015  # bits of a value that a search may leave out, at most thrice the share of _SPARE
+_SEARCHES = 2  # of a step, for a target of bits; more where they take no time
+_PAST, _LESS = 2.5, 0.002  # shares of a target: times what a string was too long by, and besides
+_GROWTHS = 3.0, 10.0  # octaves of the step for one of the bits, where no search was short enough
+_MOST_OF_ONE = 24.0  # bits of a value that is not 0, more than levels of the least step take
+_COSTLY = 60.0  # work of a trial, after which a quarter of the rows is encoded, not all
+_TRIAL_WORK = 80.0  # of a trial where an encode searches for bits, and another may follow
 _BETTER = 1 - 1e-3  # times an error, from which on it counts as less
 _EXACT = 1e-10  # error of levels that are as good as exact
 
@@ -152,14 +155,14 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) ->
 
 
 def _levels_nbits(codec: Codec, values: np.ndarray, factors: Factors) -> float:
-    """Return about how many bits levels take, by all rows or, after a costly trial, by half.
+    """Return about how many bits levels take, by all rows or, after a costly trial, by a quarter.
 
-    Lists of scales of columns count twice in half of the rows: 6 of at least 32 bits for each
-    column and rank.
+    In a quarter of the rows a list of scales of columns counts four times, which is 18 bits too
+    many for each column, but a trial is costly only for ranks with hundreds of bits for each.
     """
     quick = codec.replaced(trellis="no")
     share = 1.0 if quick == codec else TRELLIS_SHARE
-    rows = values[::2] if factors.work > _COSTLY else values
+    rows = values[::4] if factors.work > _COSTLY else values
     return share * quick.encode(np.ascontiguousarray(rows)).nbits * (len(values) / len(rows))
 
 
@@ -245,29 +248,42 @@ def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
     ParameterError
         If no step takes so many bits, or so few.
     """
-    tensor = room.tensor
-    values = tensor.values.reshape(tensor.shape)
     if not room.payload:
         return None
-    codec = parse({"name": "ecsq", "bits": _SPARE * room.payload / values.size})
-    levels = codec.quantize(values)
-    if may_project(tensor, about):
-        error = 4.0 ** -(room.payload / values.size)  # of levels: about that, or more
-        limits = room.payload, _TRIAL_WORK
-        factors = best_rank(values, error, seed, about.norm, *limits)
-        if factors and factors.error < _BETTER * _error(codec, levels, values, about):
-            return _powersgd(factors)
-    payload = codec.pack(levels)
-    for attempt in range(_TRIES if values.size > _FEW else 4 * _TRIES):
-        excess = room.excess(payload)
+    tensor = room.tensor
+    values, n = tensor.values.reshape(tensor.shape), tensor.values.size
+    k = int(np.count_nonzero(values))
+    if room.payload > k * (_MOST_OF_ONE + math.log2(n / k)):
+        raise ParameterError.of("max_bits", room.nbits / n, "fewer, where so many values are 0")
+    aim = _SPARE * room.payload / n
+    aim -= min(_SHORT, 3 * (1 - _SPARE) * aim)
+    for search in range(_SEARCHES if n > _FEW else 4 * _SEARCHES):
+        codec = parse({"name": "ecsq", "bits": aim})
+        levels = codec.quantize(values)
+        if search == 0 and may_project(tensor, about):
+            error = 4.0 ** -(room.payload / n)  # of levels: about that, or more
+            factors = best_rank(values, error, seed, about.norm, room.payload, _TRIAL_WORK)
+            if factors and factors.error < _BETTER * _error(codec, levels, values, about):
+                return _powersgd(factors)
+        payload = codec.pack(levels)
+        excess = room.excess(payload) / payload.nbits
         if excess <= 0:
             return codec
+        aim *= 1 - _PAST * excess - _LESS
+    return _at_larger_steps(room, values, payload)
+
+
+def _at_larger_steps(room: _Room, values: np.ndarray, payload: Payload) -> Codec | None:
+    """Return levels at a larger step than those of a payload that is too long; None where long."""
+    for growth in _GROWTHS:
         # Where most levels are 0, bits fall by the same share as the step grows, or faster.
-        octaves = _PAST * (attempt + 1) * excess / min(payload.nbits, values.size)
-        message = payload.codec
-        codec = message.replaced(step=float(np.float32(message.step * 2.0**octaves)))
+        octaves = growth * room.excess(payload) / min(payload.nbits, values.size)
+        step = float(np.float32(payload.codec.step * 2.0**octaves))
+        codec: Codec = payload.codec.replaced(step=step)
         payload = codec.encode(values)
-    return codec if room.excess(payload) <= 0 else None
+        if room.excess(payload) <= 0:
+            return codec
+    return None
 
 
 def _few_for_bits(tensor: Tensor, about: About, space: _Room) -> Codec | None:

@@ -4,8 +4,8 @@ A trial is what the encoder of ``powersgd`` does: one step of the power method f
 Each factor is made orthonormal to the preceding ones, so one trial gives the errors of all ranks
 up to its own. A trial multiplies in float32, which is four times as fast as the products of the
 encoder; `_ROUNDING` bounds the difference. `trial_work` says beforehand what a trial costs. Ranks
-that would take more than `MOST_WORK` are not tried, and a choice has at most one trial of the whole
-matrix, after one of a few rows, which excludes most matrices.
+that would take more than `MOST_WORK` are not tried, and a choice has at most one trial of the
+whole matrix, after one of a few rows, which excludes most matrices.
 
 Products are those of small tiles: a library of linear algebra does not share these out among
 threads, so they have the same bits for any number of threads.
@@ -21,8 +21,8 @@ import numpy as np
 from gcodec import low_rank
 from gcodec.kernels.reduce import sum_squares
 
-MOST_WORK = 160.0
-"""Multiply-adds per value in a trial; an encode with ``ecsq`` takes as long as 120 to 200."""
+MOST_WORK = 140.0
+"""Multiply-adds per value in a trial; an encode with ``ecsq`` takes as long as 100 to 200."""
 
 _MOST_RANK = 64
 _NBITS = 32  # of a number of a factor
@@ -36,6 +36,7 @@ _TILE, _WIDTH = 1 << 18, 64  # multiply-adds of a tile, and its columns
 _ROWS = 4  # of a sample, for each rank: enough for the rank to be low
 _SAMPLE = 1 / 3  # of the rows: a larger sample would save too little
 _HOPE = 1.5  # times the error: what a sample may have
+_MORE, _FEW = 1.5, 4  # times the rank of a sample, and besides: what the matrix may need
 
 
 class Factors(NamedTuple):
@@ -76,7 +77,7 @@ def least_rank(
     estimate : float
         Bits that the factors may take.
     """
-    errors = _errors(x, error, seed, norm, _affordable(x, estimate, MOST_WORK))
+    errors = _errors(x, error, seed, norm, _affordable(x, estimate, MOST_WORK), least=True)
     if errors is None:
         return None
     (good,) = np.nonzero(errors <= error * (1 - _MARGIN) - _ROUNDING)
@@ -102,7 +103,7 @@ def best_rank(
     most_work : float
         Multiply-adds per value, at most; see `trial_work`.
     """
-    errors = _errors(x, error, seed, norm, _affordable(x, room, most_work))
+    errors = _errors(x, error, seed, norm, _affordable(x, room, most_work), least=False)
     return None if errors is None else _factors(x, errors.size, errors)
 
 
@@ -119,7 +120,8 @@ def start(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
     """
     rows = low_rank.start(seed, rank, matrix.shape[1])
     _, exponent = np.frexp(np.sqrt((rows**2).sum(axis=1).max(initial=1.0)))
-    return np.ldexp(rows, -exponent).astype(np.float32)
+    made: np.ndarray = np.ldexp(rows, -exponent).astype(np.float32)
+    return made
 
 
 def errors_of_ranks(matrix: np.ndarray, rows: np.ndarray, norm: float) -> np.ndarray:
@@ -210,9 +212,12 @@ def _nbits(x: np.ndarray, rank: int) -> int:
 
 
 def _errors(
-    x: np.ndarray, error: float, seed: int, norm: float, rank: int
+    x: np.ndarray, error: float, seed: int, norm: float, rank: int, *, least: bool
 ) -> np.ndarray | None:
-    """Return the errors of the ranks up to one; None where evenly spread rows have a larger one."""
+    """Return the errors of the ranks up to one; None where evenly spread rows have a larger one.
+
+    Where the least rank is wanted, those rows also say up to which rank to try.
+    """
     if error < _LEAST_ERROR or not rank:
         return None
     matrix = _matrix(x)
@@ -220,6 +225,10 @@ def _errors(
     if _ROWS * rank <= _SAMPLE * len(matrix):
         sample = np.ascontiguousarray(matrix[:: len(matrix) // (_ROWS * rank)])
         length = math.sqrt(sum_squares(sample.reshape(-1)))
-        if length and errors_of_ranks(sample, rows, length)[-1] > _HOPE * error:
+        some = errors_of_ranks(sample, rows, length) if length else np.zeros(1)
+        if some[-1] > _HOPE * error:
             return None
-    return errors_of_ranks(matrix, rows, norm)
+        if least:
+            (good,) = np.nonzero(some <= error)
+            rank = min(rank, int(_MORE * (good[0] + 1)) + _FEW) if good.size else rank
+    return errors_of_ranks(matrix, rows[:rank], norm)
