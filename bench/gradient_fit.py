@@ -6,13 +6,13 @@ Measured are
 
 - the spread of scales: the standard deviation of their natural logarithms, where scales of rows
   and columns make the root mean square of each row and each column 1;
-- of the normalized matrix, the share of its energy beyond its largest 1, 4, 16 and 48 singular
-  values, and the shape of the generalized normal distribution that what 64 leave over has by its
-  moment ratio.
+- the share of the energy beyond the largest 1, 4, 16 and 48 singular values;
+- the shape of the generalized normal distribution, by its moment ratio, of what 64 components of
+  the normalized matrix leave over.
 
-Medians over tensors are taken, and the two numbers of the spectrum are those of least squares of
-the logarithms of the shares. Then come bits per value and errors of codecs on the tensors, and on
-drawn matrices.
+Printed are these of each tensor, and the medians over tensors, which are the constants of the
+drawn matrices. Then come bits per value and errors of codecs: on the tensors the quartiles, on
+drawn matrices the median.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy import optimize
 
-import gcodec
 from bench.rd_points import files, measure, read
 from gcodec.gradients import synthetic
 
 SIDE, VALUES = 64, 1 << 15
-RANKS = (1, 4, 16, 48)
 CODECS = (
     *(f"ecsq:nmse={error}" for error in (0.3, 0.1, 0.02, 0.001)),
     *("topk:ratio=0.1", "topk:ratio=0.01", "minifloat", "minifloat:format=e4m3"),
     *(f"powersgd:rank={rank}" for rank in (1, 4, 16)),
 )
 DRAWN = ((768, 256), (1024, 256), (256, 1024))
+SEEDS = 5  # for each shape
 _ROUNDS = 8  # of alternating scales
-_TINY = 1e-6  # of shares, which are compared as logarithms
 
 
 def matrices(paths: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -58,31 +56,17 @@ def fit(matrix: np.ndarray) -> np.ndarray:
     for _ in range(_ROUNDS):
         rows = np.sqrt(np.square(x / columns).mean(axis=1))
         columns = np.sqrt(np.square(x / rows[:, np.newaxis]).mean(axis=0))
+    energy = np.linalg.svd(x, compute_uv=False) ** 2
     x = x / rows[:, np.newaxis] / columns
     u, values, v = np.linalg.svd(x, full_matrices=False)
-    energy = values**2 / (values**2).sum()
     rest = x - (u[:, :64] * values[:64]) @ v[:64]
     beta = math.nan
     if min(x.shape) > SIDE:
         rest /= np.sqrt(np.square(rest).mean(axis=1, keepdims=True))
         rest /= np.sqrt(np.square(rest).mean(axis=0, keepdims=True))
         beta = _beta(float(np.abs(rest).mean() / np.sqrt(np.square(rest).mean())))
-    shares = [energy[rank:].sum() for rank in RANKS]
+    shares = [energy[rank:].sum() / energy.sum() for rank in synthetic.RANKS]
     return np.array([np.log(rows).std(), np.log(columns).std(), beta, *shares])
-
-
-def spectrum(shares: np.ndarray, count: int) -> tuple[float, float]:
-    """Return knee and power of so many singular values with these shares beyond the ranks."""
-
-    def off(logs: np.ndarray) -> np.ndarray:
-        knee, power = np.exp(logs)
-        energy = (1 + np.arange(count) / knee) ** (-2 * power)
-        found = [energy[rank:].sum() / energy.sum() for rank in RANKS]
-        made: np.ndarray = np.log(np.add(found, _TINY)) - np.log(shares + _TINY)
-        return made
-
-    knee, power = np.exp(optimize.least_squares(off, np.log([10.0, 1.5])).x)
-    return float(knee), float(power)
 
 
 def _beta(ratio: float) -> float:
@@ -106,16 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fits.append(fit(matrix))
         print(f"{name} {matrix.shape}:", " ".join(f"{value:.3g}" for value in fits[-1]))
     middle = np.nanmedian(fits, axis=0)
-    knee, power = spectrum(middle[3:], SIDE * 4)
-    print(
-        f"\nROW_SPREAD {middle[0]:.2f}, COLUMN_SPREAD {middle[1]:.2f}, KNEE {knee:.1f}, "
-        f"POWER {power:.2f}, BETA {middle[2]:.1f}; shares beyond {RANKS}:",
-        " ".join(f"{share:.3g}" for share in middle[3:]),
-    )
+    drawn = [synthetic.Gradient(shape=s, seed=i).draw() for s in DRAWN for i in range(SEEDS)]
+    for what, each in (("real", middle), ("drawn", np.median([*map(fit, drawn)], axis=0))):
+        print(
+            f"{what}: ROW_SPREAD {each[0]:.2f}, COLUMN_SPREAD {each[1]:.2f}, BETA {each[2]:.1f}, "
+            f"SHARES beyond {synthetic.RANKS}:",
+            " ".join(f"{share:.3g}" for share in each[3:]),
+        )
     print("\n| codec | bits: real | drawn | nmse: real | drawn |\n|---|---|---|---|---|")
-    drawn = [synthetic.Gradient(shape=shape).draw() for shape in DRAWN]
     for spec in CODECS:
-        gcodec.parse(spec)
         cells = []
         for tensors in ([matrix for _, matrix in real], drawn):
             points = [(measure(spec, x), x.size) for x in tensors]

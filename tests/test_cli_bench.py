@@ -159,7 +159,7 @@ def test_threads_are_put_back(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "code", "message"),
     [
-        ("synthetic:cauchy", 2, "synthetic='cauchy': must be one of gennorm"),
+        ("synthetic:cauchy", 2, "synthetic='cauchy': must be one of gradient, gennorm"),
         ("synthetic:gennorm,beta=0", 2, "beta=0.0: must be a number from 0.1 to 100"),
         ("synthetic:gennorm,beta", 2, "name:key=value"),
         ("synthetic:gennorm,n=300000000", 4, "--max-elems 300000000"),

@@ -18,7 +18,7 @@ class Origin(enum.Enum):
 
     WHOLE = "a tensor of a dump"
     ROWS = "some rows of a tensor"
-    FLAT = "a flat sample of a tensor"
+    FLAT = "flat samples of tensors"
     INDEPENDENT = "independent values"
     MATRIX = "a drawn matrix"
 
@@ -36,7 +36,7 @@ class Origin(enum.Enum):
 def doubt(codec: Codec, origin: Origin) -> str | None:
     """Say why a codec cannot be judged on such values; None if it can be."""
     if origin in (Origin.FLAT, Origin.INDEPENDENT) and _uses_rows(codec):
-        return f"{origin.value} have no rows and columns, on which it relies"
+        return f"{origin.value} have no rows and columns to make use of"
     if origin is Origin.ROWS and hasattr(codec, "rank"):
         return "its bits depend on how many rows there are, and only some were measured"
     drawn = origin in (Origin.INDEPENDENT, Origin.MATRIX)

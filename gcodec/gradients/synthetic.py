@@ -12,7 +12,7 @@ import dataclasses
 import math
 
 import numpy as np
-from scipy import special
+from scipy import interpolate, special
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import philox, products
@@ -23,10 +23,11 @@ _PREFIX = "synthetic:"
 _MOST = 2**31
 _PART = 1 << 20  # values that are drawn at a time
 
-# Of a gradient; all fitted. Natural logarithms of scales have these standard deviations.
-ROW_SPREAD, COLUMN_SPREAD = 0.67, 0.33
-# Singular value i from 0 on is as (1 + i / KNEE)^−POWER, once rows and columns are of one scale.
-KNEE, POWER = 23.9, 3.10
+# Of a gradient; all fitted. Standard deviations of the natural logarithms of scales: with what the
+# components add to them, rows spread by 0.67 and columns by 0.33, as in real gradients.
+ROW_SPREAD, COLUMN_SPREAD = 0.60, 0.15
+RANKS, SHARES = (1, 4, 16, 48), (0.533, 0.159, 0.0422, 0.00208)
+"""Ranks, and the shares of the energy beyond so many components."""
 BETA = 2.1  # of what 64 components leave over
 
 _COMPONENTS = 64  # that are drawn as such; independent values have the energy of the rest
@@ -84,7 +85,7 @@ class GenNorm(Synthetic):
 class Gradient(Synthetic):
     """A matrix with scales of rows and columns, a decaying spectrum and a mean square of about 1.
 
-    X = diag(r)·(Σ σᵢ·uᵢ·vᵢᵀ + E)·diag(c): r and c are log-normal, u and v normal, and E has
+    X = diag(r)·(Σ √eᵢ·uᵢ·vᵢᵀ + E)·diag(c): r and c are log-normal, u and v normal, and E has
     independent values of the generalised normal distribution. Each number depends on the seed and
     its own place only, so it does not depend on how many are drawn at a time.
     """
@@ -104,12 +105,10 @@ class Gradient(Synthetic):
         m, k = self.shape if len(self.shape) == 2 else (*self.shape, 1)
         rows = self._scales(m, ROW_SPREAD, _ROWS)
         columns = self._scales(k, COLUMN_SPREAD, _COLUMNS)
-        energy = (1 + np.arange(min(m, k)) / KNEE) ** (-2 * POWER)
-        energy /= energy.sum()
-        count = min(_COMPONENTS, energy.size)
-        left = self._normal(m, count, _LEFT) * np.sqrt(energy[:count, np.newaxis]) * rows
+        count = min(_COMPONENTS, m, k)
+        energy, rest = _spectrum(count)
+        left = self._normal(m, count, _LEFT) * np.sqrt(energy[:, np.newaxis]) * rows
         right = np.ascontiguousarray(self._normal(k, count, _RIGHT) * columns, np.float32)
-        rest = math.sqrt(energy[count:].sum())
         out = np.empty((m, k), np.float32)
         step = max(_PART // k, 1)
         for start in range(0, m, step):
@@ -141,6 +140,17 @@ class Gradient(Synthetic):
         sizes = np.interp(octaves, np.linspace(0, _OCTAVES, _POINTS), _quantiles(BETA))
         signed: np.ndarray = np.copysign(sizes, (words & 1) - 0.5)
         return signed
+
+
+def _spectrum(count: int) -> tuple[np.ndarray, float]:
+    """Return the energies of so many components, and of what they leave over: 1 in all."""
+    # Monotone cubics through logarithms of shares and of ranks, and on as steeply as they end.
+    x, y = np.log1p((0, *RANKS)), np.log((1, *SHARES))
+    curve = interpolate.PchipInterpolator(x, y)
+    at = np.log1p(np.arange(count + 1))
+    inside = np.minimum(at, x[-1])
+    shares = np.exp(curve(inside) + curve(x[-1], 1) * (at - inside))
+    return -np.diff(shares), float(shares[-1])
 
 
 def _quantiles(beta: float) -> np.ndarray:
