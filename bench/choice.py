@@ -10,18 +10,22 @@ within that.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
 import gcodec
+from bench import hard_tensors
 from bench.bits import EXAMPLE
 from bench.rd_grid import grid
-from bench.rd_points import SEED, SMALL, Curve, at, curves, files, measure, read
+from bench.rd_points import LARGE, SEED, SMALL, Curve, at, curves, files, measure, read
 
 ERRORS = (0.01, 0.02, 0.1, 0.3)
 NEAR = 1.1  # times the bits of the best
+MOST = 3  # encodes that a choice may take, as its documentation says
+ROUNDS = 4
 
 
 def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple[float, str]:
@@ -36,17 +40,57 @@ def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple
     return chosen.nbits / least, f"{codec}, {best}"
 
 
-def effort(x: np.ndarray, error: float) -> float:
-    """Return the time of choosing over that of encoding with ecsq: each the least of three."""
-    times = np.empty((3, 2))
+def effort(x: np.ndarray, **target: float) -> float:
+    """Return the time of choosing over that of encoding with ecsq: each the least of several."""
+    ((name, value),) = target.items()
+    rival = gcodec.parse({"name": "ecsq", "nmse" if name == "max_err" else "bits": value})
+    try:
+        gcodec.encode(x, rival)
+    except gcodec.ParameterError:  # no step has so many bits
+        rival = gcodec.parse("ecsq")
+    times = np.empty((ROUNDS, 2))
     for row in times:
         start = time.process_time()
-        gcodec.choose(x, max_err=error)
+        gcodec.choose(x, **target)
         middle = time.process_time()
-        gcodec.encode(x, f"ecsq:nmse={error}")
+        gcodec.encode(x, rival)
         row[:] = middle - start, time.process_time() - middle
     choice, encode = times.min(axis=0)
     return float(choice / encode)
+
+
+def check(x: np.ndarray, **target: float) -> None:
+    """Raise AssertionError unless the choice meets its target."""
+    codec = gcodec.choose(x, seed=SEED, **target)
+    point = measure(str(codec), x)
+    error, bits = target.get("max_err", np.inf), target.get("max_bits", np.inf)
+    if point.error > error or point.nbits > bits * x.size:
+        raise AssertionError(f"{codec}: {point} does not meet {target}")
+
+
+def hard() -> None:
+    """Print how long choices take on tensors that are hard to choose for."""
+    targets = [{"max_err": e} for e in hard_tensors.ERRORS]
+    targets += [{"max_bits": b} for b in hard_tensors.BITS]
+    print("| tensor |", " | ".join(f"{k[4:]} {v:g}" for t in targets for k, v in t.items()), "|")
+    print("|---" * (len(targets) + 1) + "|")
+    shaped = (
+        (f"{name}, {m} × {k}", x)
+        for m, k in hard_tensors.SHAPES
+        for name, x in hard_tensors.matrices(m, k)
+    )
+    efforts = []
+    for name, x in itertools.chain(shaped, hard_tensors.others()):
+        for target in targets:
+            check(x, **target)
+        row = [effort(x, **target) for target in targets]
+        efforts += row
+        print(f"| {name} |", " | ".join(f"{each:.2f}" for each in row), "|", flush=True)
+    above = sum(each > MOST for each in efforts)
+    print(
+        f"\n{len(efforts)} choices: median {np.median(efforts):.2f}, at most {max(efforts):.2f} "
+        f"encodes; {above} take more than {MOST}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -54,9 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.choice", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=[str(EXAMPLE)])
     parser.add_argument("--most", type=int, default=1 << 62, help="values of a tensor measured")
+    parser.add_argument("--hard", action="store_true", help="time choices on drawn tensors")
     options = parser.parse_args(arguments)
+    if options.hard:
+        hard()
+        return
     found: dict[float, list[float]] = {error: [] for error in ERRORS}
-    efforts = []
+    efforts: dict[bool, list[float]] = {False: [], True: []}
     for path in files(options.files):
         for name, x in read(path).items():
             if not SMALL <= x.size <= options.most:
@@ -67,11 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found[error].append(ratio)
                 if ratio > NEAR:
                     print(f"{path.stem} {name}, {x.size:,}, {error:g}: {ratio:.3f} ({text})")
-                efforts.append(effort(x, error))
+                efforts[x.size >= LARGE].append(effort(x, max_err=error))
     for error, ratios in found.items():
         near = sum(ratio <= NEAR for ratio in ratios)
         print(f"error {error:g}: {near} of {len(ratios)} tensors, at most {max(ratios):.3f}")
-    print(f"time of choosing over that of encoding with ecsq: at most {max(efforts):.2f}")
+    for large, each in efforts.items():
+        if each:
+            which = f"{LARGE:,} values or more" if large else "fewer values"
+            print(
+                f"time of choosing over that of encoding with ecsq, {which}: median "
+                f"{np.median(each):.2f}, at most {max(each):.2f}"
+            )
 
 
 if __name__ == "__main__":

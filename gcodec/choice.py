@@ -13,14 +13,20 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
 - A few hundred values: lists, tables and fields of ``ecsq`` take 20 to 40 bytes more than a range
   does. How many bits of ``minmax`` reach the error is found by rounding, quick for so few.
 - Large errors of tensors that are not large: ``ecsq:trellis=yes``, whose encoder takes its time.
-- Matrices of low rank, such as the gradient of a layer for few examples: ``powersgd``. Some rows
-  tell whether it may be so; then the bits of ``ecsq`` and one step of ``powersgd`` are found out.
+- Matrices of low rank, such as the gradient of a layer for few examples: ``powersgd``. A trial on
+  some rows excludes most matrices; for the rest, one trial finds the errors of all ranks, and one
+  encode the bits of ``ecsq``.
+
+The work is bounded by construction. For an error: reading the values, at most one trial of
+factors (`rank_trials.MOST_WORK`) and at most one encode, of a quarter of the rows after a costly
+trial. For bits: at most two encodes that search for them, at most one trial (`_TRIAL_WORK`), and
+encodes at known steps, half as long, where both searches failed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,12 +50,13 @@ from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import sum_squares
-from gcodec.rank_trials import best_rank, least_rank
+from gcodec.payload import Payload
+from gcodec.rank_trials import Factors, best_rank, least_rank
+from gcodec.scalar_levels import Levels
 from gcodec.views import as_numpy
 
 _FEW = 1024  # values, up to which ranges are tried
 _ECSQ_PAYLOAD_NBITS, _RANGE_NBITS = 8 * 20, 8 * 8  # lists of scales and tables; a range
-_MOST_BITS = 32.0
 # By bits of an element: formats without a payload besides, and what they are worse by, in bits.
 _WIDTHS = {
     1: "sign",
@@ -60,8 +67,14 @@ _WIDTHS = {
 _WIDTH_LOSS = 0.9
 _LENGTH_NBITS = 8 * 4  # of the number of bits, a header's last field, beyond a byte
 _SPARE = 0.995  # of bits: how near to a target of bits strings are
-_TRIES = 2  # encodings for a target of bits; more where they take no time
-_PAST = 1.5  # times what a string was too long: how much shorter the next is to be
+_SHORT = 0.0015  # bits of a value that a search may leave out, at most thrice the share of _SPARE
+_SEARCHES = 2  # of a step, for a target of bits; more where they take no time
+_PAST, _LESS = 2.5, 0.002  # shares of a target: times what a string was too long by, and besides
+_GROWTHS = 3.0, 10.0  # octaves of the step for one of the bits, where no search was short enough
+_MOST_OF_ONE = 24.0  # bits of a value that is not 0, more than levels of the least step take
+_COSTLY = 60.0  # work of a trial, after which a quarter of the rows is encoded, not all
+_TRIAL_WORK = 80.0  # of a trial where an encode searches for bits, and another may follow
+_BETTER = 1 - 1e-3  # times an error, from which on it counts as less
 _EXACT = 1e-10  # error of levels that are as good as exact
 
 
@@ -70,8 +83,9 @@ def choose(
 ) -> Codec:
     """Choose a codec for a tensor by its statistics.
 
-    It takes at most the time of a few encodings by ``ecsq``, and mostly far less: for an error,
-    codecs are tried only where a matrix seems to be of low rank; for bits, one is.
+    It takes at most the time of three encodes with ``ecsq`` at the same target, on tensors of
+    65,536 values or more, and mostly less than that of one: for an error, codecs are tried only
+    where a matrix seems to be of low rank; for bits, one is.
 
     Parameters
     ----------
@@ -133,13 +147,69 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) ->
         if least > error:
             raise ParameterError.of("max_err", error, f"at least {least:.3g} for this tensor")
     if best.codec.name == "ecsq" and may_project(tensor, about):
-        aim, values = about.aim(error), tensor.values.reshape(tensor.shape)
-        quick = best.codec.replaced(trellis="no")
-        share = 1.0 if quick == best.codec else TRELLIS_SHARE
-        count = lambda: share * quick.encode(values).nbits  # noqa: E731
-        if rank := least_rank(values, aim, seed, best.nbits, count):
-            return parse({"name": "powersgd", "rank": rank})
+        values = tensor.values.reshape(tensor.shape)
+        factors = least_rank(values, about.aim(error), seed, about.norm, best.nbits)
+        if factors and factors.nbits < _levels_nbits(best.codec, values, factors):
+            return _powersgd(factors)
     return best.codec
+
+
+def _levels_nbits(codec: Codec, values: np.ndarray, factors: Factors) -> float:
+    """Return about how many bits levels take, by all rows or, after a costly trial, by a quarter.
+
+    In a quarter of the rows a list of scales of columns counts four times, which is 18 bits too
+    many for each column, but a trial is costly only for ranks with hundreds of bits for each.
+    """
+    quick = codec.replaced(trellis="no")
+    share = 1.0 if quick == codec else TRELLIS_SHARE
+    rows = values[::4] if factors.work > _COSTLY else values
+    return share * quick.encode(np.ascontiguousarray(rows)).nbits * (len(values) / len(rows))
+
+
+def _powersgd(factors: Factors) -> Codec:
+    return parse({"name": "powersgd", "rank": factors.rank})
+
+
+class _Room(NamedTuple):
+    """Bits that a frame may have.
+
+    Attributes
+    ----------
+    nbits : float
+        Bits of the frame; where the header takes half of these, of the payload.
+    header : float
+        Estimated bits of the header; 0 where it does not count.
+    tensor : Tensor
+    """
+
+    nbits: float
+    header: float
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor, bits: float) -> _Room:
+        """Return the room of so many bits per value."""
+        nbits = bits * tensor.values.size
+        empty = parse("ecsq").encode(np.zeros(tensor.shape, np.float32))
+        frame = Frame(empty.codec, tensor.dtype, tensor.shape, empty)
+        header = 8 * frame.nbytes + _LENGTH_NBITS
+        return cls(nbits, 0.0 if 2 * header > nbits else header, tensor)
+
+    @property
+    def payload(self) -> float:
+        """Estimated bits that a payload may have."""
+        return self.nbits - self.header
+
+    def excess(self, payload: Payload) -> float:
+        """Return the bits that a payload has too many; seek tables count as the header does."""
+        if not self.header:
+            return payload.nbits - self.nbits
+        frame = Frame(payload.codec, self.tensor.dtype, self.tensor.shape, payload)
+        return 8 * frame.nbytes - self.nbits
+
+    def fits(self, codec: Codec) -> bool:
+        """Tell whether the frame of a codec has no more bits."""
+        return self.excess(codec.encode(self.tensor.values.reshape(self.tensor.shape))) <= 0
 
 
 def _for_bits(x: Any, tensor: Tensor, about: About, bits: float, seed: int) -> Codec:
@@ -147,34 +217,78 @@ def _for_bits(x: Any, tensor: Tensor, about: About, bits: float, seed: int) -> C
     n = tensor.values.size
     if not about.norm:
         return parse("ecsq")  # whose payload is then empty
-    room = _room(tensor, bits)
-    lossless = [each for each in exact(tensor, about) if each.nbits <= room]
+    room = _Room.of(tensor, bits)
+    lossless = [each for each in exact(tensor, about) if each.nbits <= room.payload]
     for each in sorted(lossless, key=lambda each: each.nbits):
-        if _fits(each.codec, tensor, room):
+        if room.fits(each.codec):
             return each.codec
     if n <= _FEW and (few := _few_for_bits(tensor, about, room)):
         return few
-    if codec := _levels_for_bits(tensor, room):
-        values = tensor.values.reshape(tensor.shape)
-        find = lambda: _error(codec, values, about)  # noqa: E731
-        if may_project(tensor, about) and (
-            rank := best_rank(values, 4.0 ** -(room / n), seed, room, find)
-        ):
-            return parse({"name": "powersgd", "rank": rank})
+    try:
+        codec = _by_search(room, about, seed)
+    except ParameterError:  # no step takes so many bits, or so few
+        # What has few levels of its own takes fewer bits than that, however small the step.
+        codec = _for_error(x, tensor._replace(dtype="float32"), about, _EXACT, seed)
+        codec = codec if room.fits(codec) else None
+    if codec is not None:
         return codec
-    # What has few levels of its own takes fewer bits than that, however small the step.
-    finest = _for_error(x, tensor._replace(dtype="float32"), about, _EXACT, seed)
-    if finest.encode(tensor.values.reshape(tensor.shape)).nbits <= room:
-        return finest
     # Too few bits for scales: the largest elements, as many as there is room for.
     place = 16 + math.log2(n) + GAP_NBITS
-    k = max(int((room - TOPK_NBITS) / place), 0)
+    k = max(int((room.payload - TOPK_NBITS) / place), 0)
     return parse({"name": "topk", "k": k, "value": "bfloat16"})
 
 
-def _few_for_bits(tensor: Tensor, about: About, room: float) -> Codec | None:
+def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
+    """Return levels of nearly as many bits as there is room for, or factors with less error.
+
+    None where levels need more bits, whatever the step.
+
+    Raises
+    ------
+    ParameterError
+        If no step takes so many bits, or so few.
+    """
+    if not room.payload:
+        return None
+    tensor = room.tensor
+    values, n = tensor.values.reshape(tensor.shape), tensor.values.size
+    k = int(np.count_nonzero(values))
+    if room.payload > k * (_MOST_OF_ONE + math.log2(n / k)):
+        raise ParameterError.of("max_bits", room.nbits / n, "fewer, where so many values are 0")
+    aim = _SPARE * room.payload / n
+    aim -= min(_SHORT, 3 * (1 - _SPARE) * aim)
+    for search in range(_SEARCHES if n > _FEW else 4 * _SEARCHES):
+        codec = parse({"name": "ecsq", "bits": aim})
+        levels = codec.quantize(values)
+        if search == 0 and may_project(tensor, about):
+            error = 4.0 ** -(room.payload / n)  # of levels: about that, or more
+            factors = best_rank(values, error, seed, about.norm, room.payload, _TRIAL_WORK)
+            if factors and factors.error < _BETTER * _error(codec, levels, values, about):
+                return _powersgd(factors)
+        payload = codec.pack(levels)
+        excess = room.excess(payload) / payload.nbits
+        if excess <= 0:
+            return codec
+        aim *= 1 - _PAST * excess - _LESS
+    return _at_larger_steps(room, values, payload)
+
+
+def _at_larger_steps(room: _Room, values: np.ndarray, payload: Payload) -> Codec | None:
+    """Return levels at a larger step than those of a payload that is too long; None where long."""
+    for growth in _GROWTHS:
+        # Where most levels are 0, bits fall by the same share as the step grows, or faster.
+        octaves = growth * room.excess(payload) / min(payload.nbits, values.size)
+        step = float(np.float32(payload.codec.step * 2.0**octaves))
+        codec: Codec = payload.codec.replaced(step=step)
+        payload = codec.encode(values)
+        if room.excess(payload) <= 0:
+            return codec
+    return None
+
+
+def _few_for_bits(tensor: Tensor, about: About, space: _Room) -> Codec | None:
     """Return what is better for few values than ``ecsq``; None where nothing is."""
-    n = tensor.values.size
+    n, room = tensor.values.size, space.payload
     found = [(4.0 ** -max((room - _ECSQ_PAYLOAD_NBITS) / n, 0), "")]
     width = min(int(room / n), max(_WIDTHS))
     if width in _WIDTHS:
@@ -183,43 +297,12 @@ def _few_for_bits(tensor: Tensor, about: About, room: float) -> Codec | None:
     if bits > 0:
         found.append((range_error(tensor, about, bits), f"minmax:bits={bits}"))
     for _, spec in sorted(found):
-        if not spec or _fits(parse(spec), tensor, room):  # words may be far from full
+        if not spec or space.fits(parse(spec)):  # words may be far from full
             return parse(spec) if spec else None
     return None
 
 
-def _fits(codec: Codec, tensor: Tensor, room: float) -> bool:
-    """Tell if a message takes no more bits than there is room for."""
-    return codec.encode(tensor.values.reshape(tensor.shape)).nbits <= room
-
-
-def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:
-    """Return levels that take nearly as many bits as there is room for; None where none do."""
-    values = tensor.values.reshape(tensor.shape)
-    aim = _SPARE * room / values.size
-    for _ in range(_TRIES if values.size > _FEW else 4 * _TRIES):
-        if not 0 < aim <= _MOST_BITS:
-            return None
-        codec = parse({"name": "ecsq", "bits": aim})
-        try:
-            taken = codec.encode(values).nbits
-        except ParameterError:  # no step takes so many bits, or so few
-            return None
-        if taken <= room:
-            return codec
-        aim -= _PAST * (taken - room) / values.size
-    return None
-
-
-def _error(codec: Codec, values: np.ndarray, about: About) -> float:
-    """Return the relative error of a codec, in float32."""
-    rest = values - codec.decode(codec.encode(values), values.shape)
+def _error(codec: Codec, levels: Levels, values: np.ndarray, about: About) -> float:
+    """Return the relative error of levels, in float32."""
+    rest = values - codec.dequantize(levels, values.shape)
     return float(sum_squares(rest.reshape(-1))) / about.norm**2
-
-
-def _room(tensor: Tensor, bits: float) -> float:
-    """Return how many bits a payload may have."""
-    some = bits * tensor.values.size
-    empty = parse("ecsq").encode(np.zeros(tensor.shape, np.float32))
-    header = 8 * Frame(empty.codec, tensor.dtype, tensor.shape, empty).nbytes + _LENGTH_NBITS
-    return some if 2 * header > some else some - header

@@ -133,22 +133,6 @@ def orthonormal(rows: np.ndarray) -> np.ndarray:
     return made
 
 
-def errors_of_ranks(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
-    """Return ‖M − M̂‖²/‖M‖² of the ranks 1 to `rank`, of one step from random rows.
-
-    Of an (m, k) float32 matrix that is not 0, where the factors are float32 and exact otherwise:
-    (rank,) float64. Each row is made orthonormal to those before it, so all ranks have the same.
-    """
-    p = fixed(orthonormal(times_transposed(matrix, fixed(start(seed, rank, matrix.shape[1])))))
-    q = times(matrix, p)
-    # P is orthonormal but for its rounding, which errors near 0 feel.
-    shared = (p.values @ p.values.T) * (q @ q.T)
-    whole = shared.cumsum(axis=0).cumsum(axis=1).diagonal()
-    squares = np.einsum("ij,ij->", matrix, matrix, dtype=np.float64)
-    errors: np.ndarray = 1 - (2 * np.diagonal(q @ q.T).cumsum() - whole) / squares
-    return errors
-
-
 def _most(p: np.ndarray, q: np.ndarray) -> float:
     """Return a bound of the magnitudes of PᵀQ."""
     largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]

@@ -1,25 +1,68 @@
-"""Whether a matrix is of so low a rank that factors take fewer bits than levels do."""
+"""Whether float32 factors of a matrix take fewer bits than levels do, by trials of bounded work.
+
+A trial is what the encoder of ``powersgd`` does: one step of the power method from random rows.
+Each factor is made orthonormal to the preceding ones, so one trial gives the errors of all ranks
+up to its own. A trial multiplies in float32, which is four times as fast as the products of the
+encoder; `_ROUNDING` bounds the difference. `trial_work` says beforehand what a trial costs. Ranks
+that would take more than `MOST_WORK` are not tried, and a choice has at most one trial of the
+whole matrix, after one of a few rows, which excludes most matrices.
+
+Products are those of small tiles: a library of linear algebra does not share these out among
+threads, so they have the same bits for any number of threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec import low_rank
+from gcodec.kernels.reduce import sum_squares
 
-_FIRST_RANK, _MOST_RANK = 8, 64  # that are tried
+MOST_WORK = 140.0
+"""Multiply-adds per value in a trial; an encode with ``ecsq`` takes as long as 100 to 200."""
+
+_MOST_RANK = 64
 _NBITS = 32  # of a number of a factor
-_LEAST_ERROR = 1e-4  # below it the rounding of sums is felt
+_LEAST_ERROR = 1e-4  # below it the rounding of sums matters
 _MARGIN = 1e-3  # of an error
-_ROWS = 4  # for each of the rank: few enough to be quick, more than are always of that rank
-_HOPE = 1.5  # times the error: what some rows may have
+_ROUNDING = 2e-6  # of an error: float32 sums against those of the encoder
+_DEPENDENT = 2.0**-40  # as in `low_rank.orthonormal`
+_DOUBLE = 2.0  # float32 multiply-adds that take as long as one in float64
+_DRAWN = 600.0  # and as long as drawing one number of the random rows
+_TILE, _WIDTH = 1 << 18, 64  # multiply-adds of a tile, and its columns
+_ROWS = 4  # of a sample, for each rank: enough for the rank to be low
+_SAMPLE = 1 / 3  # of the rows: a larger sample would save too little
+_HOPE = 1.5  # times the error: what a sample may have
+_MORE, _FEW = 1.5, 4  # times the rank of a sample, and besides: what the matrix may need
+
+
+class Factors(NamedTuple):
+    """What a trial found.
+
+    Attributes
+    ----------
+    rank : int
+    error : float
+        ‖x − x̂‖²/‖x‖² of that rank.
+    nbits : int
+        Bits of the factors.
+    work : float
+        Multiply-adds per value that the trial took.
+    """
+
+    rank: int
+    error: float
+    nbits: int
+    work: float
 
 
 def least_rank(
-    x: np.ndarray, error: float, seed: int, estimate: float, count: Callable[[], float]
-) -> int | None:
-    """Return the least rank that has the error and takes fewer bits than levels.
+    x: np.ndarray, error: float, seed: int, norm: float, estimate: float
+) -> Factors | None:
+    """Return the least rank that has the error; None where none that is affordable does.
 
     Parameters
     ----------
@@ -28,60 +71,138 @@ def least_rank(
     error : float
         ‖x − x̂‖²/‖x‖².
     seed : int
-        Of the random rows that the step begins with.
+        Seed of the random rows from which the step begins.
+    norm : float
+        ‖x‖.
     estimate : float
-        About how many bits levels take, or more.
-    count : callable
-        Returns how many they do take, or nearly.
+        Bits that the factors may take.
     """
-    limit = _affordable(x, estimate)
-    if not _may_have(x, error, seed, limit):
+    errors = _errors(x, error, seed, norm, _affordable(x, estimate, MOST_WORK), least=True)
+    if errors is None:
         return None
-    rank = _FIRST_RANK
-    while True:
-        errors = low_rank.errors_of_ranks(_matrix(x), min(rank, limit), seed)
-        fine = np.flatnonzero(errors <= error * (1 - _MARGIN))
-        if fine.size:
-            least = int(fine[0]) + 1
-            return least if _nbits(x, least) < count() else None
-        if rank >= limit:
-            return None
-        rank *= 4
+    (good,) = np.nonzero(errors <= error * (1 - _MARGIN) - _ROUNDING)
+    return _factors(x, int(good[0]) + 1, errors) if good.size else None
 
 
 def best_rank(
-    x: np.ndarray, error: float, seed: int, room: float, find: Callable[[], float]
-) -> int | None:
-    """Return the largest rank that there is room for, if its error is less than that of levels.
+    x: np.ndarray, error: float, seed: int, norm: float, room: float, most_work: float
+) -> Factors | None:
+    """Return the largest rank that there is room for; None where some rows have a larger error.
 
     Parameters
     ----------
     x : float32 array
         Not 0.
     error : float
-        About that of levels, or more.
+        Error that the factors are to have, roughly.
     seed : int
+    norm : float
+        ‖x‖.
     room : float
         Bits.
-    find : callable
-        Returns that of levels.
+    most_work : float
+        Multiply-adds per value, at most; see `trial_work`.
     """
-    rank = _affordable(x, room)
-    if not _may_have(x, error, seed, rank):
-        return None
-    found = low_rank.errors_of_ranks(_matrix(x), rank, seed)[-1]
-    return rank if found < find() * (1 - _MARGIN) else None
+    errors = _errors(x, error, seed, norm, _affordable(x, room, most_work), least=False)
+    return None if errors is None else _factors(x, errors.size, errors)
+
+
+def trial_work(shape: tuple[int, int], rank: int) -> float:
+    """Return the multiply-adds per value of a trial; other work is converted to these."""
+    m, k = shape
+    return 2 * rank + _DRAWN * rank / m + _DOUBLE * rank**2 * (3 * m + k) / (m * k)
+
+
+def start(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
+    """Return the random rows from which a step begins: (rank, k) float32, shorter than 1.
+
+    They are those of ``powersgd`` times a power of two, so that no sum passes float32.
+    """
+    rows = low_rank.start(seed, rank, matrix.shape[1])
+    _, exponent = np.frexp(np.sqrt((rows**2).sum(axis=1).max(initial=1.0)))
+    made: np.ndarray = np.ldexp(rows, -exponent).astype(np.float32)
+    return made
+
+
+def errors_of_ranks(matrix: np.ndarray, rows: np.ndarray, norm: float) -> np.ndarray:
+    """Return ‖M − M̂‖²/‖M‖² of all ranks up to r, of one step from random rows.
+
+    Parameters
+    ----------
+    matrix : (m, k) float32 array
+        Not 0; its norm within float32.
+    rows : (r, k) float32 array
+        See `start`.
+    norm : float
+        ‖M‖.
+
+    Returns
+    -------
+    (r,) float64 array
+        Within 2e-6 of what ``powersgd`` of each rank has, so it may be below 0.
+    """
+    sketch = _product(rows, matrix.T).astype(np.float64) / norm
+    p = low_rank.fixed(_orthonormal(sketch)).values
+    # Numbers of p have 17 bits, so float32 holds them exactly.
+    q = _product(p.astype(np.float32), matrix).astype(np.float64) / norm
+    shared = _product(p, p.T) * _product(q, q.T)
+    whole = shared.cumsum(axis=0).cumsum(axis=1).diagonal()
+    errors: np.ndarray = 1 - (2 * (q * q).sum(axis=1).cumsum() - whole)
+    return errors
+
+
+def _orthonormal(rows: np.ndarray) -> np.ndarray:
+    """Make (r, m) rows orthonormal by Cholesky's factor of their products.
+
+    A row that is a sum of those before it, but for 2^-20 of itself, becomes 0.
+    """
+    rest, count = _product(rows, rows.T), len(rows)
+    least = rest.diagonal() * _DEPENDENT
+    lower = np.eye(count)
+    kept = np.zeros(count, bool)
+    for j in range(count):
+        pivot = rest[j, j]
+        kept[j] = pivot > least[j]
+        if kept[j]:
+            lower[j:, j] = rest[j:, j] / np.sqrt(pivot)
+            rest[j + 1 :, j + 1 :] -= np.multiply.outer(lower[j + 1 :, j], lower[j + 1 :, j])
+    made = _product(np.linalg.inv(lower), rows)
+    made[~kept] = 0
+    return made
+
+
+def _product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Return the product of an (r, m) and an (m, k) array, by tiles of at most `_TILE`."""
+    (r, m), k = rows.shape, matrix.shape[1]
+    depth, whole = max(_TILE // (r * _WIDTH), 1), k // _WIDTH * _WIDTH
+    tiles = np.zeros((whole // _WIDTH, r, _WIDTH), rows.dtype)
+    last = np.zeros((r, k - whole), rows.dtype)
+    room = np.empty_like(tiles)
+    for at in range(0, m, depth):
+        left, right = rows[:, at : at + depth], matrix[at : at + depth]
+        parts = right[:, :whole].reshape(len(right), -1, _WIDTH).transpose(1, 0, 2)
+        tiles += np.matmul(left, parts, out=room)
+        last += left @ right[:, whole:]
+    return np.concatenate([tiles.transpose(1, 0, 2).reshape(r, whole), last], axis=1)
+
+
+def _factors(x: np.ndarray, rank: int, errors: np.ndarray) -> Factors:
+    work = trial_work(_matrix(x).shape, errors.size)
+    return Factors(rank, float(errors[rank - 1]), _nbits(x, rank), work)
 
 
 def _matrix(x: np.ndarray) -> np.ndarray:
     return x.reshape(x.shape[0], -1)
 
 
-def _affordable(x: np.ndarray, nbits: float) -> int:
-    """Return the largest rank whose factors take at most so many bits, up to _MOST_RANK; or 0."""
+def _affordable(x: np.ndarray, nbits: float, most_work: float) -> int:
+    """Return the largest rank whose factors take at most so many bits, and so much work; or 0."""
     if x.ndim < 2:
         return 0
+    shape = _matrix(x).shape
     rank = min(int(nbits / _nbits(x, 1)), _MOST_RANK)
+    while rank and trial_work(shape, rank) > most_work:
+        rank -= 1
     return rank if rank and low_rank.matrix_shape(x.shape, rank) else 0
 
 
@@ -90,12 +211,24 @@ def _nbits(x: np.ndarray, rank: int) -> int:
     return _NBITS * rank * sum(map(int, _matrix(x).shape))
 
 
-def _may_have(x: np.ndarray, error: float, seed: int, rank: int) -> bool:
-    """Tell whether some rows, evenly spread, have about that error with factors of a rank."""
+def _errors(
+    x: np.ndarray, error: float, seed: int, norm: float, rank: int, *, least: bool
+) -> np.ndarray | None:
+    """Return the errors of the ranks up to one; None where evenly spread rows have a larger one.
+
+    Where the least rank is wanted, those rows also say up to which rank to try.
+    """
     if error < _LEAST_ERROR or not rank:
-        return False
+        return None
     matrix = _matrix(x)
-    some = np.ascontiguousarray(matrix[:: max(len(matrix) // (_ROWS * rank), 1)])
-    if len(some) == len(matrix) or not some.any():
-        return True
-    return bool(low_rank.errors_of_ranks(some, rank, seed)[-1] <= _HOPE * error)
+    rows = start(matrix, rank, seed)
+    if _ROWS * rank <= _SAMPLE * len(matrix):
+        sample = np.ascontiguousarray(matrix[:: len(matrix) // (_ROWS * rank)])
+        length = math.sqrt(sum_squares(sample.reshape(-1)))
+        some = errors_of_ranks(sample, rows, length) if length else np.zeros(1)
+        if some[-1] > _HOPE * error:
+            return None
+        if least:
+            (good,) = np.nonzero(some <= error)
+            rank = min(rank, int(_MORE * (good[0] + 1)) + _FEW) if good.size else rank
+    return errors_of_ranks(matrix, rows[:rank], norm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import ml_dtypes
@@ -10,8 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import gcodec
+from bench import hard_tensors
+from gcodec import nearest_levels, rank_trials
 from gcodec.cli.main import cli
 from gcodec.gradients.dumps import open_dump
+from gcodec.kernels import scalar_quantize
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet8_digits_step0300.safetensors"
 LAPLACE = np.float32(1e-3) * np.random.default_rng(0).laplace(size=(64, 128)).astype(np.float32)
@@ -70,6 +74,98 @@ def test_one_value_takes_bits_too(n, bits):
     x = np.full(n, 0.37, np.float32)
     codec = gcodec.choose(x, max_bits=bits)
     assert codec.encode(x).nbits <= bits * n
+
+
+TARGETS = [
+    *({"max_err": error} for error in (0.5, 0.1, 0.02, 0.001)),
+    *({"max_bits": bits} for bits in (0.2, 4.0)),
+]
+
+
+class Work:
+    """Counts values that levels are found for, and multiply-adds of trials of factors."""
+
+    def __init__(self, monkeypatch):
+        self.levels = self.products = 0
+        for name in ("rated_levels", "scaled_levels"):
+            self._count(monkeypatch, nearest_levels, name, lambda x, *_: x.size)
+        self._count(monkeypatch, scalar_quantize, "plain_sums", lambda x, *_: x.size / 2)
+        self._count(
+            monkeypatch, rank_trials, "_product", lambda a, b: a.size * b.shape[1], "products"
+        )
+
+    def _count(self, monkeypatch, module, name, cost, kind="levels"):
+        function = getattr(module, name)
+
+        def counted(*args):
+            setattr(self, kind, getattr(self, kind) + cost(*args))
+            return function(*args)
+
+        monkeypatch.setattr(module, name, counted)
+
+    def of(self, call):
+        self.levels = self.products = 0
+        call()
+        return self.levels, self.products
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (512, 512)], ids=str)
+def test_choosing_takes_at_most_the_work_of_three_encodes(shape, monkeypatch):
+    work = Work(monkeypatch)
+    for name, x in hard_tensors.matrices(*shape):
+        for target in TARGETS:
+            ((key, value),) = target.items()
+            spec = f"ecsq:{'nmse' if key == 'max_err' else 'bits'}={value}"
+            try:
+                encode, _ = work.of(functools.partial(gcodec.encode, x, spec))
+            except gcodec.ParameterError:  # no step has so many bits
+                continue
+            levels, products = work.of(functools.partial(gcodec.choose, x, **target))
+            # An encode takes as long as 100 multiply-adds for each value, or more.
+            assert levels / encode + products / x.size / 100 <= 3, (name, target)
+
+
+def test_the_work_of_a_trial_is_known_beforehand(monkeypatch):
+    work = Work(monkeypatch)
+    x = np.ones((300, 500), np.float32)
+    for rank in (1, 7, 40):
+        rows = rank_trials.start(x, rank, 0)
+        _, products = work.of(lambda rows=rows: rank_trials.errors_of_ranks(x, rows, 387.3))
+        assert products <= rank_trials.trial_work(x.shape, rank) * x.size
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e35])
+def test_a_trial_has_the_errors_of_the_encoder(scale):
+    rng = np.random.default_rng(4)
+    decay = np.arange(1, 41) ** -0.8
+    x = (rng.normal(size=(200, 40)) * decay @ rng.normal(size=(40, 333))).astype(np.float32)
+    x = x / np.abs(x).max() * np.float32(scale)
+    norm = np.sqrt((x.astype(np.float64) ** 2).sum())
+    errors = rank_trials.errors_of_ranks(x, rank_trials.start(x, 50, 7), norm)
+    for rank in (1, 5, 20, 40, 50):
+        codec = gcodec.parse(f"powersgd:rank={rank}")
+        decoded = codec.decode(codec.encode(x, seed=7), x.shape)
+        assert errors[rank - 1] == pytest.approx(error_of(x, decoded), abs=2e-6)
+
+
+@pytest.mark.parametrize("bits", [0.2, 1, 4])
+def test_a_frame_with_a_seek_table_has_the_bits(bits):
+    rng = np.random.default_rng(0)
+    for x in (rng.standard_normal(1 << 19, np.float32), rng.laplace(size=(512, 1024))):
+        x = x.astype(np.float32)
+        codec = gcodec.choose(x, max_bits=bits)
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec))
+        assert codec.name == "ecsq" and (bits < 1 or frame.seek is not None)
+        assert 0.93 * bits * x.size <= 8 * frame.nbytes <= bits * x.size
+
+
+def test_no_search_where_levels_cannot_have_so_many_bits(monkeypatch):
+    work = Work(monkeypatch)
+    x = np.zeros((512, 512), np.float32)
+    x[::20] = np.random.default_rng(0).standard_normal((26, 512))
+    encode, _ = work.of(lambda: gcodec.encode(x, "ecsq:nmse=1e-10"))
+    levels, _ = work.of(lambda: gcodec.choose(x, max_bits=4))
+    assert levels <= 1.5 * encode
 
 
 def test_what_is_chosen():

@@ -149,12 +149,40 @@ def test_laws_and_what_is_measured() -> None:
 def test_without_a_dump_all_codecs_are_measured() -> None:
     told = advised("--params", "20k", "--step-time", "1ms", "--nodes", "4", "--between", "1MB/s")
     assert {entry["codec"] for entry in told["codecs"]} == set(gcodec.codecs())
-    assert told["source"]["name"].startswith("synthetic:gennorm,beta=0.8,n=20000")
+    assert told["source"]["name"].startswith("synthetic:shape=64x64")
     again = advised("synthetic:gennorm,beta=2,n=20000", "--step-time", "1ms", "--nodes", "4",
                     "--between", "1MB/s", "-c", "minifloat")  # fmt: skip
     assert again["work"]["values"] == 20_000
     first = next(entry for entry in told["codecs"] if entry["codec"] == "minifloat")
     assert 0 < again["codecs"][0]["nmse"] < first["nmse"] < 0.1
+
+
+def test_factors_are_judged_on_a_matrix() -> None:
+    told = advised(*LARGE, "-c", "powersgd:rank=16", "-c", "ecsq", "-c", "dct8")
+    assert told["source"]["name"].startswith("synthetic:shape=2048x2048")
+    powersgd, ecsq, dct8 = told["codecs"]
+    assert powersgd["bits_per_value"] == pytest.approx(0.5, rel=0.01)
+    assert powersgd["nmse"] < 0.5 and powersgd["doubt"] is None and ecsq["doubt"] is None
+    assert "independent" in dct8["doubt"]
+    assert way(told, "powersgd:rank=16", "two-phase")["times_dense"] < 0.05
+
+
+def test_codecs_that_cannot_be_judged_are_named(tmp_path: Path) -> None:
+    words = ("--step-time", "1ms", "--nodes", "4", "--between", "1MB/s")
+    specs = ("powersgd", "ecsq", "qsgd:code=context", "minifloat:code=auto", "qsgd", "topk")
+    chosen = [word for spec in specs for word in ("-c", spec)]
+    told = advised("synthetic:gennorm,n=20000", *words, *chosen)
+    doubts = {entry["codec"].split(":")[0]: entry["doubt"] for entry in told["codecs"]}
+    assert [entry["doubt"] is not None for entry in told["codecs"]] == [True] * 4 + [False] * 2
+    assert "no rows and columns" in doubts["powersgd"]
+    text = run("synthetic:gennorm,n=20000", *words, *chosen).stdout
+    assert re.search(r"^\? powersgd, ecsq, qsgd:code=context, .*: not judged here, as", text, re.M)
+    path = tmp_path / "d.npz"
+    write_dump(path, [("w", np.ones((512, 64), np.float32)), ("b", np.ones(512, np.float32))])
+    for sample, expected in (("100000", None), ("8192", "how many rows"), ("100", "no rows and")):
+        told = advised(path, *words, "--sample", sample, "-c", "powersgd")
+        (entry,) = told["codecs"]
+        assert entry["doubt"] is None if expected is None else expected in entry["doubt"]
 
 
 def test_levels_latencies_and_coding() -> None:

@@ -78,6 +78,7 @@ def timed(encode, decode, nbits=800, raw=400):
         copies=(1.0, 2.0, 8.0),
         encode_peak=0,
         decode_peak=0,
+        doubt=None,
     )
 
 
@@ -159,7 +160,7 @@ def test_threads_are_put_back(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "code", "message"),
     [
-        ("synthetic:cauchy", 2, "synthetic='cauchy': must be one of gennorm"),
+        ("synthetic:cauchy", 2, "synthetic='cauchy': must be one of gradient, gennorm"),
         ("synthetic:gennorm,beta=0", 2, "beta=0.0: must be a number from 0.1 to 100"),
         ("synthetic:gennorm,beta", 2, "name:key=value"),
         ("synthetic:gennorm,n=300000000", 4, "--max-elems 300000000"),
@@ -188,3 +189,40 @@ def test_synthetic_values_have_their_distribution(beta):
     assert stats.kstest(drawn, stats.gennorm(beta, scale=scale).cdf).pvalue > 0.01
     again = synthetic.parse_synthetic(f"synthetic:gennorm,seed=1,n=20000,beta={beta}")
     assert np.array_equal(again.draw(), drawn)
+
+
+def test_drawn_gradients_have_what_is_fitted():
+    from bench.gradient_fit import fit
+
+    found = fit(synthetic.Gradient(shape=(500, 150), seed=1).draw())
+    assert found[0] == pytest.approx(0.67, abs=0.1)
+    assert found[1] == pytest.approx(0.33, abs=0.1)
+    assert found[2] == pytest.approx(synthetic.BETA, abs=0.15)
+    assert found[3:6] == pytest.approx(np.array(synthetic.SHARES[:3]), rel=0.4)
+
+
+def test_drawn_gradients_are_the_same_however_they_are_named(monkeypatch):
+    drawn = synthetic.parse_synthetic("synthetic:shape=300x70,seed=3").draw()
+    assert (drawn.dtype, drawn.shape) == (np.float32, (300, 70))
+    again = synthetic.parse_synthetic("synthetic:gradient,seed=3,shape=300x70")
+    monkeypatch.setattr(synthetic, "_PART", 1000)  # values at a time
+    assert np.array_equal(again.draw(), drawn)
+    other = synthetic.parse_synthetic("synthetic:shape=300x70").draw()
+    assert not np.array_equal(other, drawn)
+    assert abs(np.log(np.square(drawn).mean())) < 0.7
+
+
+@pytest.mark.parametrize("shape", ["1x1", "1x9", "9", "70x1", "2x3"])
+def test_small_drawn_gradients_are_finite(shape):
+    drawn = synthetic.parse_synthetic(f"synthetic:shape={shape}").draw()
+    assert "x".join(map(str, drawn.shape)) == shape and np.isfinite(drawn).all()
+
+
+def test_a_matrix_is_drawn_where_nothing_is_named():
+    found = document("-c", "powersgd:rank=16", "-c", "dct8", "--rounds", "1")
+    powersgd, dct8 = found["codecs"]
+    assert found["source"] == "synthetic:shape=1024x1024"
+    assert powersgd["bits_per_value"] == pytest.approx(1, rel=0.01)
+    assert powersgd["doubt"] is None and "independent" in dct8["doubt"]
+    printed = run("synthetic:gennorm,n=3000", "-c", "powersgd", "--rounds", "1").stdout
+    assert "? powersgd: not judged here, as independent values have no rows" in printed

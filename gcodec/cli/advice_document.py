@@ -48,6 +48,7 @@ def document(advised: Advised) -> dict[str, Any]:
                 "nmse": number(m.error),
                 "unbiased": m.codec.unbiased,
                 "problem": m.problem,
+                "doubt": m.doubt,
                 "law": law.document(course.plain),
                 "measured": here.document(course.plain),
             }

@@ -181,7 +181,18 @@ def _show_convergence(advised: Advised, console: Console) -> list[str]:
     missing = print_table(console, columns, rows, marked=useless)
     print_line(console, "residual: its norm at most, as a multiple of that of a gradient")
     print_line(console, "bound: of the mean squared gradient, as a multiple of that of dense")
+    for reason, names in _doubts(advised).items():
+        print_line(console, f"? {', '.join(names)}: not judged here, as {reason}", "yellow")
     return missing
+
+
+def _doubts(advised: Advised) -> dict[str, list[str]]:
+    """Return the codecs that cannot be judged on what was measured, by the reason."""
+    found: dict[str, list[str]] = {}
+    for m in advised.measured:
+        if m.doubt is not None:
+            found.setdefault(m.doubt, []).append(str(m.codec))
+    return found
 
 
 def _cells(effect: Effect, plain: float) -> list[str]:

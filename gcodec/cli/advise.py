@@ -15,8 +15,7 @@ from gcodec.cli.options import (
 from gcodec.cli.quantities import count, duration, named_bits, speed
 from gcodec.cli.verb import EXIT_CODES, Verb
 
-_SYNTHETIC = "synthetic:gennorm,beta=0.8"  # as heavy tails as those of most layers
-_MOST = 1 << 20  # values of it
+_SIDES = 1 << 6, 1 << 11  # of a drawn matrix: the least, where there are as many values
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 
 
@@ -212,7 +211,10 @@ def command(
     sent once more (two-phase).
 
     Bits per value and errors of codecs are measured on SOURCE: a dump of gradients, see gcodec
-    inspect; or random values, such as synthetic:gennorm,beta=0.8,n=1000000, the default.
+    inspect; or a drawn matrix, such as synthetic:shape=4096x4096, with the scales and the spectrum
+    of real gradients: by default as large as those of a transformer with so many parameters, but
+    2048x2048 at most; or independent values, such as synthetic:gennorm,beta=0.8,n=1000000. Codecs
+    that cannot be judged on these values are named.
 
     A codec's effect on convergence follows from its law, which holds for all gradients, and from
     what was measured here: delta, the share of a gradient's energy that surely arrives, for use
@@ -246,7 +248,8 @@ def command(
     codecs = list(dict.fromkeys(parse(spec) for spec in chosen))
     silent = quiet or as_json
     if source is None:
-        source = f"{_SYNTHETIC},n={min(params or _MOST, _MOST)}"
+        assert params is not None
+        source = _drawn(params)
     if source.startswith("synthetic:"):
         origin, measured = schemes.of_synthetic(source, codecs, seed, quiet=silent)
     else:
@@ -269,6 +272,15 @@ def command(
     else:
         show(advised, stdout(), quiet=quiet)
     return 0
+
+
+def _drawn(params: int) -> str:
+    """Return a matrix of the width of a transformer: of d/128 layers, each with 12·d² values."""
+    import math
+
+    width = 2 ** round(math.log2((128 / 12 * params) ** (1 / 3)))
+    rows = min(max(width, _SIDES[0]), _SIDES[1], math.isqrt(params))
+    return f"synthetic:shape={rows}x{min(rows, params // rows)}"
 
 
 def _need(option: str, link: float | None, members: int, what: str) -> None:

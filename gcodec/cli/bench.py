@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gcodec.limits import Limits
 
 _MOST = 1 << 24  # values
+_DRAWN = "synthetic:shape=1024x1024"
 
 
 @click.command(
@@ -40,8 +41,8 @@ _MOST = 1 << 24  # values
             "-L 'layer3.*.weight'",
         ),
         (
-            "A distribution with heavy tails in place of a dump, by one thread.",
-            "gcodec bench synthetic:gennorm,beta=0.8,n=100000 --threads 1",
+            "A drawn matrix in place of a dump, by one thread.",
+            "gcodec bench synthetic:shape=256x1024 --threads 1",
         ),
         (
             "A table for a report, the best error first.",
@@ -49,7 +50,7 @@ _MOST = 1 << 24  # values
         ),
     ],
 )
-@click.argument("source", metavar="SOURCE", type=FILE)
+@click.argument("source", metavar="[SOURCE]", type=FILE, default=_DRAWN)
 @click.option(
     "-c",
     "--codec",
@@ -116,10 +117,11 @@ def command(
 ) -> int:
     """Time codecs on the tensors of a step.
 
-    SOURCE is a file of tensors, or synthetic:gennorm with beta=, n= and seed= behind commas:
-    independent numbers of the generalised normal distribution (beta 2: normal, 1: Laplace; below 1
-    as gradients often are). Every tensor is encoded to a frame of its own, as in a training step,
-    and decoded into memory that is there already.
+    SOURCE is a file of tensors; or a drawn matrix with the scales and the spectrum of real
+    gradients, by default synthetic:shape=1024x1024; or synthetic:gennorm with beta=, n= and seed=
+    after commas: independent numbers of the generalised normal distribution (beta 2: normal, 1:
+    Laplace). Codecs that cannot be judged on these values are named. Every tensor is encoded to a
+    frame of its own, as in a training step, and decoded into memory that is there already.
 
     bits/v are measured: all bytes of all frames. The error is ||x - decoded||^2 / ||x||^2. GB/s
     count the bytes of the tensors; beside them is the ratio to a memcpy of the same tensors, where
@@ -177,6 +179,7 @@ def _tensors(
 ) -> list[Tensor]:
     """Draw or load what is to be encoded, and note what is not as it was."""
     from gcodec.cli.timing import Tensor
+    from gcodec.gradients.doubts import Origin
     from gcodec.gradients.synthetic import parse_synthetic
 
     if not source.startswith("synthetic:"):
@@ -184,8 +187,10 @@ def _tensors(
     if layers:
         raise ParameterError("--layers: synthetic values have none")
     drawn = parse_synthetic(source)
-    limits.check("the tensor", drawn.n, 4 * drawn.n)
-    return [Tensor(str(drawn), drawn.draw())]
+    limits.check("the tensor", drawn.count(), 4 * drawn.count())
+    values = drawn.draw()
+    origin = Origin.INDEPENDENT if values.ndim < 2 else Origin.MATRIX
+    return [Tensor(str(drawn), values, origin)]
 
 
 def _loaded(
@@ -205,12 +210,15 @@ def _loaded(
     from gcodec.cli.text import count
     from gcodec.cli.timing import Tensor
     from gcodec.gradients import stats
+    from gcodec.gradients.doubts import Origin
     from gcodec.gradients.dumps import open_dump
     from gcodec.seeds import derive_seed
 
     paths = inputs.files([source], "dump", lambda path: not inputs.is_frames(path))
     if len(paths) > 1 or inputs.is_frames(paths[0]):
-        raise ParameterError(f"{source}: must be one file of tensors, or synthetic:gennorm")
+        raise ParameterError(
+            f"{source}: must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
+        )
     with open_dump(paths[0], limits=limits) as dump:
         floats = [entry for entry in dump.entries if entry.dtype in wire.DTYPE_CODES]
         chosen = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
@@ -232,7 +240,8 @@ def _loaded(
             if found:
                 values = np.where(np.isfinite(values), values, np.zeros((), values.dtype))
                 nonfinite += found
-            tensors.append(Tensor(entry.name, np.ascontiguousarray(values)))
+            origin = Origin.of_sample(entry.shape, values.size, values.ndim)
+            tensors.append(Tensor(entry.name, np.ascontiguousarray(values), origin))
         if nonfinite:
             notes.append(f"{count(nonfinite, 'value')} NaN or Inf: taken as 0")
         return tensors

@@ -62,6 +62,11 @@ class BenchReport:
             console = stdout()
             print_line(console, self._headline(), "bold")
             missing = print_table(console, columns, [self._row(one) for one in self._timed])
+            for one in self._timed:
+                if one.doubt is not None:
+                    print_line(
+                        console, f"? {one.codec}: not judged here, as {one.doubt}", "yellow"
+                    )
             if missing and not quiet:
                 note(f"{console.width} columns have no room for: {', '.join(missing)}")
         if not quiet:
@@ -134,6 +139,7 @@ class BenchReport:
             "encode_peak_bytes": one.encode_peak,
             "decode_peak_bytes": one.decode_peak,
             "pays_below_bits_per_second": one.pays_below,
+            "doubt": one.doubt,
         }
 
     def _document(self) -> dict[str, Any]:

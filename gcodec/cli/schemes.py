@@ -17,6 +17,7 @@ from gcodec.cli.progress import progress
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.gradients import stats
+from gcodec.gradients.doubts import Origin, doubt
 from gcodec.gradients.dumps import open_dump
 from gcodec.gradients.synthetic import parse_synthetic
 from gcodec.limits import Limits
@@ -32,6 +33,7 @@ class Tensor(NamedTuple):
     name: str
     size: int
     values: stats.Values
+    origin: Origin
 
 
 class Measured(NamedTuple):
@@ -48,6 +50,8 @@ class Measured(NamedTuple):
         For tensors of these sizes.
     problem : str or None
         Why there is none of the above.
+    doubt : str or None
+        Why the codec cannot be judged on the values that were measured.
     """
 
     codec: Codec
@@ -55,6 +59,7 @@ class Measured(NamedTuple):
     error: float
     law: Law
     problem: str | None = None
+    doubt: str | None = None
 
 
 class Source(NamedTuple):
@@ -93,6 +98,7 @@ class Tally:
         self._errors: list[float] = []  # roots of the sums of squares
         self._signals: list[float] = []
         self._problem: str | None = None
+        self._doubt: str | None = None
 
     def add(self, tensor: Tensor, seed: int) -> None:
         """Measure one tensor of at least one value."""
@@ -104,6 +110,7 @@ class Tally:
             return
         # A frame that was made here needs no protection from itself.
         decoded = gcodec.decode(frame, limits=Limits(1 << 62, 1 << 62))
+        self._doubt = self._doubt or doubt(self._codec, tensor.origin)
         root = math.sqrt(tensor.size)
         self._sizes.append(tensor.size)
         self._bits.append(8 * len(frame) / x.size * tensor.size)
@@ -117,7 +124,8 @@ class Tally:
         error, signal = math.hypot(*self._errors), math.hypot(*self._signals)
         nmse = (error / signal) ** 2 if signal else (math.inf if error else 0.0)
         law = law_of(self._codec, self._sizes)
-        return Measured(self._codec, math.fsum(self._bits) / sum(self._sizes), nmse, law)
+        bits = math.fsum(self._bits) / sum(self._sizes)
+        return Measured(self._codec, bits, nmse, law, doubt=self._doubt)
 
 
 def of_dump(
@@ -167,7 +175,8 @@ def of_dump(
                     values = dump.load(entry)
                     if size > most:
                         values = stats.sample(values, most, own)
-                    tensor = Tensor(entry.name, size, _finite(values))
+                    origin = Origin.of_sample(entry.shape, values.size, values.ndim)
+                    tensor = Tensor(entry.name, size, _finite(values), origin)
                     for tally in tallies:
                         tally.add(tensor, own)
                 advance(size)
@@ -198,7 +207,8 @@ def of_synthetic(
     rms = stats.rms_error(x)
     if rms:
         x *= np.float32(RMS / rms)
-    tensor = Tensor("synthetic", x.size, x)
+    origin = Origin.INDEPENDENT if x.ndim < 2 else Origin.MATRIX
+    tensor = Tensor("synthetic", x.size, x, origin)
     known = list(codecs)
     found = []
     with progress("synthetic", len(known), quiet=quiet) as advance:

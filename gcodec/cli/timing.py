@@ -17,6 +17,7 @@ from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.gradients import stats
 from gcodec.gradients.dissect import Dissection
+from gcodec.gradients.doubts import Origin, doubt
 from gcodec.gradients.entries import Array
 from gcodec.gradients.trials import squared_ratio
 from gcodec.limits import Limits
@@ -34,10 +35,12 @@ class Tensor(NamedTuple):
     name : str
     values : array
         Of finite values.
+    origin : Origin
     """
 
     name: str
     values: Array
+    origin: Origin = Origin.WHOLE
 
 
 class Timed(NamedTuple):
@@ -59,6 +62,8 @@ class Timed(NamedTuple):
         Seconds for a copy of all tensors, one for each round.
     encode_peak, decode_peak : int
         Bytes, beside those of the tensors and of the memory that is decoded to.
+    doubt : str or None
+        Why the codec cannot be judged on these tensors.
     """
 
     codec: Codec
@@ -71,6 +76,7 @@ class Timed(NamedTuple):
     copies: tuple[float, ...]
     encode_peak: int
     decode_peak: int
+    doubt: str | None
 
     @property
     def nbits(self) -> int:
@@ -170,6 +176,9 @@ class Bench:
             copies=copies,
             encode_peak=self._peaks[0],
             decode_peak=self._peaks[1],
+            doubt=next(
+                (why for each in self._tensors if (why := doubt(self.codec, each.origin))), None
+            ),
         )
 
     def _error(self) -> float:
