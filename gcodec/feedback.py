@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import os
 import threading
@@ -482,6 +483,49 @@ class Feedback:
                 prior = frame.codec, symbols
             states[name] = _TensorState(Memory(residual, steps[name], prior))
         self._tensors = _Tensors(states)
+
+
+class Transaction:
+    """Steps of a `Feedback` that are kept together, or taken back together.
+
+    A training step compresses many tensors. Where it turns out in the end that the step does not
+    count, all of them must have their residual, step count and prior of before.
+
+    Until then there is a second array for each residual that a step has replaced.
+
+    Parameters
+    ----------
+    feedback : Feedback
+    """
+
+    def __init__(self, feedback: Feedback) -> None:
+        self.feedback = feedback
+        self._before: dict[str, Memory] = {}
+
+    def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
+        """Compress as `Feedback.compress` does; the first call for a name notes its memory."""
+        if name not in self._before:
+            self._before[name] = self.feedback.memory(name)
+        return self.feedback.compress(name, grad, key=key)
+
+    def commit(self) -> None:
+        """Keep all steps since the last commit or rollback."""
+        before, self._before = self._before, {}
+        for name, memory in before.items():
+            self.feedback.forget(name, memory)
+
+    def rollback(self) -> None:
+        """Take back all steps since the last commit or rollback."""
+        for name, memory in self._before.items():
+            self.feedback.restore(name, memory)
+        self.commit()
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return the `Feedback.state_dict` of before the steps that may yet be taken back."""
+        before = copy.copy(self.feedback)
+        for name, memory in self._before.items():
+            before.restore(name, memory)
+        return before.state_dict()
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
