@@ -202,7 +202,7 @@ def _levels_for_bits(tensor: Tensor, room: float) -> Codec | None:
             return None
         codec = parse({"name": "ecsq", "bits": aim})
         try:
-            taken = codec.encode(values).nbits
+            taken = codec.replaced(strict="yes").encode(values).nbits
         except ParameterError:  # no step takes so many bits, or so few
             return None
         if taken <= room:
