@@ -330,7 +330,7 @@ class DdpState:
         """
         self._is_open = True
         if task.plain is None:
-            self._average(task.flat, task.gradients, task.names)
+            self._average(task.flat, task.gradients, task.names, self.iteration)
             mean = task.flat
         else:
             mean = task.plain.wait()[0]
@@ -353,6 +353,7 @@ class DdpState:
         flat: torch.Tensor,
         gradients: Sequence[torch.Tensor],
         names: Sequence[str],
+        iteration: int,
     ) -> None:
         began = time.perf_counter()
         codecs = [
@@ -370,7 +371,7 @@ class DdpState:
                 found = on_device(values, name) if there else None
                 parts.append(Part(name, values.numpy() if found is None else found[0], codec))
                 pairs.append((place, values))
-            message = self._coder.encode(parts, self.iteration)
+            message = self._coder.encode(parts, iteration)
             encoded = time.perf_counter()
             messages = self._wires.all_gather(message, self._room.get(names[0], 0))
             gathered = time.perf_counter()
