@@ -131,7 +131,7 @@ class Kept(Generic[_By]):
         levels, _ = self._found(x, step, matrix)
         if int(host(byte_counts(levels.symbols))[0]) == x.size:
             return True
-        return self.squares(x, step, matrix) * step**2 >= sum_squares(x)
+        return self.squares(x, step, matrix) * step**2 >= float(sum_squares(x))
 
     def known(self, x: np.ndarray, step: float, matrix: Matrix) -> _By | None:
         """Return what levels of the step were found by at last, or else what is held."""

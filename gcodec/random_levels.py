@@ -55,7 +55,7 @@ class AtRandom(NamedTuple):
 
     def is_lost(self, x: np.ndarray, step: float, matrix: Matrix) -> bool:
         """Tell whether the expected error is about as large as the values, or larger."""
-        return _squares(x, step) * step**2 > _LOST * sum_squares(x)
+        return _squares(x, step) * step**2 > _LOST * float(sum_squares(x))
 
 
 def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
