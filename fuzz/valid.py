@@ -56,7 +56,7 @@ def _written_out(number: int, params: bytes) -> bytes:
     """Write out the defaults behind the last parameter."""
     cls = by_id(number)
     told = len(list(cls.parameters_in(memoryview(params))))
-    for declared in [d for d in cls.declared() if not d.in_message][told:]:
+    for declared in [d for d in cls.declared() if d.in_frame and not d.in_message][told:]:
         if declared.default in declared.kind.unsent:
             break
         params += declared.kind.write(declared.default)

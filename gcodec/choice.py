@@ -259,7 +259,7 @@ def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
     aim -= min(_SHORT, 3 * (1 - _SPARE) * aim)
     for search in range(_SEARCHES if n > _FEW else 4 * _SEARCHES):
         codec = parse({"name": "ecsq", "bits": aim})
-        levels = codec.quantize(values)
+        levels = codec.replaced(strict="yes").quantize(values)
         if search == 0 and may_project(tensor, about):
             error = 4.0 ** -(room.payload / n)  # of levels: about that, or more
             factors = best_rank(values, error, seed, about.norm, room.payload, _TRIAL_WORK)

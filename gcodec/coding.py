@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.payload import MissedTarget
 from gcodec.scalars import once
 from gcodec.tags import check_key
 from gcodec.views import working_on
@@ -35,6 +36,7 @@ def encode(
     nonfinite: NonFinite = "raise",
     out: Any = None,
     key: bytes | None = None,
+    report: Callable[[MissedTarget], object] | None = None,
 ) -> Any:
     """Compress one tensor to a frame.
 
@@ -56,6 +58,9 @@ def encode(
         Of at least ``codec.max_encoded_nbytes(n, name)`` bytes; the frame is written to its start.
     key : bytes, optional
         1 to 64 bytes; the frame then bears a BLAKE2b tag that only this key can make.
+    report : callable, optional
+        Called with a `gcodec.payload.MissedTarget` if the tensor cannot meet a target of the
+        codec, such as the bits of ``ecsq:bits=1``, and gets the nearest one.
 
     Returns
     -------
@@ -91,6 +96,8 @@ def encode(
         made = codec._of_shape(tensor.shape)._encode(tensor.values, seed, None)
         payload = made.settled(data_too=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
+        if report is not None and payload.missed is not None:
+            report(payload.missed)
         if out is None:
             return frame.to_bytes()
         return _write(frame, out)

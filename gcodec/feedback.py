@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import enum
+import os
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -28,9 +32,10 @@ from gcodec.kernels.reduce import all_finite_corrected
 from gcodec.kinds import check_number
 from gcodec.limits import Limits
 from gcodec.policy import Policy
-from gcodec.residuals import Residuals
+from gcodec.residuals import SpareArrays
 from gcodec.scalars import once, settled
 from gcodec.seeds import derive_seed
+from gcodec.tags import check_key
 from gcodec.views import working_on
 from gcodec.wire import encode_name
 
@@ -71,6 +76,113 @@ class Memory(NamedTuple):
     prior: tuple[Codec, Any] | None
 
 
+class _Use(enum.Flag):
+    """Who reads the array of a residual besides the steps.
+
+    A step never writes to the array that it reads. Once it has read one that nobody else uses,
+    another step may write to it.
+    """
+
+    OWN = 0
+    SHOWN = 1  # callers of `residual`, or a copy of the object: for as long as they like
+    BORROWED = 2  # who asked for a `Memory`, until `Feedback.forget`
+
+
+class _TensorState(NamedTuple):
+    """All that is kept of one tensor.
+
+    One assignment replaces it, so no interrupt, fork or thread finds half of a step.
+    """
+
+    memory: Memory
+    use: _Use = _Use.OWN
+    gradient_norm: float | None = None
+
+    @property
+    def array(self) -> np.ndarray:
+        """The residual."""
+        assert self.memory.residual is not None
+        return self.memory.residual
+
+
+class _Tensors:
+    """States by name, a lock for each name, and spare arrays.
+
+    Only who holds the lock of a name reads or replaces its state.
+    """
+
+    def __init__(self, states: Mapping[str, _TensorState] | None = None) -> None:
+        self.states: dict[str, _TensorState] = dict(states or {})
+        self.spares = SpareArrays()
+        self._locks: dict[tuple[int, str], threading.Lock] = {}
+        self._shown: dict[int, np.ndarray] = {}  # borrowed ones that are no state's any more
+
+    def lock(self, name: str) -> threading.Lock:
+        """Return the lock of a name.
+
+        A forked child has locks of its own: no thread there would release those of the parent.
+        """
+        key = os.getpid(), name
+        found = self._locks.get(key)
+        # Atomic: of several threads that are the first, all get the same lock.
+        return self._locks.setdefault(key, threading.Lock()) if found is None else found
+
+    def replace(self, name: str, read: np.ndarray, state: _TensorState) -> None:
+        """Set the state that a step has made of a residual; that array is spare then."""
+        before = self.states.get(name)
+        self.states[name] = state  # first: an interrupt may come at any time
+        if before is not None and before.use is not _Use.OWN:
+            self._drop(before)
+        elif device_of(read) is device_of(state.array):
+            self.spares.give(read)
+
+    def show(self, name: str) -> _TensorState | None:
+        """Return the state of a tensor, to whose array no step will write."""
+        if (state := self.states.get(name)) is None:
+            return None
+        state = self.states[name] = state._replace(use=state.use | _Use.SHOWN)
+        return state
+
+    def lend(self, name: str) -> Memory:
+        """Return the memory of a tensor, to whose array no step writes before `take_back`."""
+        if (state := self.states.get(name)) is None:
+            return Memory(None, 0, None)
+        self.states[name] = state._replace(use=state.use | _Use.BORROWED)
+        return state.memory
+
+    def restore(self, name: str, memory: Memory) -> None:
+        """Return to a memory that was lent, and still is."""
+        before = self.states.get(name)
+        if memory.residual is None:
+            self.states.pop(name, None)
+        else:
+            use, norm = _Use.BORROWED, None
+            if before is not None:
+                norm = before.gradient_norm
+                if before.array is memory.residual:
+                    use |= before.use
+            if self._shown.pop(id(memory.residual), None) is not None:
+                use |= _Use.SHOWN
+            self.states[name] = _TensorState(memory, use, norm)
+        if before is not None and before.array is not memory.residual:
+            self._drop(before)
+
+    def take_back(self, name: str, array: np.ndarray) -> None:
+        """Take back an array that was lent."""
+        state = self.states.get(name)
+        if state is not None and state.array is array:
+            self.states[name] = state._replace(use=state.use & ~_Use.BORROWED)
+        elif self._shown.pop(id(array), None) is None:
+            self.spares.give(array)
+
+    def _drop(self, state: _TensorState) -> None:
+        """Let go of a state that is none any more."""
+        if state.use is _Use.OWN:
+            self.spares.give(state.array)
+        elif state.use == _Use.SHOWN | _Use.BORROWED:
+            self._shown[id(state.array)] = state.array
+
+
 class Feedback:
     """Residual memory around a codec, per tensor name.
 
@@ -80,6 +192,10 @@ class Feedback:
 
     A step reads e from one array and writes it to another, which then change places: so there is a
     float32 array for each tensor, and one more for each number of elements.
+
+    Any number of threads may use one object. Calls for the same name take turns, and each is one
+    step of that name, in some order; calls for different names run side by side. A pickle or a
+    copy has the state of each name, and goes its own way from there.
 
     Parameters
     ----------
@@ -129,12 +245,21 @@ class Feedback:
         self.rank = check_seed(rank, "rank")
         self.nonfinite: NonFinite = nonfinite
         self.track = track
-        self._gradients: dict[str, float] = {}  # their L1 norms
-        self._residuals = Residuals()  # in the shape of the tensor
-        self._steps: dict[str, int] = {}
-        self._priors: dict[str, tuple[Codec, Any]] = {}  # last symbols, and whose they are
+        self._tensors = _Tensors()
 
-    def compress(self, name: str, grad: Any) -> bytes:
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, and the state of each tensor, for a pickle or a copy."""
+        states = {}
+        for name in list(self._tensors.states):
+            with self._tensors.lock(name):
+                if (shown := self._tensors.show(name)) is not None:
+                    states[name] = shown
+        return {**self.__dict__, "_tensors": states}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _tensors=_Tensors(state["_tensors"]))
+
+    def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
         """Compress one step's gradient of one tensor.
 
         Parameters
@@ -143,6 +268,9 @@ class Feedback:
             Of the tensor; its residual and step count are kept under it.
         grad : array
             See `gcodec.encode`; of the same shape at every step.
+        key : bytes, optional
+            1 to 64 bytes; the frame then bears a tag that only this key can make, see
+            `gcodec.encode`. The object does not keep the key.
 
         Returns
         -------
@@ -156,47 +284,54 @@ class Feedback:
             residual and the step count as they were.
         """
         encode_name(name)  # refuses what a frame cannot bear before anything changes
+        check_key(key)
         with working_on(grad), once():
-            return self._compress(name, intake(grad, "grad"))
+            tensor = intake(grad, "grad")
+            tensors = self._tensors  # a call that runs while others are loaded belongs to these
+            with tensors.lock(name):
+                return self._compress(tensors, name, tensor, key)
 
-    def _compress(self, name: str, tensor: Tensor) -> bytes:
-        values, known = tensor.values, self._residuals.get(name)
-        if known is not None and known.shape != tensor.shape:
-            raise ParameterError.of("grad.shape", tensor.shape, f"{known.shape} for {name!r}")
+    def _compress(self, tensors: _Tensors, name: str, tensor: Tensor, key: bytes | None) -> bytes:
+        values, before = tensor.values, tensors.states.get(name)
+        if before is not None and before.array.shape != tensor.shape:
+            allowed = f"{before.array.shape} for {name!r}"
+            raise ParameterError.of("grad.shape", tensor.shape, allowed)
         codec = self._codec_for(name, tensor)
         codec._check_device(values)
-        if known is None:
-            residual = self._residuals.zeros(values.size, values)
+        if before is None:
+            residual = tensors.spares.take_zeros(values.size, values)
         else:
-            residual = beside(known, values).reshape(-1)
-        left, decay = self._residuals.room(values.size, values), np.float32(self.decay)
+            residual = beside(before.array, values).reshape(-1)
+        left, decay = tensors.spares.take(values.size, values), np.float32(self.decay)
         late = codec.refuses_nonfinite or codec.keeps_nonfinite
         if self.nonfinite == "zero" and device_of(values) is not None:
             late = False  # it would have to wait
         if not late:
             tensor = self._finite(tensor, residual, decay)
-        step = self._steps.get(name, 0)
+        step = 0 if before is None else before.memory.step
         seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
-        before, prior = self._priors.get(name, (codec, None))
-        if type(before) is not type(codec):  # a codec knows what its own parameters change
-            prior = None
+        prior = None
+        if before is not None and before.memory.prior is not None:
+            last, symbols = before.memory.prior
+            if type(last) is type(codec):  # a codec knows what its own parameters change
+                prior = symbols
         try:
             symbols = codec._quantize_residual(tensor, residual, decay, seed, prior, left)
             if late and codec.keeps_nonfinite and self.nonfinite != "propagate":
                 check_left(left, tensor.values, residual, decay, "grad")
             payload = codec._pack(symbols).settled(data_too=True)
-            frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name).to_bytes()
+            frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
         except ParameterError:
             finite = self._finite(tensor, residual, decay)  # says it better, if that is the reason
             if not late or finite is tensor:
                 raise
-            return self._compress(name, finite)
-        if self.track:
-            self._gradients[name] = _l1_norm(tensor.values)
-        self._residuals.replace(name, residual, left.reshape(tensor.shape))
-        self._steps[name] = step + 1
+            return self._compress(tensors, name, finite, key)
+        norm = _l1_norm(tensor.values) if self.track else None
+        kept = None if before is None else before.memory.prior
         if codec.uses_prior:
-            self._priors[name] = codec, settled(symbols)
+            kept = codec, settled(symbols)
+        memory = Memory(left.reshape(tensor.shape), step + 1, kept)
+        tensors.replace(name, residual, _TensorState(memory, gradient_norm=norm))
         return frame
 
     def _codec_for(self, name: str, tensor: Tensor) -> Codec:
@@ -228,9 +363,11 @@ class Feedback:
         ParameterError
             If no gradient of that name was compressed yet.
         """
-        if name not in self._residuals:
+        with self._tensors.lock(name):
+            shown = self._tensors.show(name)
+        if shown is None:
             raise ParameterError.of("name", name, "one that was compressed before")
-        view = self._residuals.lend(name).view()
+        view = shown.array.view()
         if device_of(view) is None:
             view.flags.writeable = False
         return view
@@ -240,23 +377,16 @@ class Feedback:
 
         Nothing is copied: the next step writes to another array.
         """
-        residual = self._residuals.lend(name) if name in self._residuals else None
-        return Memory(residual, self._steps.get(name, 0), self._priors.get(name))
+        with self._tensors.lock(name):
+            return self._tensors.lend(name)
 
     def restore(self, name: str, memory: Memory) -> None:
         """Return to a `memory` of the tensor: what was compressed since was not sent.
 
         So it is where a step is given up, as when the gradient of another worker held Inf.
         """
-        self._residuals.restore(name, memory.residual)
-        if memory.residual is None:
-            self._steps.pop(name, None)
-        else:
-            self._steps[name] = memory.step
-        if memory.prior is None:
-            self._priors.pop(name, None)
-        else:
-            self._priors[name] = memory.prior
+        with self._tensors.lock(name):
+            self._tensors.restore(name, memory)
 
     def forget(self, name: str, memory: Memory) -> None:
         """Take back a `memory` of the tensor that no one uses any more, once.
@@ -264,7 +394,8 @@ class Feedback:
         A later step may write to its array, which saves fresh memory.
         """
         if memory.residual is not None:
-            self._residuals.give_back(name, memory.residual)
+            with self._tensors.lock(name):
+                self._tensors.take_back(name, memory.residual)
 
     def l1_norms(self, name: str) -> L1Norms:
         """Return the L1 norms of a tensor's last gradient and of what is still unsent of it.
@@ -277,13 +408,17 @@ class Feedback:
         ParameterError
             If no gradient of that name was compressed yet by this object, with ``track=True``.
         """
-        if name not in self._gradients:
-            allowed = "one that was compressed before, with track=True"
-            raise ParameterError.of("name", name, allowed)
-        return L1Norms(self._gradients[name], _l1_norm(self._residuals[name].reshape(-1)))
+        with self._tensors.lock(name):
+            state = self._tensors.states.get(name)
+            if state is None or state.gradient_norm is None:
+                allowed = "one that was compressed before, with track=True"
+                raise ParameterError.of("name", name, allowed)
+            return L1Norms(state.gradient_norm, _l1_norm(state.array.reshape(-1)))
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return residuals and step counts as plain arrays, copied.
+
+        What it has of a tensor is of one step of that tensor, also while threads compress.
 
         Returns
         -------
@@ -292,18 +427,28 @@ class Feedback:
             array; and where the codec goes on from its last message, ``"prior:NAME"``: uint8
             array, a frame of that.
         """
-        kept = self._residuals.items()
-        state = {_RESIDUAL + name: host(array).copy() for name, array in kept}
-        for name, step in self._steps.items():
-            state[_STEP + name] = np.array(step, np.int64)
-        for name, (codec, symbols) in self._priors.items():
-            payload = codec.pack(symbols)
-            frame = Frame(payload.codec, "float32", self._residuals[name].shape, payload, name)
-            state[_PRIOR + name] = np.frombuffer(frame.to_bytes(), np.uint8).copy()
-        return state
+        residuals: dict[str, np.ndarray] = {}
+        steps: dict[str, np.ndarray] = {}
+        priors: dict[str, np.ndarray] = {}
+        tensors = self._tensors
+        for name in list(tensors.states):
+            with tensors.lock(name):
+                state = tensors.states.get(name)
+                if state is None:  # taken back meanwhile
+                    continue
+                residuals[_RESIDUAL + name] = host(state.array).copy()
+            steps[_STEP + name] = np.array(state.memory.step, np.int64)
+            if state.memory.prior is not None:
+                codec, symbols = state.memory.prior
+                payload = codec.pack(symbols)
+                frame = Frame(payload.codec, "float32", state.array.shape, payload, name)
+                priors[_PRIOR + name] = np.frombuffer(frame.to_bytes(), np.uint8).copy()
+        return residuals | steps | priors
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace residuals, step counts and priors by those of `state_dict`.
+
+        Calls of `compress` that other threads have begun count as steps before.
 
         Raises
         ------
@@ -317,9 +462,7 @@ class Feedback:
         for key, value in state.items() if told else [(repr(state), None)]:
             array = np.asarray(value)
             if key.startswith(_RESIDUAL) and array.dtype == np.float32:
-                kept = empty_beside(array.size, np.float32, None).reshape(array.shape)
-                kept[...] = array
-                residuals[key.removeprefix(_RESIDUAL)] = kept
+                residuals[key.removeprefix(_RESIDUAL)] = _copied(array)
             elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
                 steps[key.removeprefix(_STEP)] = int(array)
             elif key.startswith(_PRIOR) and array.ndim == 1 and array.dtype == np.uint8:
@@ -332,8 +475,64 @@ class Feedback:
         for name, (frame, _) in priors.items():
             if name not in residuals or frame.shape != residuals[name].shape:
                 raise ParameterError.of("state", _PRIOR + name, "of a residual of its shape")
-        self._residuals, self._steps, self._gradients = Residuals(residuals), steps, {}
-        self._priors = {name: (frame.codec, symbols) for name, (frame, symbols) in priors.items()}
+        states = {}
+        for name, residual in residuals.items():
+            prior = None
+            if name in priors:
+                frame, symbols = priors[name]
+                prior = frame.codec, symbols
+            states[name] = _TensorState(Memory(residual, steps[name], prior))
+        self._tensors = _Tensors(states)
+
+
+class Transaction:
+    """Steps of a `Feedback` that are kept together, or taken back together.
+
+    A training step compresses many tensors. Where it turns out in the end that the step does not
+    count, all of them must have their residual, step count and prior of before.
+
+    Until then there is a second array for each residual that a step has replaced.
+
+    Parameters
+    ----------
+    feedback : Feedback
+    """
+
+    def __init__(self, feedback: Feedback) -> None:
+        self.feedback = feedback
+        self._before: dict[str, Memory] = {}
+
+    def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
+        """Compress as `Feedback.compress` does; the first call for a name notes its memory."""
+        if name not in self._before:
+            self._before[name] = self.feedback.memory(name)
+        return self.feedback.compress(name, grad, key=key)
+
+    def commit(self) -> None:
+        """Keep all steps since the last commit or rollback."""
+        before, self._before = self._before, {}
+        for name, memory in before.items():
+            self.feedback.forget(name, memory)
+
+    def rollback(self) -> None:
+        """Take back all steps since the last commit or rollback."""
+        for name, memory in self._before.items():
+            self.feedback.restore(name, memory)
+        self.commit()
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return the `Feedback.state_dict` of before the steps that may yet be taken back."""
+        before = copy.copy(self.feedback)
+        for name, memory in self._before.items():
+            before.restore(name, memory)
+        return before.state_dict()
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    """Return a copy of a float32 array, on the same device."""
+    copy = empty_beside(array.size, np.float32, array).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Any]:

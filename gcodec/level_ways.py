@@ -13,6 +13,8 @@ from gcodec.contexts.exceptions import Exceptions
 from gcodec.contexts.scales import Matrix
 from gcodec.kernels.arithmetic import add_scaled
 from gcodec.kernels.bit_string import BitString
+from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.device import host
 from gcodec.kernels.escapes import symbols_from
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.rated_levels import Errors
@@ -71,6 +73,9 @@ class Way(Protocol):
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
 
+    def is_lost(self, x: np.ndarray, step: float, matrix: Matrix) -> bool:
+        """Tell whether the step is so coarse that feedback would keep adding up for ever."""
+
 
 _By = TypeVar("_By")
 
@@ -120,6 +125,13 @@ class Kept(Generic[_By]):
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
         return nbits_of(self._found(x, step, matrix)[0])
+
+    def is_lost(self, x: np.ndarray, step: float, matrix: Matrix) -> bool:
+        """Tell whether all levels are 0, or leave over as much as if they were."""
+        levels, _ = self._found(x, step, matrix)
+        if int(host(byte_counts(levels.symbols))[0]) == x.size:
+            return True
+        return self.squares(x, step, matrix) * step**2 >= float(sum_squares(x))
 
     def known(self, x: np.ndarray, step: float, matrix: Matrix) -> _By | None:
         """Return what levels of the step were found by at last, or else what is held."""

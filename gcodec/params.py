@@ -51,6 +51,9 @@ class Param(Field):
     in_message : bool
         Whether every message carries its own value among the frame's scalars, rather than in the
         parameters: so it is for what a codec may resolve per tensor.
+    in_frame : bool
+        Whether it is in the header at all; else it is for the encoder alone, and frames that are
+        read have its default.
     left_out : optional
         What it is in messages that do not carry it, as those of versions before it do not; it then
         comes last among the scalars. None: all carry it.
@@ -60,6 +63,7 @@ class Param(Field):
     default: Any
     in_message: bool
     left_out: Any = None
+    in_frame: bool = True
 
 
 class Found(NamedTuple):
@@ -87,12 +91,12 @@ def param(
     name: str | None = None,
     in_message: bool = False,
     left_out: Any = None,
+    in_frame: bool = True,
 ) -> Any:
     """Declare a parameter in the body of a codec class; see `Param`."""
-    metadata = {"name": name, "kind": kind, "doc": doc}
-    return dataclasses.field(
-        default=default, metadata=metadata | {"in_message": in_message, "left_out": left_out}
-    )
+    metadata: dict[str, Any] = {"name": name, "kind": kind, "doc": doc}
+    metadata |= {"in_message": in_message, "left_out": left_out, "in_frame": in_frame}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -123,6 +127,7 @@ class Parameters:
                 default=field.default,
                 in_message=field.metadata["in_message"],
                 left_out=field.metadata["left_out"],
+                in_frame=field.metadata["in_frame"],
             )
             for field in dataclasses.fields(cls)
         )
@@ -133,7 +138,7 @@ class Parameters:
         """Return those of the frame, those that all messages carry, and those that some do."""
         every = cls.declared()
         return (
-            tuple(d for d in every if not d.in_message),
+            tuple(d for d in every if d.in_frame and not d.in_message),
             tuple(d for d in every if d.in_message and d.left_out is None),
             tuple(d for d in every if d.in_message and d.left_out is not None),
         )
@@ -286,7 +291,8 @@ class Parameters:
 
     def fields_nbytes(self) -> int:
         """Return the most bytes that parameters and scalars take together."""
-        return sum(field.kind.nbytes for field in (*self.declared(), *self.scalar_fields()))
+        sent = [d for d in self.declared() if d.in_frame]
+        return sum(field.kind.nbytes for field in (*sent, *self.scalar_fields()))
 
 
 def parse_spec(what: str, spec: object, base: type[_P], known: Mapping[str, type[_P]]) -> _P:

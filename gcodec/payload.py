@@ -50,6 +50,28 @@ def array_of(data: Any) -> Any:
     return data.array if type(data) is Fronted else data
 
 
+class MissedTarget(NamedTuple):
+    """A target of the encoder that a tensor cannot meet, and what it takes instead.
+
+    Attributes
+    ----------
+    parameter : str
+        Such as "bits".
+    target : float
+        What the codec was asked for.
+    reached : float
+        The nearest to it that the tensor can have; about, for bits.
+    """
+
+    parameter: str
+    target: float
+    reached: float
+
+    def __str__(self) -> str:
+        """Return ``parameter=target: the nearest is …``."""
+        return f"{self.parameter}={self.target!r}: the nearest is {self.reached:.3g}"
+
+
 class Payload(NamedTuple):
     """The published bytes of one message, and what the original keeps outside of them.
 
@@ -66,6 +88,9 @@ class Payload(NamedTuple):
         Bits of the payload, its own norms, tables and padding included.
     seek : SeekTable or None
         Where the blocks of its bit string begin.
+    missed : MissedTarget or None
+        The target that the encoder could not meet. None where it met all, and of a payload that
+        was read: bytes do not tell what was asked for.
     """
 
     codec: Any
@@ -73,6 +98,7 @@ class Payload(NamedTuple):
     data: np.ndarray
     nbits: int
     seek: SeekTable | None = None
+    missed: MissedTarget | None = None
 
     def tobytes(self) -> bytes:
         """Return the bytes that the paper or system defines."""
@@ -101,7 +127,7 @@ class Payload(NamedTuple):
         nbytes = -(-nbits // 8)
         given: Any = self.data
         data = given.joined(held, nbytes) if type(given) is Fronted else held[:nbytes]
-        return Payload(codec, scalars, data, nbits, number(self.seek))
+        return Payload(codec, scalars, data, nbits, number(self.seek), self.missed)
 
     def _held(self) -> Any:
         """Return what the host fetches of the data."""

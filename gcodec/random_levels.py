@@ -13,6 +13,7 @@ from gcodec.kernels.device import device_of
 from gcodec.kernels.escapes import cut_off, symbols_from
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.reduce import sum_squares
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE
 from gcodec.kinds import binary32
 from gcodec.level_ways import Habits, nbits_of
@@ -22,6 +23,7 @@ _CHUNK = 1 << 18
 _COARSE = (
     2.0**-4
 )  # squares of a step for an element, below which 1024ths tell too little of errors
+_LOST = 0.9  # of ‖x‖²
 
 
 class AtRandom(NamedTuple):
@@ -50,6 +52,10 @@ class AtRandom(NamedTuple):
     def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
         """Return about how many bits the string takes."""
         return nbits_of(_levels(x, step, matrix, 0))
+
+    def is_lost(self, x: np.ndarray, step: float, matrix: Matrix) -> bool:
+        """Tell whether the expected error is about as large as the values, or larger."""
+        return _squares(x, step) * step**2 > _LOST * float(sum_squares(x))
 
 
 def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:

@@ -16,6 +16,7 @@ from gcodec.kernels.rated_levels import Errors
 from gcodec.kernels.reduce import max_abs_bits
 from gcodec.kernels.scalar_quantize import FINE
 from gcodec.kernels.scatter import replace
+from gcodec.payload import MissedTarget
 
 _MINUS_ZERO = 0x80000000
 CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
@@ -48,6 +49,8 @@ class Levels(NamedTuple):
         Where those beyond are, if the host knows that of a device.
     there : optional
         Where a device found them and has not told all yet: what puts and writes them.
+    missed : MissedTarget or None
+        The target that no step meets.
     """
 
     step: float
@@ -59,6 +62,7 @@ class Levels(NamedTuple):
     transform: str = "none"
     places: np.ndarray | None = None
     there: Any = None
+    missed: MissedTarget | None = None
 
 
 def largest(x: np.ndarray) -> float:

@@ -1,4 +1,10 @@
-"""The step with which an error or a number of bits is met, and the matrix with the fewest bits."""
+"""The step with which an error or a number of bits is met, and the matrix with the fewest bits.
+
+Some targets no step meets: an error below that of the finest step; fewer bits than lists and
+tables take, as of small tensors; or more bits than levels of the finest step have. Then `Found`
+has the nearest: the finest step; or for too few bits, the coarsest one with which feedback
+converges, as some levels are not 0, or a finer one that takes no more bits.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,7 @@ from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import sum_squares
 from gcodec.kinds import binary32
 from gcodec.level_ways import Way
+from gcodec.payload import MissedTarget
 from gcodec.scalar_levels import Levels, largest
 from gcodec.step_guesses import Spread, step_alike, step_of_error
 from gcodec.step_search import Met, search
@@ -37,6 +44,8 @@ _HELD = 0.75  # of a slope, where scales are held
 _REACH = 2  # times as far as scales are as good, to where they may be held
 _LEAST = 2.0**-149  # of float32
 _TOLD = 0.005  # of a number: what three digits may leave out
+_CLOSE = 2.0**-4  # octaves of a step that is the nearest to a target
+_FINER = 3  # octaves from the finest step, of which one may have less error where float32 rounds
 
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
@@ -103,6 +112,24 @@ class _Aim(NamedTuple):
     drift: Callable[[np.ndarray, int], float] | None = None
 
 
+class Found(NamedTuple):
+    """What a search ends with.
+
+    Attributes
+    ----------
+    step : float
+        As float32.
+    matrix : Matrix
+        What to cut the tensor into.
+    missed : MissedTarget or None
+        Where no step meets the target, what this one takes.
+    """
+
+    step: float
+    matrix: Matrix
+    missed: MissedTarget | None = None
+
+
 class Target:
     """What is looked for in a tensor.
 
@@ -119,6 +146,8 @@ class Target:
         With which scales of elements repeat, if they do.
     top : float, optional
         The largest magnitude, where it is known.
+    strict : bool
+        Whether a target that no step meets is refused.
     """
 
     def __init__(
@@ -129,12 +158,14 @@ class Target:
         lift: float = 1.0,
         period: int = 1,
         top: float | None = None,
+        strict: bool = True,
     ) -> None:
         self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
+        self._strict = strict
         self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
 
-    def step_for_error(self, target: float, prior: Levels | None = None) -> tuple[float, Matrix]:
+    def step_for_error(self, target: float, prior: Levels | None = None) -> Found:
         """Find the step of which the relative error is the target, or less where it has jumps.
 
         Parameters
@@ -147,15 +178,12 @@ class Target:
 
         Returns
         -------
-        step : float
-            As float32.
-        matrix : Matrix
-            What to cut the tensor into.
+        Found
 
         Raises
         ------
         ParameterError
-            Where no step reaches it.
+            Where no step reaches it, and the search is strict.
         """
 
         def trial(way: Way, values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
@@ -170,7 +198,7 @@ class Target:
             return off
 
         first = math.log2(step_of_error(target, self._power))
-        bounds = _octaves(self._top)
+        bounds = self._octaves()
         habits = self.way.habits()
         aim = _Aim(trial, _ERROR_SLOPE, _TOLERANCE, bounds, habits.ahead)
         start = self._start(aim, prior)
@@ -178,12 +206,20 @@ class Target:
             alike = step_alike(prior, self._power * (1 + habits.grown * target))
             start = start._replace(at=math.log2(alike)) if alike else None
         met, matrix = self._search(aim, first, start)
-        if met is None:
-            reached = target * 2 ** trial(self.way, self.x, matrix)(bounds[0])
-            raise ParameterError.of("nmse", target, _least(reached))
-        return binary32(self._size(met.at) / self.lift), matrix
+        if met is not None:
+            return self._found(met.at, matrix)
+        self.way.release()
+        off = trial(self.way, self.x, matrix)
+        octaves = (min(bounds[0] + finer, bounds[1]) for finer in range(_FINER))
+        excess, octave = min((off(octave), octave) for octave in octaves)
+        if excess <= 0:
+            return self._found(octave, matrix)
+        if self._strict:
+            raise ParameterError.of("nmse", target, _least(target * 2**excess))
+        missed = MissedTarget("nmse", target, _SURE * target * 2**excess)
+        return self._found(octave, matrix)._replace(missed=missed)
 
-    def step_for_bits(self, target: float, prior: Levels | None = None) -> tuple[float, Matrix]:
+    def step_for_bits(self, target: float, prior: Levels | None = None) -> Found:
         """Find the step with which a value takes so many bits on the average, or fewer.
 
         See `step_for_error`.
@@ -196,7 +232,7 @@ class Target:
 
             return off
 
-        least, most = _octaves(self._top)
+        least, most = self._octaves()
         ahead = -self.way.habits().ahead_of_bits
         bounds = -most, -least
         spread = self._spread(self.x, matrices(self.shape)[0].width)
@@ -209,11 +245,48 @@ class Target:
 
         aim = _Aim(trial, 1.0, tolerance, bounds, ahead, -1, drift)
         met, matrix = self._search(aim, first, self._start(aim, prior))
-        if met is None or (met.at == -least and met.off < -tolerance):
-            step, allowed = (most, _least) if met is None else (least, _most)
-            reached = self.way.nbits(self.x, self._size(step), matrix) / self.x.size
-            raise ParameterError.of("bits", target, allowed(reached))
-        return binary32(self._size(-met.at) / self.lift), matrix
+        if met is not None and (met.at != -least or met.off >= -tolerance):
+            return self._found(-met.at, matrix)
+        octave = most if met is None else least
+        if self._strict:
+            allowed = _least if met is None else _most
+            raise ParameterError.of("bits", target, allowed(self._bits(octave, matrix)))
+        if met is None:
+            octave = self._fewest_bits(matrix)
+        missed = MissedTarget("bits", target, self._bits(octave, matrix))
+        return self._found(octave, matrix)._replace(missed=missed)
+
+    def _found(self, octave: float, matrix: Matrix) -> Found:
+        return Found(binary32(self._size(octave) / self.lift), matrix)
+
+    def _bits(self, octave: float, matrix: Matrix) -> float:
+        """Return about how many bits a value takes with a step."""
+        return self.way.nbits(self.x, self._size(octave), matrix) / self.x.size
+
+    def _fewest_bits(self, matrix: Matrix) -> float:
+        """Return the octave of the finest of the shortest steps with which feedback converges."""
+        self.way.release()
+        least, most = self._octaves()
+
+        def arrives(octave: float) -> bool:
+            return not self.way.is_lost(self.x, self._size(octave), matrix)
+
+        def is_short(octave: float) -> bool:
+            return self._bits(octave, matrix) <= fewest and arrives(octave)
+
+        coarse = math.log2(self._top) - 1
+        while coarse > least and not arrives(coarse):
+            coarse -= 1
+        coarse = _last(arrives, max(coarse, least), most)
+        fewest, move = self._bits(coarse, matrix), 1.0
+        while coarse - move > least and is_short(coarse - move):
+            coarse, move = coarse - move, 2 * move
+        return _last(is_short, coarse, max(coarse - move, least))
+
+    def _octaves(self) -> tuple[float, float]:
+        """Return the bounds of steps, which are also those of float32 when they are not lifted."""
+        least, most = _octaves(self._top)
+        return least, min(most, _HIGHEST + math.log2(self.lift))
 
     def _spread(self, values: np.ndarray, width: int) -> Spread:
         return Spread.of(values, self._top, width, self.period)
@@ -300,6 +373,19 @@ class Target:
             if (met is not None and met.at < around[1]) or near.off < window[0]:
                 break
         return met or search(of, first, _HELD * slope, fine, aim.bounds, _NEAR)
+
+
+def _last(holds: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Return a number near the end of those that a test holds for, between one and another."""
+    if holds(outside):
+        return outside
+    while abs(outside - inside) > _CLOSE:
+        middle = (inside + outside) / 2
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside
 
 
 def _least(target: float) -> str:

@@ -7,12 +7,15 @@ All ranks run the same scenarios in one process group, since starting a process 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
+import itertools
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,12 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.torch
 from gcodec.errors import ParameterError
+from gcodec.seeds import derive_seed
 from gcodec.training.communicator import Communicator
 
 SPEC = "topk:ratio=0.05"
+COMPRESSED = ("first.weight", "second.weight", "last.weight")
+KEY = b"not to be found again"
 
 
 class Net(torch.nn.Module):
@@ -164,30 +170,174 @@ def no_sync() -> dict[str, Any]:
 
 
 def nonfinite() -> dict[str, Any]:
-    """Inf in one tensor of one rank shows on all, and leaves all residuals of it alone."""
+    """Inf in one tensor of one rank shows on all, and leaves all residuals alone."""
     training = Training()
     for step in range(3):
         training.step(step)
     before = training.state.state_dict()
     digest = training.digest()
-    handle = None
-    if dist.get_rank() == 1:
-        handle = training.net.second.weight.register_hook(
-            lambda gradient: gradient.index_fill(0, torch.tensor([3]), float("inf"))
-        )
-    training.optimizer.zero_grad()
-    loss_of(training.ddp, batch(3, dist.get_rank())).backward()
+    with infinite(training, "second.weight", 1):
+        training.optimizer.zero_grad()
+        loss_of(training.ddp, batch(3, dist.get_rank())).backward()
     found = training.gradients()
     after = training.state.state_dict()
-    if handle is not None:
-        handle.remove()
     training.step(4)
     return {
         "infinite": sorted(name for name, g in found.items() if not np.isfinite(g).all()),
-        "same": sorted(key for key in before if torch.equal(before[key], after[key])),
+        "same": same(before, after),
         "digest": training.digest(),
         "moved": training.digest() != digest,
         "finite": all(torch.isfinite(p).all().item() for p in training.net.parameters()),
+    }
+
+
+def same(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bool:
+    """Whether two states are equal, bit for bit."""
+    return before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+
+
+@contextlib.contextmanager
+def infinite(training: Training, name: str, rank: int) -> Iterator[None]:
+    """Put Inf into one gradient of one rank."""
+    parameter = dict(training.net.named_parameters())[name]
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.index_fill(0, torch.tensor([1]), float("inf"))
+
+    handle = parameter.register_hook(spoil) if dist.get_rank() == rank else None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def scaler() -> dict[str, Any]:
+    """Steps that a loss scaler drops leave no trace: the others are as if there were no such.
+
+    Inf is in the first bucket or the last, in a tensor that is compressed or in one that is not,
+    on one rank or the other; of the first bucket all others are exchanged afterwards.
+    """
+    results: dict[str, Any] = {"wrong": [], "changed": [], "skipped": []}
+    size, own = dist.get_world_size(), dist.get_rank()
+    places = (None, None, "first.weight", None, "last.bias", "last.weight", "norm.weight", None)
+    for spec, options in ((SPEC, {}), ("powersgd", {}), ("qsgd:s=7", {"feedback": False})):
+        training = Training(spec, **options)
+        memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(size)]
+        scaling = torch.amp.GradScaler("cpu", init_scale=16.0)
+        counted = 0
+        for step, place in enumerate((*places, None)):
+            local = [training.local_gradients(step, rank) for rank in range(size)]
+            before, digest = training.state.state_dict(), training.digest()
+            scale = scaling.get_scale()
+            training.optimizer.zero_grad()
+            with infinite(training, place, step % size) if place else contextlib.nullcontext():
+                scaling.scale(loss_of(training.ddp, batch(step, own))).backward()
+            found = {name: gradient.copy() for name, gradient in training.gradients().items()}
+            scaling.step(training.optimizer)
+            scaling.update()
+            if place:
+                skipped = training.digest() == digest and scaling.get_scale() == scale / 2
+                results["skipped"].append(skipped)
+                if not same(before, training.state.state_dict()):
+                    results["changed"].append((spec, place))
+                continue
+            for name in COMPRESSED if step else ():
+                expected = np.zeros_like(found[name])
+                for rank, memory in enumerate(memories):
+                    gradient = local[rank][name] * np.float32(scale)
+                    if options:
+                        seed = derive_seed(5, name=name, step=counted, rank=rank)
+                        frame = gcodec.encode(gradient, spec, seed=seed, name=name)
+                    else:
+                        frame = memory.compress(name, gradient)
+                    gcodec.decode_add(frame, expected, np.float32(1 / size))
+                if not np.array_equal(found[name], expected):
+                    results["wrong"].append((spec, step, name))
+            counted += 1
+        if not options:
+            for name in COMPRESSED:
+                kept = training.state.residual(name).numpy()
+                if not np.array_equal(kept, memories[own].residual(name)):
+                    results["wrong"].append((spec, name))
+        results[spec] = training.digest()
+    return results
+
+
+def scaler_of_half() -> dict[str, Any]:
+    """What is sent is finite, but not as float16: a scaler drops such a step, too."""
+    training = Training("topk:ratio=0.05", dtype=torch.float16, start_iter=0)
+    weight = training.net.second.weight
+    values = [60000.0, 60000.0, 1.0]
+    states, finite = [training.state.state_dict()], []
+    for step, value in enumerate(values):
+        handle = weight.register_hook(lambda gradient, value=value: gradient * 0 + value)
+        training.optimizer.zero_grad()
+        loss_of(training.ddp, batch(step, dist.get_rank()).half()).backward()
+        handle.remove()
+        finite.append(all(np.isfinite(g).all().item() for g in training.gradients().values()))
+        states.append(training.state.state_dict())
+    changed = [not same(a, b) for a, b in itertools.pairwise(states)]
+    return {"finite": finite, "changed": changed}
+
+
+def under_way() -> dict[str, Any]:
+    """What is saved in the middle of a step is of before it, also where the step breaks off."""
+    training = Training()
+    for step in range(3):
+        training.step(step)
+    before, seen = training.state.state_dict(), []
+
+    def look(gradient: torch.Tensor) -> None:
+        seen.append(training.state.state_dict())
+
+    # The last gradient that is made: buckets of others are on their way.
+    handle = training.net.first.weight.register_hook(look)
+    training.step(3)
+    handle.remove()
+    after = training.state.state_dict()
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise ValueError("broken off")
+
+    handle = training.net.first.weight.register_hook(fail)
+    broken = error_of(training, 4, ValueError)
+    handle.remove()
+    left = training.state.state_dict()
+    # A model that wraps the same parameters anew goes on with the same state.
+    training.ddp = DistributedDataParallel(
+        training.net, bucket_cap_mb=0.005, find_unused_parameters=True
+    )
+    training.ddp.register_comm_hook(training.state, gcodec.torch.ddp._hook)
+    twin = Training()
+    twin.state.load_state_dict(after)
+    twin.net.load_state_dict(training.net.state_dict())
+    for each in (training, twin):
+        each.optimizer.zero_grad()
+        loss_of(each.ddp, batch(5, dist.get_rank())).backward()
+    return {
+        "middle": same(before, seen[0]),
+        "end": same(before, after),
+        "broken": broken == "broken off" and same(after, left),
+        "again": same(training.state.state_dict(), twin.state.state_dict()),
+    }
+
+
+def keys() -> dict[str, Any]:
+    """A key changes no gradient, and ranks with other keys, or none, do not take each other."""
+    plain, keyed = Training(), Training(key=KEY)
+    for step in range(3):
+        plain.step(step)
+        keyed.step(step)
+    shown = repr(keyed.state) + repr(vars(keyed.state)) + repr(vars(keyed.state._coder))
+    rank = dist.get_rank()
+    return {
+        "same": plain.digest() == keyed.digest(),
+        "more": keyed.state.sent_nbytes > plain.state.sent_nbytes,
+        "shown": KEY.decode() in shown,
+        "wrong": error_of(Training(key=KEY[rank:], start_iter=0), 0),
+        "missing": error_of(Training(key=None if rank else KEY, start_iter=0), 0),
+        "refused": refusal_of(gcodec.torch.ddp_hook, "sign", key="text"),
     }
 
 
@@ -269,7 +419,10 @@ def layouts() -> dict[str, Any]:
 
 
 def sparse() -> dict[str, Any]:
-    """A gradient of few rows, beside one that is compressed, and both averaged by torch."""
+    """A gradient of few rows, beside one that is compressed, and both averaged by torch.
+
+    Inf in the first one, which torch averages, drops the step as well.
+    """
     torch.manual_seed(3)
     embed = torch.nn.Embedding(50, 8, sparse=True)
     net = torch.nn.Sequential(embed, torch.nn.Linear(8, 6))
@@ -283,7 +436,13 @@ def sparse() -> dict[str, Any]:
             model.zero_grad()
             model(words).square().sum().backward()
         seen.append([parameter.grad.to_dense() for parameter in model.parameters()])
-    return {"close": [torch.allclose(a, b, rtol=1e-4) for a, b in zip(*seen, strict=True)]}
+    close = [torch.allclose(a, b, rtol=1e-4) for a, b in zip(*seen, strict=True)]
+    before = hook[0].state_dict()
+    output = model(words)
+    if dist.get_rank():
+        output.register_hook(lambda gradient: gradient * float("inf"))
+    (output.square().sum() + (model.module[0](words) * float("inf")).sum()).backward()
+    return {"close": close, "same": same(before, hook[0].state_dict())}
 
 
 def arguments() -> dict[str, Any]:
@@ -372,10 +531,10 @@ def killed() -> dict[str, Any]:
     return {"errors": errors, "seconds": time.monotonic() - start}
 
 
-def error_of(training: Training, step: int) -> str | None:
+def error_of(training: Training, step: int, kind: type[Exception] = RuntimeError) -> str | None:
     try:
         training.step(step)
-    except (RuntimeError, gcodec.GcodecError) as error:
+    except (kind, gcodec.GcodecError) as error:
         return str(error)
     return None
 

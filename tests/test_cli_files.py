@@ -106,6 +106,29 @@ def test_summary_and_document_of_encode(tmp_path):
     assert file["bits_per_value"] == bits
 
 
+def test_tensors_that_cannot_meet_a_target_are_named_once(tmp_path):
+    weights = {"fc.weight": gaussian(60, 50), "fc.bias": gaussian(32), "few": gaussian(3)}
+    source, target = dump(tmp_path, **weights), tmp_path / "a.gcf"
+    command = ["encode", source, "-c", "ecsq:bits=1.5", "-o", target, "--force"]
+    result = run(*command)
+    expected = (
+        "2 tensors cannot meet bits=1.5 and got the nearest: fc.bias (4), few (42.7); "
+        "strict=yes refuses such tensors\n"
+    )
+    assert result.stderr == expected
+    assert run(*command, "--quiet").output == ""
+    (file,) = json.loads(run(*command, "--json").stdout)["files"]
+    assert file["missed"] == {
+        "fc.bias": {"parameter": "bits", "target": 1.5, "reached": 4.0},
+        "few": {"parameter": "bits", "target": 1.5, "reached": 128 / 3},
+    }
+    assert {frame.name for frame in gcodec.iter_frames(target.read_bytes())} == set(weights)
+    before = target.read_bytes()
+    result = run("encode", source, "-c", "ecsq:bits=1.5,strict=yes", "-o", target, "-f", code=2)
+    assert "tensor 'fc.bias': bits=1.5: must be at least" in result.stderr
+    assert target.read_bytes() == before
+
+
 def test_an_existing_output_is_kept_unless_forced(tmp_path):
     source = dump(tmp_path)
     target = tmp_path / "dump.gcf"

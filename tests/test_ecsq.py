@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import Corrupt, ParameterError, Truncated
+from gcodec import Corrupt, Frame, ParameterError, Truncated
 from gcodec.contexts.scales import ONES
 from gcodec.gradients.dumps import open_dump
 from gcodec.kernels import pool
@@ -17,6 +18,7 @@ from gcodec.kernels.class_map import CLASSES
 from gcodec.kernels.rated_levels import rated_levels, scaled_levels
 from gcodec.kernels.scalar_quantize import ESCAPE, FINE, MOST
 from gcodec.nearest_levels import Nearest
+from gcodec.payload import MissedTarget
 from gcodec.seek import SeekTable
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -77,9 +79,9 @@ def test_the_least_bits_are_told(spec: str) -> None:
     """What is said to be the least can be had."""
     x = matrix(10, 1024)
     with pytest.raises(ParameterError, match="at least") as caught:
-        gcodec.parse(spec).replaced(bits=1e-4).encode(x)
+        gcodec.parse(spec).replaced(bits=1e-4, strict="yes").encode(x)
     least = float(str(caught.value).split()[-4])
-    payload = gcodec.parse(spec).replaced(bits=least).encode(x)
+    payload = gcodec.parse(spec).replaced(bits=least, strict="yes").encode(x)
     assert payload.nbits / x.size <= 1.1 * least
 
 
@@ -140,18 +142,137 @@ def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None
 def test_what_cannot_be_met() -> None:
     x = matrix(30, 20)
     with pytest.raises(ParameterError, match=r"bits=31.*at most"):
-        gcodec.encode(x, "ecsq:bits=31")
+        gcodec.encode(x, "ecsq:bits=31,strict=yes")
     with pytest.raises(ParameterError, match=r"bits=0.001.*at least"):
-        gcodec.encode(x, "ecsq:bits=0.001")
+        gcodec.encode(x, "ecsq:bits=0.001,strict=yes")
     with pytest.raises(ParameterError, match=r"nmse=1e-20.*at least"):
-        gcodec.encode(x, "ecsq:nmse=1e-20")
+        gcodec.encode(x, "ecsq:nmse=1e-20,strict=yes")
     for target in ("nmse=1e-20", "bits=0.001", "bits=31"):
         with pytest.raises(ParameterError) as caught:
-            gcodec.encode(x, f"ecsq:{target}")
+            gcodec.encode(x, f"ecsq:{target},strict=yes")
         name, told = target.split("=")[0], str(caught.value).split()[-4]
-        gcodec.encode(x, f"ecsq:{name}={told}")
+        gcodec.encode(x, f"ecsq:{name}={told},strict=yes")
     with pytest.raises(ParameterError, match=r"step=1e-12.*at least"):
         gcodec.encode(x, "ecsq:step=1e-12")
+
+
+HOW = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
+@pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
+def test_a_target_that_cannot_be_met_takes_the_nearest(
+    shape: tuple[int, ...], target: str, how: str
+) -> None:
+    """As a strict one says that it can be had; and what was missed is told."""
+    x = matrix(1, math.prod(shape)).reshape(shape)
+    codec = gcodec.parse(f"ecsq:{target},{how}")
+    payload = codec.encode(x)
+    name = target.split("=")[0]
+    told: list[MissedTarget] = []
+    frame = gcodec.encode(x, codec, report=told.append)
+    assert Frame.from_bytes(frame).payload.tobytes() == payload.tobytes()
+    assert told == ([] if payload.missed is None else [payload.missed])
+    strict = codec.replaced(strict="yes")
+    if payload.missed is None:
+        assert strict.encode(x).tobytes() == payload.tobytes()
+        return
+    assert payload.missed[:2] == (name, getattr(codec, name))
+    with pytest.raises(ParameterError, match=f"{name}=.*for this tensor") as caught:
+        strict.encode(x)
+    _, bound, number, *_ = str(caught.value).split(" ")[-6:]
+    reached, off = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
+    if name == "nmse":
+        assert off <= (20 if how == "rounding=stochastic" else 2) * float(number)
+    elif bound == "most":
+        assert reached == payload.nbits / x.size >= float(number)
+    elif how != "rounding=stochastic":  # at random, feedback needs more of few values
+        assert reached == payload.nbits / x.size <= 1.15 * float(number)
+        assert off < 1
+
+
+def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
+    """A string of few values is as long for all of the coarser steps."""
+    x = matrix(1, 3, 0.0).reshape(3)
+    nearest = gcodec.parse("ecsq:bits=1").encode(x)
+    assert nearest.nbits == gcodec.parse("ecsq:step=1000").encode(x).nbits
+    assert relative_error(nearest.codec.decode(nearest, x.shape), x) < 0.1
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("n", [1, 32, 300])
+def test_feedback_converges_where_bits_are_too_few(n: int, how: str) -> None:
+    """Each step takes something off what is unsent, or is expected to."""
+    x = matrix(1, n, 0.0).reshape(n)
+    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{how}"), np.zeros_like(x), []
+    for _ in range(30):
+        feedback.compress("w", x)
+        left = feedback.residual("w")
+        if how != "rounding=stochastic":
+            assert np.linalg.norm(left) < np.linalg.norm(x + before)
+        before = left.copy()
+        sizes.append(np.linalg.norm(left) / np.linalg.norm(x))
+    assert how != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def degenerate() -> dict[str, np.ndarray]:
+    """Finite tensors at the ends of float32, and such as have hardly any values."""
+    some = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
+    unit = some / np.abs(some).max()
+    wide = some.copy()
+    wide.flat[:2] = LARGEST, 1e-45
+    lone = np.zeros(64, np.float32)
+    lone[20] = 1e-3
+    return {
+        "none": np.zeros((0, 4), np.float32),
+        "zero": np.zeros(32, np.float32),
+        "one": np.full(1, 0.3, np.float32),
+        "alike": np.full((4, 8), 0.3, np.float32),
+        "lone": lone,
+        "subnormal": np.full(9, 1e-45, np.float32),
+        "subnormals": (unit * 1e-44).astype(np.float32),
+        "tiny": (unit * 1e-38).astype(np.float32),
+        "huge": (unit * 1e38).astype(np.float32),
+        "largest": (unit.astype(np.float64) * LARGEST).astype(np.float32),
+        "all largest": np.full((3, 7), LARGEST, np.float32),
+        "in turn": np.where(np.arange(12) % 2, LARGEST, -LARGEST).astype(np.float32),
+        "wide": wide,
+    }
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
+@pytest.mark.parametrize("kind", degenerate())
+def test_no_finite_tensor_is_refused_for_a_target(kind: str, target: str, how: str) -> None:
+    x = degenerate()[kind]
+    frame = gcodec.encode(x, f"ecsq:{target},{how}")
+    assert np.isfinite(gcodec.decode(frame)).all()
+
+
+def test_a_target_is_no_concern_of_decoders() -> None:
+    """Whether it was strict is not in frames, and no room is kept for it."""
+    x = matrix(30, 20)
+    plain, strict = (gcodec.encode(x, f"ecsq:nmse=0.1{end}") for end in ("", ",strict=yes"))
+    assert plain == strict
+    frame = Frame.from_bytes(strict)
+    assert frame.codec.strict == "no"  # type: ignore[attr-defined]
+    assert frame.payload.missed is None
+    codec = gcodec.parse("ecsq:strict=yes,bits=2")
+    assert str(codec) == "ecsq:bits=2.0,strict=yes"
+    assert repr(codec) == "ECSQ(bits=2.0, strict='yes')"
+    assert (
+        gcodec.parse(str(codec))
+        == codec
+        == gcodec.parse({"name": "ecsq", "bits": 2, "strict": "yes"})
+    )
+    assert codec.max_encoded_nbytes(9) == gcodec.parse("ecsq").max_encoded_nbytes(9)
+    # Parameters of a frame end with bits: there is no byte that could say it.
+    with pytest.raises(gcodec.Unsupported):
+        type(codec).from_header(codec.write_parameters() + b"\1")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +280,8 @@ def test_what_cannot_be_met() -> None:
     [
         *("ecsq:nmse=0", "ecsq:nmse=1", "ecsq:nmse=nan", "ecsq:step=-1", "ecsq:step=inf"),
         *("ecsq:bits=33", "ecsq:bits=-1", "ecsq:step=1,nmse=0.1", "ecsq:step=1,bits=2"),
-        *("ecsq:bits=2,nmse=0.1", "ecsq:rounding=up"),
+        *("ecsq:bits=2,nmse=0.1", "ecsq:rounding=up", "ecsq:step=1,strict=yes"),
+        "ecsq:strict=maybe",
     ],
 )
 def test_parameters_that_are_wrong(spec: str) -> None:

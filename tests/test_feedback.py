@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -492,15 +499,16 @@ def test_two_arrays_change_places(spec: str) -> None:
     names = ("a", "b", "c")
     for name in names:
         feedback.compress(name, G)
-    arrays = [feedback._residuals[name] for name in names]
-    room = feedback._residuals._rooms[None, G.size]
+    states, spares = feedback._tensors.states, feedback._tensors.spares
+    arrays = [states[name].array for name in names]
+    room = spares._arrays[None, G.size]
     assert len(room) == 1
     for _ in range(3):
         spare = room[0]
         for k, name in enumerate(names):
             feedback.compress(name, G)
-            assert np.shares_memory(feedback._residuals[name], spare)
-            arrays[k], spare = feedback._residuals[name], arrays[k]
+            assert np.shares_memory(states[name].array, spare)
+            arrays[k], spare = states[name].array, arrays[k]
         assert len(room) == 1
         assert np.shares_memory(room[0], spare)
 
@@ -512,7 +520,7 @@ def test_a_residual_that_was_shown_stays_as_it_is(spec: str) -> None:
     for step in range(4):
         for name in ("w", "v"):
             assert feedback.compress(name, G * step) == plain.compress(name, G * step)
-        shown.append((feedback.residual("w"), plain._residuals["w"].copy()))
+        shown.append((feedback.residual("w"), plain._tensors.states["w"].array.copy()))
     for found, expected in shown:
         assert gs.same_bits(found, expected)
 
@@ -544,3 +552,227 @@ def test_a_step_that_is_broken_off_leaves_no_trace(
                 feedback.compress(name, G * 3)
     assert state_of(feedback) == before
     assert feedback.compress("w", G * 2) == twin.compress("w", G * 2)
+
+
+# --- threads, copies and forks ------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def in_threads(*works: Callable[[], Any]) -> None:
+    """Run functions at once; raise what one of them raises."""
+    barrier, errors = threading.Barrier(len(works)), []
+
+    def run(work: Callable[[], Any]) -> None:
+        barrier.wait()
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def sixteenths(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Values of which sums are exact."""
+    return (rng.integers(-40, 41, n) / 16).astype(np.float32)
+
+
+@pytest.mark.parametrize("spec", ["topk:ratio=0.05", "mxnet-2bit:threshold=0.25", "powersgd"])
+@pytest.mark.parametrize("names", [1, 3])
+def test_threads_that_share_names_lose_nothing(spec: str, names: int, hasty: None) -> None:
+    """Each call is one step of its name, and spare arrays are never those of two names."""
+    n, feedback = 4000, Feedback(spec, seed=1)
+    frames: list[bytes] = []
+    total = {f"w{k}": np.zeros((n // 20, 20)) for k in range(names)}
+
+    def work(thread: int) -> None:
+        rng = np.random.default_rng(thread)
+        own = {name: np.zeros_like(array) for name, array in total.items()}
+        for call in range(25):
+            name, grad = f"w{(thread + call) % names}", sixteenths(rng, n).reshape(-1, 20)
+            frames.append(feedback.compress(name, grad))
+            own[name] += grad
+        for name, array in own.items():
+            with lock:
+                total[name] += array
+
+    lock = threading.Lock()
+    in_threads(*(lambda k=k: work(k) for k in range(8)))
+    sent = {name: np.zeros_like(array) for name, array in total.items()}
+    for data in frames:
+        frame = gcodec.Frame.from_bytes(data)
+        assert frame.name is not None
+        sent[frame.name] += frame.decode()
+    state = feedback.state_dict()
+    assert sum(int(state[f"step:{name}"]) for name in total) == len(frames) == 200
+    for name, array in total.items():
+        error = np.abs(sent[name] + feedback.residual(name) - array).max()
+        assert error <= (0 if spec != "powersgd" else 0.01)
+
+
+def test_all_that_may_be_asked_while_threads_compress(hasty: None) -> None:
+    n, feedback = 900, Feedback("mxnet-2bit:threshold=4", track=True)
+    feedback.compress("w", np.ones(n, np.float32))
+    done = threading.Event()
+
+    def compress() -> None:
+        for _ in range(200):
+            feedback.compress("w", np.ones(n, np.float32))
+
+    def once_done() -> None:
+        try:
+            in_threads(*[compress] * 3)
+        finally:
+            done.set()
+
+    def ask() -> None:
+        """Each residual is of one step: its elements are alike, and 4 was sent of every 4."""
+        while not done.is_set():
+            shown = feedback.residual("w")
+            value = shown[0]
+            state = feedback.state_dict()
+            assert state["step:w"] % 4 == state["residual:w"][0] % 4
+            assert np.all(state["residual:w"] == state["residual:w"][0])
+            norms = feedback.l1_norms("w")
+            assert norms.gradient == n
+            assert norms.residual in (0, n, 2 * n, 3 * n)
+            for other in (copy.copy(feedback), pickle.loads(pickle.dumps(feedback))):
+                kept = other.state_dict()
+                assert kept["step:w"] % 4 == kept["residual:w"][0] % 4
+                other.compress("w", np.ones(n, np.float32))
+            assert np.all(shown == value)
+
+    in_threads(once_done, ask, ask)
+    assert feedback.state_dict()["step:w"] == 601
+
+
+def test_states_that_are_taken_back_and_loaded_while_threads_compress(hasty: None) -> None:
+    """Whatever order the calls come in, what is left is the state of whole steps."""
+    n, feedback = 900, Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", np.ones(n, np.float32))
+    first = feedback.state_dict()
+
+    def compress() -> None:
+        for _ in range(100):
+            feedback.compress("w", np.ones(n, np.float32))
+
+    def undo() -> None:
+        for _ in range(100):
+            memory = feedback.memory("w")
+            feedback.restore("w", memory)
+            feedback.forget("w", memory)
+
+    def load() -> None:
+        for _ in range(100):
+            feedback.load_state_dict(first)
+
+    in_threads(compress, compress, undo)
+    in_threads(compress, compress, load, load)
+    feedback.compress("w", np.ones(n, np.float32))
+    state = feedback.state_dict()
+    assert np.all(state["residual:w"] == state["residual:w"][0])
+    assert state["step:w"] % 4 == state["residual:w"][0] % 4
+
+
+@pytest.mark.parametrize(
+    "made", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+@pytest.mark.parametrize("spec", ["mxnet-2bit", "sign", "qsgd", "powersgd"])
+def test_a_copy_goes_its_own_way(spec: str, made: Any) -> None:
+    feedback, plain = Feedback(spec, seed=2), Feedback(spec, seed=2)
+    for step in range(3):
+        assert feedback.compress("w", G * step) == plain.compress("w", G * step)
+    memory = feedback.memory("w")
+    other = made(feedback)
+    feedback.forget("w", memory)
+    for step in range(4):  # of one, with other gradients, and another tensor of that size
+        feedback.compress("w", -G)
+        feedback.compress("v", G)
+        assert other.compress("w", G * step) == plain.compress("w", G * step)
+
+
+def test_a_residual_that_is_shown_while_its_memory_is_out() -> None:
+    for order in ("shown first", "memory first"):
+        feedback = Feedback("mxnet-2bit:threshold=4")
+        feedback.compress("w", G)
+        if order == "shown first":
+            shown, memory = feedback.residual("w"), feedback.memory("w")
+        else:
+            memory, shown = feedback.memory("w"), feedback.residual("w")
+        feedback.compress("w", G)
+        feedback.forget("w", memory)
+        for _ in range(3):
+            feedback.compress("w", G)
+        assert np.array_equal(shown, G)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_does_not_wait_for_threads_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork in the middle of a step of another thread: the child has the state before it."""
+    feedback = Feedback("raw")
+    feedback.compress("w", G)
+    raw = gcodec.codecs()["raw"]
+    original = raw._pack
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(self: Any, symbols: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return original(self, symbols)
+
+    monkeypatch.setattr(raw, "_pack", wait)
+    thread = threading.Thread(target=feedback.compress, args=("w", G))
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            signal.alarm(60)
+            go_on.set()
+            feedback.compress("w", G)
+            status = int(feedback.state_dict()["step:w"] != 2)
+        finally:
+            os._exit(status)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert feedback.state_dict()["step:w"] == 2
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_a_key_authenticates_a_frame_and_is_not_kept() -> None:
+    key = b"not to be found again"
+    feedback, plain = Feedback("topk:ratio=0.1"), Feedback("topk:ratio=0.1")
+    for _ in range(2):
+        frame, bare = feedback.compress("w", G, key=key), plain.compress("w", G)
+        assert np.array_equal(gcodec.decode(frame, key=key), gcodec.decode(bare))
+        assert len(frame) == len(bare) + 16
+        with pytest.raises(gcodec.Corrupt, match="tag"):
+            gcodec.decode(frame, key=b"another")
+        with pytest.raises(gcodec.Unsupported, match="authenticated"):
+            gcodec.decode(frame)
+    assert key not in pickle.dumps(feedback)
+    assert key.decode() not in repr(vars(feedback)) + repr(feedback)
+    before = state_of(feedback)
+    for wrong in (b"", b"x" * 65, "text", 5):
+        with pytest.raises(ParameterError, match="key"):
+            feedback.compress("w", G, key=wrong)  # type: ignore[arg-type]
+    assert state_of(feedback) == before == state_of(plain)

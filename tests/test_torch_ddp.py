@@ -22,6 +22,7 @@ if importlib.util.find_spec("torch") is None:
 ROOT = Path(__file__).parent.parent
 SCENARIOS = (
     *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
+    *("scaler", "scaler_of_half", "under_way", "keys"),
     *("layouts", "sparse", "arguments", "mismatch", "communicator", "stalled"),
 )
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
@@ -107,9 +108,37 @@ def test_infinity_is_seen_and_leaves_residuals_alone(pair: Callable[[str], list[
     first, second = pair("nonfinite")
     assert first == second
     assert first["infinite"] == ["second.weight"]
-    assert first["same"] == ["rank", "residual:second.weight", "size", "step:second.weight"]
+    assert first["same"]
     assert first["moved"]
     assert first["finite"]
+
+
+def test_steps_that_a_loss_scaler_drops_leave_no_trace(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    first, second = pair("scaler")
+    assert first == second
+    assert first["wrong"] == first["changed"] == []
+    assert first["skipped"] == [True] * 12
+
+
+def test_a_step_that_passes_float16_leaves_no_trace(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("scaler_of_half"):
+        assert rank == {"finite": [True, False, True], "changed": [True, False, True]}
+
+
+def test_a_state_that_is_saved_in_the_middle_of_a_step(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("under_way"):
+        assert rank == {"middle": True, "end": False, "broken": True, "again": True}
+
+
+def test_ranks_with_a_key(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("keys"):
+        assert (rank["same"], rank["more"], rank["shown"]) == (True, True, False)
+        assert "does not bear the tag of this key" in rank["wrong"]
+        expected = "ddp_hook: the ranks differ: keyed=True on rank 0, False on rank 1"
+        assert rank["missing"] == expected
+        assert rank["refused"] == "key='…': must be 1 to 64 bytes"
 
 
 def test_a_checkpoint_goes_on_with_the_same_bits(pair: Callable[[str], list[Any]]) -> None:
@@ -135,7 +164,7 @@ def test_gradients_of_other_layouts(pair: Callable[[str], list[Any]]) -> None:
 
 def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("sparse"):
-        assert rank == {"close": [True] * 3}
+        assert rank == {"close": [True] * 3, "same": True}
 
 
 def test_arguments_that_are_refused(pair: Callable[[str], list[Any]]) -> None:
@@ -190,10 +219,13 @@ SPECS = ("mxnet-2bit", "sign", "qsgd", "topk:ratio=0.1", "powersgd", "minifloat:
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
     """By Inf of another rank, or as no message came: the arrays are those of before."""
-    from gcodec.torch.messages import BucketCoder, Part
+    from gcodec.torch.messages import BucketCoder, Key, Part
 
     codec, rng = gcodec.parse(spec), np.random.default_rng(3)
-    coders = [BucketCoder(gcodec.Feedback(spec, seed=1, rank=rank), 1, rank) for rank in range(2)]
+    coders = [
+        BucketCoder(gcodec.Feedback(spec, seed=1, rank=rank), 1, rank, Key(None))
+        for rank in range(2)
+    ]
     plain = [gcodec.Feedback(spec, seed=1, rank=rank) for rank in range(2)]
 
     def gradients() -> list[list[Part]]:
@@ -202,51 +234,95 @@ def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
             for _ in coders
         ]
 
-    def step(wrong: str = "") -> tuple[list[list[Part]], list[bytes]]:
-        parts = gradients()
-        if wrong:
-            parts[1]["ab".index(wrong)].values[3, 3] = np.inf
-        kept = [[part.values.copy() for part in every] for every in parts]
-        messages = [coder.encode(every, 0) for coder, every in zip(coders, parts, strict=True)]
-        for feedback, every, values in zip(plain, parts, kept, strict=True):
-            for part, gradient in zip(every, values, strict=True):
-                if part.name != wrong:
-                    feedback.compress(part.name, gradient)
-        return parts, messages
+    def step(wrong: str = "") -> None:
+        """Exchange two buckets, with Inf in a tensor of one of them, on one rank."""
+        for _ in range(2):
+            parts = gradients()
+            for name in wrong:
+                parts[1]["ab".index(name)].values[3, 3] = np.inf
+            for feedback, every in zip([] if wrong else plain, parts, strict=False):
+                for part in every:
+                    feedback.compress(part.name, part.values)
+            pairs = list(zip(coders, parts, strict=True))
+            messages = [coder.encode(every, 0) for coder, every in pairs]
+            for coder, every in pairs:
+                coder.average(every, messages)
+                found = [bool(np.isfinite(part.values).all()) for part in every]
+                assert found == [name not in wrong for name in "ab"]
+        for coder in coders:
+            coder.rollback() if wrong else coder.commit()
 
     def residuals() -> dict[str, np.ndarray]:
         found = {}
         for rank, coder in enumerate(coders):
             assert coder.feedback is not None
             for name in "ab":
-                found[f"{rank}{name}"] = coder.feedback._residuals[name]
+                found[f"{rank}{name}"] = coder.feedback._tensors.states[name].array
         return found
 
-    def average(parts: list[list[Part]], messages: list[bytes]) -> None:
-        for coder, every in zip(coders, parts, strict=True):
-            coder.average(every, messages)
-
     for _ in range(3):
-        average(*step())
-    for wrong in ("a", "b", "ab", "a"):
+        step()
+    for wrong in ("a", "b", "", "ab", "a"):
         before = residuals()
         bits = {key: array.tobytes() for key, array in before.items()}
-        if wrong == "ab":  # no message arrives
+        if wrong:
+            step(wrong)
+        else:  # no message arrives
             for coder, every in zip(coders, gradients(), strict=True):
                 coder.encode(every, 0)
-                coder.give_up()
-        else:
-            average(*step(wrong))
+                coder.rollback()
         for key, array in residuals().items():
-            if key[1] in wrong:
-                assert array is before[key]
-                assert array.tobytes() == bits[key]
-        average(*step())
+            assert array is before[key]
+            assert array.tobytes() == bits[key]
+        step()
     for coder, feedback in zip(coders, plain, strict=True):
         assert coder.feedback is not None
         found, expected = coder.feedback.state_dict(), feedback.state_dict()
         assert {key: value.tobytes() for key, value in found.items()} == {
             key: value.tobytes() for key, value in expected.items()
         }
-        # A spare array for each tensor of the bucket, and no more.
-        assert [len(rooms) for rooms in coder.feedback._residuals._rooms.values()] == [2]
+        # A spare array for each tensor of a step, and one that a step has read twice.
+        assert coder.feedback._tensors.spares.counts() == [3]
+
+
+def test_messages_that_were_tampered_with() -> None:
+    """What was left out, sent again, swapped or sent by another rank is refused with a key."""
+    from gcodec.errors import FormatError
+    from gcodec.torch.messages import BucketCoder, Key, Part
+
+    codec, rng = gcodec.parse("sign"), np.random.default_rng(4)
+    coders = [BucketCoder(gcodec.Feedback(codec), 1, rank, Key(b"key")) for rank in range(2)]
+
+    def parts(names: str) -> list[Part]:
+        shapes = [Part(n, rng.standard_normal((9, 30), np.float32), codec) for n in names]
+        return [*shapes, Part("bias", rng.standard_normal(5, np.float32), None)]
+
+    def step(names: str, change: Callable[[list[bytes]], list[bytes]]) -> list[bytes]:
+        every = [parts(names), parts(names)]
+        messages = [coder.encode(p, 0) for coder, p in zip(coders, every, strict=True)]
+        coders[0].average(every[0], change(messages))
+        return messages
+
+    before = step("ab", lambda messages: messages)
+    start = 16 + 2  # of the frames
+
+    def without_first(message: bytes) -> bytes:
+        _, end = gcodec.frame.Frame.read(message, start, gcodec.Limits(), b"key")
+        _, next_end = gcodec.frame.Frame.read(message, end, gcodec.Limits(), b"key")
+        return message[:16] + b"\0" + message[17:end] + message[next_end:]
+
+    changes: list[Callable[[list[bytes]], list[bytes]]] = [
+        lambda messages: before,
+        lambda messages: [messages[1], messages[0]],
+        lambda messages: [messages[0], messages[0]],
+        lambda messages: [messages[0], without_first(messages[1])],
+        lambda messages: [messages[0], messages[1][:16] + b"\2" + messages[1][17:]],
+        lambda messages: [messages[0], bytes(16) + messages[1][16:]],
+        lambda messages: [messages[0], messages[1][16:]],
+        lambda messages: [messages[0], b""],
+        lambda messages: [messages[0], messages[1][:-1] + b"x"],
+    ]
+    for change in changes:
+        with pytest.raises(FormatError, match="the message of rank"):
+            step("ab", change)
+    step("ab", lambda messages: messages)

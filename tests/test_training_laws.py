@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,94 @@ def test_all_ranks_leave_out_a_step_that_one_must(method: Any, wrong: float) -> 
             take(given)
 
     Simulator(3).run(worker)
+
+
+LARGE = 3e38
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "name", "values", "message"),
+    [
+        # Means of what is finite on each rank.
+        (DGC, {"density": 1.0}, "w", (LARGE, LARGE, LARGE), "their mean"),
+        (DGC, {"density": 1.0, "min_size": 10}, "v", (LARGE, LARGE, LARGE), "their mean"),
+        (PowerSGD, {}, "v", (LARGE, LARGE, LARGE), "their mean"),
+        (OneBitAdam, {"warmup": 9}, "w", (LARGE, LARGE, LARGE), "their mean"),
+        (OneBitAdam, {"warmup": 9}, "w", (1e25, 1e25, 1e25), "their mean"),  # its square
+        (OneBitAdam, {"warmup": 1}, "v", (LARGE, LARGE, LARGE), "their mean"),  # soon
+        # What one rank alone adds up.
+        (PowerSGD, {"rank": 1}, "w", (1.0, LARGE, 1.0), r"factors.*on rank 1"),
+        (DGC, {"density": 0.01}, "w", (1.0, LARGE / 2, 1.0), r"accumulators of 'w'.*on rank 1"),
+    ],
+)
+def test_a_step_that_passes_float32_changes_nothing_on_any_rank(
+    method: Any, settings: Any, name: str, values: Any, message: str
+) -> None:
+    """Neither what is kept nor parameters; and no rank waits for one that refuses."""
+
+    def worker(c: Communicator) -> int:
+        one = method(c, **settings)
+        x = {"v": np.zeros(5, np.float32), "w": np.zeros((5, 6), np.float32)}
+        given = {key: np.ones_like(array) for key, array in x.items()}
+        large = {**given, name: np.full(x[name].shape, values[c.rank], np.float32)}
+        take = {
+            DGC: lambda g: one.average(g, 9),
+            PowerSGD: lambda g: one.step(x, g, 0.1),
+            OneBitAdam: lambda g: one.step(x, g),
+        }[method]
+        take(given)
+        refused = 0
+        for _ in range(12):
+            before = {**one.state_dict(), **{key: part.copy() for key, part in x.items()}}
+            try:
+                take(large)
+                continue
+            except gcodec.ParameterError as error:
+                refused += 1
+                assert re.search(message, str(error)), error
+            after = {**one.state_dict(), **x}
+            assert before.keys() == after.keys()
+            assert all(np.array_equal(before[key], after[key]) for key in before)
+        take(given)
+        kept = one.state_dict()
+        assert all(
+            np.isfinite(array).all() for array in kept.values() if array.dtype == np.float32
+        )
+        return refused
+
+    counts = Simulator(3).run(worker)
+    assert counts == [counts[0]] * 3
+    assert counts[0] > 0
+
+
+def test_a_share_that_is_refused_leaves_feedback_alone() -> None:
+    """By one worker, for its gradient, or by one server, for a mean: all ranks raise."""
+
+    def worker(c: Communicator, of: str) -> list[str]:
+        own, server = gcodec.Feedback("topk:k=1"), gcodec.Feedback("raw")
+        ones = {"a": np.ones((4, 3), np.float32), "b": np.ones(7, np.float32)}
+        large = {**ones, "b": np.full(7, LARGE, np.float32)}
+        if of == "server":
+            own = gcodec.Feedback("raw")
+        found = []
+        two_phase_mean(c, ones, own, server)
+        for _ in range(3):
+            before = own.state_dict(), server.state_dict()
+            try:
+                two_phase_mean(c, large if of == "server" or c.rank == 1 else ones, own, server)
+                found.append("")
+            except gcodec.ParameterError as error:
+                found.append(str(error))
+                for old, new in zip(before, (own.state_dict(), server.state_dict()), strict=True):
+                    assert old.keys() == new.keys()
+                    assert all(np.array_equal(old[key], new[key]) for key in old)
+        two_phase_mean(c, ones, own, server)
+        return found
+
+    for of, rank in (("worker", 1), ("server", 0)):
+        first, *others = Simulator(2).run(worker, [of, of])
+        assert others == [first]
+        assert first[-1].endswith(f"(on rank {rank})")
 
 
 TAKERS: dict[str, Any] = {

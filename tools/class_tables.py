@@ -69,7 +69,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         return
     for error in ERRORS:
         target = Target(flat, x.shape, nearest_levels.Nearest())
-        step, matrix = target.step_for_error(error)
+        step, matrix, _ = target.step_for_error(error)
         found = nearest_levels.Nearest().quantize(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)

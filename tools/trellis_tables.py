@@ -39,7 +39,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     flat = x.reshape(-1)
     for error in ERRORS if flat.any() else ():
         target = Target(flat, x.shape, nearest_levels.Nearest())
-        step, matrix = target.step_for_error(error)
+        step, matrix, _ = target.step_for_error(error)
         scales = nearest_levels.scales_at(flat, step, matrix)
         plain = np.empty(flat.size, np.uint8)
         scalar_quantize.plain_levels(flat, np.float32(step), plain)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gcodec.arrays import NonFinite
     from gcodec.codec import Codec
     from gcodec.gradients.entries import Array, Dump, Entry
+    from gcodec.payload import MissedTarget
     from gcodec.policy import Policy
 
 _AUTO = "auto:"  # a codec chosen for each tensor
@@ -116,6 +117,7 @@ def command(
     from gcodec.cli.outcome import Outcome
     from gcodec.gradients.dumps import open_dump
     from gcodec.limits import Limits
+    from gcodec.payload import MissedTarget
 
     policy = _aim_or_policy(spec, policy_file)
     sources = inputs.files(files, "dump", lambda path: not inputs.is_frames(path))
@@ -124,12 +126,14 @@ def command(
     limits = Limits(max_elems, max_bytes)
     outcome = Outcome()
     written: list[dict[str, Any]] = []
+    missed: list[tuple[str, MissedTarget]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source), open_dump(source, limits=limits) as dump:
             chosen = [(entry, _wanted(policy, entry)) for entry in _chosen(dump, layers)]
             target.parent.mkdir(parents=True, exist_ok=True)
             done = _write(dump, chosen, target, seed, nonfinite, quiet or as_json)
             written.append(done)
+            missed += [(name, MissedTarget(**each)) for name, each in done["missed"].items()]
             if not as_json and not quiet:
                 tensors = text.count(len(chosen), "tensor")
                 values = text.count(done["values"], "value")
@@ -148,7 +152,26 @@ def command(
             "files": written,
         }
         print_document("encode", document, outcome)
+    elif missed and not quiet:
+        _note_missed(missed)
     return outcome.code
+
+
+def _note_missed(missed: list[tuple[str, MissedTarget]]) -> None:
+    """Name the tensors that got another error than their codec aims at, or other bits."""
+    from gcodec.cli import text
+    from gcodec.cli.notes import note
+
+    by_target: dict[str, list[str]] = {}
+    for name, each in missed:
+        by_target.setdefault(f"{each.parameter}={each.target!r}", []).append(
+            f"{name} ({each.reached:.3g})"
+        )
+    for target, names in by_target.items():
+        note(
+            f"{text.count(len(names), 'tensor')} cannot meet {target} and got the nearest: "
+            f"{', '.join(names)}; strict=yes refuses such tensors"
+        )
 
 
 def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Aim | Policy:
@@ -238,6 +261,7 @@ def _write(
 
     values = nbytes = raw_nbytes = 0
     counts: Counter[str] = Counter()
+    missed: dict[str, dict[str, Any]] = {}
     total = sum(math.prod(entry.shape) for entry, _ in chosen)
     with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
         for entry, wanted in chosen:
@@ -247,12 +271,20 @@ def _write(
                 codec = wanted
                 if isinstance(wanted, Aim):
                     codec = _choose(array, wanted, tensor_seed, nonfinite)
+                reports: list[MissedTarget] = []
                 frame = encode(
-                    array, codec, seed=tensor_seed, name=entry.name, nonfinite=nonfinite
+                    array,
+                    codec,
+                    seed=tensor_seed,
+                    name=entry.name,
+                    nonfinite=nonfinite,
+                    report=reports.append,
                 )
             except ParameterError as error:
                 raise _refusal(entry, array, error) from None
             file.write(frame)
+            if reports:
+                missed[entry.name] = reports[0]._asdict()
             counts[str(codec)] += 1
             values += array.size
             nbytes += len(frame)
@@ -267,6 +299,7 @@ def _write(
         "bytes": nbytes,
         "bits_per_value": ratio(8 * nbytes, values),
         "ratio": ratio(raw_nbytes, nbytes),
+        "missed": missed,
     }
 
 

@@ -46,6 +46,7 @@ from gcodec import placed_levels, scalar_levels, step_targets
 from gcodec.arrays import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec
 from gcodec.contexts import string_plans, strings, symbol_strings
+from gcodec.contexts.scales import Matrix
 from gcodec.contexts.strings import ContextString
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
@@ -53,11 +54,11 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_padding
-from gcodec.kinds import Choice, Float32, Integer
+from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.level_ways import Way
 from gcodec.nearest_levels import Nearest
 from gcodec.params import Field, param
-from gcodec.payload import Payload
+from gcodec.payload import MissedTarget, Payload
 from gcodec.random_levels import AtRandom
 from gcodec.registry import register
 from gcodec.scalar_levels import CENTRE, Levels
@@ -71,6 +72,8 @@ from gcodec.trellis_levels import Best
 
 _NMSE = 0.02
 _TINY, _LIFT, _MOST = 2.0**-60, 2.0**64, 2.0**126  # what is moved, by what; a step far above it
+_HUGE, _LOWER = 2.0**120, 2.0**-8  # what is moved down where levels are at random, and by what
+_FINEST = 22  # octaves below the largest magnitude
 _CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {which}: 128, and 256ths of a step")
     for k, which in ((1, "1"), (2, "2"), (3, "3 and above"))
@@ -97,6 +100,9 @@ class ECSQ(Codec):
     transform : {"auto", "none", "dct"}
         Of the taps of convolutions, which are all axes but the first two, into coefficients of
         which levels are taken. ``"auto"``: where that probably saves bits.
+    strict : {"no", "yes"}
+        Whether a target that a tensor cannot meet is an error. Else the tensor gets the nearest
+        that it can have, and `gcodec.payload.Payload.missed` says so. Frames do not bear this.
     """
 
     refuses_nonfinite = True
@@ -133,12 +139,20 @@ class ECSQ(Codec):
         in_message=True,
         left_out="none",
     )
+    strict: str = param(
+        Choice("no", "yes"),
+        "no",
+        "whether a target that a tensor cannot meet is refused; else it gets the nearest",
+        in_frame=False,
+    )
 
     def check(self) -> None:
         """Refuse more than one way to choose the step, and targets of what is at random."""
         if self.step != "auto" and (self.nmse != _NMSE or self.bits):
             name = "bits" if self.bits else "nmse"
             raise ParameterError.of(name, getattr(self, name), "left out where step is given")
+        if self.step != "auto" and self.strict == "yes":
+            raise ParameterError.of("strict", self.strict, "no where step is given")
         if self._has_trellis and self.rounding == "stochastic":
             raise ParameterError.of("trellis", self.trellis, "no where rounding is stochastic")
         if self.bits and self.nmse != _NMSE:
@@ -152,7 +166,9 @@ class ECSQ(Codec):
         """Return the codec of a message, which has a step of its own, whatever was aimed at."""
         known = {name: value for name, value in values.items() if type(value) is not Later}
         told = {name: known[name] for name in ("step", "transform") if name in known}
-        aims = {"nmse": _NMSE, "bits": 0.0} if self.nmse != _NMSE or self.bits else {}
+        aims: dict[str, Any] = {}
+        if self.nmse != _NMSE or self.bits or self.strict == "yes":
+            aims = {"nmse": _NMSE, "bits": 0.0, "strict": "no"}
         return self.replaced(**aims, **told)
 
     @property
@@ -188,9 +204,12 @@ class ECSQ(Codec):
         if not largest:
             transform = "none" if self.transform == "auto" else self.transform
             return scalar_levels.nothing(values.size, values)._replace(transform=transform)
-        # Where inverses of steps would pass float32, all is moved by a power of two.
+        # Where inverses of steps would pass float32, all is moved by a power of two; or norms of
+        # levels at random, of which small ones may then lose what decides for no level.
         lift = _LIFT if largest < _TINY else 1.0
-        lifted = scalar_levels.lifted(values, lift) if lift > 1 else values
+        if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
+            lift = _LOWER
+        lifted = scalar_levels.lifted(values, lift) if lift != 1 else values
         top = largest * lift
         taps, x = self._transformed(taps, lifted, lift, top)
         transform, period = ("none", 1) if taps is None else ("dct", taps.size)
@@ -198,11 +217,46 @@ class ECSQ(Codec):
             raise ParameterError("x: must not pass float32 when it is transformed")
         if prior and (prior.transform, prior.symbols.size) != (transform, x.size):
             prior = None
-        step, found = self._of_values(x, lift, top, seed, prior, period)
+        step, matrix, found = self._of_values(x, lift, top, seed, prior, period)
         found = found._replace(step=step, transform=transform)
-        if not self._points(found.step, found.centroids, taps).are_finite(found, top / lift):
-            raise ParameterError("x: must not pass float32 when it is decoded")
-        return found
+        if self._is_finite(found, taps, top / lift):
+            return found
+        if self.step == "auto" and self.strict == "no":
+            for nearest in self._finer(x, lift, top, seed, matrix, found):
+                if self._is_finite(nearest, taps, top / lift):
+                    return nearest
+        raise ParameterError("x: must not pass float32 when it is decoded")
+
+    def _is_finite(self, levels: Levels, taps: Taps | None, top: float) -> bool:
+        return self._points(levels.step, levels.centroids, taps).are_finite(levels, top)
+
+    def _finer(
+        self,
+        x: np.ndarray,
+        lift: float,
+        top: float,
+        seed: int,
+        matrix: Matrix,
+        found: Levels,
+    ) -> Iterator[Levels]:
+        """Yield levels whose points pass the largest magnitude by less and less.
+
+        Of steps that the largest magnitude is a multiple of, as it then may be a point itself.
+        """
+        way = placed_levels.way_for(x, self._way(seed))
+        yield found._replace(centroids=scalar_levels.middle())
+        for octaves in range(_FINEST + 1):
+            size = top * 2.0**-octaves
+            if (step := size / lift) >= found.step:
+                continue
+            missed = found.missed
+            if self.bits:
+                missed = MissedTarget("bits", self.bits, way.nbits(x, size, matrix) / x.size)
+            finer = way.quantize(x, size, matrix)._replace(
+                step=binary32(step), transform=found.transform, missed=missed
+            )
+            yield finer
+            yield finer._replace(centroids=scalar_levels.middle())
 
     def _transformed(
         self, taps: Taps | None, values: np.ndarray, lift: float, top: float
@@ -221,20 +275,20 @@ class ECSQ(Codec):
 
     def _of_values(
         self, x: np.ndarray, lift: float, top: float, seed: int, prior: Levels | None, period: int
-    ) -> tuple[float, Levels]:
-        """Find a step, and quantise what is finite, and not all 0, by this times the factor."""
+    ) -> tuple[float, Matrix, Levels]:
+        """Find a step and a matrix, and quantise what is finite, and not all 0."""
         shape, way = self._shape_of(x.size), placed_levels.way_for(x, self._way(seed))
         if isinstance(self.step, float):
             step, size = self.step, float(np.float32(self.step))
             size = min(size * lift, max(size, _MOST))
             step_targets.check_step(top, size)
-            matrix = step_targets.matrix_for(x, size, shape)
+            matrix, missed = step_targets.matrix_for(x, size, shape), None
         else:
-            target = Target(x, shape, way, lift, period, top)
-            found = target.step_for_bits if self.bits else target.step_for_error
-            step, matrix = found(self.bits or self.nmse, prior)
+            target = Target(x, shape, way, lift, period, top, self.strict == "yes")
+            search = target.step_for_bits if self.bits else target.step_for_error
+            step, matrix, missed = search(self.bits or self.nmse, prior)
             size = float(np.float32(step)) * lift
-        return step, way.quantize(x, size, matrix)
+        return step, matrix, way.quantize(x, size, matrix)._replace(missed=missed)
 
     def _way(self, seed: int) -> Way:
         if self.rounding == "stochastic":
@@ -252,13 +306,18 @@ class ECSQ(Codec):
     def _pack(self, symbols: Levels) -> Payload:
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
+        made: tuple[Any, ...]
         if symbols.there is not None:
-            return Payload(codec, scalars, *symbols.there.write())
-        if symbols.scales is None:
-            return Payload(codec, scalars, empty_beside(0, np.uint8, symbols.symbols), 0)
-        plan = string_plans.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
-        made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
-        return Payload(codec, scalars, *made)
+            made = symbols.there.write()
+        elif symbols.scales is None:
+            made = empty_beside(0, np.uint8, symbols.symbols), 0
+        else:
+            plan = string_plans.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
+            made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
+        payload, missed = Payload(codec, scalars, *made), symbols.missed
+        if missed is not None and missed.parameter == "bits" and type(payload.nbits) is int:
+            missed = missed._replace(reached=payload.nbits / symbols.symbols.size)  # exactly
+        return payload._replace(missed=missed)
 
     # --- unpack
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -22,16 +22,42 @@ import torch.distributed as dist
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.device import has_cupy, host
+from gcodec.kernels.reduce import all_finite
 from gcodec.kinds import check_between
 from gcodec.torch.communicator import TorchCommunicator
-from gcodec.torch.messages import BucketCoder, Part
+from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.parameter_names import ParameterNames
 from gcodec.torch.settings import Settings
 from gcodec.views import on_device, working_on
 
 _ROOM = 64  # bytes beyond an eighth more than last time, before a second collective is needed
 _OWN = ("iteration", "rank", "size")  # keys of a state_dict that are not of `Feedback`
-_Bucket = tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[str]]  # flat, gradients, names
+
+
+class _Bucket(NamedTuple):
+    """What the thread is to do for one bucket.
+
+    Attributes
+    ----------
+    flat : Tensor
+    gradients : sequence of Tensor
+        Views of `flat`.
+    names : sequence of str
+        Of the parameters.
+    is_last : bool
+        Whether it is the last bucket of its step.
+    plain : Future or None
+        Of an all-reduce that has begun, for what is not compressed.
+    ready : Event or None
+        After which a bucket on a CUDA device has its values.
+    """
+
+    flat: torch.Tensor
+    gradients: Sequence[torch.Tensor]
+    names: Sequence[str]
+    is_last: bool
+    plain: torch.futures.Future[Any] | None
+    ready: torch.cuda.Event | None
 
 
 def ddp_hook(
@@ -47,6 +73,7 @@ def ddp_hook(
     min_numel: int = 1024,
     process_group: dist.ProcessGroup | None = None,
     timeout: float | None = None,
+    key: bytes | None = None,
 ) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:
     """Make what `DistributedDataParallel.register_comm_hook` takes.
 
@@ -81,6 +108,9 @@ def ddp_hook(
     timeout : float, optional
         Seconds after which an exchange with a rank that does not answer fails. Default: that of
         torch.distributed.
+    key : bytes, optional
+        1 to 64 bytes, the same on all ranks. Messages then bear tags that only this key can make,
+        and a rank that receives another message fails. The key is in no attribute of `state`.
 
     Returns
     -------
@@ -99,6 +129,7 @@ def ddp_hook(
     ...
     gcodec.errors.ParameterError: ddp_hook: call torch.distributed.init_process_group first
     """
+    secret = Key(key)
     settings = Settings.of(
         codec,
         policy=policy,
@@ -109,12 +140,13 @@ def ddp_hook(
         exclude=exclude,
         min_numel=min_numel,
         named=model is not None,
+        keyed=key is not None,
     )
     if not dist.is_initialized():
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
-    state = DdpState(settings, ParameterNames(model), process_group, timeout)
+    state = DdpState(settings, ParameterNames(model), process_group, timeout, secret)
     return state, _hook
 
 
@@ -125,7 +157,7 @@ class DdpState:
     ----------
     settings : Settings
     iteration : int
-        Steps so far.
+        Steps so far; of those that are compressed, the ones that count, see `docs/frameworks.md`.
     sent_nbytes, received_nbytes : int
         Bytes of the messages of the compressed steps so far.
     encode_seconds, decode_seconds : float
@@ -139,6 +171,7 @@ class DdpState:
         names: ParameterNames,
         group: dist.ProcessGroup | None,
         timeout: float | None,
+        key: Key,
     ) -> None:
         self.settings = settings
         self.iteration = 0
@@ -157,14 +190,19 @@ class DdpState:
             use_local_synchronization=group is not None,
         )
         self._wires = TorchCommunicator(own)
-        self._coder = BucketCoder(self._new_feedback(), settings.seed, self._wires.rank)
+        self._coder = BucketCoder(self._new_feedback(), settings.seed, self._wires.rank, key)
         self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
         self._room: dict[str, int] = {}  # by the first parameter of a bucket
         self._agreed = False
+        self._is_open = False  # whether some buckets of a step are done, but not yet its last
+        self._is_finite = True  # whether those are
         self._failure: Exception | None = None
 
     def residual(self, name: str) -> torch.Tensor:
-        """Return a copy of what is still unsent of a parameter; see `gcodec.Feedback.residual`."""
+        """Return a copy of what is still unsent of a parameter; see `gcodec.Feedback.residual`.
+
+        Not while a backward pass is under way.
+        """
         if self._coder.feedback is None:
             raise ParameterError("feedback=False: nothing is kept")
         return torch.from_numpy(host(self._coder.feedback.residual(name)).copy())
@@ -172,20 +210,25 @@ class DdpState:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return this rank's residuals and counts, copied; each rank saves its own.
 
+        They are those of after the last step that has ended, also while a step is under way.
+
         Returns
         -------
         dict
             ``"iteration"``, ``"rank"``, ``"size"``: int64 scalars; and what
             `gcodec.Feedback.state_dict` has, as tensors.
         """
+        # In the thread, and so between two buckets.
+        return self._worker.submit(self._state_dict).result()
+
+    def _state_dict(self) -> dict[str, torch.Tensor]:
         numbers = {
             "iteration": self.iteration,
             "rank": self._wires.rank,
             "size": self._wires.size,
         }
         state = {key: torch.tensor(number) for key, number in numbers.items()}
-        feedback = self._coder.feedback
-        kept = {} if feedback is None else feedback.state_dict()
+        kept = self._coder.state_dict()
         return state | {key: torch.from_numpy(array) for key, array in kept.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,10 +243,9 @@ class DdpState:
         for key, here in (("rank", self._wires.rank), ("size", self._wires.size)):
             if own[key] != here:
                 raise ParameterError.of(f"state[{key!r}]", own[key], f"{here}: each has its own")
-        if self._coder.feedback is not None:
-            rest = {key: value for key, value in state.items() if key not in own}
-            self._coder.feedback.load_state_dict(rest)
-        self.iteration = own["iteration"]
+        rest = {key: value for key, value in state.items() if key not in own}
+        self._worker.submit(self._coder.load_state_dict, rest).result()
+        self.iteration, self._is_open, self._is_finite = own["iteration"], False, True
 
     def _new_feedback(self) -> Feedback | None:
         s = self.settings
@@ -216,25 +258,30 @@ class DdpState:
         if not self._agreed:
             self._agree()
             self._agreed = True
-        iteration = self.iteration
-        if bucket.is_last():
-            self.iteration += 1
         names = self._names.of(bucket.parameters())
-        flat = bucket.buffer()
-        if iteration < self.settings.start_iter or flat.layout is not torch.strided:
-            flat.div_(self._wires.size)
-            work = dist.all_reduce(flat, group=self._group, async_op=True)
-            return work.get_future().then(lambda done: done.value()[0])
+        flat, is_last = bucket.buffer(), bucket.is_last()
+        is_early = self.iteration < self.settings.start_iter
+        if is_early:
+            self.iteration += is_last
+            return self._start_plain(flat).then(lambda done: done.value()[0])
+        plain = None if flat.layout is torch.strided else self._start_plain(flat)
         ready = None
         if flat.is_cuda:
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(flat.device))
         devices = [flat.device] if flat.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-        task = (flat, bucket.gradients(), names)
-        self._worker.submit(self._exchange, task, iteration, ready, future)
+        gradients = bucket.gradients() if plain is None else []
+        task = _Bucket(flat, gradients, names, is_last, plain, ready)
+        self._worker.submit(self._exchange, task, bucket.index() == 0, future)
         # DDP sees an error only if a callback raises it, as this does.
         return future.then(operator.methodcaller("value"))
+
+    def _start_plain(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
+        flat.div_(self._wires.size)
+        work = dist.all_reduce(flat, group=self._group, async_op=True)
+        future: torch.futures.Future[Any] = work.get_future()
+        return future
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -254,29 +301,52 @@ class DdpState:
                     )
 
     def _exchange(
-        self,
-        task: _Bucket,
-        iteration: int,
-        ready: torch.cuda.Event | None,
-        future: torch.futures.Future[torch.Tensor],
+        self, task: _Bucket, is_first: bool, future: torch.futures.Future[torch.Tensor]
     ) -> None:
         """Do a bucket; in the thread."""
         try:
             self._check_alive()
-            flat, gradients, names = task
-            if ready is None:
-                self._average(flat, gradients, names, iteration)
-                future.set_result(flat)
+            if is_first and self._is_open:  # the backward pass before this one broke off
+                self._end_step(counts=False)
+            if task.ready is None:
+                future.set_result(self._done(task))
                 return
-            with torch.cuda.stream(torch.cuda.Stream(flat.device)):
-                ready.wait()
-                self._average(flat, gradients, names, iteration)
-                future.set_result(flat)
+            with torch.cuda.stream(torch.cuda.Stream(task.flat.device)):
+                task.ready.wait()
+                future.set_result(self._done(task))
         except Exception as error:
-            self._coder.give_up()
-            failure = GcodecError(f"ddp_hook: step {iteration}: {error}")
+            failure = GcodecError(f"ddp_hook: step {self.iteration}: {error}")
             self._failure = self._failure or failure
-            future.set_exception(failure)
+            try:
+                self._end_step(counts=False)
+            finally:
+                future.set_exception(failure)
+
+    def _done(self, task: _Bucket) -> torch.Tensor:
+        """Average a bucket; end the step with the last one.
+
+        Means have the same bits on every rank: so all ranks find the same steps to hold NaN or
+        Inf, without a word more between them.
+        """
+        self._is_open = True
+        if task.plain is None:
+            self._average(task.flat, task.gradients, task.names, self.iteration)
+            mean = task.flat
+        else:
+            mean = task.plain.wait()[0]
+        self._is_finite = self._is_finite and _all_finite(mean)
+        if task.is_last:
+            self._end_step(counts=self._is_finite)
+        return mean
+
+    def _end_step(self, *, counts: bool) -> None:
+        """Keep what a step has changed, or take it back: loss scalers skip such a step."""
+        if counts:
+            self._coder.commit()
+            self.iteration += 1
+        else:
+            self._coder.rollback()
+        self._is_open, self._is_finite = False, True
 
     def _average(
         self,
@@ -331,6 +401,15 @@ def _numbers_of(state: Any) -> dict[str, int]:
     except TypeError:
         given = {key: state[key] for key in _OWN}
         raise ParameterError.of("state", given, f"{allowed}, with integers") from None
+
+
+def _all_finite(values: torch.Tensor) -> bool:
+    """Whether a tensor, maybe a sparse one, holds neither NaN nor Inf."""
+    if values.layout is not torch.strided:
+        values = values.coalesce().values()
+    if values.dtype == torch.float32 and not values.is_cuda and values.is_contiguous():
+        return all_finite(values.numpy().reshape(-1))
+    return bool(torch.isfinite(values).all())
 
 
 def _works_there(flat: torch.Tensor) -> bool:

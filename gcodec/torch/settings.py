@@ -32,6 +32,8 @@ class Settings:
     exclude : tuple of str
     named : bool
         Whether parameters have names.
+    keyed : bool
+        Whether messages are authenticated.
     """
 
     policy: Policy
@@ -42,6 +44,7 @@ class Settings:
     exclude: tuple[str, ...]
     min_numel: int
     named: bool
+    keyed: bool
 
     @classmethod
     def of(
@@ -56,6 +59,7 @@ class Settings:
         exclude: str | Sequence[str],
         min_numel: int,
         named: bool,
+        keyed: bool,
     ) -> Settings:
         """Check the arguments; raise `ParameterError`."""
         first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
@@ -80,6 +84,7 @@ class Settings:
             globs,
             check_integer("min_numel", min_numel, 0, 1 << 62, allowed),
             named,
+            keyed,
         )
 
     def codec(self, name: str, shape: tuple[int, ...]) -> Codec | None:

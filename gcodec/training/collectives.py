@@ -7,15 +7,15 @@ of them sent an element.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from gcodec import low_rank, sparse_values
 from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.errors import Corrupt, FormatError, ParameterError
-from gcodec.feedback import Feedback
+from gcodec.feedback import Feedback, Transaction
 from gcodec.frame import Frame
 from gcodec.kernels.reduce import all_finite
 from gcodec.large_bytes import joined
@@ -23,6 +23,8 @@ from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import taken
 
+_REFUSED = b"!"  # begins a message that has a reason in place of frames
+_T = TypeVar("_T")
 _NO_LIMITS = Limits(1 << 62, 1 << 62)  # shapes are compared before there is memory for them
 
 Sparse = tuple[np.ndarray, np.ndarray]
@@ -95,30 +97,66 @@ def two_phase_mean(
     Raises
     ------
     ParameterError
-        See `Feedback.compress`.
+        On all ranks, if `Feedback.compress` refuses what one of them has to send.
     FormatError
         If what a rank sent is wrong.
+
+    Whatever is raised, `worker` and `server` are as they were before; as where a mean holds NaN or
+    Inf, which only feedback that lets these pass returns.
     """
     arrays = taken(gradients, {})
-    messages = []
-    for share in range(communicator.size):
-        parts = {name: _share(array, share, communicator.size) for name, array in arrays.items()}
-        frames = [worker.compress(f"{share}/{name}", part) for name, part in parts.items()]
-        messages.append(joined(frames))
-    served = _alike(communicator.all_to_all(messages), communicator.rank)
-    answers = []
-    for at, name in enumerate(arrays):
-        total = np.zeros(served[communicator.rank][at].shape, np.float32)
-        for of_rank in served:
-            of_rank[at].decode_add(total)
-        total /= np.float32(communicator.size)
-        answers.append(server.compress(name, total))
+    own, shares = Transaction(worker), Transaction(server)
+    try:
+        means = _two_phase_mean(communicator, arrays, own, shares)
+    except BaseException:
+        own.rollback()
+        shares.rollback()
+        raise
+    counts = all(all_finite(mean.reshape(-1)) for mean in means.values())
+    for steps in (own, shares):
+        steps.commit() if counts else steps.rollback()
+    return means
+
+
+def _two_phase_mean(
+    communicator: Communicator,
+    arrays: Mapping[str, np.ndarray],
+    worker: Transaction,
+    server: Transaction,
+) -> dict[str, np.ndarray]:
+    messages, refusal = [], b""
+    try:
+        for share in range(communicator.size):
+            parts = {
+                name: _share(array, share, communicator.size) for name, array in arrays.items()
+            }
+            frames = [worker.compress(f"{share}/{name}", part) for name, part in parts.items()]
+            messages.append(joined(frames))
+    except ParameterError as error:
+        refusal = _refusal(error)
+    # A rank that refuses its gradients says so in place of them, as others wait for it.
+    gathered = communicator.all_to_all([refusal] * communicator.size if refusal else messages)
+    _check_refusals(gathered)
+    served = _alike(gathered, communicator.rank)
+    answers, refusal = [], b""
+    try:
+        for at, name in enumerate(arrays):
+            total = np.zeros(served[communicator.rank][at].shape, np.float32)
+            for of_rank in served:
+                of_rank[at].decode_add(total)
+            total /= np.float32(communicator.size)
+            answers.append(server.compress(name, total))
+    except ParameterError as error:
+        refusal = _refusal(error)
+    found = communicator.all_gather(refusal or joined(answers))
+    _check_refusals(found)
     means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
-    for share, message in enumerate(communicator.all_gather(joined(answers))):
+    for share, message in enumerate(found):
         rooms = [_share(mean, share, communicator.size) for mean in means.values()]
-        found = _frames(message, share)
-        _check_alike(found, [room.shape for room in rooms], share, communicator.rank)
-        for frame, room in zip(found, rooms, strict=True):
+        frames_of_share = _frames(message, share)
+        shapes = [room.shape for room in rooms]
+        _check_alike(frames_of_share, shapes, share, communicator.rank)
+        for frame, room in zip(frames_of_share, rooms, strict=True):
             frame.decode(out=room)
     return means
 
@@ -197,12 +235,56 @@ def check_finite(communicator: Communicator, gradients: Mapping[str, np.ndarray]
     others would wait for it; and a step that all must leave out, such as one of a loss that was
     scaled too far, would have changed what they keep.
     """
+    prepared(communicator, gradients, lambda: None)
+
+
+def prepared(
+    communicator: Communicator, gradients: Mapping[str, np.ndarray], prepare: Callable[[], _T]
+) -> _T:
+    """Return what a function makes of finite gradients, on all ranks or on none.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    gradients : mapping of str to float32 array
+    prepare : callable
+        Changes nothing; may raise `ParameterError`.
+
+    Raises
+    ------
+    ParameterError
+        On all ranks, if a gradient of one holds NaN or Inf, or its function raises one.
+    """
+    refusal, made = b"", None
     wrong = [name for name, x in gradients.items() if not all_finite(x.reshape(-1))]
-    told = communicator.all_gather(b"!" + wrong[0].encode() if wrong else b"")
-    for rank, message in enumerate(told):
-        if message:
-            name = message[1:].decode()
-            raise ParameterError(f"gradients: {name!r} of rank {rank} holds NaN or Inf")
+    if wrong:
+        told = f"gradients: {wrong[0]!r} of rank {communicator.rank} holds NaN or Inf"
+        refusal = _refusal(ParameterError(told))
+    else:
+        try:
+            made = prepare()
+        except ParameterError as error:
+            refusal = _refusal(error)
+    _check_refusals(communicator.all_gather(refusal))
+    return cast(_T, made)
+
+
+def check_means(means: Iterable[np.ndarray]) -> None:
+    """Raise `ParameterError` unless means are finite: on every rank, or on none."""
+    if not all(all_finite(mean.reshape(-1)) for mean in means):
+        raise ParameterError("gradients: their mean must not pass float32")
+
+
+def _refusal(error: ParameterError) -> bytes:
+    return _REFUSED + str(error).encode()
+
+
+def _check_refusals(messages: Sequence[bytes]) -> None:
+    """Raise the first refusal among the messages of all ranks."""
+    for rank, message in enumerate(messages):
+        if message.startswith(_REFUSED):
+            told = message.removeprefix(_REFUSED).decode()
+            raise ParameterError(told if " of rank " in told else f"{told} (on rank {rank})")
 
 
 class LowRank(NamedTuple):

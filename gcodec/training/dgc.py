@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,29 @@ from gcodec.coding import encode
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels import arithmetic
-from gcodec.kernels.reduce import moments
+from gcodec.kernels.reduce import all_finite, moments
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.training import state
-from gcodec.training.collectives import all_gather_mean, check_finite
+from gcodec.training.collectives import all_gather_mean, check_means, prepared
 from gcodec.training.communicator import Communicator
 
 _MOST = 2**62
+
+
+class _Step(NamedTuple):
+    """What a step makes of one tensor.
+
+    Attributes
+    ----------
+    message : bytes
+        Its frame.
+    velocity, residual : float32 array
+        The accumulators after it.
+    """
+
+    message: bytes
+    velocity: np.ndarray
+    residual: np.ndarray
 
 
 class DGC:
@@ -115,19 +131,36 @@ class DGC:
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed, unless accumulators have passed float32. All ranks raise if
-            one has NaN or Inf.
+            Nothing has then changed. All ranks raise if one has NaN or Inf, if accumulators of
+            one pass float32, or if a mean does.
         """
-        check_finite(self.communicator, state.taken(gradients, self._velocity))
-        means = all_gather_mean(self.communicator, self.compress(gradients, epoch))
+        density = self.density_at(epoch)
+        arrays = state.taken(gradients, self._velocity)
+        steps = prepared(self.communicator, arrays, lambda: self._steps(arrays, density))
+        frames = [step.message for step in steps.values()]
+        means = all_gather_mean(self.communicator, frames)
+        check_means(means)
+        self._keep(steps)
         return dict(zip(gradients, means, strict=True))
 
     def compress(self, gradients: Mapping[str, Any], epoch: int) -> list[bytes]:
-        """Take one step on this worker; return the frame of each tensor. See `average`."""
+        """Take one step on this worker; return the frame of each tensor. See `average`.
+
+        Where it raises, nothing has changed.
+        """
         density = self.density_at(epoch)
-        arrays = state.taken(gradients, self._velocity)
+        steps = self._steps(state.taken(gradients, self._velocity), density)
+        self._keep(steps)
+        return [step.message for step in steps.values()]
+
+    def _steps(self, arrays: Mapping[str, np.ndarray], density: float) -> dict[str, _Step]:
+        """Return the step of each tensor."""
         factor = self._factor(arrays)
-        return [self._compress(name, x, density, factor) for name, x in arrays.items()]
+        return {name: self._step(name, x, density, factor) for name, x in arrays.items()}
+
+    def _keep(self, steps: Mapping[str, _Step]) -> None:
+        self._velocity |= {name: step.velocity for name, step in steps.items()}
+        self._residual |= {name: step.residual for name, step in steps.items()}
 
     def _factor(self, arrays: Mapping[str, np.ndarray]) -> np.float32:
         """Return what to multiply gradients by, so that their norm keeps its bound."""
@@ -140,7 +173,7 @@ class DGC:
         bound = self.clip / math.sqrt(self.communicator.size)
         return np.float32(min(1.0, bound / math.sqrt(squares)) if squares else 1)
 
-    def _compress(self, name: str, x: np.ndarray, density: float, factor: np.float32) -> bytes:
+    def _step(self, name: str, x: np.ndarray, density: float, factor: np.float32) -> _Step:
         own = x.reshape(-1) if factor == 1 else x.reshape(-1) * factor
         nothing = np.zeros(x.shape, np.float32)
         before = self._velocity.get(name, nothing).reshape(-1)
@@ -149,7 +182,9 @@ class DGC:
         if x.size < self.min_size:
             message: bytes = encode(velocity.reshape(x.shape), "raw", name=name)
         else:
-            residual = residual + velocity
+            with np.errstate(over="ignore", invalid="ignore"):
+                residual = residual + velocity
+            self._check_accumulators(name, residual)
             codec = self._codec.replaced(k=shares.sent(x.size, "ratio", density))
             symbols = codec.quantize(residual)
             positions, values = symbols.positions, symbols.values
@@ -157,9 +192,12 @@ class DGC:
             velocity[positions] = 0
             payload = codec.pack(symbols)
             message = Frame(payload.codec, "float32", x.shape, payload, name).to_bytes()
-        self._velocity[name] = velocity.reshape(x.shape)
-        self._residual[name] = residual.reshape(x.shape)
-        return message
+        self._check_accumulators(name, velocity, residual)
+        return _Step(message, velocity.reshape(x.shape), residual.reshape(x.shape))
+
+    def _check_accumulators(self, name: str, *arrays: np.ndarray) -> None:
+        if not all(map(all_finite, arrays)):
+            raise ParameterError(f"gradients: the accumulators of {name!r} must not pass float32")
 
     def velocity(self, name: str) -> np.ndarray:
         """Return u of a tensor, a read-only float32 view in its shape."""

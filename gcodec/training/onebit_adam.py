@@ -13,7 +13,7 @@ from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.training import state
-from gcodec.training.collectives import check_finite, dense_mean, two_phase_mean
+from gcodec.training.collectives import check_finite, check_means, dense_mean, two_phase_mean
 from gcodec.training.communicator import Communicator
 
 _MOST = 2**62
@@ -128,52 +128,66 @@ class OneBitAdam:
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed. All ranks raise if one has NaN or Inf.
+            Nothing has then changed. All ranks raise if one has NaN or Inf, or if a mean, a
+            moment or what feedback adds up passes float32.
         """
         rate = self.rate if rate is None else check_number("rate", rate)
         own = state.taken(gradients, self._momentum)
         moved = state.movable(parameters, own)
         check_finite(self.communicator, own)
-        inverse = self._inverses(own) if self.frozen else self._warm(own)
         if self.frozen:
-            self._compressed(own)
+            inverse = self._inverses(own)
+            momentum, variance = self._compressed(own), self._variance
+        else:
+            momentum, variance = self._warm(own)
+            steps = self._steps + 1
+            inverse = {name: self._root_inverse(variance[name], steps) for name in own}
+        # From here on nothing fails.
+        self._momentum, self._variance = {**self._momentum, **momentum}, variance
         self._steps += 1
         correction = 1 - self.betas[0] ** self._steps
         for name, x in moved.items():
             x -= self._momentum[name] * inverse[name] * np.float32(rate / correction)
 
-    def _warm(self, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Update both moments by the mean gradients; return what to multiply momenta by."""
+    def _warm(
+        self, own: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return both moments, updated by the mean gradients."""
         means = dense_mean(self.communicator, list(own.values()))
-        for name, mean in zip(own, means, strict=True):
-            self._momentum[name] = _mean(self._momentum, name, mean, self.betas[0])
-            self._variance[name] = _mean(self._variance, name, mean * mean, self.betas[1])
-        return {name: self._root_inverse(name, self._steps + 1) for name in own}
+        momentum, variance = {}, dict(self._variance)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, mean in zip(own, means, strict=True):
+                momentum[name] = _mean(self._momentum, name, mean, self.betas[0])
+                variance[name] = _mean(self._variance, name, mean * mean, self.betas[1])
+        check_means([*momentum.values(), *(variance[name] for name in own)])
+        return momentum, variance
 
-    def _compressed(self, own: Mapping[str, np.ndarray]) -> None:
-        """Replace momenta by the mean of those to which each worker adds its gradient."""
+    def _compressed(self, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the means of the momenta to which each worker adds its gradient."""
         mine = {name: _mean(self._momentum, name, x, self.betas[0]) for name, x in own.items()}
         large = {name: x for name, x in mine.items() if x.size >= self.min_size}
         small = {name: x for name, x in mine.items() if x.size < self.min_size}
+        found: dict[str, np.ndarray] = {}
         if small:
             means = dense_mean(self.communicator, list(small.values()))
-            self._momentum.update(zip(small, means, strict=True))
-        if large:
-            found = two_phase_mean(self.communicator, large, self._worker, self._server)
-            self._momentum.update(found)
+            check_means(means)
+            found = dict(zip(small, means, strict=True))
+        if large:  # last, as it changes what feedback keeps
+            found |= two_phase_mean(self.communicator, large, self._worker, self._server)
+        return found
 
     def _inverses(self, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for name in own:
             if name not in self._variance:
                 raise ParameterError.of("gradients", name, "of the names of the warm-up")
             if name not in self._inverse:
-                self._inverse[name] = self._root_inverse(name, self.warmup)
+                self._inverse[name] = self._root_inverse(self._variance[name], self.warmup)
         return self._inverse
 
-    def _root_inverse(self, name: str, steps: int) -> np.ndarray:
-        root = np.sqrt(self._variance[name] / np.float32(1 - self.betas[1] ** steps))
+    def _root_inverse(self, variance: np.ndarray, steps: int) -> np.ndarray:
+        root = np.sqrt(variance / np.float32(1 - self.betas[1] ** steps))
         root += np.float32(self.epsilon)
-        return np.divide(1, root, out=np.zeros_like(root), where=self._variance[name] > 0)
+        return np.divide(1, root, out=np.zeros_like(root), where=variance > 0)
 
     def momentum(self, name: str) -> np.ndarray:
         """Return m of a tensor, the same on every rank: a read-only view."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,31 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.memory import aligned_empty
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.products import put_product
+from gcodec.kernels.reduce import sum_squares
 from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.seeds import derive_seed
 from gcodec.training import state
-from gcodec.training.collectives import LowRank, check_finite, low_rank_mean
+from gcodec.training.collectives import check_means, low_rank_mean, prepared
 from gcodec.training.communicator import Communicator
 
 _MOST_RANK = 1 << 16
+_MOST_NORM = 2.0**126
 _KINDS = ("residual", "start", "momentum")
+
+
+class _Step(NamedTuple):
+    """What a step makes of its gradients.
+
+    Attributes
+    ----------
+    means : dict of str to float32 array
+    residual, start : dict of str to float32 array
+        Of factored tensors, after the step.
+    """
+
+    means: dict[str, np.ndarray]
+    residual: dict[str, np.ndarray]
+    start: dict[str, np.ndarray]
 
 
 class PowerSGD:
@@ -96,38 +113,55 @@ class PowerSGD:
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed. All ranks raise if one has NaN or Inf.
+            Nothing has then changed. All ranks raise if one has NaN or Inf, if a gradient with
+            its error has a norm of 2**126 or above, or if a mean passes float32.
         """
+        step = self._step(gradients)
+        self._keep(step)
+        return step.means
+
+    def _step(self, gradients: Mapping[str, Any]) -> _Step:
+        """Return one step's means, and what it is to change."""
         own = state.taken(gradients, self._momentum | self._residual)
-        check_finite(self.communicator, own)
         sizes = {name: low_rank.matrix_shape(x.shape, self.rank) for name, x in own.items()}
         factored = {name: size for name, size in sizes.items() if size is not None}
-        matrices = {
-            name: self._corrected(name, own[name]).reshape(factored[name]) for name in factored
-        }
+
+        def corrected() -> dict[str, np.ndarray]:
+            return {
+                name: self._corrected(name, own[name]).reshape(size)
+                for name, size in factored.items()
+            }
+
+        matrices = prepared(self.communicator, own, corrected)
         whole = [name for name in own if name not in factored]
         starts = [self._started(name, k) for name, (_, k) in factored.items()]
         found, means = low_rank_mean(
             self.communicator, list(matrices.values()), starts, [own[name] for name in whole]
         )
-        done = dict(zip(whole, means, strict=True))
+        done, residual, start = dict(zip(whole, means, strict=True)), {}, {}
         for name, factors in zip(factored, found, strict=True):
-            done[name] = self._finish(name, own[name].shape, matrices[name], factors)
-        return {name: done[name] for name in own}
+            matrix, shape = matrices[name], own[name].shape
+            mean, mine = (aligned_empty(matrix.size, np.float32) for _ in range(2))
+            put_product(factors.p, factors.own, mine)
+            put_product(factors.p, factors.q, mean)
+            done[name], start[name] = mean.reshape(shape), factors.q
+            residual[name] = matrix.reshape(shape) - mine.reshape(shape)
+        check_means(done.values())
+        return _Step({name: done[name] for name in own}, residual, start)
 
-    def _finish(
-        self, name: str, shape: tuple[int, ...], matrix: np.ndarray, factors: LowRank
-    ) -> np.ndarray:
-        """Keep what the factors of this worker leave out; return the mean."""
-        mean, mine = (aligned_empty(matrix.size, np.float32) for _ in range(2))
-        put_product(factors.p, factors.own, mine)
-        put_product(factors.p, factors.q, mean)
-        self._residual[name] = matrix.reshape(shape) - mine.reshape(shape)
-        self._start[name] = factors.q
-        return mean.reshape(shape)
+    def _keep(self, step: _Step) -> None:
+        self._residual |= step.residual
+        self._start |= step.start
 
     def _corrected(self, name: str, x: np.ndarray) -> np.ndarray:
-        return x + self._residual[name] if name in self._residual else x
+        if name in self._residual:
+            with np.errstate(over="ignore"):
+                x = x + self._residual[name]
+        # Projections are no longer than it is: neither they nor what they leave pass float32.
+        if not sum_squares(x.reshape(-1)) < _MOST_NORM**2:
+            what = f"{name!r} and its error are too large"
+            raise ParameterError(f"matrices: factors must not pass float32: {what}")
+        return x
 
     def _started(self, name: str, k: int) -> np.ndarray:
         """Return Q of the step before, with random rows where it has none, or is 0."""
@@ -161,11 +195,18 @@ class PowerSGD:
         """
         rate = check_number("rate", rate)
         moved = state.movable(parameters, gradients)
-        for name, mean in self.average(gradients).items():
-            m = self._momentum.setdefault(name, np.zeros(mean.shape, np.float32))
-            m *= np.float32(self.momentum)
-            m += mean
-            mean += m
+        step = self._step(gradients)
+        momentum = {}
+        with np.errstate(over="ignore"):
+            for name, mean in step.means.items():
+                momentum[name] = mean.copy()
+                if name in self._momentum:
+                    momentum[name] += self._momentum[name] * np.float32(self.momentum)
+        check_means(momentum.values())
+        self._keep(step)
+        self._momentum |= momentum
+        for name, mean in step.means.items():
+            mean += momentum[name]
             mean *= np.float32(rate)
             moved[name][...] -= mean
 

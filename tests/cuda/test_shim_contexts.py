@@ -98,6 +98,15 @@ def test_targets(gpu: Device) -> None:
         frames_agree(gpu, f"ecsq:{target}", x)
 
 
+@pytest.mark.parametrize("how", ["rounding=nearest", "rounding=stochastic", "trellis=yes"])
+def test_targets_that_cannot_be_met(gpu: Device, how: str) -> None:
+    small, huge = matrix(4, 9), np.full((3, 7), 3e38, np.float32)
+    for target in ("bits=0.01", "bits=31", "nmse=1e-20"):
+        frames_agree(gpu, f"ecsq:{target},{how}", small)
+    for target in ("bits=0.5", "nmse=0.02"):
+        frames_agree(gpu, f"ecsq:{target},{how}", huge)
+
+
 def test_planes(gpu: Device) -> None:
     for n in (1, 8, 203):
         for spec in ("minifloat:code=planes", "minifloat:code=planes,format=e4m3"):
