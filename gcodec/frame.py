@@ -57,7 +57,8 @@ class Frame:
     codec : Codec
         With every ``auto`` resolved.
     dtype : str
-        Of the tensor: "float32", "float16", "bfloat16" or "float64".
+        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with the codec ``raw``
+        also "int8" to "int64", "uint8" to "uint64", or "bool".
     shape : tuple of int
         In elements.
     payload : Payload
@@ -75,8 +76,11 @@ class Frame:
     key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Tell the codec the shape; raise `Corrupt` if the seek table cannot be the payload's."""
-        object.__setattr__(self, "codec", self.codec._of_shape(self.shape))
+        """Bind the codec to dtype and shape; raise `Corrupt` for another payload's seek table."""
+        codec = self.codec._of_dtype(self.dtype)._of_shape(self.shape)
+        object.__setattr__(self, "codec", codec)
+        if self.dtype in wire.INTEGERS:
+            object.__setattr__(self, "payload", self.payload._replace(codec=codec))
         if self.seek is not None:
             count = self.codec.seek_count(self.size)
             self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)
@@ -216,8 +220,9 @@ class Frame:
             reader.data[start : reader.at - CHECKSUM_NBYTES]
         ):
             raise Corrupt("the header's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
-        by_id(known["codec"][0])  # before what else may be wrong
-        dtype, shape = dtype_named(known["dtype"][0], start + 6), tuple(known["size"])
+        kind = by_id(known["codec"][0])  # before what else may be wrong
+        dtype = dtype_named(known["dtype"][0], start + 6, kind)
+        shape = tuple(known["size"])
         n, nbits = math.prod(shape), known["payload bits"][0]
         payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
         if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(payload_data):
@@ -230,7 +235,7 @@ class Frame:
         limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
         check_shape(shape, start + 8)
         name = next(map(read_name, known["name"]), None)
-        codec, values = header.codec_of(known)
+        codec, values = header.codec_of(known, dtype)
         table = next((s.table(codec.seek_count(n)) for s in known["seek table"]), None)
         payload = Payload(codec, values, payload_data, nbits, table)
         return cls(codec, dtype, shape, payload, name, key), reader.at
@@ -248,7 +253,9 @@ class Frame:
         if out is not None:
             target = writable(out, "out", self.dtype, self.shape)
         if like is not None:
-            dtype = dtype_like(like, self.shape)
+            dtype = dtype_like(like, self.shape, self.dtype)
+        if dtype in wire.INTEGERS:
+            return self._decode_integers(like, out, target)
         device = device_of(target) if like is None else device_like(like)
         payload = self._payload_on(device)
         if target is not None and dtype == "float32" and is_flat(target):
@@ -268,6 +275,22 @@ class Frame:
         if dtype != self.dtype:
             array = outlet(intake(array).values, dtype).reshape(self.shape)
         return array if like is None else as_library_of(array, like)
+
+    def _decode_integers(self, like: Any, out: Any, target: Any) -> Any:
+        """Decode on the host, and copy the result to the device of `like` or `target`."""
+        payload = self._payload_on(None)
+        device = device_of(target) if like is None else device_like(like)
+        if target is not None and device is None and is_flat(target):
+            self.codec._decode(payload, self.size, target.reshape(-1))
+            return out
+        array = self.codec._decode(payload, self.size)
+        if device is not None:
+            array = device.to_device(array if target is None else array.view(target.dtype))
+        array = array.reshape(self.shape)
+        if target is None:
+            return array if like is None else as_library_of(array, like)
+        target[...] = array
+        return out
 
     def _payload_on(self, device: Device | None) -> Payload:
         """Return the payload with its data on a device, or for None on the host."""
@@ -297,6 +320,9 @@ class Frame:
 
     def decode_add(self, acc: Any, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        if self.dtype in wire.INTEGERS:
+            allowed = f"one of {', '.join(wire.FLOATS)}; use decode for integers and booleans"
+            raise ParameterError.of("frame.dtype", self.dtype, allowed)
         scale = check_number("scale", scale)
         target = writable(acc, "acc", "float32", self.shape)
         device = device_of(target)
@@ -309,11 +335,28 @@ class Frame:
             target[...] = flat.reshape(self.shape)
 
 
-def dtype_named(code: int, at: int) -> str:
-    """Return the dtype that a code of byte `at` stands for, or raise `Unsupported`."""
+def dtype_named(code: int, at: int, codec: type[Codec] | None = None) -> str:
+    """Return the dtype that a code stands for.
+
+    Parameters
+    ----------
+    code : int
+    at : int
+        Offset of the code in bytes, for the error.
+    codec : subclass of Codec, optional
+        Codec of the frame. Few codecs have frames of integers and booleans.
+
+    Raises
+    ------
+    Unsupported
+    """
     if code not in _DTYPE_NAMES:
         raise Unsupported(f"dtype {code} is not known to this release", at)
-    return _DTYPE_NAMES[code]
+    dtype = _DTYPE_NAMES[code]
+    if dtype in wire.INTEGERS and codec is not None and not codec.takes_integers:
+        text = f"dtype {code}, {dtype}, is not known to this release in frames of {codec.name}"
+        raise Unsupported(text, at)
+    return dtype
 
 
 def check_shape(shape: tuple[int, ...], at: int) -> None:

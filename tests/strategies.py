@@ -16,6 +16,7 @@ from gcodec.codec import Codec
 from gcodec.kinds import Integer
 from gcodec.params import Param
 
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
@@ -312,8 +313,25 @@ def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.
 
 
 def dtypes() -> st.SearchStrategy[str]:
-    """Names of the dtypes of frames."""
+    """Names of the dtypes of frames that hold floats."""
     return st.sampled_from(list(DTYPES))
+
+
+@st.composite
+def integers(draw: st.DrawFn, size: int | None = None) -> np.ndarray:
+    """Draw a flat array of integers or booleans, of any dtype that a frame can hold."""
+    n = draw(sizes()) if size is None else size
+    kind = np.dtype(draw(st.sampled_from(INTEGERS)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    data = rng.integers(0, 256, n * kind.itemsize).astype(np.uint8)
+    if kind == np.bool_:
+        return data > 127
+    front = np.zeros(draw(st.sampled_from([0, 1, 3, 8])), kind)
+    x = np.concatenate([front, data.view(kind)])[front.size :]
+    for at in draw(st.lists(st.integers(0, n - 1), max_size=4)) if n else ():
+        edges = np.iinfo(kind)
+        x[at] = draw(st.sampled_from([0, 1, int(edges.min), int(edges.max)]))
+    return x
 
 
 def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from reference import frame as reference_frame
-from reference import halves
+from reference import halves, integers
 
 import gcodec
 
@@ -24,8 +24,8 @@ DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float64": np.dtype(np.float64),
-}
-DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+} | {name: np.dtype(name) for name in integers.CODES}
+DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4} | integers.CODES
 REQUIRED = {"grad", "dtype", "payload", "frame", "decoded"}
 OPTIONAL = {"shape", "seed", "name", "key", "nonfinite", "scalars", "residual", "after", "bits"}
 OPTIONAL |= {"seek"}
@@ -60,6 +60,8 @@ def floats(text: str, dtype: str) -> np.ndarray:
     for i, word in enumerate(text.split()):
         if word.startswith("bits:"):
             patterns[i] = int(word.removeprefix("bits:"), 16)
+        elif kind.kind in "iub":
+            out[i] = int(word)
         elif "0x" in word:
             out[i] = float.fromhex(word)
         else:
