@@ -103,7 +103,7 @@ class ComparisonReport:
             note(f"{console.width} columns have no room for: {', '.join(missing)}")
         if names := compared.left_out:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            note(f"left out, being no gradients: {', '.join(names[:3])}{more}")
+            note(f"left out, as no frame holds their dtype: {', '.join(names[:3])}{more}")
 
     def _integers(self) -> dict[str, int]:
         """Return how many tensors of integers and booleans there are, and how many differ."""

@@ -142,7 +142,9 @@ def command(
                     line += f"   {', '.join(counts)}"
                 if names := done["integers"]:
                     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                    line += f"   integers or booleans as raw: {', '.join(names[:3])}{more}"
+                    kept = text.count(len(names), "tensor")
+                    line += f"   {kept} of integers or booleans as raw: "
+                    line += ", ".join(names[:3]) + more
                 click.echo(text.printable(line))
     if as_json:
         document = {
