@@ -38,7 +38,7 @@ from gcodec.large_bytes import joined
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.scalars import copied, once
-from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
+from gcodec.seek import SeekTable, check_log2, usual_log2s, worthwhile
 from gcodec.tags import check_key, check_tag, tag_of
 from gcodec.wire import Reader
 
@@ -148,7 +148,8 @@ class Frame:
         Parameters
         ----------
         log2_block : int, optional
-            Elements or sent values in a block, 0 to 62, default 12; with rANS 5 to 18, and 16.
+            Elements or sent values in a block, 0 to 62; with rANS 5 to 18. Default: as an encoder
+            chooses, 12, and with rANS 16 or, where that table would pass 1 % of the payload, 18.
 
         Returns
         -------
@@ -164,15 +165,27 @@ class Frame:
         """
         blocks = self.codec.seek_blocks
         if log2_block is None:
-            log2_block = LOG2_STATES if blocks == "states" else LOG2_BLOCK
-        log2_block = check_log2(log2_block, blocks or "elements")
-        has_it = self.seek is not None and self.seek.log2_block == log2_block
-        if has_it or blocks is None or not self.size:
+            log2s = usual_log2s(blocks or "elements")
+        else:
+            log2s = (check_log2(log2_block, blocks or "elements"),)
+        if blocks is None or not self.size:
             return self
-        payload = self.payload._replace(seek=None)
-        table = self.codec._index(payload, self.size, log2_block)
-        coded = table.offsets[-1] > 0
-        return replace(self, payload=payload._replace(seek=table)) if coded else self
+        table = self._table_of(log2s)
+        if table is self.seek or not table.offsets[-1]:
+            return self
+        return replace(self, payload=self.payload._replace(seek=table))
+
+    def _table_of(self, log2s: tuple[int, ...]) -> SeekTable:
+        """Return the first table that is worth its bytes; if none is, the smallest."""
+        payload, tables = self.payload._replace(seek=None), list[SeekTable]()
+        for log2_block in log2s:
+            if self.seek is not None and self.seek.log2_block == log2_block:
+                tables.append(self.seek)
+            else:
+                tables.append(self.codec._index(payload, self.size, log2_block))
+            if worthwhile(tables[-1], self.size, self.payload.nbits):
+                return tables[-1]
+        return min(tables, key=lambda table: table.nbytes)
 
     def without_seek(self) -> Frame:
         """Return the frame without a seek table: the same tensor, key included."""
