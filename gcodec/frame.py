@@ -11,9 +11,10 @@ parameters come before the header's checksum: they tell how long it is.)
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import InitVar, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -48,9 +49,20 @@ _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty 
 _DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
 
 
+class _Secret:
+    """Room for a key beside the attributes that `vars` and pickles show."""
+
+    __slots__ = ("_key",)
+
+    _key: bytes | None
+
+
 @dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(_Secret):
     """One compressed tensor.
+
+    A pickle of a frame does not contain its key: the frame that comes back has none. The same
+    holds for `vars`, `repr` and `dataclasses.asdict`; `dataclasses.replace` and copies keep it.
 
     Attributes
     ----------
@@ -73,10 +85,14 @@ class Frame:
     shape: tuple[int, ...]
     payload: Payload
     name: str | None = None
-    key: bytes | None = field(default=None, repr=False)
+    if TYPE_CHECKING:
+        key: bytes | None = None
+    else:  # no field: what iterates over those must not find it
+        key: InitVar[bytes | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
         """Bind the codec to dtype and shape; raise `Corrupt` for another payload's seek table."""
+        object.__setattr__(self, "_key", key)
         codec = self.codec._of_dtype(self.dtype)._of_shape(self.shape)
         object.__setattr__(self, "codec", codec)
         if self.dtype in wire.INTEGERS:
@@ -84,6 +100,23 @@ class Frame:
         if self.seek is not None:
             count = self.codec.seek_count(self.size)
             self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle contains: all but the key."""
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a frame from a pickle; it has no key."""
+        vars(self).update(state)
+        object.__setattr__(self, "_key", None)
+
+    def __copy__(self) -> Frame:
+        """Return a copy, key included."""
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Frame:
+        """Return a copy whose payload has memory of its own, key included."""
+        return replace(self, payload=copy.deepcopy(self.payload, memo))
 
     @property
     def seek(self) -> SeekTable | None:
@@ -346,6 +379,10 @@ class Frame:
             self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
         if not is_flat(target):
             target[...] = flat.reshape(self.shape)
+
+
+# A dataclass takes the value in the body of the class for a parameter's default.
+Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
 
 
 def dtype_named(code: int, at: int, codec: type[Codec] | None = None) -> str:

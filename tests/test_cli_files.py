@@ -287,6 +287,43 @@ def test_two_frames_of_one_name_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+OUTSIDE = ["../../x", "a/../../x", "/etc/x", "//host/x", "C:x", "C:/x", "c:\\x", "..\\x", "\\x"]
+OUTSIDE += ["a\\..\\..\\x", ".. /x", "a/.../x", "..", "\\\\host\\share\\x"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_names_that_leave_the_folder_of_an_archive(tmp_path, name):
+    path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw", name=name))
+    refused = run("decode", path, "-o", tmp_path / "a.npz", code=3)
+    assert "must be a path within the archive" in refused.stderr
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(gcodec.ParameterError, match="name of a tensor"):
+        write_dump(tmp_path / "b.npz", [(name, gaussian(3))])
+    # These names are keys, and never paths.
+    run("decode", path, "-o", tmp_path / "a.safetensors")
+    assert load(tmp_path / "a.safetensors").keys() == {name}
+
+
+def test_names_that_stay_in_the_folder_of_an_archive(tmp_path):
+    names = [
+        "layer.0/w",
+        "a\\b",
+        "..x",
+        "x..",
+        "a..b",
+        "w:0",
+        "layer/bias:0",
+        ".",
+        "/".join("abc"),
+    ]
+    names.remove("w:0")  # a drive, to Windows
+    tensors = {name: gaussian(3) for name in names}
+    frames = (gcodec.encode(x, "raw", name=name) for name, x in tensors.items())
+    path = frames_file(tmp_path / "a.gcf", *frames)
+    run("decode", path, "-o", tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz").keys() == tensors.keys()
+
+
 def test_decode_reads_stdin(tmp_path):
     frame = gcodec.encode(gaussian(3), "raw", name="w")
     target = tmp_path / "a.npz"
