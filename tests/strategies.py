@@ -67,7 +67,7 @@ _CHOSEN = {
         *("topk", "topk:value=sign", "topk:value=int8,index=rice", "topk:k=3,value=float16"),
         *("topk:index=bitmap,ratio=1.0,value=bfloat16", "topk:index=rans,ratio=0.5"),
         *("topk:index=huffman,ratio=0.3,value=int8", "topk:index=eliasfano,k=100"),
-        *("topk:threshold=0.5", "topk:k=0", "topk:threshold=1e-06,value=sign,index=rice"),
+        *("topk:threshold=0.5", "topk:k=1", "topk:threshold=1e-06,value=sign,index=rice"),
     ),
     "ecsq": (
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=1e-06", "ecsq:step=0.25", "ecsq:step=0.001"),
@@ -77,7 +77,7 @@ _CHOSEN = {
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
         *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),
-        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=0"),
+        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=1"),
     ),
 }
 # Of codecs whose parameters suit some gradients only, those that suit all.
