@@ -102,6 +102,8 @@ def values_of(declared: Param) -> list[Any]:
     for candidate in candidates:
         try:
             value = declared.kind.check(declared.name, candidate)
+            if isinstance(declared.kind, Integer):
+                declared.kind.check_asked(declared.name, value)
         except gcodec.ParameterError:
             continue
         if repr(value) not in map(repr, found):
