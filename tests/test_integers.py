@@ -239,3 +239,12 @@ def test_the_advice_runs() -> None:
         gcodec.encode(sample("int8"), "sign")
     advice = re.findall(r"as in (.*)$", str(raised.value))
     assert advice == ["x.astype(numpy.float32)"]
+
+
+def test_jax_under_jit() -> None:
+    jax = pytest.importorskip("jax")
+    gjax = pytest.importorskip("gcodec.jax")
+    x = jax.numpy.asarray(sample("int16"))
+    buffer, length = jax.jit(lambda x: gjax.encode_padded(x, "raw"))(x)
+    assert np.asarray(buffer)[: int(length)].tobytes() == gcodec.encode(x, "raw")
+    assert (jax.jit(lambda x: gjax.roundtrip(x, "raw"))(x) == x).all()
