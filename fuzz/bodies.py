@@ -14,6 +14,7 @@ from reference import (
     dct8,
     ecsq,
     fields,
+    integers,
     leb128,
     minifloat,
     minmax,
@@ -43,6 +44,8 @@ class Body(NamedTuple):
     nbits : int
     table : seek.Table or None
         One that fits the payload.
+    dtype : int or None
+        Code of the tensor's dtype; None for any that is a float.
     """
 
     id: int
@@ -51,6 +54,7 @@ class Body(NamedTuple):
     payload: bytes
     nbits: int
     table: seek.Table | None = None
+    dtype: int | None = None
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -93,7 +97,13 @@ def _model(rng: random.Random, kind: str, sent: Sequence[int], size: int) -> lis
 
 
 def _raw(rng: random.Random, shape: tuple[int, ...]) -> Body:
-    kind = rng.randrange(3)
+    kind = rng.randrange(6)
+    if kind > 2:
+        dtype = rng.choice(list(integers.CODES))
+        low, high = integers.bounds(dtype)
+        values = [rng.choice((low, high, rng.randint(low, high))) for _ in range(_size(shape))]
+        data = integers.write(values, dtype)
+        return Body(1, b"", b"", data, 8 * len(data), None, integers.CODES[dtype])
     data = rng.randbytes(_size(shape) * (2 if kind else 4))  # NaN and infinities too
     return Body(1, bytes([kind]) if kind else b"", b"", data, 8 * len(data))
 

@@ -18,11 +18,12 @@ import numpy as np
 import gcodec
 from fuzz.promises import promise, same_bits
 from fuzz.settings import codec_of
-from gcodec.arrays import outlet
+from gcodec.arrays import NUMPY_DTYPES, outlet
 from gcodec.codec import Codec
 from gcodec.kernels import convert
 from gcodec.limits import Limits
 from gcodec.seek import SeekTable
+from gcodec.wire import FLOATS
 
 LIMITS = Limits(max_elements=1 << 19, max_bytes=1 << 22)
 SHAPES = (
@@ -126,7 +127,7 @@ def _outcome(decode: Callable[[], Values]) -> Values | None:
 def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
     """Return all ways to decode a whole frame, by name."""
     given: Any = {"limits": limits}
-    empty = outlet(np.zeros(0, np.float32), frame.dtype)
+    dtype, floats = NUMPY_DTYPES[frame.dtype], frame.dtype in FLOATS
 
     def into(out: Values) -> Values:
         return gcodec.decode(data, out=out, **given)
@@ -140,23 +141,29 @@ def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
         return rounded(frame.codec.dequantize(symbols, frame.shape))
 
     def rounded(values: Values) -> Values:
+        if not floats:
+            return values
         flat = convert.round_to(values.reshape(-1), frame.dtype)
         return outlet(flat, frame.dtype).reshape(frame.shape)
 
     reverse = (*[slice(None, None, -1)] * len(frame.shape), ...)
-    backwards = np.full(frame.shape, 7, empty.dtype)[reverse]
-    return {
-        "decode(out=)": lambda: into(np.full(frame.shape, 7, empty.dtype)),
+    backwards = np.full(frame.shape, 1, dtype)[reverse]
+    ways = {
+        "decode(out=)": lambda: into(np.full(frame.shape, 1, dtype)),
         "decode(out=) of a strided array": lambda: into(backwards),
-        "decode(like=)": lambda: gcodec.decode(data, like=np.zeros(frame.shape, "f8"), **given),
-        "decode_add": lambda: added(np.zeros(frame.shape, np.float32)),
+        "decode(like=)": lambda: gcodec.decode(
+            data, like=np.zeros(frame.shape, np.float64 if floats else dtype), **given
+        ),
         "decode_range": lambda: gcodec.decode_range(data, 0, frame.size, **given).reshape(
             frame.shape
         ),
         "Frame.decode": frame.decode,
         "Codec.decode": lambda: rounded(frame.codec.decode(frame.payload, frame.shape)),
-        "unpack and dequantize": dequantized,
     }
+    if floats:  # integers are not added up, and their symbols alone do not name their dtype
+        ways["decode_add"] = lambda: added(np.zeros(frame.shape, np.float32))
+        ways["unpack and dequantize"] = dequantized
+    return ways
 
 
 def _check_parts(

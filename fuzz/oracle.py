@@ -17,6 +17,7 @@ from reference import (
     ecsq,
     fields,
     halves,
+    integers,
     leb128,
     minifloat,
     minmax,
@@ -51,6 +52,8 @@ class Message:
     data : bytes
     nbits : int
     shape : tuple of int
+    dtype : str
+        Dtype of the tensor; all floats are alike.
     """
 
     def __init__(
@@ -60,9 +63,10 @@ class Message:
         data: bytes,
         nbits: int,
         shape: tuple[int, ...],
+        dtype: str = "float32",
     ) -> None:
         self.codec, self.scalars, self.data, self.nbits = codec, scalars, data, nbits
-        self.shape, self.n = shape, math.prod(shape)
+        self.shape, self.n, self.dtype = shape, math.prod(shape), dtype
 
     def text(self, expected: int | None = None) -> str:
         """Return the bits; raise ValueError for wrong fill, or another number than `expected`."""
@@ -77,14 +81,15 @@ class Message:
 
 
 def decode(message: Message) -> np.ndarray:
-    """Return the values as float32.
+    """Return the values as float32; those of integers and booleans in their own dtype.
 
     Raises
     ------
     ValueError
         If the payload is wrong.
     """
-    return np.asarray(DECODERS[message.codec.name](message), np.float32)
+    dtype = message.dtype if message.dtype in integers.CODES else "float32"
+    return np.asarray(DECODERS[message.codec.name](message), dtype)
 
 
 def _finite(value: float) -> np.float32:
@@ -101,6 +106,8 @@ def _packed(m: Message, width: int, align: int = 1) -> list[int]:
 
 
 def _raw(m: Message) -> Any:
+    if m.dtype in integers.CODES:
+        return integers.read(m.data, m.nbits, m.n, m.dtype)
     kind = m.codec.dtype
     m.text(m.n * (32 if kind == "float32" else 16))
     if kind == "float32":

@@ -23,7 +23,7 @@ from fuzz.decoders import agree, mutant
 from fuzz.promises import LIMITS, promise, same_bits
 from fuzz.repair import crc, repair
 from fuzz.settings import codec_of, settings
-from gcodec import entropy
+from gcodec import entropy, wire
 from gcodec.codec import Codec
 
 DTYPES = [np.dtype(kind) for kind in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
@@ -295,7 +295,7 @@ def compare(frame: gcodec.Frame) -> bool:
     """
     payload = frame.without_seek().payload
     told = payload.scalars, payload.tobytes(), payload.nbits
-    message = oracle.Message(frame.codec, *told, frame.shape)
+    message = oracle.Message(frame.codec, *told, frame.shape, frame.dtype)
     try:
         found = frame.codec.decode(payload, frame.shape).reshape(-1)
     except gcodec.FormatError:
@@ -307,7 +307,9 @@ def compare(frame: gcodec.Frame) -> bool:
         expected = None
     promise((found is None) == (expected is None), f"the oracle says otherwise: {expected}")
     if found is not None and expected is not None:
-        bits = found.view(np.uint32) == expected.view(np.uint32)
+        unsigned = np.dtype(f"u{expected.dtype.itemsize}")
+        promise(found.dtype == expected.dtype, "the dtype is that of the frame")
+        bits = found.view(unsigned) == expected.view(unsigned)
         nan = np.isnan(found) & np.isnan(expected)
         promise(bool(np.all(bits | nan)), "values are those of the oracle")
     return found is not None

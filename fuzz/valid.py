@@ -39,7 +39,7 @@ def frame(rng: random.Random, codec: str) -> Valid:
     name = rng.choice((None, None, "", "layer.0/größe", "\0\x1b[31m", "w" * 200))
     table = None if body.table is None else seek.section(body.table)
     numbers = body.payload, body.nbits, name
-    dtype = rng.choice((1, 1, 1, 2, 3, 4))
+    dtype = rng.choice((1, 1, 1, 2, 3, 4)) if body.dtype is None else body.dtype
     data = frames.build(body.id, dtype, shape, params, body.scalars, *numbers, seek=table)
     return Valid(codec, data)
 

@@ -16,14 +16,14 @@ from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import INFINITY_BITS, all_finite, max_abs_bits, max_abs_bits_corrected
 from gcodec.scalars import when_known
 from gcodec.views import as_numpy, check_no_device, dtype_error, memory_of, on_device
-from gcodec.wire import DTYPE_CODES, MAX_NDIM
+from gcodec.wire import FLOATS, INTEGERS, MAX_NDIM
 
 NUMPY_DTYPES = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float64": np.dtype(np.float64),
-}
+} | {name: np.dtype(name) for name in INTEGERS}
 NonFinite = Literal["raise", "zero", "propagate"]
 
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
@@ -36,7 +36,8 @@ class Tensor(NamedTuple):
     ----------
     values : (n,) float32 array
         C-contiguous and aligned; the caller's own memory where that already was so. On the device
-        of an array that came from one.
+        of an array that came from one. Integers and booleans stay in their own dtype, and are
+        always on the host.
     dtype : str
         The dtype that came in, which is the dtype that goes out.
     shape : tuple of int
@@ -47,7 +48,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-def intake(x: Any, name: str = "x") -> Tensor:
+def intake(x: Any, name: str = "x", *, integers: bool = False) -> Tensor:
     """Take in an array of any library.
 
     Parameters
@@ -59,6 +60,8 @@ def intake(x: Any, name: str = "x") -> Tensor:
         bfloat16 or float64.
     name : str
         What messages call it.
+    integers : bool
+        Whether arrays of integers and booleans are taken, too.
 
     Raises
     ------
@@ -68,10 +71,12 @@ def intake(x: Any, name: str = "x") -> Tensor:
         The device cannot be used; see `gcodec.kernels.device.CupyDevice`.
     """
     if (found := on_device(x, name)) is not None:
+        if found[1] in INTEGERS and not integers:
+            raise dtype_error(x, name, found[1])
         return _device_tensor(*found, name)
     array = as_numpy(x, name)
     dtype = _NAMES.get(array.dtype) or _NAMES.get(array.dtype.newbyteorder("="))
-    if dtype is None:
+    if dtype is None or (dtype in INTEGERS and not integers):
         raise dtype_error(x, name, array.dtype.name)
     if array.ndim > MAX_NDIM:
         raise ParameterError.of(f"{name}.ndim", array.ndim, f"at most {MAX_NDIM}")
@@ -79,7 +84,7 @@ def intake(x: Any, name: str = "x") -> Tensor:
     if array.dtype not in _NAMES or not is_flat(array):
         array = np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
     native = array.reshape(-1)
-    if dtype == "float32":
+    if dtype == "float32" or dtype in INTEGERS:
         return Tensor(native, dtype, shape)
     if dtype == "float64":
         return Tensor(convert.from_float64(native), dtype, shape)
@@ -92,6 +97,8 @@ def _device_tensor(array: Any, dtype: str, name: str) -> Tensor:
     if array.ndim > MAX_NDIM:
         raise ParameterError.of(f"{name}.ndim", array.ndim, f"at most {MAX_NDIM}")
     flat = device.flat(array)
+    if dtype in INTEGERS:
+        return Tensor(host(flat).view(NUMPY_DTYPES[dtype]), dtype, tuple(array.shape))
     if dtype == "float64":
         flat = convert.from_float64(flat)
     elif dtype != "float32":
@@ -106,7 +113,9 @@ def check_nonfinite(nonfinite: object) -> None:
 
 
 def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
-    """Apply the policy for NaN and Inf to a tensor that was taken in."""
+    """Apply the policy for NaN and Inf to a tensor that was taken in; integers have neither."""
+    if tensor.dtype in INTEGERS:
+        return tensor
     if nonfinite == "raise":
         check_finite(tensor.values)
     if nonfinite != "zero" or (device_of(tensor.values) is None and all_finite(tensor.values)):
@@ -173,9 +182,10 @@ def nonfinite_error(values: np.ndarray) -> ParameterError:
 def outlet(values: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) float32 values as an array of `dtype`; the very array for float32.
 
-    On a device floats of 16 bits stay bits: not every release of CuPy has bfloat16.
+    Integers and booleans are in their dtype already, and are returned as they are. On a device
+    floats of 16 bits stay bits: not every release of CuPy has bfloat16.
     """
-    if dtype == "float32":
+    if dtype == "float32" or dtype in INTEGERS:
         return values
     if dtype == "float64":
         return convert.to_float64(values)
@@ -183,8 +193,18 @@ def outlet(values: np.ndarray, dtype: str) -> np.ndarray:
     return bits if device_of(bits) is not None else bits.view(NUMPY_DTYPES[dtype])
 
 
-def dtype_like(like: Any, shape: tuple[int, ...]) -> str:
-    """Return the name of the dtype of `like`, an array that a result of `shape` is to be like."""
+def dtype_like(like: Any, shape: tuple[int, ...], dtype: str) -> str:
+    """Return the name of the dtype of `like`, an array that a result is to be like.
+
+    Parameters
+    ----------
+    like : array
+    shape : tuple of int
+        Shape of the result, which `like` must have.
+    dtype : str
+        Dtype of the frame: one of floats can be converted to another, integers and booleans to
+        none.
+    """
     library = library_of(like)
     if library is not None:
         library.check(like, "like")
@@ -193,8 +213,9 @@ def dtype_like(like: Any, shape: tuple[int, ...]) -> str:
     if tuple(like.shape) != shape:
         raise ParameterError.of("like.shape", tuple(like.shape), str(shape))
     text = str(like.dtype.name) if library is None else library.dtype_of(like)
-    if text not in DTYPE_CODES:
-        raise ParameterError.of("like.dtype", text, f"one of {', '.join(DTYPE_CODES)}")
+    if text not in (FLOATS if dtype in FLOATS else (dtype,)):
+        allowed = f"one of {', '.join(FLOATS)}" if dtype in FLOATS else dtype
+        raise ParameterError.of("like.dtype", text, allowed)
     return text
 
 

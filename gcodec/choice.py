@@ -135,7 +135,7 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) ->
     if not about.norm:
         return parse("ecsq")  # whose payload is then empty
     if error >= 1:
-        return parse("topk:k=0")
+        return _silent(about)
     lossless = exact(tensor, about)
     found = [*lossless, *levels(tensor, about, error)]
     if tensor.values.size <= _FEW:
@@ -234,8 +234,17 @@ def _for_bits(x: Any, tensor: Tensor, about: About, bits: float, seed: int) -> C
         return codec
     # Too few bits for scales: the largest elements, as many as there is room for.
     place = 16 + math.log2(n) + GAP_NBITS
-    k = max(int((room.payload - TOPK_NBITS) / place), 0)
-    return parse({"name": "topk", "k": k, "value": "bfloat16"})
+    k = int((room.payload - TOPK_NBITS) / place)
+    return parse({"name": "topk", "k": k, "value": "bfloat16"}) if k > 0 else _silent(about)
+
+
+def _silent(about: About) -> Codec:
+    """Return a codec that sends nothing of a tensor: a threshold above its largest magnitude."""
+    above = np.nextafter(np.float32(about.peak), np.float32(np.inf))
+    found: Codec = parse(
+        {"name": "topk", "threshold": float(above)} if np.isfinite(above) else "topk:k=1"
+    )
+    return found
 
 
 def _by_search(room: _Room, about: About, seed: int) -> Codec | None:

@@ -24,6 +24,7 @@ from gcodec.arrays import (
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.hooks import Hooks, Symbols
 from gcodec.kernels.device import device_of, host
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.philox import check_seed
 from gcodec.kinds import binary32, check_number
 from gcodec.payload import Payload
@@ -57,9 +58,9 @@ class Codec(Hooks):
         ------
         ParameterError, TypeError
         """
-        tensor = intake(x)
+        tensor = intake(x, integers=self.takes_integers)
         self._check_device(tensor.values)
-        codec = self._of_shape(tensor.shape)
+        codec = self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
         with once():
             symbols: Symbols = settled(codec._quantize(tensor.values, check_seed(seed), prior))
         return symbols
@@ -131,7 +132,7 @@ class Codec(Hooks):
         ParameterError
             If the symbols are not those of as many elements.
         """
-        out = empty_like_shape(shape)
+        out = empty_beside(size_of(shape), self._values_dtype, None)
         self._of_shape(shape)._dequantize(symbols, out)
         return out.reshape(shape)
 
@@ -154,9 +155,9 @@ class Codec(Hooks):
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
-        tensor = intake(x)
+        tensor = intake(x, integers=self.takes_integers)
         self._check_device(tensor.values)
-        codec = self._of_shape(tensor.shape)
+        codec = self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
         with once():
             return codec._encode(tensor.values, check_seed(seed), prior).settled()
 
@@ -183,6 +184,7 @@ class Codec(Hooks):
         Returns
         -------
         float32 array of `shape`
+            For a `Payload` of integers or booleans, an array of their dtype.
 
         Raises
         ------
@@ -225,9 +227,27 @@ class Codec(Hooks):
             payload.seek.check(payload.codec.seek_blocks, count, payload.nbits)
         return payload._replace(data=data)
 
-    def max_encoded_nbytes(self, n: int, name: str | None = None) -> int:
-        """Return the most bytes that `gcodec.encode` makes of n elements, with this name."""
-        payload = -(-self.max_payload_nbits(size_of(n)) // 8)
+    def max_encoded_nbytes(
+        self, n: int, name: str | None = None, *, dtype: str = "float32"
+    ) -> int:
+        """Return the most bytes that `gcodec.encode` makes of a tensor.
+
+        Parameters
+        ----------
+        n : int
+            Number of elements.
+        name : str, optional
+            Name of the tensor.
+        dtype : str
+            Dtype of the tensor. It matters for integers and booleans alone, which only ``raw``
+            takes: all floats have the same bound.
+
+        Raises
+        ------
+        ParameterError
+            If the codec takes no tensors of that dtype.
+        """
+        payload = -(-self._of_dtype(dtype).max_payload_nbits(size_of(n)) // 8)
         title = 0 if name is None else len(encode_name(name))
         header = max_header_nbytes(n, title, self.fields_nbytes())
         has_blocks = type(self).seek_blocks is not Codec.seek_blocks  # whatever "auto" becomes

@@ -45,7 +45,9 @@ def encode(
     x : array
         On the host, of NumPy, torch, JAX, TensorFlow or MLX, or with DLPack, the buffer protocol
         or ``__array__``; on a CUDA device, of CuPy or torch, or with ``__cuda_array_interface__``:
-        it is then coded there, if the codec works there. float32, float16, bfloat16 or float64.
+        it is then coded there, if the codec works there. float32, float16, bfloat16 or float64;
+        with the codec ``raw`` also integers of 8 to 64 bits and booleans, which come back
+        unchanged.
     codec : str, mapping or Codec
         See `gcodec.parse`.
     seed : int
@@ -56,6 +58,7 @@ def encode(
         NaN and Inf are refused, replaced by 0, or left to the codec.
     out : writable buffer, optional
         Of at least ``codec.max_encoded_nbytes(n, name)`` bytes; the frame is written to its start.
+        For integers pass their ``dtype=`` to that method, too.
     key : bytes, optional
         1 to 64 bytes; the frame then bears a BLAKE2b tag that only this key can make.
     report : callable, optional
@@ -89,11 +92,12 @@ def encode(
     check_nonfinite(nonfinite)
     seed = check_seed(seed)
     with working_on(x), once():
-        tensor = intake(x)
+        tensor = intake(x, integers=codec.takes_integers)
         codec._check_device(tensor.values)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
             tensor = with_policy(tensor, nonfinite)
-        made = codec._of_shape(tensor.shape)._encode(tensor.values, seed, None)
+        bound = codec._of_dtype(tensor.dtype)._of_shape(tensor.shape)
+        made = bound._encode(tensor.values, seed, None)
         payload = made.settled(data_too=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if report is not None and payload.missed is not None:
@@ -118,7 +122,8 @@ def decode(
     frame : bytes-like
     like : array, optional
         The result takes its library, device and dtype; it is NumPy's where the library is none of
-        those of `encode`. Its shape must be the frame's.
+        those of `encode`. Its shape must be the frame's, and for integers and booleans its dtype,
+        too.
     out : array, optional
         Where to write the result: of the frame's shape and dtype. Arrays of JAX, TensorFlow and
         MLX cannot be written to. What it holds after a `FormatError` is not defined.
@@ -257,7 +262,10 @@ def decode_add(
 
     Raises
     ------
-    FormatError, ParameterError
+    FormatError
+        The bytes are wrong.
+    ParameterError
+        An argument is wrong, or the frame holds integers or booleans, which are not added up.
     """
     received = _receive(frame, limits, key, True)
     with working_on(acc):

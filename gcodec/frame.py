@@ -11,9 +11,10 @@ parameters come before the header's checksum: they tell how long it is.)
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import InitVar, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -38,7 +39,7 @@ from gcodec.large_bytes import joined
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.scalars import copied, once
-from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, check_log2
+from gcodec.seek import SeekTable, check_log2, usual_log2s, worthwhile
 from gcodec.tags import check_key, check_tag, tag_of
 from gcodec.wire import Reader
 
@@ -48,16 +49,28 @@ _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty 
 _DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
 
 
+class _Secret:
+    """Room for a key beside the attributes that `vars` and pickles show."""
+
+    __slots__ = ("_key",)
+
+    _key: bytes | None
+
+
 @dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(_Secret):
     """One compressed tensor.
+
+    A pickle of a frame does not contain its key: the frame that comes back has none. The same
+    holds for `vars`, `repr` and `dataclasses.asdict`; `dataclasses.replace` and copies keep it.
 
     Attributes
     ----------
     codec : Codec
         With every ``auto`` resolved.
     dtype : str
-        Of the tensor: "float32", "float16", "bfloat16" or "float64".
+        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with the codec ``raw``
+        also "int8" to "int64", "uint8" to "uint64", or "bool".
     shape : tuple of int
         In elements.
     payload : Payload
@@ -72,14 +85,38 @@ class Frame:
     shape: tuple[int, ...]
     payload: Payload
     name: str | None = None
-    key: bytes | None = field(default=None, repr=False)
+    if TYPE_CHECKING:
+        key: bytes | None = None
+    else:  # no field: what iterates over those must not find it
+        key: InitVar[bytes | None] = None
 
-    def __post_init__(self) -> None:
-        """Tell the codec the shape; raise `Corrupt` if the seek table cannot be the payload's."""
-        object.__setattr__(self, "codec", self.codec._of_shape(self.shape))
+    def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
+        """Bind the codec to dtype and shape; raise `Corrupt` for another payload's seek table."""
+        object.__setattr__(self, "_key", key)
+        codec = self.codec._of_dtype(self.dtype)._of_shape(self.shape)
+        object.__setattr__(self, "codec", codec)
+        if self.dtype in wire.INTEGERS:
+            object.__setattr__(self, "payload", self.payload._replace(codec=codec))
         if self.seek is not None:
             count = self.codec.seek_count(self.size)
             self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle contains: all but the key."""
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a frame from a pickle; it has no key."""
+        vars(self).update(state)
+        object.__setattr__(self, "_key", None)
+
+    def __copy__(self) -> Frame:
+        """Return a copy, key included."""
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Frame:
+        """Return a copy whose payload has memory of its own, key included."""
+        return replace(self, payload=copy.deepcopy(self.payload, memo))
 
     @property
     def seek(self) -> SeekTable | None:
@@ -144,7 +181,8 @@ class Frame:
         Parameters
         ----------
         log2_block : int, optional
-            Elements or sent values in a block, 0 to 62, default 12; with rANS 5 to 18, and 16.
+            Elements or sent values in a block, 0 to 62; with rANS 5 to 18. Default: as an encoder
+            chooses, 12, and with rANS 16 or, where that table would pass 1 % of the payload, 18.
 
         Returns
         -------
@@ -160,15 +198,27 @@ class Frame:
         """
         blocks = self.codec.seek_blocks
         if log2_block is None:
-            log2_block = LOG2_STATES if blocks == "states" else LOG2_BLOCK
-        log2_block = check_log2(log2_block, blocks or "elements")
-        has_it = self.seek is not None and self.seek.log2_block == log2_block
-        if has_it or blocks is None or not self.size:
+            log2s = usual_log2s(blocks or "elements")
+        else:
+            log2s = (check_log2(log2_block, blocks or "elements"),)
+        if blocks is None or not self.size:
             return self
-        payload = self.payload._replace(seek=None)
-        table = self.codec._index(payload, self.size, log2_block)
-        coded = table.offsets[-1] > 0
-        return replace(self, payload=payload._replace(seek=table)) if coded else self
+        table = self._table_of(log2s)
+        if table is self.seek or not table.offsets[-1]:
+            return self
+        return replace(self, payload=self.payload._replace(seek=table))
+
+    def _table_of(self, log2s: tuple[int, ...]) -> SeekTable:
+        """Return the first table that is worth its bytes; if none is, the smallest."""
+        payload, tables = self.payload._replace(seek=None), list[SeekTable]()
+        for log2_block in log2s:
+            if self.seek is not None and self.seek.log2_block == log2_block:
+                tables.append(self.seek)
+            else:
+                tables.append(self.codec._index(payload, self.size, log2_block))
+            if worthwhile(tables[-1], self.size, self.payload.nbits):
+                return tables[-1]
+        return min(tables, key=lambda table: table.nbytes)
 
     def without_seek(self) -> Frame:
         """Return the frame without a seek table: the same tensor, key included."""
@@ -216,8 +266,9 @@ class Frame:
             reader.data[start : reader.at - CHECKSUM_NBYTES]
         ):
             raise Corrupt("the header's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
-        by_id(known["codec"][0])  # before what else may be wrong
-        dtype, shape = dtype_named(known["dtype"][0], start + 6), tuple(known["size"])
+        kind = by_id(known["codec"][0])  # before what else may be wrong
+        dtype = dtype_named(known["dtype"][0], start + 6, kind)
+        shape = tuple(known["size"])
         n, nbits = math.prod(shape), known["payload bits"][0]
         payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
         if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(payload_data):
@@ -230,7 +281,7 @@ class Frame:
         limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
         check_shape(shape, start + 8)
         name = next(map(read_name, known["name"]), None)
-        codec, values = header.codec_of(known)
+        codec, values = header.codec_of(known, dtype)
         table = next((s.table(codec.seek_count(n)) for s in known["seek table"]), None)
         payload = Payload(codec, values, payload_data, nbits, table)
         return cls(codec, dtype, shape, payload, name, key), reader.at
@@ -248,7 +299,9 @@ class Frame:
         if out is not None:
             target = writable(out, "out", self.dtype, self.shape)
         if like is not None:
-            dtype = dtype_like(like, self.shape)
+            dtype = dtype_like(like, self.shape, self.dtype)
+        if dtype in wire.INTEGERS:
+            return self._decode_integers(like, out, target)
         device = device_of(target) if like is None else device_like(like)
         payload = self._payload_on(device)
         if target is not None and dtype == "float32" and is_flat(target):
@@ -268,6 +321,22 @@ class Frame:
         if dtype != self.dtype:
             array = outlet(intake(array).values, dtype).reshape(self.shape)
         return array if like is None else as_library_of(array, like)
+
+    def _decode_integers(self, like: Any, out: Any, target: Any) -> Any:
+        """Decode on the host, and copy the result to the device of `like` or `target`."""
+        payload = self._payload_on(None)
+        device = device_of(target) if like is None else device_like(like)
+        if target is not None and device is None and is_flat(target):
+            self.codec._decode(payload, self.size, target.reshape(-1))
+            return out
+        array = self.codec._decode(payload, self.size)
+        if device is not None:
+            array = device.to_device(array if target is None else array.view(target.dtype))
+        array = array.reshape(self.shape)
+        if target is None:
+            return array if like is None else as_library_of(array, like)
+        target[...] = array
+        return out
 
     def _payload_on(self, device: Device | None) -> Payload:
         """Return the payload with its data on a device, or for None on the host."""
@@ -297,6 +366,9 @@ class Frame:
 
     def decode_add(self, acc: Any, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        if self.dtype in wire.INTEGERS:
+            allowed = f"one of {', '.join(wire.FLOATS)}; use decode for integers and booleans"
+            raise ParameterError.of("frame.dtype", self.dtype, allowed)
         scale = check_number("scale", scale)
         target = writable(acc, "acc", "float32", self.shape)
         device = device_of(target)
@@ -309,11 +381,32 @@ class Frame:
             target[...] = flat.reshape(self.shape)
 
 
-def dtype_named(code: int, at: int) -> str:
-    """Return the dtype that a code of byte `at` stands for, or raise `Unsupported`."""
+# A dataclass takes the value in the body of the class for a parameter's default.
+Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
+
+
+def dtype_named(code: int, at: int, codec: type[Codec] | None = None) -> str:
+    """Return the dtype that a code stands for.
+
+    Parameters
+    ----------
+    code : int
+    at : int
+        Offset of the code in bytes, for the error.
+    codec : subclass of Codec, optional
+        Codec of the frame. Few codecs have frames of integers and booleans.
+
+    Raises
+    ------
+    Unsupported
+    """
     if code not in _DTYPE_NAMES:
         raise Unsupported(f"dtype {code} is not known to this release", at)
-    return _DTYPE_NAMES[code]
+    dtype = _DTYPE_NAMES[code]
+    if dtype in wire.INTEGERS and codec is not None and not codec.takes_integers:
+        text = f"dtype {code}, {dtype}, is not known to this release in frames of {codec.name}"
+        raise Unsupported(text, at)
+    return dtype
 
 
 def check_shape(shape: tuple[int, ...], at: int) -> None:

@@ -138,12 +138,15 @@ class _Torch(Library):
         if x.device.type != "cuda":
             return None
         x = x.detach()
-        return adopted(x.view(self.api.int16) if x.element_size() == 2 else x)
+        if x.element_size() == 2 or not x.dtype.is_floating_point:
+            x = x.view(getattr(self.api, f"int{8 * x.element_size()}"))
+        return adopted(x)
 
     def of_device(self, array: Any, dtype: str) -> Any:
-        if array.dtype.itemsize == 2:  # not every release of CuPy has bfloat16
-            bits = self.api.from_dlpack(array.view(np.int16))
-            return bits.view(getattr(self.api, dtype))
+        kind = getattr(self.api, dtype)
+        # Not every release of CuPy has bfloat16, and not every DLPack has booleans.
+        if array.dtype.itemsize == 2 or not kind.is_floating_point:
+            return self.api.from_dlpack(array.view(f"i{array.dtype.itemsize}")).view(kind)
         return self.api.from_dlpack(array)
 
     def working_on(self, x: Any) -> AbstractContextManager[None]:
@@ -187,11 +190,11 @@ class _Jax(Library):
         if array.dtype.itemsize == 2:
             bits = self.api.numpy.from_dlpack(array.view(np.int16))
             return self.api.lax.bitcast_convert_type(bits, dtype)
-        with self._x64() if dtype == "float64" else nullcontext():
+        with self._x64() if array.dtype.itemsize == 8 else nullcontext():
             return self.api.numpy.from_dlpack(array)
 
     def make(self, array: np.ndarray, like: Any) -> Any:
-        wide = array.dtype == np.float64  # as `like` is: made where that was enabled
+        wide = array.dtype.itemsize == 8  # as `like` is: made where that was enabled
         with self._x64() if wide else nullcontext():
             if like.committed:
                 return self.api.device_put(array, like.sharding)

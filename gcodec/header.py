@@ -88,8 +88,15 @@ def fields_of(reader: Reader, known: Values) -> Iterator[Placed]:
             yield Placed(entry.name, start, reader.at, found[-1])
 
 
-def codec_of(known: Values) -> tuple[Codec, dict[str, Any]]:
+def codec_of(known: Values, dtype: str = "float32") -> tuple[Codec, dict[str, Any]]:
     """Return the codec of a message, and the message's scalars.
+
+    Parameters
+    ----------
+    known : Values
+        The header up to and with the scalars.
+    dtype : str
+        Dtype of the tensor, where it is already known to be one of `wire.DTYPE_CODES`.
 
     Raises
     ------
@@ -99,7 +106,7 @@ def codec_of(known: Values) -> tuple[Codec, dict[str, Any]]:
     try:
         codec = cls.from_header(bytes(known["parameters"][0]))
         values = codec.read_scalars(known["scalars"][0])
-        codec = codec.of_message(values)
+        codec = codec.of_message(values)._of_dtype(dtype)
     except ParameterError as error:
         raise Corrupt(f"the parameters do not fit together: {error}") from None
     if unresolved := codec.unresolved():

@@ -14,11 +14,13 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import arithmetic, convert
 from gcodec.kernels.device import device_of, no_twin
+from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
 from gcodec.params import Parameters
 from gcodec.payload import Payload, Undecided
 from gcodec.scalars import wanted, when_known
 from gcodec.seek import Blocks, SeekTable
+from gcodec.wire import FLOATS
 
 Symbols = Any  # each codec declares its own NamedTuple
 
@@ -50,6 +52,8 @@ class Hooks(Parameters):
     # Whether it looks at the shape of a tensor; and the shape, which `_of_shape` sets.
     uses_shape: ClassVar[bool] = False
     _shape: ClassVar[tuple[int, ...] | None] = None
+    # Whether it also takes tensors of integers and booleans, unchanged; see `_of_dtype`.
+    takes_integers: ClassVar[bool] = False
 
     # What a class writes. Arrays are flat; `values` and `out` are float32.
 
@@ -94,6 +98,17 @@ class Hooks(Parameters):
         dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         object.__setattr__(bound, "_shape", dims)
         return bound
+
+    def _of_dtype(self: _H, dtype: str) -> _H:
+        """Return the codec for tensors of this dtype; raise `ParameterError` if there is none."""
+        if dtype not in FLOATS:
+            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
+        return self
+
+    @property
+    def _values_dtype(self) -> np.dtype[Any]:
+        """Dtype of the arrays that `_quantize` reads and `_dequantize` writes."""
+        return np.dtype(np.float32)
 
     def _shape_of(self, n: int) -> tuple[int, ...]:
         """Return the shape of a tensor of n elements; that of a vector where none was told."""
@@ -147,7 +162,7 @@ class Hooks(Parameters):
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of a message, or write them to `out`, some even if it is wrong."""
         symbols = self._unpack(payload, n)  # before there is memory for the values
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, self._values_dtype, payload.data) if out is None else out
         self._dequantize(symbols, values)
         return values
 

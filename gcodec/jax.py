@@ -23,6 +23,7 @@ from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.wire import INTEGERS
 
 
 def encode(
@@ -157,7 +158,9 @@ def encode_padded(x: Any, codec: Any, *, seed: Any = 0) -> tuple[jax.Array, jax.
     """
     codec = parse(codec)
     _check_seed(seed)
-    room = codec._of_shape(np.shape(x)).max_encoded_nbytes(math.prod(np.shape(x)))
+    dtype = _dtype(x).name
+    kept = dtype if codec.takes_integers and dtype in INTEGERS else "float32"
+    room = codec._of_shape(np.shape(x)).max_encoded_nbytes(math.prod(np.shape(x)), dtype=kept)
     if room > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", np.shape(x), "of which a frame is below 2 GiB")
 
@@ -168,7 +171,6 @@ def encode_padded(x: Any, codec: Any, *, seed: Any = 0) -> tuple[jax.Array, jax.
         return buffer, np.array(len(frame), np.int32)
 
     shapes = (jax.ShapeDtypeStruct((room,), np.uint8), jax.ShapeDtypeStruct((), np.int32))
-    _dtype(x)
     buffer, length = jax.pure_callback(on_host, shapes, x, seed, vmap_method="sequential")
     return buffer, length
 

@@ -104,12 +104,20 @@ class Integer:
         Words with a place on the wire, below those of the integers.
     unsent : tuple of str
         Words that stand for what the message will say, such as ``"auto"``.
+    asked : int, optional
+        The least that a spec may ask for, where messages can state less; default: `low`.
     """
 
     def __init__(
-        self, low: int, high: int, sent: tuple[str, ...] = (), unsent: tuple[str, ...] = ()
+        self,
+        low: int,
+        high: int,
+        sent: tuple[str, ...] = (),
+        unsent: tuple[str, ...] = (),
+        asked: int | None = None,
     ) -> None:
         self.low, self.high = low, high
+        self.asked = low if asked is None else asked
         self.sent = sent
         self.unsent = unsent
         self.words = (*unsent, *sent)
@@ -125,6 +133,12 @@ class Integer:
         if isinstance(value, str) and value in self.words:
             return value
         return check_integer(name, value, self.low, self.high, self.allowed)
+
+    def check_asked(self, name: str, value: int | str) -> None:
+        """Raise `ParameterError` for an integer that messages can state, but no spec asks for."""
+        if isinstance(value, int) and value < self.asked:
+            allowed = f"an integer from {self.asked} to {self.high}"
+            raise ParameterError.of(name, value, " or ".join((*self.words, allowed)))
 
     def parse(self, name: str, text: str) -> int | str:
         """Return the integer that a Python literal spells, or the word."""

@@ -23,6 +23,8 @@ from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.views import dtype_error
+from gcodec.wire import FLOATS, INTEGERS
 
 
 class GradientCodec(NumcodecsCodec):
@@ -66,8 +68,8 @@ class GradientCodec(NumcodecsCodec):
         self.seed = check_seed(seed)
         check_nonfinite(nonfinite)
         self.nonfinite = nonfinite
-        if dtype is not None and dtype not in NUMPY_DTYPES:
-            raise ParameterError.of("dtype", dtype, f"one of {', '.join(NUMPY_DTYPES)}, or None")
+        if dtype is not None and dtype not in FLOATS:
+            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}, or None")
         self.dtype = dtype
 
     def encode(self, buf: Any) -> bytes:
@@ -91,6 +93,8 @@ class GradientCodec(NumcodecsCodec):
             array = array.T
         if self.dtype is not None and array.dtype.kind in "ui":
             array = _values(array.reshape(-1), self.dtype)
+        if array.dtype.name in INTEGERS:
+            raise dtype_error(array, "buf", array.dtype.name)
         frame: bytes = coding.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
         return frame
 

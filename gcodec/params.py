@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief
-from gcodec.kinds import Kind
+from gcodec.kinds import Integer, Kind
 from gcodec.wire import Reader
 
 _P = TypeVar("_P", bound="Parameters")
@@ -326,6 +326,9 @@ def parse_spec(what: str, spec: object, base: type[_P], known: Mapping[str, type
     if not isinstance(name, str) or name not in known:
         raise ParameterError.of(what, name, "one of " + ", ".join(known))
     made: _P = known[name].from_text(text) if colon else known[name].from_mapping(values)
+    for declared in made.declared():
+        if isinstance(declared.kind, Integer):
+            declared.kind.check_asked(declared.name, getattr(made, declared.attribute))
     return made
 
 

@@ -16,7 +16,7 @@ from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, brief
 from gcodec.kinds import check_integer
-from gcodec.wire import DTYPE_CODES, ITEMSIZE, MAX_NDIM, encode_name
+from gcodec.wire import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
 
 _KEYS = ("name", "ndim", "min_bytes", "max_bytes", "codec")  # of a rule
 _SOURCE = "a mapping of globs to specs, or a list of rules"
@@ -132,13 +132,16 @@ class Policy:
     def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
         """Return the codec for a tensor.
 
+        Integers and booleans are not rules' business: their codec is always ``raw``.
+
         Parameters
         ----------
         name : str or None
             A tensor without a name is matched as if its name were empty.
         shape : tuple of int
         dtype : str or dtype
-            float32, float16, bfloat16 or float64; of NumPy, torch or JAX.
+            float32, float16, bfloat16, float64, an integer of 8 to 64 bits or bool; of NumPy,
+            torch or JAX.
 
         Raises
         ------
@@ -151,6 +154,8 @@ class Policy:
         text = text.removeprefix("torch.")
         if text not in ITEMSIZE:
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(DTYPE_CODES)}")
+        if text in INTEGERS:
+            return parse("raw")
         dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         ndim, nbytes = len(dims), size_of(dims) * ITEMSIZE[text]
         for rule in self.rules:

@@ -302,6 +302,11 @@ def first_worthwhile(n: int, nbits: int, *tables: SeekTable) -> SeekTable | None
     return next((table for table in tables if worthwhile(table, n, nbits)), None)
 
 
+def usual_log2s(blocks: Blocks) -> tuple[int, ...]:
+    """Return the sizes of blocks that an encoder tries, in order, as powers of 2."""
+    return (LOG2_STATES, LOG2_RANS) if blocks == "states" else (LOG2_BLOCK,)
+
+
 def most_nbytes(n: int, payload_nbytes: int) -> int:
     """Return the most bytes of a table that an encoder adds unasked."""
     return payload_nbytes // _SHARE if n >= MIN_ELEMENTS else 0

@@ -7,7 +7,7 @@ from gcodec.kinds import Float64, Integer
 MOST = 2**62  # elements among which positions can be told
 RATIO = 0.01  # the default
 
-COUNT = Integer(0, MOST, sent=("ratio",))
+COUNT = Integer(0, MOST, sent=("ratio",), asked=1)  # a message may send nothing
 SHARE = Float64("a number above 0, up to 1", lambda ratio: 0 < ratio <= 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gcodec.frameworks import FAILURES, first_line, library_of, unreadable
 from gcodec.kernels.device import device_of
 from gcodec.kernels.foreign import adopted
-from gcodec.wire import DTYPE_CODES
+from gcodec.wire import DTYPE_CODES, FLOATS, INTEGERS
 
 _HOST_DEVICES = (1, 3, 11, 13)  # of DLPack: CPU, CUDA host, ROCm host and CUDA managed memory
 _CUDA_DEVICE = 2
@@ -55,7 +55,9 @@ def working_on(x: Any) -> AbstractContextManager[None]:
 
 def dtype_error(x: Any, name: str, dtype: str) -> TypeError:
     """Say that an array of this dtype is not taken, and how to convert it."""
-    text = f"{name} has dtype {dtype}: gcodec takes {', '.join(DTYPE_CODES)}"
+    text = f"{name} has dtype {dtype}: gcodec takes {', '.join(FLOATS)}"
+    if dtype in INTEGERS:
+        text += "; gcodec.encode(…, 'raw') keeps integers and booleans unchanged"
     if dtype.startswith("complex"):
         return TypeError(f"{text}; give its real and imaginary parts one by one")
     if not dtype.startswith(_CONVERTIBLE):

@@ -13,8 +13,12 @@ HAS_NAME, HAS_SEEK, HAS_TAG = 1, 2, 4  # bits of the flags byte
 MAX_NDIM = 32
 TAG_NBYTES = 16
 
-DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
+DTYPE_CODES = {name: code for code, name in enumerate((*FLOATS, *INTEGERS), 1)}  # append-only
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
+ITEMSIZE |= {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "bool": 1}
+ITEMSIZE |= {"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8}
 
 _LEB128_NBYTES = 10
 

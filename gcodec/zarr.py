@@ -25,6 +25,7 @@ from gcodec.codecs import parse
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.wire import FLOATS
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class GradientCodec(ArrayBytesCodec):
     def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
         """Raise `ParameterError` for an array of a dtype that is not taken."""
         native = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
-        if native.newbyteorder("=") not in NUMPY_DTYPES.values():
-            raise ParameterError.of("dtype", native.name, f"one of {', '.join(NUMPY_DTYPES)}")
+        if native.newbyteorder("=") not in [NUMPY_DTYPES[name] for name in FLOATS]:
+            raise ParameterError.of("dtype", native.name, f"one of {', '.join(FLOATS)}")
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
         """Raise NotImplementedError: sizes differ."""

@@ -16,6 +16,7 @@ from gcodec.codec import Codec
 from gcodec.kinds import Integer
 from gcodec.params import Param
 
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
@@ -66,7 +67,7 @@ _CHOSEN = {
         *("topk", "topk:value=sign", "topk:value=int8,index=rice", "topk:k=3,value=float16"),
         *("topk:index=bitmap,ratio=1.0,value=bfloat16", "topk:index=rans,ratio=0.5"),
         *("topk:index=huffman,ratio=0.3,value=int8", "topk:index=eliasfano,k=100"),
-        *("topk:threshold=0.5", "topk:k=0", "topk:threshold=1e-06,value=sign,index=rice"),
+        *("topk:threshold=0.5", "topk:k=1", "topk:threshold=1e-06,value=sign,index=rice"),
     ),
     "ecsq": (
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=1e-06", "ecsq:step=0.25", "ecsq:step=0.001"),
@@ -76,7 +77,7 @@ _CHOSEN = {
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
         *("randomk:k=100,unbiased=yes,value=bfloat16", "randomk:value=int8"),
-        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=0"),
+        *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=1"),
     ),
 }
 # Of codecs whose parameters suit some gradients only, those that suit all.
@@ -101,6 +102,8 @@ def values_of(declared: Param) -> list[Any]:
     for candidate in candidates:
         try:
             value = declared.kind.check(declared.name, candidate)
+            if isinstance(declared.kind, Integer):
+                declared.kind.check_asked(declared.name, value)
         except gcodec.ParameterError:
             continue
         if repr(value) not in map(repr, found):
@@ -312,8 +315,25 @@ def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.
 
 
 def dtypes() -> st.SearchStrategy[str]:
-    """Names of the dtypes of frames."""
+    """Names of the dtypes of frames that hold floats."""
     return st.sampled_from(list(DTYPES))
+
+
+@st.composite
+def integers(draw: st.DrawFn, size: int | None = None) -> np.ndarray:
+    """Draw a flat array of integers or booleans, of any dtype that a frame can hold."""
+    n = draw(sizes()) if size is None else size
+    kind = np.dtype(draw(st.sampled_from(INTEGERS)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    data = rng.integers(0, 256, n * kind.itemsize).astype(np.uint8)
+    if kind == np.bool_:
+        return data > 127
+    front = np.zeros(draw(st.sampled_from([0, 1, 3, 8])), kind)
+    x = np.concatenate([front, data.view(kind)])[front.size :]
+    for at in draw(st.lists(st.integers(0, n - 1), max_size=4)) if n else ():
+        edges = np.iinfo(kind)
+        x[at] = draw(st.sampled_from([0, 1, int(edges.min), int(edges.max)]))
+    return x
 
 
 def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import gcodec
 from gcodec.cli.main import cli
-from gcodec.gradients.compare import difference, together
+from gcodec.gradients.compare import difference, together, unequal
 from gcodec.gradients.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def test_rows_are_chosen_and_sorted(frames: Path) -> None:
 
 def test_files_that_do_not_match(tmp_path: Path) -> None:
     x = normal(3, 4)
-    a = npz(tmp_path / "a.npz", x=x, only=x, turned=x, step=np.arange(3))
+    a = npz(tmp_path / "a.npz", x=x, only=x, turned=x, wave=np.ones(3, np.complex64))
     b = npz(tmp_path / "b.npz", x=-x, turned=x.T, new=x)
     found = document(a, b, code=1)
     rows = {row["name"]: row for row in found["tensors"]}
@@ -118,10 +118,13 @@ def test_files_that_do_not_match(tmp_path: Path) -> None:
     assert rows["turned"]["b"]["shape"] == [4, 3]
     assert rows["x"]["nmse"] == pytest.approx(4) and rows["x"]["cosine"] == -1
     assert rows["x"]["sign_agreement"] == 0
-    assert found["left_out"] == ["step"] and found["total"]["values"] == 12
+    assert found["left_out"] == ["wave"] and found["total"]["values"] == 12
     assert "'only': only in A, and 2 more that do not match" in found["errors"][0]["message"]
     result = run(a, b, code=1)
-    assert "3x4 : 4x3" in result.stdout and "left out, being no gradients: step" in result.stderr
+    assert (
+        "3x4 : 4x3" in result.stdout
+        and "left out, as no frame holds their dtype: wave" in result.stderr
+    )
     run(a, b, "-L", "x")
 
 
@@ -146,6 +149,47 @@ def test_dtypes_may_differ(tmp_path: Path) -> None:
     assert rows[0]["nmse"] == 0 and rows[1]["b"]["dtype"] == "float16"
     assert 0 < rows[1]["nmse"] < 1e-6 < rows[2]["nmse"] < 1e-4
     assert "float32 : bfloat16" in run(a, b).stdout
+
+
+def test_integers_must_be_equal(tmp_path: Path) -> None:
+    steps, mask, x = np.array([2**62, 2**62 + 1, -1]), np.array([True, False]), normal(4)
+    a = npz(tmp_path / "a.npz", steps=steps, mask=mask, x=x)
+    b = tmp_path / "b.gcf"
+    b.write_bytes(
+        b"".join(gcodec.encode(t, "raw", name=n) for n, t in dict(steps=steps, mask=mask).items())
+        + gcodec.encode(x, "minmax", name="x")
+    )
+    found = document(a, b)
+    rows = {row["name"]: row for row in found["tensors"]}
+    assert rows["steps"] == {
+        "name": "steps",
+        "a": {"dtype": "int64", "shape": [3]},
+        "b": {"dtype": "int64", "shape": [3]},
+        "passes": True,
+        "values": 3,
+        "unequal": 0,
+    }
+    assert found["integers"] == {"tensors": 2, "unequal": 0} and found["left_out"] == []
+    assert found["total"]["values"] == 4  # errors are of floats alone
+    assert run(a, b).stdout.count("equal") == 2
+    # One in 2^62 is not equal, though float64 cannot tell.
+    c = npz(tmp_path / "c.npz", steps=steps + np.array([0, 1, 0]), mask=~mask, x=x)
+    found = document(a, c, code=1)
+    rows = {row["name"]: row for row in found["tensors"]}
+    assert rows["steps"]["unequal"] == 1 and not rows["steps"]["passes"]
+    assert rows["mask"]["unequal"] == 2 and rows["x"]["passes"]
+    assert found["integers"] == {"tensors": 2, "unequal": 2}
+    told = "'steps' is int64: 1 of 3 values differ, and 1 more that differ"
+    assert found["errors"][0]["message"] == told
+    result = run(a, c, "--sort", "err", code=1)
+    assert "1 differ" in result.stdout and "2 differ" in result.stdout
+    # Numbers count, not widths; a lost tensor and one of floats do not match.
+    d = npz(tmp_path / "d.npz", steps=steps.astype(object).astype(np.int64), mask=mask * 1.0)
+    found = document(a, d, "-L", "steps", "-L", "mask", code=1)
+    problems = [row.get("problem") for row in found["tensors"]]
+    assert problems == [None, "another dtype"]
+    e = npz(tmp_path / "e.npz", x=x)
+    assert document(a, e, code=1)["tensors"][0]["problem"] == "only in A"
 
 
 def test_unreadable_files(frames: Path, tmp_path: Path) -> None:
@@ -177,6 +221,19 @@ def test_names_are_harmless(tmp_path: Path) -> None:
 
 
 # --- differences
+
+
+def test_integers_of_different_widths_are_compared_as_numbers() -> None:
+    small, large = np.array([0, 1, 255], np.uint8), np.array([0, 1, 255], np.uint64)
+    assert unequal(small, large) == unequal(large, small.astype(np.int16)) == 0
+    minus, top = np.array([-1, 0]), np.array([2**64 - 1, 2**63], np.uint64)
+    assert unequal(minus, top) == unequal(top, minus) == 2
+    assert unequal(np.array([True, False]), np.array([1, 1], np.int8)) == 1
+    many = np.arange(300_000).reshape(3, 100_000)
+    other = many.copy()
+    other[2, -1] += 1
+    assert unequal(many, many) == 0 and unequal(many, other) == 1
+    assert unequal(many[:0], many[:0]) == 0
 
 
 def test_special_values() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import pickle
 import shlex
@@ -218,3 +220,61 @@ def test_a_reader_that_goes_away_is_no_error(args):
         err = running.stderr.read()
         assert running.wait(30) == 141
         assert err == ""
+
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+@needs_full
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(["inspect", "A.gcf"], ["inspect", "A.npz", "--json"], ["dissect", "A.gcf"]),
+        *(["compare", "A.npz", "A.gcf"], ["verify", "A.gcf", "B.gcf"], ["seek", "-f", "A.gcf"]),
+        *(["encode", "A.npz", "-c", "raw", "-o", "B.gcf"], ["decode", "A.gcf"]),
+        *(["codecs"], ["--help"], ["inspect", "--help"], ["--version"]),
+    ],
+    ids=" ".join,
+)
+def test_a_full_standard_output_is_to_blame(tmp_path, args):
+    x = np.ones(4, np.float32)
+    write_dump(tmp_path / "A.npz", [("w", x)])
+    (tmp_path / "A.gcf").write_bytes(gcodec.encode(x, "raw", name="w"))
+    if "B.gcf" in args and args[0] == "verify":
+        (tmp_path / "B.gcf").write_bytes(gcodec.encode(x, "raw", name="w"))
+    with FULL.open("w") as full:
+        made = subprocess.run(
+            [sys.executable, "-m", "gcodec", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert made.returncode == 3, made.stderr
+    lines = [line for line in made.stderr.splitlines() if not line.startswith("payloads were")]
+    assert lines == ["gcodec: standard output: No space left on device"]
+
+
+@needs_full
+def test_a_full_output_file_is_to_blame(tmp_path):
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
+    result = run("encode", tmp_path / "a.npz", "-c", "raw", "-o", FULL, code=3)
+    assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+    document = run("encode", tmp_path / "a.npz", "-c", "raw", "-o", FULL, "--json", code=3)
+    assert json.loads(document.stdout)["errors"][0]["file"] == "/dev/full"
+    (tmp_path / "a.gcf").write_bytes(gcodec.encode(np.ones(4, np.float32), "raw", name="w"))
+    result = run("seek", tmp_path / "a.gcf", "-o", FULL, code=3)
+    assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+
+
+def test_a_write_that_fails_names_the_target(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
+    monkeypatch.setattr(os, "fsync", refuse)
+    result = run("encode", tmp_path / "a.npz", "-c", "raw", code=3)
+    assert result.stderr == f"gcodec: {tmp_path / 'a.gcf'}: No space left on device\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.fft
 import scipy.stats
-from reference import fields, mxnet, panthalia, philox, ternary, universal
+from reference import crc32c, fields, mxnet, panthalia, philox, ternary, universal
 from reference import qsgd as reference
 
 import gcodec
@@ -505,6 +506,37 @@ def test_residual_subtracts_what_the_server_decodes() -> None:
         assert step > 0 or first == payload
     assert original.residual[0] == 0  # the difference is gone
     assert ours.residual("w")[0] == np.float32(np.float32(threshold) - level) != 0
+
+
+def test_subnormal_thresholds_are_refused() -> None:
+    threshold, unit = 2.0**-130, 2.0**20
+    x = f32(1, -1, 0.5, 0, 3) * np.float32(threshold)
+    original = mxnet.TwoBit(threshold, 5)
+    codes = original.codes(x)
+    assert codes == [3, 2, 0, 0, 3] and original.residual[4] == 2 * x[0]
+    # Where subnormal numbers are flushed to 0, the same code does something else.
+    flushed = mxnet.TwoBit(0, 5)
+    assert flushed.codes(x * np.float32(0)) == [3, 3, 3, 3, 3] and not flushed.residual.any()
+    assert mxnet.server_threshold(threshold) == 0
+    for refused in (threshold, 2.0**-149, 2.0**-126 * (1 - 2.0**-23)):
+        with pytest.raises(gcodec.ParameterError, match=r"^threshold=.*above zero, normal"):
+            gcodec.parse({"name": "mxnet-2bit", "threshold": refused})
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "mxnet-2bit:threshold=1"))
+    header = bytearray(frame.header()[:-4])
+    changed = bytes(header).replace(struct.pack("<f", 1), struct.pack("<f", threshold))
+    rest = frame.to_bytes()[len(header) + 4 :]
+    with pytest.raises(gcodec.Corrupt, match="threshold"):
+        gcodec.decode(changed + crc32c.crc32c(changed).to_bytes(4, "little") + rest)
+    # A power of two is exact, and the messages are the original's.
+    spec = {"name": "mxnet-2bit", "threshold": threshold * unit}
+    assert gcodec.encode(x * np.float32(unit), spec)[-8:-4] == mxnet.TwoBit(threshold, 5).step(x)
+    least = {"name": "mxnet-2bit", "threshold": 2.0**-126}
+    ours, theirs = gcodec.Feedback(least), mxnet.TwoBit(2.0**-126, 5)
+    for _ in range(3):
+        y = x * np.float32(10)
+        frame = gcodec.Frame.from_bytes(ours.compress("w", y))
+        assert frame.payload.tobytes() == theirs.step(y)
+        assert bits(ours.residual("w")) == bits(theirs.residual)
 
 
 @pytest.mark.parametrize("payload", ["40000000", "00000001", "00400000"])

@@ -252,6 +252,30 @@ def test_subnormal_chunks(values: str) -> None:
     assert np.isfinite(gcodec.decode(gcodec.encode(tiny, f"dct8:chunk=8x8,values={values}"))).all()
 
 
+@pytest.mark.parametrize(
+    ("unit", "sign7", "affine8"), [(1e-40, 1e-4, 1e-4), (1e-41, 2e-4, 1e-4), (1e-42, 0.02, 2e-4)]
+)
+def test_subnormal_tensors_are_not_silent(unit: float, sign7: float, affine8: float) -> None:
+    x = (np.random.default_rng(0).standard_normal(4096) * unit).astype(F)
+    for chunk, k in (("8x8", 64), ("64x64", 4096)):
+        assert error(x, f"dct8:chunk={chunk},k={k}") < sign7
+        assert error(x, f"dct8:chunk={chunk},k={k},values=affine8") < affine8
+    # Where few coefficients are sent, these are the error, and not their levels.
+    ordinary = error((x / F(unit)).astype(F), "dct8:chunk=8x8,k=8")
+    assert error(x, "dct8:chunk=8x8,k=8") == pytest.approx(ordinary, rel=0.02)
+
+
+def test_what_is_below_all_levels_is_silent() -> None:
+    """Of 64 equal elements v the only coefficient is about 8·v; levels end at 2^-142."""
+    for units, silent in ((1, True), (8, True), (24, False)):
+        x = np.full((8, 8), units * 2.0**-149, F)
+        payload = gcodec.parse("dct8:chunk=8x8,k=2").encode(x)
+        assert (payload.tobytes() == bytes(2)) == silent, units
+    feedback = gcodec.Feedback("dct8:chunk=8x8,k=2")
+    feedback.compress("w", np.full((8, 8), 2.0**-149, F))
+    assert (feedback.residual("w") == F(2.0**-149)).all()
+
+
 def test_few_coefficients_waste_no_bits() -> None:
     x = noise(4096)
     one, two = (gcodec.parse(f"dct8:k={k}").encode(x).nbits for k in (1, 2))

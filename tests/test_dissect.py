@@ -15,7 +15,7 @@ from golden import vector
 from sweeps import thinned
 
 import gcodec
-from gcodec import Codec, Payload, register, registry
+from gcodec import Codec, Payload, register, registry, wire
 from gcodec.arrays import outlet
 from gcodec.dct import levels
 from gcodec.fields.walk import KINDS, Piece, Walk
@@ -52,7 +52,8 @@ def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
 def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
     """Return the tensor that fields tell: values of elements, or of numbered positions."""
     places = {f.number: f.element for f in fields if f.kind == "index" and f.element is not None}
-    values, seen = np.zeros(n, np.float32), np.zeros(n, np.bool_)
+    kind = dtype if dtype in wire.INTEGERS else "float32"
+    values, seen = np.zeros(n, kind), np.zeros(n, np.bool_)
     for field in fields:
         if field.decoded:
             first = places[field.number] if field.element is None else field.element

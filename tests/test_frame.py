@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 import math
+import pickle
 import struct
 import time
 import tracemalloc
@@ -19,7 +22,7 @@ from reference import crc32c, leb128
 from reference import frame as reference
 
 import gcodec
-from gcodec import Corrupt, FormatError, LimitExceeded, Limits, Truncated, Unsupported
+from gcodec import Corrupt, FormatError, Frame, LimitExceeded, Limits, Truncated, Unsupported
 from gcodec.errors import GcodecError, ParameterError
 
 RAW, TWO_BIT, ONE_BIT = 1, 3, 4
@@ -709,3 +712,29 @@ def test_dtypes_of_results() -> None:
         assert decoded.dtype == like.dtype
         assert decoded.astype(np.float32).tolist() == [-3, -2, -1, 0, 1, 2, 3]
     assert gcodec.decode(gcodec.encode(x, "raw")).dtype != ml_dtypes.bfloat16
+
+
+def test_a_key_is_no_attribute_that_a_pickle_shows() -> None:
+    secret = b"SECRET-of-the-run"
+    frame = Frame.from_bytes(build(key=secret), key=secret)
+    assert frame.key == secret
+    shown = [repr(frame), repr(vars(frame)), repr(dataclasses.asdict(frame))]
+    shown += [repr(dataclasses.fields(frame)), repr(dataclasses.astuple(frame))]
+    assert not any("SECRET" in text for text in shown)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        data = pickle.dumps(frame, protocol)
+        assert secret not in data
+        back = pickle.loads(data)
+        assert back.key is None
+        assert (back.codec, back.shape, back.name) == (frame.codec, frame.shape, frame.name)
+        assert dataclasses.replace(back, key=secret).to_bytes() == frame.to_bytes()
+    # What makes another frame of one keeps its key.
+    for other in (copy.copy(frame), copy.deepcopy(frame), dataclasses.replace(frame)):
+        assert other is not frame and other.key == secret
+        assert other.to_bytes() == frame.to_bytes()
+    assert copy.deepcopy(frame).payload.data is not frame.payload.data
+    assert dataclasses.replace(frame, name="other").key == secret
+    assert dataclasses.replace(frame, key=None).to_bytes() == build()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        frame.key = None  # type: ignore[misc]
+    assert Frame(frame.codec, frame.dtype, frame.shape, frame.payload).key is None

@@ -216,7 +216,7 @@ def test_results_are_independent(library: Any) -> None:
 def test_dtypes_that_are_not_taken(library: Any, dtype: str) -> None:
     x = library.make(np.ones((2, 4), dtype))
     with pytest.raises(TypeError, match=f"^x has dtype {dtype}: gcodec takes") as raised:
-        frame_of(x)
+        gcodec.encode(x, "sign")
     with pytest.raises(ParameterError, match=rf"^like\.dtype='{dtype}"):
         gcodec.decode(frame_of(X), like=x)
     if dtype == "complex64":
@@ -229,6 +229,10 @@ def test_dtypes_that_are_not_taken(library: Any, dtype: str) -> None:
         names["mlx"] = importlib.import_module("mlx")
     converted = eval(advice, {**names, "x": x})
     assert library.is_own(converted)
+    # With raw they travel unchanged.
+    back = gcodec.decode(frame_of(x), like=x)
+    assert library.is_own(back) and back.dtype == x.dtype
+    assert library.to_numpy(back).tolist() == np.ones((2, 4), dtype).tolist()
     assert gcodec.decode(frame_of(converted)).tolist() == np.ones((2, 4)).tolist()
 
 
@@ -380,7 +384,7 @@ def test_torch_dtypes_that_are_not_taken(torch: Any) -> None:
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.int64):
         x = torch.zeros(3, dtype=dtype)
         with pytest.raises(TypeError, match=r"^x has dtype .*; convert it .* x\.float\(\)$"):
-            frame_of(x)
+            gcodec.encode(x, "sign")
         frame_of(x.float())
     with pytest.raises(TypeError, match="dtype complex64"):
         frame_of(torch.zeros(3, dtype=torch.complex64).conj())

@@ -27,7 +27,7 @@ def test_golden(path: Path) -> None:
 
 def test_every_codec_has_vectors() -> None:
     specs = [vector.read(path)["spec"] for path in PATHS]
-    covered = {gcodec.parse(spec).name for spec in specs}
+    covered = {spec.partition(":")[0] for spec in specs}
     registered = {name for name, cls in gcodec.codecs().items() if cls.id not in OWN_IDS}
     assert covered == registered
 

@@ -239,7 +239,7 @@ def test_numbers_that_are_not_taken(x: Any) -> None:
     if getattr(x, "dtype", None) == np.float64:
         pytest.skip("long double is double here")
     with pytest.raises(TypeError, match=r"^x has dtype .*float32.* as in ") as raised:
-        frame_of(x)
+        gcodec.encode(x, "sign")
     advice = str(raised.value).partition("as in ")[2]
     converted = eval(advice, {"x": x, "numpy": np})
     assert (gcodec.decode(frame_of(converted)) == 1).all()
@@ -250,7 +250,9 @@ def test_dtypes_that_are_not_taken(x: Any) -> None:
     if getattr(x, "dtype", None) == np.float64:
         pytest.skip("long double is double here")
     with pytest.raises(TypeError, match=r"^x has dtype"):
-        gcodec.parse("raw").quantize(x)
+        gcodec.parse("sign").quantize(x)
+    with pytest.raises(TypeError, match=r"^x has dtype"):
+        gcodec.parse("raw").quantize_residual(x, np.zeros(3, np.float32))
     with pytest.raises(TypeError, match=r"^grad has dtype"):
         gcodec.Feedback("raw").compress("w", x)
 

@@ -26,7 +26,7 @@ def f32(*numbers: float) -> np.ndarray:
 
 
 def randomk(**parameters: Any) -> Any:
-    return gcodec.parse({"name": "randomk", **parameters})
+    return gcodec.codecs()["randomk"].from_mapping(parameters)
 
 
 def drawn(n: int, k: int, seed: int) -> list[int]:

@@ -27,10 +27,9 @@ SEEDS = (0, 1, 7, 2**32 - 1, 2**32, 2**64 - 1)
 
 def codec_of(setting: Setting) -> gcodec.Codec:
     word = "yes" if setting.unbiased else "no"
-    chosen: dict[str, Any] = {"name": "randomk", "value": setting.value, "unbiased": word}
+    chosen: dict[str, Any] = {"value": setting.value, "unbiased_": word}
     chosen |= {"ratio": setting.ratio} if setting.k is None else {"k": setting.k}
-    codec: gcodec.Codec = gcodec.parse(chosen)
-    return codec
+    return gcodec.codecs()["randomk"](**chosen)
 
 
 def bits(x: Any) -> list[int]:

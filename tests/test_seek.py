@@ -609,3 +609,41 @@ def test_any_section(data: st.DataObject) -> None:
     assert read.seek is not None
     assert read.to_bytes() == changed
     assert read.without_seek().with_seek(read.seek.log2_block).to_bytes() == changed
+
+
+@pytest.mark.parametrize(
+    ("spec", "nbytes"),
+    [
+        ("ecsq:nmse=0.3", None),
+        ("qsgd:code=rans,s=15,bucket=512", None),
+        ("terngrad:pack=rans", None),
+        ("minifloat:code=huffman", None),
+        ("qsgd:bucket=512", None),
+        ("topk:ratio=0.3,index=eliasfano", None),
+        ("topk:ratio=0.3,index=rans", None),
+        ("qsgd:code=rans,s=1", 9),
+    ],
+)
+def test_a_table_that_is_added_is_that_of_the_encoder(spec: str, nbytes: int | None) -> None:
+    """Also where the encoder takes larger blocks, since states would take too many bytes."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(700_000) * np.exp(rng.standard_normal(700_000))).astype(np.float32)
+    made = gcodec.Frame.from_bytes(gcodec.encode(x, spec, seed=1))
+    assert made.seek is not None
+    assert nbytes is None or made.seek.nbytes == nbytes
+    added = made.without_seek().with_seek()
+    assert added.to_bytes() == made.to_bytes()
+    assert made.with_seek() is made
+    if made.seek.blocks == "states" and made.seek.log2_block == 18:
+        # A table that is too large for its payload gives way.
+        large = made.with_seek(16)
+        assert large.seek is not None and large.seek.nbytes > made.seek.nbytes
+        assert large.with_seek().to_bytes() == made.to_bytes()
+
+
+def test_without_a_worthwhile_table_the_smallest_is_added() -> None:
+    x = np.random.default_rng(0).standard_normal(70_000).astype(np.float32)
+    made = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:code=rans,s=1"))
+    added = made.with_seek()
+    assert made.seek is None and added.seek is not None
+    assert added.seek.nbytes == min(made.with_seek(log2).seek.nbytes for log2 in (16, 18))

@@ -34,7 +34,7 @@ def test_the_largest_are_sent(data: st.DataObject) -> None:
     levels = data.draw(st.sampled_from([1, 2, 5, 10**6]))  # few levels, many ties
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     x = (rng.integers(-levels, levels + 1, n) / 7).astype(np.float32)
-    k = data.draw(st.integers(0, n + 2))
+    k = data.draw(st.integers(1, n + 2))
     indices, values = gcodec.decode_sparse(gcodec.encode(x, f"topk:k={k}"))
     assert indices.tolist() == chosen(x, min(k, n))
     assert gs.same_bits(values, x[indices])
@@ -71,8 +71,31 @@ def test_there_is_one_way_to_tell_how_many(spec: str) -> None:
         gcodec.parse(spec)
 
 
+@pytest.mark.parametrize("name", ["topk", "randomk"])
+def test_a_spec_that_sends_nothing_is_refused(name: str) -> None:
+    for spec in (f"{name}:k=0", f"{name}:value=sign,k=0x0", {"name": name, "k": 0}):
+        with pytest.raises(
+            gcodec.ParameterError, match=r"^k=0: must be ratio or an integer from 1"
+        ):
+            gcodec.parse(spec)
+        with pytest.raises(gcodec.ParameterError, match=r"k=0"):
+            gcodec.Policy({"*": spec})
+    for ratio in ("0", "-0.0", "-1", "nan", "-inf"):
+        with pytest.raises(gcodec.ParameterError, match=r"^ratio=.*: must be a number above 0"):
+            gcodec.parse(f"{name}:ratio={ratio}")
+    # However small the share is, one element is sent.
+    frame = gcodec.encode(f32(1, -2, 3), f"{name}:ratio=5e-324")
+    assert np.count_nonzero(gcodec.decode(frame)) == 1
+    # A message can state 0, and its codec is as any other.
+    codec = gcodec.codecs()[name](k=0)
+    frame = gcodec.encode(f32(1, -2, 3), codec)
+    read = gcodec.Frame.from_bytes(frame)
+    assert read.codec.k == 0 and eval(repr(read.codec), {type(codec).__name__: type(codec)})
+    assert gcodec.decode(frame).tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("spec", ["topk", "topk:k=0", "topk:threshold=1", "topk:value=sign"])
+@pytest.mark.parametrize("spec", ["topk", "topk:k=1", "topk:threshold=1", "topk:value=sign"])
 def test_nonfinite_values_are_refused(spec: str, bad: float) -> None:
     x = np.ones(300, np.float32)
     x[200] = bad

@@ -238,7 +238,7 @@ def test_auto_takes_the_shortest() -> None:
     """By exact sizes of gcodec's own strings."""
     chosen = set()
     for x, k in gradients():
-        auto = gcodec.parse(f"topk:k={k},value=sign,index=auto").encode(x)
+        auto = codec_of(Setting("sign", "auto", k)).encode(x)
         all_of_them = [codec_of(Setting("sign", index, k)).encode(x) for index in CODES]
         first = min(all_of_them, key=lambda payload: payload.nbits)
         assert auto.codec == first.codec and auto.tobytes() == first.tobytes()

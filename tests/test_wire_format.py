@@ -190,8 +190,9 @@ def test_every_codec_has_a_section_with_examples(name: str, cls: type[gcodec.Cod
 
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
-    table = dict(re.findall(r"^\| ([1-4]) \| (b?float\d+) \|$", TEXT, re.MULTILINE))
+    table = dict(re.findall(r"^\| (\d+) \| (b?float\d+|u?int\d+|bool) \|$", TEXT, re.MULTILINE))
     assert {name: int(code) for code, name in table.items()} == wire.DTYPE_CODES
+    assert wire.DTYPE_CODES == vector.DTYPE_CODES and set(wire.ITEMSIZE) == set(wire.DTYPE_CODES)
     assert f"ndim**, 0 to {wire.MAX_NDIM}" in TEXT
     limits = gcodec.Limits()
     assert (limits.max_elements, limits.max_bytes) == (2**28, 2**31)

@@ -220,7 +220,7 @@ def _loaded(
             f"{source}: must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
         )
     with open_dump(paths[0], limits=limits) as dump:
-        floats = [entry for entry in dump.entries if entry.dtype in wire.DTYPE_CODES]
+        floats = [entry for entry in dump.entries if entry.dtype in wire.FLOATS]
         chosen = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
         if not chosen:
             raise ParameterError(f"{source}: no tensor of floats that --layers takes")

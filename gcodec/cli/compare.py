@@ -64,9 +64,9 @@ def command(
     A and B are .safetensors, .npz, .npy, .pt or .gcf files, each of any kind. Tensors are matched
     by name; a lone one in each is matched whatever its name. For each, and for all together: the
     relative error ||b - a||^2 / ||a||^2, the cosine of the angle between them, the largest
-    |b - a|, and the share of the values of A other than 0 whose sign B has. The exit code is 1 if
-    a tensor is in one file only or has another shape, or an error passes --max-err. Tensors that
-    are no gradients, such as counters, are left out.
+    |b - a|, and the share of the values of A other than 0 whose sign B has. Integers and booleans,
+    such as counters and masks, must be equal. The exit code is 1 if a tensor is in one file only
+    or has another shape, if integers or booleans differ, or an error passes --max-err.
     """
     from gcodec.cli.comparison import compare
     from gcodec.cli.comparison_report import ComparisonReport

@@ -39,6 +39,11 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     load: Callable[[], Array]
 
+    @property
+    def is_integer(self) -> bool:
+        """Whether it holds integers or booleans, which must be equal."""
+        return self.dtype in wire.INTEGERS
+
 
 class Row(NamedTuple):
     """A tensor of either file.
@@ -49,20 +54,31 @@ class Row(NamedTuple):
     a, b : Tensor or None
         None where the file has none.
     found : Difference or None
-        None where they cannot be compared.
+        None where they cannot be compared, and for integers and booleans.
+    unequal : int or None
+        Number of elements in which integers or booleans differ; None for other tensors, and where
+        they cannot be compared.
     """
 
     name: str
     a: Tensor | None
     b: Tensor | None
     found: Difference | None = None
+    unequal: int | None = None
 
     @property
     def problem(self) -> str:
         """Why they cannot be compared."""
         if self.a is None or self.b is None:
             return "only in B" if self.a is None else "only in A"
+        if self.a.is_integer != self.b.is_integer:
+            return "another dtype"
         return "" if self.a.shape == self.b.shape else "another shape"
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both tensors were read and compared."""
+        return self.found is not None or self.unequal is not None
 
     @property
     def size(self) -> int:
@@ -80,7 +96,7 @@ class Compared(NamedTuple):
     path_a, path_b : pathlib.Path
     rows : list of Row
     left_out : list of str
-        Names of tensors that are no gradients.
+        Names of tensors of other dtypes than a frame can hold.
     """
 
     path_a: Path
@@ -133,7 +149,11 @@ def _compared(row: Row, paths: tuple[Path, Path], outcome: Outcome) -> Row:
         with outcome.of(path):
             assert tensor is not None
             values.append(tensor.load())
-    return row._replace(found=differences.difference(*values) if len(values) == 2 else None)
+    if len(values) < 2:
+        return row
+    if row.a is not None and row.a.is_integer:
+        return row._replace(unequal=differences.unequal(*values))
+    return row._replace(found=differences.difference(*values))
 
 
 @contextlib.contextmanager

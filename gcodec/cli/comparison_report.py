@@ -48,16 +48,22 @@ class ComparisonReport:
         elif order == "size":
             self._rows.sort(key=lambda row: -row.size)
         elif order == "err":
-            self._rows.sort(key=lambda row: -math.inf if row.found is None else -row.found.nmse)
+            self._rows.sort(key=lambda row: -_error(row))
 
     def check(self) -> None:
         """Raise `CheckFailed` if tensors do not match, or errors pass the bound."""
         odd = [row for row in self._rows if row.problem]
         failed = [row for row in self._rows if row.found is not None and self._fails(row)]
+        differing = [row for row in self._rows if row.unequal]
         told = []
         if odd:
             more = "" if len(odd) == 1 else f", and {len(odd) - 1} more that do not match"
             told.append(f"{odd[0].name!r}: {odd[0].problem}{more}")
+        if differing:
+            first = differing[0]
+            more = "" if len(differing) == 1 else f", and {len(differing) - 1} more that differ"
+            differ = f"{first.unequal:,} of {text.count(first.size, 'value')} differ"
+            told.append(f"{first.name!r} is {first.a.dtype if first.a else ''}: {differ}{more}")
         if failed:
             worst = max(failed, key=lambda row: row.found.nmse if row.found else 0.0)
             assert worst.found is not None
@@ -74,14 +80,15 @@ class ComparisonReport:
             "tensors": [self._row_document(row) for row in self._rows],
             "left_out": self._compared.left_out,
             "total": _difference_document(self._total),
+            "integers": self._integers(),
         }
 
     def show(self, console: Console, top: int | None, quiet: bool) -> None:
         """Print the report; notes go to stderr unless `quiet`."""
         compared = self._compared
-        count = sum(row.found is not None for row in self._rows)
+        sizes = [row.size for row in self._rows if row.is_compared]
         headline = [f"{compared.path_a.name} : {compared.path_b.name}"]
-        headline += [text.count(count, "tensor"), text.count(self._total.values, "value")]
+        headline += [text.count(len(sizes), "tensor"), text.count(sum(sizes), "value")]
         print_line(console, "   ".join(headline), "bold")
         shown = self._rows[:top]
         rows = [self._cells(row) for row in shown]
@@ -96,9 +103,16 @@ class ComparisonReport:
             note(f"{console.width} columns have no room for: {', '.join(missing)}")
         if names := compared.left_out:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            note(f"left out, being no gradients: {', '.join(names[:3])}{more}")
+            note(f"left out, as no frame holds their dtype: {', '.join(names[:3])}{more}")
+
+    def _integers(self) -> dict[str, int]:
+        """Return how many tensors of integers and booleans there are, and how many differ."""
+        counts = [row.unequal for row in self._rows if row.unequal is not None]
+        return {"tensors": len(counts), "unequal": sum(map(bool, counts))}
 
     def _fails(self, row: Row) -> bool:
+        if row.unequal is not None:
+            return row.unequal > 0
         if row.found is None:
             return True
         return self._bound is not None and not row.found.nmse <= self._bound
@@ -107,6 +121,9 @@ class ComparisonReport:
         shapes = [text.shape(each.shape) for each in (row.a, row.b) if each is not None]
         dtypes = [each.dtype for each in (row.a, row.b) if each is not None]
         start = [row.name, *(" : ".join(dict.fromkeys(each)) for each in (shapes, dtypes))]
+        if row.unequal is not None:
+            verdict = f"{row.unequal:,} differ" if row.unequal else "equal"
+            return [*start, f"{row.size:,}", verdict, "-", "-", "-"]
         if row.found is None:
             return [*start, f"{row.size:,}", row.problem or "unreadable", "-", "-", "-"]
         return [*start, f"{row.size:,}", *_numbers(row.found)]
@@ -117,9 +134,18 @@ class ComparisonReport:
             for key, side in (("a", row.a), ("b", row.b))
         }
         found: dict[str, Any] = {"name": row.name, **sides, "passes": not self._fails(row)}
+        if row.unequal is not None:
+            return found | {"values": row.size, "unequal": row.unequal}
         if row.found is None:
             return found | {"problem": row.problem or "unreadable"}
         return found | _difference_document(row.found)
+
+
+def _error(row: Row) -> float:
+    """Return what rows are sorted by: infinite for those that cannot be compared, or differ."""
+    if row.unequal is not None:
+        return math.inf if row.unequal else 0.0
+    return math.inf if row.found is None else row.found.nmse
 
 
 def _numbers(found: Difference) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from gcodec import wire
 from gcodec.arrays import outlet
 from gcodec.cli import text
 from gcodec.cli.document import number as json_number
@@ -93,14 +94,21 @@ def meaning(field: Field, dtype: str | None) -> str:
     if field.kind == "index" and field.element is not None:
         parts.append(f"{arrow} element {field.element}")
     if field.decoded:
-        parts.append(f"{arrow} " + ", ".join(f"{x:.9g}" for x in decoded(field, dtype)))
+        parts.append(f"{arrow} " + ", ".join(map(spelled, decoded(field, dtype))))
     if field.symbols > 1:
         parts.append(", ".join(f"{nbits:,} of {kind}" for kind, nbits in field.split.items()))
     return " ".join(parts)
 
 
+def spelled(number: float | int) -> str:
+    """Spell a decoded value; an integer or a boolean with all its digits."""
+    return f"{number:.9g}" if isinstance(number, float) else str(number)
+
+
 def decoded(field: Field, dtype: str | None) -> list[float]:
     """Return what a field decodes to, in the dtype of the frame."""
+    if dtype in wire.INTEGERS:
+        return list(field.decoded)
     with np.errstate(all="ignore"):
         values = outlet(np.array(field.decoded, np.float32), dtype or "float32")
         return [float(x) for x in values.astype(np.float64)]

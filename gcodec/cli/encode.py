@@ -109,7 +109,8 @@ def command(
 
     IN is a .safetensors, .npz, .npy or .pt file, a directory of them, or a glob. Every tensor
     becomes a frame that keeps its name, shape and dtype. The codec is that of --codec, or for
-    each tensor that of --policy.
+    each tensor that of --policy. Integers and booleans, such as counters and masks, always travel
+    unchanged, with the codec raw.
     """
     from gcodec.aims import Aim
     from gcodec.cli import inputs, outputs, text
@@ -143,6 +144,11 @@ def command(
                 if spec is None or isinstance(policy, Aim):
                     counts = (f"{number} {name}" for name, number in done["codecs"].items())
                     line += f"   {', '.join(counts)}"
+                if names := done["integers"]:
+                    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                    kept = text.count(len(names), "tensor")
+                    line += f"   {kept} of integers or booleans as raw: "
+                    line += ", ".join(names[:3]) + more
                 click.echo(text.printable(line))
     if as_json:
         document = {
@@ -185,7 +191,12 @@ def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Aim | Policy:
 
 def _wanted(policy: Aim | Policy, entry: Entry) -> Codec | Aim:
     """Return the codec of a tensor, or what to choose one for when its values are there."""
+    from gcodec import wire
+    from gcodec.codecs import parse
     from gcodec.policy import Policy
+
+    if entry.dtype in wire.INTEGERS:
+        return parse("raw")
 
     if isinstance(policy, Policy):
         return policy.codec(entry.name, entry.shape, entry.dtype)
@@ -235,7 +246,7 @@ def _chosen(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
     for entry in chosen:
         if entry.dtype not in wire.DTYPE_CODES:
             raise Unsupported(
-                f"tensor {entry.name!r} is {entry.dtype}, and codecs take "
+                f"tensor {entry.name!r} is {entry.dtype}, and frames hold "
                 f"{', '.join(wire.DTYPE_CODES)}; leave it out with -L "
                 + shlex.quote(f"!{glob.escape(entry.name)}")
             )
@@ -251,7 +262,7 @@ def _write(
     quiet: bool,
 ) -> dict[str, Any]:
     """Write one .gcf file, a tensor at a time, and say what is in it."""
-    from gcodec import encode
+    from gcodec import encode, wire
     from gcodec.aims import Aim
     from gcodec.cli.progress import progress
     from gcodec.cli.text import ratio
@@ -295,6 +306,7 @@ def _write(
         "output": str(target),
         "tensors": len(chosen),
         "codecs": dict(counts),
+        "integers": [entry.name for entry, _ in chosen if entry.dtype in wire.INTEGERS],
         "values": values,
         "bytes": nbytes,
         "bits_per_value": ratio(8 * nbytes, values),
@@ -326,7 +338,7 @@ def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
     from gcodec.gradients.stats import find_nonfinite
 
     # As the codec sees it: a float64 beyond the range of float32 is infinite there.
-    count, places = find_nonfinite(intake(array).values)
+    count, places = find_nonfinite(intake(array, integers=True).values)
     if not count:
         return ParameterError(f"tensor {entry.name!r}: {error}")
     return CheckFailed(

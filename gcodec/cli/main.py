@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -43,8 +44,7 @@ class _Verbs(click.Group):
         except KeyboardInterrupt:
             code = outcome.INTERRUPTED
         except outcome.EXPECTED as error:
-            outcome.complain(error)
-            code = outcome.code_of(error)
+            code = _failed(error)
         ctx.exit(code)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -56,6 +56,14 @@ class _Verbs(click.Group):
             formatter.write_dl(list(_VARIABLES.items()))
         with formatter.section("Completion by the shell"):
             write_examples(formatter, _COMPLETION)
+
+
+def _failed(error: BaseException) -> int:
+    """Report an error, and return the exit code for it."""
+    if isinstance(error, outcome.StdoutError):
+        _drop_stdout()
+    outcome.complain(error)
+    return outcome.code_of(error)
 
 
 def _drop_stdout() -> None:
@@ -118,15 +126,52 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
         importlib.import_module("gcodec.cli.shells")
     # As an exception, so that half-written files are removed on the way out.
     signal.signal(signal.SIGTERM, _terminate)
-    return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
+    try:
+        return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
+    except outcome.StdoutError as error:  # of a help text, which no verb prints
+        code = _failed(error)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+class _Stdout(io.FileIO):
+    """Standard output, whose errors cannot be taken for those of a file that is being read."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            number, text = error.errno, error.strerror
+            raise outcome.StdoutError(number, text, "standard output") from None
 
 
 def _open_streams() -> None:
-    """Open those that were closed before the start, so that no file takes their numbers."""
+    """Open streams that were closed before the start, so that no file takes their numbers.
+
+    Standard output becomes one that names itself in errors; see `_Stdout`.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 until the end
             setattr(sys, name, stream)
+    given = sys.stdout
+    if given is not sys.__stdout__ or not isinstance(given, io.TextIOWrapper):
+        return  # another one, which is closed when nobody refers to it any more
+    raw = getattr(given.buffer, "raw", given.buffer)
+    if type(raw) is not io.FileIO or raw.fileno() != 1:  # such as a console of Windows
+        return
+    given.flush()
+    made: Any = _Stdout(1, "wb", closefd=False)
+    sys.stdout = io.TextIOWrapper(
+        made if given.buffer is raw else io.BufferedWriter(made),  # unbuffered by python -u
+        encoding=given.encoding,
+        errors=given.errors,
+        line_buffering=given.line_buffering,
+        write_through=given.write_through,
+    )
 
 
 def _terminate(*_: Any) -> NoReturn:

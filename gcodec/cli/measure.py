@@ -177,7 +177,7 @@ def _nbytes(path: Path) -> int:
 
 def _tensor(dump: Dump, entry: Entry, task: Task, candidates: list[Codec]) -> Measured:
     size = math.prod(entry.shape)
-    if entry.dtype not in wire.DTYPE_CODES:
+    if entry.dtype not in wire.FLOATS:
         return Measured(entry, size)
     values = dump.load(entry)
     summary = stats.summarize(values)
@@ -224,7 +224,7 @@ def _candidates(dump: Dump, entries: list[Entry], task: Task) -> list[Codec]:
     from gcodec.gradients.candidates import all_settings, shortlist
     from gcodec.gradients.trials import attempt
 
-    order = [e for e in entries if e.dtype in wire.DTYPE_CODES and math.prod(e.shape) > 0]
+    order = [e for e in entries if e.dtype in wire.FLOATS and math.prod(e.shape) > 0]
     order.sort(key=lambda entry: math.prod(entry.shape))
     probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
     settings = all_settings(task.budget)

@@ -41,6 +41,10 @@ class CheckFailed(GcodecError):
         self.offset = offset
 
 
+class StdoutError(OSError):
+    """Standard output cannot be written to, whatever file is being read."""
+
+
 EXPECTED = (GcodecError, OSError, MemoryError)
 """What may go wrong without being a bug."""
 
@@ -70,10 +74,18 @@ def message_of(error: BaseException) -> str:
     return _IN_PYTHON.sub(r"pass --max-\1s \2", str(error))
 
 
+def blamed(
+    error: BaseException, path: str | os.PathLike[str] | None = None
+) -> str | os.PathLike[str] | None:
+    """Return the file that an error is about: its own, or the one that was worked on."""
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        return error.filename
+    return path
+
+
 def complain(error: BaseException, path: str | os.PathLike[str] | None = None) -> None:
     """Print ``gcodec: FILE: what`` to stderr."""
-    if path is None and isinstance(error, OSError):
-        path = error.filename
+    path = blamed(error, path)
     parts = ["gcodec", *([] if path is None else [os.fspath(path)]), message_of(error)]
     click.echo(printable(": ".join(parts), err=True), err=True)
 
@@ -98,7 +110,7 @@ class Outcome:
         """Note and report what goes wrong with one file, and go on with the next."""
         try:
             yield
-        except BrokenPipeError:
+        except (BrokenPipeError, StdoutError):
             raise
         except EXPECTED as error:
             complain(error, path)
@@ -106,7 +118,7 @@ class Outcome:
             self.code = max(self.code, code)
             self.errors.append(
                 {
-                    "file": os.fspath(path),
+                    "file": os.fspath(blamed(error, path) or path),
                     "message": message_of(error),
                     "offset": error.offset
                     if isinstance(error, (FormatError, CheckFailed))

@@ -163,7 +163,7 @@ def of_dump(
     tallies = [Tally(codec) for codec in codecs]
     with open_dump(path, limits=limits) as dump:
         entries = [entry for entry in dump.entries if selects(layers, entry.name)]
-        floats = [entry for entry in entries if entry.dtype in wire.DTYPE_CODES]
+        floats = [entry for entry in entries if entry.dtype in wire.FLOATS]
         sizes = [math.prod(entry.shape) for entry in floats]
         if not sum(sizes):
             raise ParameterError(f"{path}: there are no values of a gradient to measure here")

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     "--log2-block",
     type=click.IntRange(0, 62),
     metavar="N",
-    help="Blocks of 2^N elements, or sent values where a codec sends only some; default: 12. "
-    "Of the symbols of rANS: 5 to 18; default: 16.",
+    help="Blocks of 2^N elements, or sent values where a codec sends only some; of the symbols of "
+    "rANS: 5 to 18. Default: the blocks that encode chooses, 12, or with rANS 16 or 18.",
 )
 @click.option("--strip", is_flag=True, help="Take the tables out instead.")
 @force_option

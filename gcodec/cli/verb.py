@@ -11,7 +11,7 @@ EXIT_CODES = {
     0: "all is well",
     1: "a check failed: a file is damaged, or an error is above its bound",
     2: "the command was called wrongly, or names what is not there",
-    3: "a file cannot be read, or holds what this release does not know",
+    3: "a file cannot be read or written, or holds what this release does not know",
     4: "a limit was hit: of --max-elems, --max-bytes, or of memory",
     5: "a file was refused because reading it would run code",
 }

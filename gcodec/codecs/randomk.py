@@ -77,7 +77,7 @@ class RandomK(Codec):
     unbiased : {"no", "yes"}
         Whether decoded values are multiplied by n/k.
     k : int or "ratio"
-        How many are sent.
+        How many are sent. A spec must ask for at least 1; a message may state 0.
     ratio : float
         Share of the elements that is sent, above 0, up to 1; one is at least.
     """

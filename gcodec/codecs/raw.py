@@ -5,16 +5,21 @@ The baseline, and the file to copy for a codec of one's own.
 Symbols: the bit patterns. Layout: element after element, 32 or 16 bits each, little-endian.
 Lossless for values of the payload's dtype, −0, NaN and their payloads included; others are rounded
 to nearest, ties to even, beyond the range to infinity. Bits per element: 32 or 16.
+
+Tensors of integers and booleans travel in their own dtype, which the frame states: 8 to 64 bits
+per element, booleans as one byte of 0 or 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcodec.arrays import NUMPY_DTYPES
 from gcodec.codec import Codec
+from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert
 from gcodec.kernels.memory import aligned_copy
@@ -23,7 +28,9 @@ from gcodec.kinds import Choice
 from gcodec.params import param
 from gcodec.payload import Payload
 from gcodec.registry import register
-from gcodec.wire import ITEMSIZE
+from gcodec.wire import FLOATS, ITEMSIZE
+
+_R = TypeVar("_R", bound="Raw")
 
 
 class RawSymbols(NamedTuple):
@@ -32,6 +39,7 @@ class RawSymbols(NamedTuple):
     Attributes
     ----------
     bits : (n,) uint32 or uint16 array
+        For tensors of integers and booleans, an unsigned array of their width.
     """
 
     bits: np.ndarray
@@ -44,10 +52,14 @@ class Raw(Codec):
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16"}
-        Of the payload; the frame keeps the tensor's own besides.
+        Of the payload; the frame keeps the tensor's own besides. Tensors of integers and booleans
+        travel in their own dtype, and leave this at its default.
     """
 
     has_twins = True
+    takes_integers = True
+    # Dtype of the tensor where that is no float, which `_of_dtype` sets.
+    _integers: ClassVar[str | None] = None
 
     dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
 
@@ -66,18 +78,43 @@ class Raw(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n values."""
-        return 8 * ITEMSIZE[self.dtype] * n
+        return 8 * ITEMSIZE[self._integers or self.dtype] * n
+
+    def _of_dtype(self: _R, dtype: str) -> _R:
+        integers = None if dtype in FLOATS else dtype
+        if integers is not None and self.dtype != "float32":
+            allowed = f"left out for a tensor of {dtype}, which travels in its own dtype"
+            raise ParameterError.of("dtype", self.dtype, allowed)
+        if integers == self._integers:
+            return self
+        bound: _R = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__, _integers=integers)
+        return bound
+
+    @property
+    def _values_dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = NUMPY_DTYPES[self._integers or "float32"]
+        return dtype
+
+    @property
+    def _bits_dtype(self) -> np.dtype[Any]:
+        """Dtype of the bit patterns."""
+        return np.dtype(f"<u{ITEMSIZE[self._integers or self.dtype]}")
 
     def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
-        if self.dtype == "float32":
+        if self._integers == "bool":
+            # Other bytes than 0 and 1 may be in the memory of booleans; they are all True.
+            return RawSymbols((values.view(np.uint8) != 0).view(np.uint8))
+        if self._integers or self.dtype == "float32":
             # Symbols outlive the caller's array.
-            return RawSymbols(aligned_copy(values).view(np.uint32))
+            return RawSymbols(aligned_copy(values).view(self._bits_dtype))
         return RawSymbols(convert.to_16_bits(values, self.dtype))
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
-        self._require(symbols.bits.size == out.size, out.size)
-        if self.dtype == "float32":
-            out.view(np.uint32)[:] = symbols.bits
+        fits = symbols.bits.dtype == self._bits_dtype and symbols.bits.size == out.size
+        self._require(fits, out.size)
+        if self._integers or self.dtype == "float32":
+            out.view(self._bits_dtype)[:] = symbols.bits
         else:
             out[:] = convert.from_16_bits(symbols.bits, self.dtype)
 
@@ -86,16 +123,25 @@ class Raw(Codec):
 
     def _unpack(self, payload: Payload, n: int) -> RawSymbols:
         check_length(payload.nbits, self.max_payload_nbits(n))
-        return RawSymbols(payload.data.view(np.uint32 if self.dtype == "float32" else np.uint16))
+        if self._integers == "bool" and n and int(payload.data.max()) > 1:
+            wrong = int(np.argmax(payload.data > 1))
+            raise Corrupt(f"the byte {payload.data[wrong]} is neither true nor false", wrong)
+        return RawSymbols(payload.data.view(self._bits_dtype))
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
         def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
-            own = bits.astype(np.uint32 if self.dtype == "float32" else np.uint16)
-            values = np.empty(bits.size, np.float32)
-            self._dequantize(RawSymbols(own), values)
+            values = np.empty(bits.size, self._values_dtype)
+            self._dequantize(RawSymbols(bits.astype(self._bits_dtype)), values)
             for element, value in enumerate(values.tolist(), at):
                 yield Told(value, element=element, decoded=(value,))
 
-        width = 8 * ITEMSIZE[self.dtype]
-        yield from walk.fields("value", "value", width, n, tell, little=True)
+        width = 8 * ITEMSIZE[self._integers or self.dtype]
+        if self._integers == "bool":
+
+            def read() -> RawSymbols:
+                return self._unpack(payload, n)
+
+            yield from walk.checked("value", "value", width, n, tell, read, little=True)
+        else:
+            yield from walk.fields("value", "value", width, n, tell, little=True)
         walk.finish()

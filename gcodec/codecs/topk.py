@@ -72,7 +72,7 @@ class TopK(Codec):
     index : {"auto", "rice", "eliasfano", "bitmap", "rans", "huffman"}
         What positions are coded in; ``"auto"``: whichever is shortest.
     k : int or "ratio"
-        How many are sent.
+        How many are sent. A spec must ask for at least 1; a message may state 0.
     ratio : float
         Share of the elements that is sent, above 0, up to 1; one is at least.
     threshold : float

@@ -4,9 +4,11 @@ A chunk whose scales are 0 has no levels: all of it is 0.
 
 - ``sign7``: M is the largest magnitude, as a float of 16 bits without a sign, bits 30 to 15 of a
   binary32. A level is a sign and m, |v|·127/M to nearest; v̂ = ±m·M/127, in binary64 and then
-  rounded to binary32. So the largest is M itself, and nothing is too small for a scale.
+  rounded to binary32. So the largest is M itself. Below 2^-126 M is rounded up, to a multiple of
+  2^-134: levels are then coarser, and 0 in chunks that hold less than 2^-142.
 - ``affine8``: the mapping of Panthalia, in binary32, each operation rounded. s = (max − min)/255;
-  a level is (v − min)/s to nearest, from 0 to 255; v̂ = level·s + min.
+  a level is (v − min)/s to nearest, from 0 to 255; v̂ = level·s + min. Where s is subnormal it is
+  rounded up, so that 255·s is no less than max − min.
 
 To nearest is to even where two are as near.
 """
@@ -26,6 +28,7 @@ SIGN = 0x80  # of a level of sign7
 
 _HALF_NBITS = 15  # that M lacks of a binary32
 _SAFE = 2.0**125  # a sum that is far from the end of binary32
+_NORMAL_BITS = np.uint32(0x00800000)  # of 2**-126, the least number that is not subnormal
 
 
 class Levels(NamedTuple):
@@ -130,8 +133,14 @@ def _sign7(coefficients: np.ndarray) -> Levels:
     bits = magnitudes.max(axis=1, keepdims=True).view(np.uint32)
     half = np.uint32((1 << _HALF_NBITS - 1) - 1)
     odd = bits >> np.uint32(_HALF_NBITS) & np.uint32(1)
-    rounded = bits + half + odd >> np.uint32(_HALF_NBITS) << np.uint32(_HALF_NBITS)
+    # Of subnormal numbers few bits are left, or none: M is rounded up there, so that it is not 0
+    # and no level is beyond 127. A single coefficient has no level that could make up for that.
+    upwards = (bits < _NORMAL_BITS) & (coefficients.shape[1] > 1)
+    more = np.where(upwards, np.uint32((1 << _HALF_NBITS) - 1), half + odd)
+    rounded = bits + more >> np.uint32(_HALF_NBITS) << np.uint32(_HALF_NBITS)
     scales = rounded.view(np.float32)
+    # Where even the largest level is 0, nothing is sent.
+    scales[upwards & (bits * np.uint64(254) <= rounded)] = 0
     here = live(scales)
     wide = magnitudes[here].astype(np.float64) * 127 / scales[here]
     codes = np.minimum(np.rint(wide), 127).astype(np.uint8)
@@ -144,6 +153,10 @@ def _sign7(coefficients: np.ndarray) -> Levels:
 def _affine8(coefficients: np.ndarray) -> Levels:
     least = coefficients.min(axis=1, keepdims=True) + np.float32(0)  # −0 becomes +0
     scale = (coefficients.max(axis=1, keepdims=True) - least) / np.float32(255) + np.float32(0)
+    if coefficients.shape[1] > 2:  # else levels are the ends of the range, both met best so
+        spread = coefficients.max(axis=1, keepdims=True) - least
+        short = (scale.view(np.uint32) < _NORMAL_BITS) & (np.float32(255) * scale < spread)
+        scale = np.where(short, np.nextafter(scale, np.float32(1)), scale)
     scales = np.hstack([scale, least])
     here = live(scales)
     above, scale = coefficients[here] - least[here], scale[here]

@@ -161,16 +161,16 @@ class Walk:
         ----------
         kind, name : str
         width : int
-            Bits of each, up to 62.
+            Bits of each, up to 62; of numbers of whole bytes up to 64.
         count : int
         tell : callable
-            Gets their values as an int64 array.
+            Gets their values as an int64 array, which holds the bits of those of 64.
         little : bool
             Whether these are numbers of whole bytes, the lowest first.
         split : callable, optional
             Bits by kind of the fields of a range; default: all of `kind`.
         """
-        assert width <= MOST_NBITS
+        assert width <= (64 if little else MOST_NBITS)
         first = self.at
         fit = min(count, (self.end - first) // width if width else 0)
         low, high = Window(self).cut_even(first, width, fit)

@@ -58,6 +58,20 @@ class Difference(NamedTuple):
         return self.agreeing / self.signed if self.signed else math.nan
 
 
+def unequal(a: Values, b: Values) -> int:
+    """Count the elements in which two tensors of one shape, of integers or booleans, differ.
+
+    Their dtypes may differ: numbers are compared, not bytes.
+    """
+    count = 0
+    for at in range(0, a.size, _CHUNK):
+        x, y = (each.reshape(-1)[at : at + _CHUNK] for each in (a, b))
+        # No type of NumPy holds both int64 and uint64: their low 64 bits and signs do.
+        same = (x.astype(np.int64) == y.astype(np.int64)) & ((x < 0) == (y < 0))
+        count += x.size - int(np.count_nonzero(same))
+    return count
+
+
 def difference(a: Values, b: Values) -> Difference:
     """Compare two tensors of one shape, of any float dtypes."""
     largest, max_error, wild = _largest(a, b)

@@ -132,7 +132,8 @@ class Dissection:
         self.shape = tuple(known["size"])
         if self._cls is not None:
             with _at(starts["parameters"]):
-                codec, self._scalars = header.codec_of(known)
+                assert self.dtype is not None
+                codec, self._scalars = header.codec_of(known, self.dtype)
             self.codec = codec._of_shape(self.shape)
         with _at(starts.get("size", 8 * self._reader.at)):
             check_shape(self.shape, self.start + 8)
@@ -185,7 +186,7 @@ class Dissection:
                     return value, "not known to this release", None
                 return value, self._cls.name, None
             case "dtype":
-                self.dtype = dtype_named(value, placed.start)
+                self.dtype = dtype_named(value, placed.start, self._cls)
                 return value, self.dtype, None
             case "ndim":
                 return value, "dimensions", None

@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.errors import FormatError, ParameterError
 from gcodec.gradients.atomic import atomic_write
-from gcodec.gradients.entries import READABLE, Array, Dump, Entry
+from gcodec.gradients.entries import READABLE, Array, Dump, Entry, stays_inside
 from gcodec.gradients.numpy_file import NpyDump, NpzDump, write_npz
 from gcodec.gradients.safetensors_file import (
     SafetensorsDump,
@@ -157,7 +157,8 @@ def write_dump(
     ------
     ParameterError
         If the suffix is neither, a name comes twice or is no text, a dtype has no place in the
-        format, or there is metadata for an .npz file.
+        format, or there is metadata for an .npz file. Also if a name is for a member of an .npz
+        file that would be unpacked outside of its folder, such as ``../x``.
     OSError
         If the file cannot be written.
     """
@@ -169,7 +170,7 @@ def write_dump(
         if notes:
             raise ParameterError.of("metadata", notes, "None for .npz, which has no place for it")
         with atomic_write(path) as file:
-            write_npz(file, _checked(tensors, lambda dtype: dtype.name in READABLE))
+            write_npz(file, _members(_checked(tensors, lambda dtype: dtype.name in READABLE)))
     elif name.endswith(".safetensors"):
         with atomic_write(path) as file:
             write_safetensors(file, dict(_checked(tensors, can_store)), notes)
@@ -180,6 +181,17 @@ def write_dump(
 def _is_text(text: object) -> bool:
     # Zip cuts names at a NUL, and half a surrogate pair has no bytes in UTF-8.
     return isinstance(text, str) and not re.search(r"[\x00\ud800-\udfff]", text)
+
+
+def _members(tensors: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
+    """Refuse names that are no paths within the folder where an archive is unpacked."""
+    for name, tensor in tensors:
+        if not stays_inside(name):
+            allowed = (
+                "a path within the archive, without .. and drive; .safetensors takes any name"
+            )
+            raise ParameterError.of("name of a tensor", name, allowed)
+        yield name, tensor
 
 
 def _checked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -56,6 +56,18 @@ def shown(text: object) -> str:
     """Quote a text out of a file for a message: no control characters, not too long."""
     quoted = repr(str(text))
     return quoted if len(quoted) <= 100 else quoted[:97] + "..."
+
+
+def stays_inside(name: str) -> bool:
+    """Tell whether a name, read as a path on any system, stays within the folder it is put into.
+
+    Names of archive members and of shards become paths when someone unpacks or opens them.
+    """
+    # Read as a Windows path, a drive, a root and both slashes are seen on every system. Windows
+    # ignores dots and spaces at the end of a part.
+    path = PureWindowsPath(name)
+    climbs = (part.rstrip(" .") == "" and len(part) > 1 for part in path.parts)
+    return not path.anchor and not any(climbs)
 
 
 def element_count(what: str, shape: tuple[int, ...], itemsize: int) -> int:

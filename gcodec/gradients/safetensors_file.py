@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from gcodec.gradients.entries import (
     native,
     readable,
     shown,
+    stays_inside,
 )
 from gcodec.limits import Limits
 
@@ -130,14 +131,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def _is_inside(shard: str) -> bool:
-    # Read as a Windows path, a drive, a root and both slashes are seen on every system.
-    path = PureWindowsPath(shard)
-    return (
-        shard.endswith(".safetensors")
-        and shard.isprintable()
-        and not path.anchor
-        and ".." not in path.parts
-    )
+    return shard.endswith(".safetensors") and shard.isprintable() and stays_inside(shard)
 
 
 class ShardedDump(Dump):

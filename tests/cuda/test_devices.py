@@ -291,3 +291,20 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(decoded, jax.Array)
     assert decoded.dtype == x.dtype
     assert np.array_equal(np.asarray(decoded), np.asarray(back))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])
+def test_integers_of_a_device_come_back_to_it(gpu: Any, dtype: str) -> None:
+    """They are coded on the host: the frame is the same, and the result lies beside `like`."""
+    x = (np.arange(-6, 6) % 5).astype(dtype).reshape(3, 4)
+    there = gpu.to_device(x)
+    frame = gcodec.encode(there, "raw")
+    assert frame == gcodec.encode(x, "raw")
+    back = gcodec.decode(frame, like=there)
+    assert gpu.owns(back) and back.dtype == x.dtype and back.shape == x.shape
+    assert np.array_equal(gpu.to_host(back), x)
+    out = gpu.to_device(np.zeros_like(x))
+    assert gcodec.decode(frame, out=out) is out
+    assert np.array_equal(gpu.to_host(out), x)
+    with pytest.raises(TypeError, match=rf"^x has dtype {dtype}: .*'raw'"):
+        gcodec.encode(there, "sign")

@@ -39,6 +39,7 @@ FLAG_SEEK = 2
 FLAG_TAG = 4
 MAX_NDIM = 32
 TAG_NBYTES = 16
+RAW = 1  # the public codec of integers and booleans, codes 5 to 13 of the dtype
 QSGD, MXNET_2BIT, TERNGRAD, MINIFLOAT, TOPK = 2, 3, 5, 8, 9  # public codecs with seek tables
 ECSQ = 13  # has blocks where its string has 32 lanes
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
@@ -254,7 +255,7 @@ def parse(
     if not (1 <= codec_id <= 13 or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
-    if not 1 <= dtype <= 4:
+    if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and (codec_id == RAW or codec_id >= 192)):
         raise ValueError(f"unknown dtype code {dtype}")
     ndim = read.byte()
     if ndim > MAX_NDIM:
