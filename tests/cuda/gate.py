@@ -79,14 +79,11 @@ def check(compiler: nvrtc.Compiler, path: Path, architecture: int) -> Result:
     problems = [f"{where} has no {name} in its report." for name in sorted(expected - compiled)]
     problems += [f"{where} reports an unknown {name}." for name in sorted(compiled - expected)]
     for x in found:
+        spills = SPILLS.get((x.kernel, architecture, compiler.version), 0)
         allowed = (
-            (
-                "bytes of spills",
-                x.spilled,
-                SPILLS.get((x.kernel, architecture, compiler.version), 0),
-            ),
+            ("bytes of spills", x.spilled, spills),
             ("registers", x.registers, MORE_REGISTERS.get(x.kernel, REGISTERS)),
-            ("bytes of stack", x.stack, STACK.get(x.kernel, 0)),
+            ("bytes of stack", x.stack, STACK.get(x.kernel, 0) + spills),  # where they lie
         )
         problems += [
             f"{x.kernel} in {where} needs {amount} {what}; allowed: {limit}."
