@@ -73,7 +73,7 @@ _PAST, _LESS = 2.5, 0.002  # shares of a target: times what a string was too lon
 _GROWTHS = 3.0, 10.0  # octaves of the step for one of the bits, where no search was short enough
 _MOST_OF_ONE = 24.0  # bits of a value that is not 0, more than levels of the least step take
 _COSTLY = 60.0  # work of a trial, after which a quarter of the rows is encoded, not all
-_TRIAL_WORK = 80.0  # of a trial where an encode searches for bits, and another may follow
+_TRIAL_WORK = 70.0  # of a trial where an encode searches for bits, and another may follow
 _BETTER = 1 - 1e-3  # times an error, from which on it counts as less
 _EXACT = 1e-10  # error of levels that are as good as exact
 
@@ -83,9 +83,9 @@ def choose(
 ) -> Codec:
     """Choose a codec for a tensor by its statistics.
 
-    It takes at most the time of three encodes with ``ecsq`` at the same target, on tensors of
-    65,536 values or more, and mostly less than that of one: for an error, codecs are tried only
-    where a matrix seems to be of low rank; for bits, one is.
+    It takes about three encodes with ``ecsq`` at the same target, at the very most, on tensors of
+    65,536 values or more: for an error, codecs are tried only where a matrix seems to be of low
+    rank, and otherwise a choice takes less than an encode; for bits, one or two searches are made.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ import numpy as np
 from gcodec import low_rank
 from gcodec.kernels.reduce import sum_squares
 
-MOST_WORK = 140.0
+MOST_WORK = 120.0
 """Multiply-adds per value in a trial; an encode with ``ecsq`` takes as long as 100 to 200."""
 
 _MOST_RANK = 64
