@@ -23,7 +23,7 @@ from fuzz.decoders import agree, mutant
 from fuzz.promises import LIMITS, promise, same_bits
 from fuzz.repair import crc, repair
 from fuzz.settings import codec_of, settings
-from gcodec import entropy, wire
+from gcodec import entropy
 from gcodec.codec import Codec
 
 DTYPES = [np.dtype(kind) for kind in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]

@@ -170,7 +170,11 @@ def test_tables_of_a_trellis_with_blocks_of_any_size(log2_block: int) -> None:
     "spec",
     [
         *("ecsq:step=0.1", "ecsq:step=0.1,trellis=yes", "qsgd:bucket=40,code=rans"),
-        *("qsgd:bucket=40,code=context", "topk:k=0,index=rans", "topk:k=0,index=rice"),
+        *(
+            "qsgd:bucket=40,code=context",
+            "topk:threshold=1,index=rans",
+            "topk:threshold=1,index=rice",
+        ),
         *("qsgd:form=sparse", "mxnet-2bit:form=sparse,index=eliasfano"),
     ],
 )
