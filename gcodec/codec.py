@@ -158,7 +158,11 @@ class Codec(Hooks):
         self._check_device(tensor.values)
         codec = self._of_shape(tensor.shape)
         with once():
-            return codec._encode(tensor.values, check_seed(seed), prior).settled()
+            payload = codec._encode(tensor.values, check_seed(seed), prior).settled()
+        data = payload.data
+        if type(data) is np.ndarray and np.may_share_memory(data, tensor.values):
+            payload = payload._replace(data=data.copy())  # which outlives the caller's array
+        return payload
 
     def decode(
         self,

@@ -18,6 +18,7 @@ from gcodec.arrays import (
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
+from gcodec.kernels.device import device_of
 from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.scalars import once
@@ -92,7 +93,10 @@ def encode(
         payload = made.settled(data_too=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if out is None:
-            return frame.to_bytes()
+            mine = device_of(tensor.values) is None and not np.may_share_memory(
+                payload.data, tensor.values
+            )
+            return frame.drained() if mine else frame.to_bytes()
         return _write(frame, out)
 
 

@@ -51,7 +51,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Draining, draining, empty_beside
 from gcodec.kernels.pack import check_padding
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.level_ways import Way
@@ -249,7 +249,15 @@ class ECSQ(Codec):
 
     # --- pack
 
+    def _encode(self, values: np.ndarray, seed: int, prior: Levels | None) -> Payload:
+        symbols = self._quantize(values, seed, prior)
+        return self._packed(symbols, draining(symbols.symbols))  # which nobody else reads
+
     def _pack(self, symbols: Levels) -> Payload:
+        return self._packed(symbols, symbols.symbols)
+
+    def _packed(self, symbols: Levels, written: np.ndarray | Draining) -> Payload:
+        """Return the message of levels, given the array of their symbols, maybe a `Draining`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
         if symbols.there is not None:
@@ -257,7 +265,7 @@ class ECSQ(Codec):
         if symbols.scales is None:
             return Payload(codec, scalars, empty_beside(0, np.uint8, symbols.symbols), 0)
         plan = string_plans.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
-        made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
+        made = strings.write(plan, written, symbols.beyond, BitString())
         return Payload(codec, scalars, *made)
 
     # --- unpack

@@ -43,7 +43,7 @@ from gcodec.kernels.dense_string import widened
 from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import refuse_silent
-from gcodec.kernels.memory import clear, empty_beside
+from gcodec.kernels.memory import Draining, clear, contents, draining, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
@@ -174,7 +174,10 @@ class QSGD(Codec):
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
     ) -> Payload | Undecided:
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
-            return self._packed(self._quantize(values, seed, prior))
+            norms, parts, shape = self._quantize(values, seed, prior)
+            # Nobody else reads these levels.
+            parts = draining(parts, lambda: self._quantize(values, seed, prior).levels)
+            return self._packed(norms, parts, shape)
         # No symbol need be kept: each range is quantised where it is written.
         quantize = self._quantizer(values, seed)
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
@@ -242,20 +245,23 @@ class QSGD(Codec):
     def _pack(self, symbols: QSGDSymbols) -> Payload | Undecided:
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
-        return self._packed(symbols)
+        return self._packed(*symbols)
 
-    def _packed(self, symbols: QSGDSymbols) -> Payload | Undecided:
-        parts = symbols.levels
-        scale = self._checked_scale(symbols, parts.size)
-        live, lead = live_of(scale, parts.size), 4 * scale.norms.size
+    def _packed(
+        self, norms: np.ndarray, parts: np.ndarray | Draining, shape: tuple[int, ...] | None
+    ) -> Payload | Undecided:
+        """Return the message of norms and levels; these are released if they are a `Draining`."""
+        n = contents(parts).size
+        scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
+        live, lead = live_of(scale, n), 4 * norms.size
         if self.code in ("omega", "rice", "packed"):
             how = live, self.form, self.code, lead
             return self._chosen(scale, level_strings.write_universal(parts, self.s, *how))
-        shape = symbols.shape or (parts.size,)
+        shape = shape or (n,)
         if self.code == "auto":
             found = level_strings.choose(parts, self.s, live, self.form, shape, lead)
             return self._chosen(scale, found)
-        plan = level_plans.plan(parts, self.s, live, self.form, self.code)
+        plan = level_plans.plan(contents(parts), self.s, live, self.form, self.code)
         made = level_strings.write(plan, self.s, parts, live, shape, lead)
         return self._chosen(scale, Candidates([made]))
 

@@ -17,6 +17,7 @@ import numpy as np
 from gcodec.codec import Codec
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert
+from gcodec.kernels.device import device_of
 from gcodec.kernels.memory import aligned_copy
 from gcodec.kernels.pack import check_length
 from gcodec.kinds import Choice
@@ -73,6 +74,11 @@ class Raw(Codec):
             # Symbols outlive the caller's array.
             return RawSymbols(aligned_copy(values).view(np.uint32))
         return RawSymbols(convert.to_16_bits(values, self.dtype))
+
+    def _encode(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> Payload:
+        if self.dtype != "float32" or device_of(values) is not None:
+            return self._pack(self._quantize(values, seed, prior))
+        return self._pack(RawSymbols(values.view(np.uint32)))  # where the caller has them
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
         self._require(symbols.bits.size == out.size, out.size)
