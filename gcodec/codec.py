@@ -18,6 +18,7 @@ from gcodec.arrays import (
     empty_like_shape,
     intake,
     is_flat,
+    shares_memory,
     size_of,
     writable,
 )
@@ -57,7 +58,7 @@ class Codec(Hooks):
         ------
         ParameterError, TypeError
         """
-        tensor = intake(x)
+        tensor = intake(x, segments=self.reads_segments)
         self._check_device(tensor.values)
         codec = self._of_shape(tensor.shape)
         with once():
@@ -154,14 +155,13 @@ class Codec(Hooks):
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
-        tensor = intake(x)
+        tensor = intake(x, segments=self.reads_segments)
         self._check_device(tensor.values)
         codec = self._of_shape(tensor.shape)
         with once():
             payload = codec._encode(tensor.values, check_seed(seed), prior).settled()
-        data = payload.data
-        if type(data) is np.ndarray and np.may_share_memory(data, tensor.values):
-            payload = payload._replace(data=data.copy())  # which outlives the caller's array
+        if shares_memory(payload.data, tensor.values):  # and outlives the caller's array
+            payload = payload._replace(data=payload.data.copy())
         return payload
 
     def decode(

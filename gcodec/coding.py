@@ -12,6 +12,7 @@ from gcodec.arrays import (
     byte_buffer,
     check_nonfinite,
     intake,
+    shares_memory,
     with_policy,
     writable_bytes,
 )
@@ -85,18 +86,17 @@ def encode(
     check_nonfinite(nonfinite)
     seed = check_seed(seed)
     with working_on(x), once():
-        tensor = intake(x)
+        tensor = intake(x, segments=codec.reads_segments)
         codec._check_device(tensor.values)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
-            tensor = with_policy(tensor, nonfinite)
+            tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         made = codec._of_shape(tensor.shape)._encode(tensor.values, seed, None)
         payload = made.settled(data_too=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if out is None:
-            mine = device_of(tensor.values) is None and not np.may_share_memory(
-                payload.data, tensor.values
-            )
-            return frame.drained() if mine else frame.to_bytes()
+            values = tensor.values
+            own = device_of(values) is None and not shares_memory(payload.data, values)
+            return frame.drained() if own else frame.to_bytes()
         return _write(frame, out)
 
 

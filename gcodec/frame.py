@@ -33,7 +33,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kernels import convert
 from gcodec.kernels.device import Device, device_of, host, no_twin
-from gcodec.kernels.memory import Draining
+from gcodec.kernels.memory import Drainable
 from gcodec.kinds import check_integer, check_number
 from gcodec.large_bytes import joined
 from gcodec.limits import Limits
@@ -136,7 +136,7 @@ class Frame:
         parts = self.parts()
         data = self.payload.data
         if type(data) is np.ndarray and data.flags.c_contiguous:
-            parts[1] = Draining(data)
+            parts[1] = Drainable(data)
         return joined(parts)
 
     def parts(self) -> list[Any]:

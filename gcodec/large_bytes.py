@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcodec.kernels.memory import Draining, contents, release
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.memory import page_adviser as _adviser
 
 LEAST_NBYTES = 1 << 22  # from which on huge pages pay, as NumPy finds
@@ -28,10 +28,10 @@ _address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
 )
 
 
-def joined(parts: Sequence[bytes | memoryview | Draining]) -> bytes:
+def joined(parts: Sequence[bytes | memoryview | Drainable]) -> bytes:
     """Return contiguous pieces one behind the other, as ``b"".join`` does.
 
-    A piece may be a `Draining` of bytes, whose memory is released as it is copied.
+    A piece may be a `Drainable` of bytes, whose memory is released as it is copied.
     """
     nbytes = sum(memoryview(contents(part)).nbytes for part in parts)
     advise = _adviser()

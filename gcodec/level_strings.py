@@ -23,7 +23,7 @@ from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, twinned
 from gcodec.kernels.levels import Scale, symbol_dtype
 from gcodec.kernels.live import Live, gathered, refuse_silent, silent_error, spread
-from gcodec.kernels.memory import Draining, contents, empty_beside, restored
+from gcodec.kernels.memory import Drainable, contents, empty_beside, restored
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
 from gcodec.level_plans import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 
 
 def write_dense(
-    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Draining, live: Live, lead: int
+    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, live: Live, lead: int
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write the string of a dense form.
 
@@ -87,7 +87,7 @@ def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
 
 def write_universal(
-    symbols: np.ndarray | Draining, s: int, live: Live, form: str, code: str, lead: int
+    symbols: np.ndarray | Drainable, s: int, live: Live, form: str, code: str, lead: int
 ) -> Candidates:
     """Write the shortest string in words of a universal code; see `plan`.
 
@@ -110,7 +110,7 @@ def of_forms(made: level_forms.Written, n: int) -> list[Written]:
 
 @twinned("gcodec.level_choice")
 def choose(
-    symbols: np.ndarray | Draining,
+    symbols: np.ndarray | Drainable,
     s: int,
     live: Live,
     form: str,
@@ -130,7 +130,7 @@ def choose(
 def write(
     plan: Plan,
     s: int,
-    symbols: np.ndarray | Draining,
+    symbols: np.ndarray | Drainable,
     live: Live,
     shape: tuple[int, ...],
     lead: int,

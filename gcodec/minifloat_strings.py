@@ -20,7 +20,7 @@ from gcodec.kernels.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host, placed, twinned
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Draining, contents, draining, empty_beside, restored
+from gcodec.kernels.memory import Drainable, contents, drainable, empty_beside, restored
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
@@ -62,7 +62,7 @@ class Written(NamedTuple):
 
 @twinned("gcodec.minifloat_choice")
 def choose(
-    codes: np.ndarray | Draining,
+    codes: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
     book: int | str,
@@ -74,7 +74,7 @@ def choose(
 
 
 def write(
-    codes: np.ndarray | Draining,
+    codes: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
     code: str,
@@ -87,7 +87,7 @@ def write(
     Parameters
     ----------
     codes : uint8 array
-        As `kernels.minifloat` keeps them. Released if they are a `Draining`.
+        As `kernels.minifloat` keeps them. Released if they are a `Drainable`.
     n : int
     fmt : MiniFloat
     code : str
@@ -102,7 +102,7 @@ def write(
     """
     found = plan(contents(codes), n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        given = draining(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
+        given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))
         if (made := symbol_strings.write_shorter(*given, found.nbits)) is not None:
@@ -119,7 +119,7 @@ def write(
 
 
 def write_tabled(
-    given_codes: np.ndarray | Draining,
+    given_codes: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
     found: Plan,
@@ -135,7 +135,7 @@ def write_tabled(
         unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
         return room
 
-    given: SymbolsOf | np.ndarray | Draining = symbols_of
+    given: SymbolsOf | np.ndarray | Drainable = symbols_of
     if found.symbols is not None:
         given = found.symbols
     elif is_paired(fmt, found.code) or per_byte(fmt) == 1:

@@ -51,7 +51,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.memory import Draining, draining, empty_beside
+from gcodec.kernels.memory import Drainable, drainable, empty_beside
 from gcodec.kernels.pack import check_padding
 from gcodec.kinds import Choice, Float32, Integer
 from gcodec.level_ways import Way
@@ -251,13 +251,13 @@ class ECSQ(Codec):
 
     def _encode(self, values: np.ndarray, seed: int, prior: Levels | None) -> Payload:
         symbols = self._quantize(values, seed, prior)
-        return self._packed(symbols, draining(symbols.symbols))  # which nobody else reads
+        return self._packed(symbols, drainable(symbols.symbols))  # which nobody else reads
 
     def _pack(self, symbols: Levels) -> Payload:
         return self._packed(symbols, symbols.symbols)
 
-    def _packed(self, symbols: Levels, written: np.ndarray | Draining) -> Payload:
-        """Return the message of levels, given the array of their symbols, maybe a `Draining`."""
+    def _packed(self, symbols: Levels, written: np.ndarray | Drainable) -> Payload:
+        """Return the message of levels, given the array of their symbols, maybe a `Drainable`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
         if symbols.there is not None:

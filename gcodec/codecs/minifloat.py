@@ -43,7 +43,7 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.gennorm import RULES, Rule
 from gcodec.kernels import minifloat, minifloat_tensor
 from gcodec.kernels.device import device_of
-from gcodec.kernels.memory import Draining, draining, empty_beside
+from gcodec.kernels.memory import Drainable, drainable, empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer
@@ -259,15 +259,15 @@ class MiniFloatCodec(Codec):
             scales = Scales.of(symbols.scale, self.block, symbols.factors)
             return scales.quantize_all(values, self._format)[0]
 
-        return self._packed(symbols, draining(symbols.codes, again))  # which nobody else reads
+        return self._packed(symbols, drainable(symbols.codes, again))  # which nobody else reads
 
     def _pack(self, symbols: MiniFloatSymbols) -> Payload | Undecided:
         return self._packed(symbols, symbols.codes)
 
     def _packed(
-        self, symbols: MiniFloatSymbols, codes: np.ndarray | Draining
+        self, symbols: MiniFloatSymbols, codes: np.ndarray | Drainable
     ) -> Payload | Undecided:
-        """Return the message of symbols, given the array of their codes, maybe a `Draining`."""
+        """Return the message of symbols, given the array of their codes, maybe a `Drainable`."""
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # What a device has is put into a payload when there is one.

@@ -43,7 +43,7 @@ from gcodec.kernels.dense_string import widened
 from gcodec.kernels.device import device_of
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import refuse_silent
-from gcodec.kernels.memory import Draining, clear, contents, draining, empty_beside
+from gcodec.kernels.memory import Drainable, clear, contents, drainable, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
@@ -176,7 +176,7 @@ class QSGD(Codec):
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             norms, parts, shape = self._quantize(values, seed, prior)
             # Nobody else reads these levels.
-            parts = draining(parts, lambda: self._quantize(values, seed, prior).levels)
+            parts = drainable(parts, lambda: self._quantize(values, seed, prior).levels)
             return self._packed(norms, parts, shape)
         # No symbol need be kept: each range is quantised where it is written.
         quantize = self._quantizer(values, seed)
@@ -248,9 +248,9 @@ class QSGD(Codec):
         return self._packed(*symbols)
 
     def _packed(
-        self, norms: np.ndarray, parts: np.ndarray | Draining, shape: tuple[int, ...] | None
+        self, norms: np.ndarray, parts: np.ndarray | Drainable, shape: tuple[int, ...] | None
     ) -> Payload | Undecided:
-        """Return the message of norms and levels; these are released if they are a `Draining`."""
+        """Return the message of norms and levels; these are released if they are a `Drainable`."""
         n = contents(parts).size
         scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
         live, lead = live_of(scale, n), 4 * norms.size

@@ -10,14 +10,14 @@ to nearest, ties to even, beyond the range to infinity. Bits per element: 32 or 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.codec import Codec
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert
-from gcodec.kernels.device import device_of
+from gcodec.kernels.convert import is_converted, whole
 from gcodec.kernels.memory import aligned_copy
 from gcodec.kernels.pack import check_length
 from gcodec.kinds import Choice
@@ -49,6 +49,7 @@ class Raw(Codec):
     """
 
     has_twins = True
+    reads_segments = True
 
     dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
 
@@ -72,13 +73,18 @@ class Raw(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
         if self.dtype == "float32":
             # Symbols outlive the caller's array.
-            return RawSymbols(aligned_copy(values).view(np.uint32))
+            copied = whole(values) if is_converted(values) else aligned_copy(values)
+            return RawSymbols(copied.view(np.uint32))
         return RawSymbols(convert.to_16_bits(values, self.dtype))
 
     def _encode(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> Payload:
-        if self.dtype != "float32" or device_of(values) is not None:
-            return self._pack(self._quantize(values, seed, prior))
-        return self._pack(RawSymbols(values.view(np.uint32)))  # where the caller has them
+        given: Any = values
+        # Bits that stay as they are are those of the caller's own array.
+        if is_converted(given) and given.dtype == self.dtype and not given.finite:
+            return self._pack(RawSymbols(given.source))
+        if type(given) is np.ndarray and self.dtype == "float32":
+            return self._pack(RawSymbols(given.view(np.uint32)))
+        return self._pack(self._quantize(values, seed, prior))
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
         self._require(symbols.bits.size == out.size, out.size)

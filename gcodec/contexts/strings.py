@@ -34,7 +34,7 @@ from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host
 from gcodec.kernels.escapes import are_right
-from gcodec.kernels.memory import Draining, contents, empty_beside, release
+from gcodec.kernels.memory import Drainable, contents, empty_beside, release
 from gcodec.kernels.rans_runs import LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import ReadTables
@@ -51,7 +51,7 @@ Take = Callable[[int, np.ndarray], None]
 
 
 def write(
-    plan: Plan, symbols: np.ndarray | Draining, beyond: np.ndarray | None, front: BitString
+    plan: Plan, symbols: np.ndarray | Drainable, beyond: np.ndarray | None, front: BitString
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a string.
 
@@ -59,7 +59,7 @@ def write(
     ----------
     plan : Plan
     symbols : (n,) uint8 array
-        n > 0. Released if it is a `Draining`, unless there is a trellis.
+        n > 0. Released if it is a `Drainable`, unless there is a trellis.
     beyond : (k,) int64 array or None
         What the symbols that are escapes stand for, in order; None for these very symbols.
     front : BitString

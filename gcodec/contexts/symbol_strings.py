@@ -19,7 +19,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Draining, contents
+from gcodec.kernels.memory import Drainable, contents
 from gcodec.kernels.scatter import replace
 from gcodec.seek import SeekTable
 
@@ -36,7 +36,7 @@ def longest_nbits(n: int) -> int:
 
 @twinned("gcodec.contexts.device")
 def write(
-    symbols: np.ndarray | Draining,
+    symbols: np.ndarray | Drainable,
     shape: tuple[int, ...],
     front: BitString,
     live: Live | None = None,
@@ -46,7 +46,7 @@ def write(
     Parameters
     ----------
     symbols : (n,) uint8 array
-        Released if it is a `Draining`.
+        Released if it is a `Drainable`.
     shape : tuple of int
         Of the tensor.
     front : BitString
@@ -71,11 +71,11 @@ def write(
 
 
 def write_shorter(
-    symbols: np.ndarray | Draining, shape: tuple[int, ...], front: BitString, nbits: int
+    symbols: np.ndarray | Drainable, shape: tuple[int, ...], front: BitString, nbits: int
 ) -> Written | None:
     """Write the string if it has fewer bits than `nbits`; else return None. See `write`.
 
-    A `Draining` may be released in both cases.
+    A `Drainable` may be released in both cases.
     """
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:

@@ -19,7 +19,7 @@ from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import host, placed, twinned
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Draining, contents
+from gcodec.kernels.memory import Drainable, contents
 from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
@@ -133,7 +133,7 @@ def _static(kind: Kind, data: bytes) -> Table:
 
 def write(
     table: Table | None,
-    symbols_of: SymbolsOf | np.ndarray | Draining,
+    symbols_of: SymbolsOf | np.ndarray | Drainable,
     live: Live,
     head: Any,
     n: int,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
-from gcodec.kernels.memory import Draining, contents, release
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import unpacker
 from gcodec.minifloats import MiniFloat
@@ -24,10 +24,10 @@ _CHUNK = 1 << 18  # codes that stay in a cache
 
 
 @twinned("code_parts")
-def parts_of(codes: np.ndarray | Draining, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
+def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
     """Return parts of n codes, as they lie in memory, as (n,) uint8.
 
-    The codes are released if they are a `Draining`.
+    The codes are released if they are a `Drainable`.
     """
     out, array, pair = np.empty(n, np.uint8), contents(codes), per_byte(fmt)
 

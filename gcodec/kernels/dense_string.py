@@ -15,7 +15,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live, spread_part
-from gcodec.kernels.memory import Draining, contents, release
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
@@ -26,7 +26,7 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
-def parts_of(symbols: SymbolsOf | np.ndarray | Draining) -> SymbolsOf:
+def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
     """Return what returns parts of an array, where that is given in its place."""
     array = contents(symbols)
     if isinstance(array, np.ndarray):
@@ -37,7 +37,7 @@ def parts_of(symbols: SymbolsOf | np.ndarray | Draining) -> SymbolsOf:
 @twinned("dense_string", by="symbols")
 def write(
     code: PrefixCode | TableCode,
-    symbols: SymbolsOf | np.ndarray | Draining,
+    symbols: SymbolsOf | np.ndarray | Drainable,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
@@ -50,7 +50,7 @@ def write(
     ----------
     code : PrefixCode or TableCode
     symbols : callable or (n,) array
-        The symbols of all elements, which are released if it is a `Draining`; or what returns
+        The symbols of all elements, which are released if it is a `Drainable`; or what returns
         those of a range, where it may use an array of as many for it, and is called on the
         threads of the pool.
     dtype : dtype

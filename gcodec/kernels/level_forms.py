@@ -14,7 +14,7 @@ from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.device import twinned
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Draining, contents
+from gcodec.kernels.memory import Drainable, contents
 
 
 class Form(NamedTuple):
@@ -61,7 +61,7 @@ class Written(NamedTuple):
 
 @twinned("level_forms")
 def write(
-    symbols: np.ndarray | Draining,
+    symbols: np.ndarray | Drainable,
     s: int,
     live: Live,
     form: str,
@@ -75,7 +75,7 @@ def write(
     ----------
     symbols, s, live, form, code
         See `level_codes.plan`; a device takes no code "auto". The symbols are released if they
-        are a `Draining`.
+        are a `Drainable`.
     every, lead : int
         See `dense_string.write`.
     """

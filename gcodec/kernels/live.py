@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import twinned
-from gcodec.kernels.memory import Draining, contents, release
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.scalars import Later
 
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
@@ -87,10 +87,10 @@ def silent_buckets(norms: np.ndarray) -> np.ndarray:
 
 
 @twinned("live")
-def gathered(symbols: np.ndarray | Draining, live: Live) -> tuple[np.ndarray | Draining, Live]:
+def gathered(symbols: np.ndarray | Drainable, live: Live) -> tuple[np.ndarray | Drainable, Live]:
     """Return the symbols of the elements that have a word, of those of all; and that all have.
 
-    How many these are a device tells later; there is then room for all. A `Draining` is released,
+    How many these are a device tells later; there is then room for all. A `Drainable` is released,
     and returned is another one.
     """
     if live.silent is None:
@@ -104,7 +104,7 @@ def gathered(symbols: np.ndarray | Draining, live: Live) -> tuple[np.ndarray | D
         found[used : used + some.size] = some
         used += some.size
         release(symbols, at, at + part.size)
-    return Draining(found), Live.all(words)
+    return Drainable(found), Live.all(words)
 
 
 @twinned("live")

@@ -50,7 +50,7 @@ def page_adviser() -> Callable[..., Any] | None:
     return found
 
 
-class Draining:
+class Drainable:
     """An array on the host whose memory goes back to the system while it is read a last time.
 
     An encoder wraps the symbols that it writes into a payload, and a frame wraps its payload: so
@@ -98,33 +98,33 @@ class Draining:
                 self._released = True
                 self._advise(page * _PAGE, _PAGE, mmap.MADV_DONTNEED)
 
-    def restored(self) -> Draining:
+    def restored(self) -> Drainable:
         """Return a new one with all elements, which are made again if some were released."""
         if not self._released:
-            return Draining(self.array, self._again)
+            return Drainable(self.array, self._again)
         assert self._again is not None, "the array was released for good"
-        return Draining(self._again(), self._again)
+        return Drainable(self._again(), self._again)
 
 
-def draining(array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> Any:
-    """Return a `Draining` of an array on the host; one on a device as it is."""
-    return array if device_of(array) is not None else Draining(array, again)
+def drainable(array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> Any:
+    """Return a `Drainable` of an array on the host; one on a device as it is."""
+    return array if device_of(array) is not None else Drainable(array, again)
 
 
 def contents(array: Any) -> Any:
-    """Return the array that may be a `Draining`."""
-    return array.array if type(array) is Draining else array
+    """Return the array that may be a `Drainable`."""
+    return array.array if type(array) is Drainable else array
 
 
 def release(array: Any, start: int, stop: int) -> None:
-    """Release a range of what may be a `Draining`; see `Draining.done`."""
-    if type(array) is Draining:
+    """Release a range of what may be a `Drainable`; see `Drainable.done`."""
+    if type(array) is Drainable:
         array.done(start, stop)
 
 
 def restored(array: Any) -> Any:
-    """Return what may be a `Draining`, its elements made again where they were released."""
-    return array.restored() if type(array) is Draining else array
+    """Return what may be a `Drainable`, its elements made again where they were released."""
+    return array.restored() if type(array) is Drainable else array
 
 
 def clear(array: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.dense_string import SymbolsOf, parts_of
 from gcodec.kernels.device import twinned
-from gcodec.kernels.memory import Draining, release
+from gcodec.kernels.memory import Drainable, release
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
@@ -37,7 +37,7 @@ ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 @twinned("rans_string", by="symbols")
 def write(
     tables: WriteTables,
-    symbols: SymbolsOf | np.ndarray | Draining,
+    symbols: SymbolsOf | np.ndarray | Drainable,
     n: int,
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
@@ -51,7 +51,7 @@ def write(
         Every symbol must have a frequency.
     symbols : callable or array
         The symbols as an (n,) uint8 array, or uint16 with classes, released if it is a
-        `Draining`; or what returns those of a range, where it may use an array of as many for it,
+        `Drainable`; or what returns those of a range, where it may use an array of as many for it,
         and is called on the threads of the pool.
     n : int
     lead : uint8 array

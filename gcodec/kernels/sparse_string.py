@@ -10,7 +10,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.device import twinned
-from gcodec.kernels.memory import Draining, contents, release
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.unit_read import read_unit_blocks
 from gcodec.kernels.unit_write import write_units
@@ -25,7 +25,7 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 @twinned("sparse_string", by="symbols")
 def write(
-    code: UnitCode, symbols: np.ndarray | Draining, every: int, lead: int
+    code: UnitCode, symbols: np.ndarray | Drainable, every: int, lead: int
 ) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
     """Write the string of a tensor.
 
@@ -33,7 +33,7 @@ def write(
     ----------
     code : UnitCode
     symbols : (n,) unsigned array
-        Released if it is a `Draining`.
+        Released if it is a `Drainable`.
     every : int
         Units of a block.
     lead : int
