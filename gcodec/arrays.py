@@ -120,7 +120,7 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
     if segments and type(values) is np.ndarray:
         values = ConvertedArray(values, "float32")
     if type(values) is ConvertedArray:
-        return tensor._replace(values=cast(Any, values.replaced_nonfinite()))
+        return tensor._replace(values=cast(Any, values.finite_or_zero()))
     return tensor._replace(values=convert.finite_or_zero(values))
 
 

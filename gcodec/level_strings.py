@@ -23,7 +23,7 @@ from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, twinned
 from gcodec.kernels.levels import Scale, symbol_dtype
 from gcodec.kernels.live import Live, gathered, refuse_silent, silent_error, spread
-from gcodec.kernels.memory import Drainable, contents, empty_beside, restored
+from gcodec.kernels.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import UnitCode
 from gcodec.level_plans import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
@@ -120,10 +120,12 @@ def choose(
     """Write the shortest string in any code, one of several on a device; see `plan`."""
     found = plan(contents(symbols), s, live, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
-        made = symbol_strings.write_shorter(symbols, shape, BitString(lead), found.nbits)
+        # It may turn out not to be shorter. What is released until then is written once more.
+        some = limited(symbols, found.nbits // 8)
+        made = symbol_strings.write_shorter(some, shape, BitString(lead), found.nbits)
         if made is not None:
             return Candidates([Written(CLASSED, *made)])
-        symbols = restored(symbols)
+        symbols = restored(some)
     return Candidates([write(found, s, symbols, live, shape, lead)])
 
 

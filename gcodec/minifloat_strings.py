@@ -20,7 +20,7 @@ from gcodec.kernels.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host, placed, twinned
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Drainable, contents, drainable, empty_beside, restored
+from gcodec.kernels.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
@@ -102,6 +102,8 @@ def write(
     """
     found = plan(contents(codes), n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
+        # Half of the codes is released until it is known whether they are written otherwise.
+        codes = limited(codes, contents(codes).nbytes // 2)
         given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))

@@ -255,11 +255,12 @@ class MiniFloatCodec(Codec):
     ) -> Payload | Undecided:
         symbols = self._quantize(values, seed, prior)
 
-        def again() -> np.ndarray:
+        def refill(nbytes: int) -> None:
+            stop = min(nbytes * per_byte(self._format), values.size)
             scales = Scales.of(symbols.scale, self.block, symbols.factors)
-            return scales.quantize_all(values, self._format)[0]
+            scales.quantize_first(values[:stop], self._format, symbols.codes)
 
-        return self._packed(symbols, drainable(symbols.codes, again))  # which nobody else reads
+        return self._packed(symbols, drainable(symbols.codes, refill))  # which nobody else reads
 
     def _pack(self, symbols: MiniFloatSymbols) -> Payload | Undecided:
         return self._packed(symbols, symbols.codes)

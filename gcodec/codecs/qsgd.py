@@ -163,23 +163,19 @@ class QSGD(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-
-        def task(start: int, stop: int) -> None:
-            quantize(start, stop, out[start:stop])
-
-        pool.run(task, values.size, beside=values)
+        quantize.first(values.size, out)
         return QSGDSymbols(quantize.scale.norms, out, self._shape_of(values.size))
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
     ) -> Payload | Undecided:
-        if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
-            norms, parts, shape = self._quantize(values, seed, prior)
-            # Nobody else reads these levels.
-            parts = drainable(parts, lambda: self._quantize(values, seed, prior).levels)
-            return self._packed(norms, parts, shape)
-        # No symbol need be kept: each range is quantised where it is written.
         quantize = self._quantizer(values, seed)
+        if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
+            out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
+            quantize.first(values.size, out)
+            given = drainable(out, lambda n: quantize.first(n, out))  # nobody else reads them
+            return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
+        # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
         made = level_strings.write_dense(plan, self.s, quantize, quantize.live, lead)
         found = Candidates([level_strings.Written(plan, *made)])

@@ -7,6 +7,7 @@ subnormal takes part in the arithmetic, so a process that flushes them gets the 
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ class ConvertedArray:
     """(n,) values on the host that become float32 when a segment of them is read.
 
     Codecs that read a tensor by segments take one in place of a (n,) float32 array, so that a
-    tensor of another dtype needs no converted copy of its size. A slice is a float32 array of its
-    own; tasks that take one name the array as `beside` to `pool.run`, which then keeps segments
-    short.
+    tensor of another dtype needs no converted copy of its size. A slice lies in memory of the
+    thread that takes it, which its next slice overwrites. Tasks that take slices name the array
+    as `beside` to `pool.run`, which then keeps segments short.
 
     Parameters
     ----------
@@ -45,35 +46,39 @@ class ConvertedArray:
     def __init__(self, source: np.ndarray, dtype: str, *, finite: bool = False) -> None:
         self.source, self.dtype, self.finite = source, dtype, finite
         self.size = source.size
+        self._own = threading.local()
 
     def __getitem__(self, places: slice | np.ndarray) -> np.ndarray:
         """Return the float32 values of a contiguous slice, or at (k,) positions."""
-        return self._converted(self.source[places])
+        source = self.source[places]
+        room = getattr(self._own, "room", None)
+        if room is None or room.size < source.size:
+            # Fresh memory for each slice would take longer than to convert it.
+            room = self._own.room = aligned_empty(source.size, np.float32)
+        return self._put(source, room[: source.size])
 
     def whole(self) -> np.ndarray:
         """Return all values as an (n,) float32 array."""
         out = aligned_empty(self.size, np.float32)
 
         def task(start: int, stop: int) -> None:
-            out[start:stop] = self[start:stop]
+            self._put(self.source[start:stop], out[start:stop])
 
-        pool.run(task, self.size, beside=self)
+        pool.run(task, self.size, beside=self if self.finite else None)
         return out
 
-    def replaced_nonfinite(self) -> ConvertedArray:
+    def finite_or_zero(self) -> ConvertedArray:
         """Return the array with NaN and infinity read as 0."""
         return ConvertedArray(self.source, self.dtype, finite=True)
 
-    def _converted(self, source: np.ndarray) -> np.ndarray:
-        out = source
-        if self.dtype == "float64":
-            out = from_float64(source)
-        elif self.dtype != "float32":
-            out = np.empty(source.size, np.float32)
+    def _put(self, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+        if self.dtype in _FROM_16_BITS:
             _FROM_16_BITS[self.dtype](source, out)
+        else:
+            with np.errstate(all="ignore"):
+                out[:] = source
         if self.finite:
-            with np.errstate(invalid="ignore"):
-                out = np.where(np.isfinite(out), out, np.float32(0))
+            out[~np.isfinite(out)] = 0
         return out
 
 

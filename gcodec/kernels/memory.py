@@ -61,8 +61,11 @@ class Drainable:
     ----------
     array : contiguous array
         Nobody else may read it later, and it must own its memory.
-    again : callable, optional
-        Makes the array once more, for a reader that gave up and has a successor.
+    refill : callable, optional
+        Writes the first elements again, given how many, for a reader that takes the place of one
+        that gave up. It may write more.
+    nbytes : int, optional
+        Only so many bytes are released, the first ones.
 
     Attributes
     ----------
@@ -70,17 +73,27 @@ class Drainable:
         Its elements are undefined once `done` has been called for them.
     """
 
-    def __init__(self, array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> None:
+    def __init__(
+        self,
+        array: np.ndarray,
+        refill: Callable[[int], None] | None = None,
+        nbytes: int | None = None,
+    ) -> None:
         self.array = array
-        self._again = again
+        self._refill = refill
         self._advise = page_adviser() if array.nbytes > _LARGEST_REUSED else None
-        self._released = False
+        self._end = 0  # of what was released, in bytes
         if self._advise is not None:
+            most = array.nbytes if nbytes is None else min(nbytes, array.nbytes)
             self._address = array.__array_interface__["data"][0]
             self._first = -(-self._address // _PAGE)
-            count = (self._address + array.nbytes) // _PAGE - self._first
+            count = (self._address + most) // _PAGE - self._first
             self._unread = [_PAGE] * max(count, 0)  # bytes of each page
             self._lock = threading.Lock()
+
+    def limited(self, nbytes: int) -> Drainable:
+        """Return one of the same array of which fewer bytes are released."""
+        return Drainable(self.array, self._refill, nbytes)
 
     def done(self, start: int, stop: int) -> None:
         """Release elements `start` to `stop - 1`, which must not be released twice."""
@@ -93,22 +106,22 @@ class Drainable:
             read = min(end, (page + 1) * _PAGE) - max(begin, page * _PAGE)
             with self._lock:
                 self._unread[page - self._first] -= read
-                is_read = self._unread[page - self._first] == 0
-            if is_read:
-                self._released = True
-                self._advise(page * _PAGE, _PAGE, mmap.MADV_DONTNEED)
+                if self._unread[page - self._first]:
+                    continue
+                self._end = max(self._end, (page + 1) * _PAGE - self._address)
+            self._advise(page * _PAGE, _PAGE, mmap.MADV_DONTNEED)
 
     def restored(self) -> Drainable:
-        """Return a new one with all elements, which are made again if some were released."""
-        if not self._released:
-            return Drainable(self.array, self._again)
-        assert self._again is not None, "the array was released for good"
-        return Drainable(self._again(), self._again)
+        """Return one with all elements, those written again that were released."""
+        if self._end:
+            assert self._refill is not None, "the array was released for good"
+            self._refill(-(-self._end // self.array.itemsize))
+        return Drainable(self.array, self._refill)
 
 
-def drainable(array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> Any:
+def drainable(array: np.ndarray, refill: Callable[[int], None] | None = None) -> Any:
     """Return a `Drainable` of an array on the host; one on a device as it is."""
-    return array if device_of(array) is not None else Drainable(array, again)
+    return array if device_of(array) is not None else Drainable(array, refill)
 
 
 def contents(array: Any) -> Any:
@@ -120,6 +133,11 @@ def release(array: Any, start: int, stop: int) -> None:
     """Release a range of what may be a `Drainable`; see `Drainable.done`."""
     if type(array) is Drainable:
         array.done(start, stop)
+
+
+def limited(array: Any, nbytes: int) -> Any:
+    """Return what may be a `Drainable`, of which at most so many bytes are released."""
+    return array.limited(nbytes) if type(array) is Drainable else array
 
 
 def restored(array: Any) -> Any:
