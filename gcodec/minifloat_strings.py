@@ -102,8 +102,8 @@ def write(
     """
     found = plan(contents(codes), n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        # Half of the codes is released until it is known whether they are written otherwise.
-        codes = limited(codes, contents(codes).nbytes // 2)
+        # Not all codes are released until it is known whether they are written otherwise.
+        codes = limited(codes, 3 * contents(codes).nbytes // 4)
         given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))
