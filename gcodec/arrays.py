@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.frameworks import Library, library_of
 from gcodec.kernels import convert
+from gcodec.kernels.convert import ConvertedArray, is_converted
 from gcodec.kernels.device import Device, device_of, host
 from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.pool import SEGMENT
 from gcodec.kernels.reduce import INFINITY_BITS, all_finite, max_abs_bits, max_abs_bits_corrected
 from gcodec.scalars import when_known
 from gcodec.views import as_numpy, check_no_device, dtype_error, memory_of, on_device
@@ -37,7 +39,7 @@ class Tensor(NamedTuple):
     values : (n,) float32 array
         C-contiguous and aligned; the caller's own memory where that already was so. On the device
         of an array that came from one. Integers and booleans stay in their own dtype, and are
-        always on the host.
+        always on the host. Or a `ConvertedArray`, where the caller asked for segments.
     dtype : str
         The dtype that came in, which is the dtype that goes out.
     shape : tuple of int
@@ -48,7 +50,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-def intake(x: Any, name: str = "x", *, integers: bool = False) -> Tensor:
+def intake(x: Any, name: str = "x", *, integers: bool = False, segments: bool = False) -> Tensor:
     """Take in an array of any library.
 
     Parameters
@@ -62,6 +64,9 @@ def intake(x: Any, name: str = "x", *, integers: bool = False) -> Tensor:
         What messages call it.
     integers : bool
         Whether arrays of integers and booleans are taken, too.
+    segments : bool
+        Whether the caller reads the values by segments only, so that values on the host that are
+        not float32 may be a `ConvertedArray`.
 
     Raises
     ------
@@ -86,9 +91,9 @@ def intake(x: Any, name: str = "x", *, integers: bool = False) -> Tensor:
     native = array.reshape(-1)
     if dtype == "float32" or dtype in INTEGERS:
         return Tensor(native, dtype, shape)
-    if dtype == "float64":
-        return Tensor(convert.from_float64(native), dtype, shape)
-    return Tensor(convert.from_16_bits(native.view(np.uint16), dtype), dtype, shape)
+    source = native if dtype == "float64" else native.view(np.uint16)
+    values: Any = ConvertedArray(source, dtype)
+    return Tensor(values if segments else values.whole(), dtype, shape)
 
 
 def _device_tensor(array: Any, dtype: str, name: str) -> Tensor:
@@ -112,15 +117,23 @@ def check_nonfinite(nonfinite: object) -> None:
         raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
 
 
-def with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
-    """Apply the policy for NaN and Inf to a tensor that was taken in; integers have neither."""
+def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False) -> Tensor:
+    """Apply the policy for NaN and Inf to a tensor that was taken in; see `intake`.
+
+    Integers and booleans have neither.
+    """
     if tensor.dtype in INTEGERS:
         return tensor
     if nonfinite == "raise":
         check_finite(tensor.values)
-    if nonfinite != "zero" or (device_of(tensor.values) is None and all_finite(tensor.values)):
+    values: Any = tensor.values
+    if nonfinite != "zero" or (device_of(values) is None and all_finite(values)):
         return tensor
-    return tensor._replace(values=convert.finite_or_zero(tensor.values))
+    if segments and type(values) is np.ndarray:
+        values = ConvertedArray(values, "float32")
+    if type(values) is ConvertedArray:
+        return tensor._replace(values=cast(Any, values.finite_or_zero()))
+    return tensor._replace(values=convert.finite_or_zero(values))
 
 
 def check_finite(values: np.ndarray) -> None:
@@ -172,11 +185,23 @@ def check_left(
 
 def nonfinite_error(values: np.ndarray) -> ParameterError:
     """Say how many of the values are NaN or Inf, and where the first is."""
-    wrong = ~np.isfinite(host(values))
+    held = values if is_converted(values) else host(values)
+    count, first = 0, 0
+    for at in range(0, held.size, SEGMENT):
+        wrong = ~np.isfinite(held[at : at + SEGMENT])
+        if not count and wrong.any():
+            first = at + int(np.argmax(wrong))
+        count += int(np.count_nonzero(wrong))
     return ParameterError(
-        f"x holds {np.count_nonzero(wrong)} NaN or Inf, the first at flat index "
-        f"{np.argmax(wrong)}: must be finite"
+        f"x holds {count} NaN or Inf, the first at flat index {first}: must be finite"
     )
+
+
+def shares_memory(data: Any, values: Any) -> bool:
+    """Whether bytes on the host may lie where the values do that were taken in."""
+    source = values.source if type(values) is ConvertedArray else values
+    arrays = type(data) is np.ndarray and type(source) is np.ndarray
+    return arrays and bool(np.may_share_memory(data, source))
 
 
 def outlet(values: np.ndarray, dtype: str) -> np.ndarray:

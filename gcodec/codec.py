@@ -18,6 +18,7 @@ from gcodec.arrays import (
     empty_like_shape,
     intake,
     is_flat,
+    shares_memory,
     size_of,
     writable,
 )
@@ -58,7 +59,7 @@ class Codec(Hooks):
         ------
         ParameterError, TypeError
         """
-        tensor = intake(x, integers=self.takes_integers)
+        tensor = intake(x, integers=self.takes_integers, segments=self.reads_segments)
         self._check_device(tensor.values)
         codec = self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
         with once():
@@ -155,11 +156,14 @@ class Codec(Hooks):
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantise and pack; see `quantize`."""
-        tensor = intake(x, integers=self.takes_integers)
+        tensor = intake(x, integers=self.takes_integers, segments=self.reads_segments)
         self._check_device(tensor.values)
         codec = self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
         with once():
-            return codec._encode(tensor.values, check_seed(seed), prior).settled()
+            payload = codec._encode(tensor.values, check_seed(seed), prior).settled()
+        if shares_memory(payload.data, tensor.values):  # and outlives the caller's array
+            payload = payload._replace(data=payload.data.copy())
+        return payload
 
     def decode(
         self,

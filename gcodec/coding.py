@@ -12,12 +12,14 @@ from gcodec.arrays import (
     byte_buffer,
     check_nonfinite,
     intake,
+    shares_memory,
     with_policy,
     writable_bytes,
 )
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
+from gcodec.kernels.device import device_of
 from gcodec.kernels.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.payload import MissedTarget
@@ -92,10 +94,10 @@ def encode(
     check_nonfinite(nonfinite)
     seed = check_seed(seed)
     with working_on(x), once():
-        tensor = intake(x, integers=codec.takes_integers)
+        tensor = intake(x, integers=codec.takes_integers, segments=codec.reads_segments)
         codec._check_device(tensor.values)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
-            tensor = with_policy(tensor, nonfinite)
+            tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         bound = codec._of_dtype(tensor.dtype)._of_shape(tensor.shape)
         made = bound._encode(tensor.values, seed, None)
         payload = made.settled(data_too=True)
@@ -103,7 +105,9 @@ def encode(
         if report is not None and payload.missed is not None:
             report(payload.missed)
         if out is None:
-            return frame.to_bytes()
+            values = tensor.values
+            own = device_of(values) is None and not shares_memory(payload.data, values)
+            return frame.drained() if own else frame.to_bytes()
         return _write(frame, out)
 
 

@@ -34,6 +34,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kernels import convert
 from gcodec.kernels.device import Device, device_of, host, no_twin
+from gcodec.kernels.memory import Drainable
 from gcodec.kinds import check_integer, check_number
 from gcodec.large_bytes import joined
 from gcodec.limits import Limits
@@ -166,6 +167,14 @@ class Frame(_Secret):
     def to_bytes(self) -> bytes:
         """Return the frame's bytes."""
         return joined(self.parts())
+
+    def drained(self) -> bytes:
+        """Return the frame's bytes; release the payload, which nobody else may read, meanwhile."""
+        parts = self.parts()
+        data = self.payload.data
+        if type(data) is np.ndarray and data.flags.c_contiguous:
+            parts[1] = Drainable(data)
+        return joined(parts)
 
     def parts(self) -> list[Any]:
         """Return the frame's bytes in pieces: header, payload, checksum and tag."""

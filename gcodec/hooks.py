@@ -45,6 +45,9 @@ class Hooks(Parameters):
     tells_largest: ClassVar[bool] = False
     # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
     uses_prior: ClassVar[bool] = False
+    # Whether `_quantize` and `_encode` read values by segments only, so that those on the host may
+    # be a `ConvertedArray`: a tensor that is not float32 then needs no float32 copy of its size.
+    reads_segments: ClassVar[bool] = False
     # Whether its kernels have twins, for arrays on a CUDA device; and whether payloads are read on
     # the host, as they are small, though the tensor is not.
     has_twins: ClassVar[bool] = False

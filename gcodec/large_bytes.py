@@ -8,15 +8,16 @@ longer than coding a tensor of as many bytes. NumPy asks Linux for huge pages wh
 from __future__ import annotations
 
 import ctypes
-import functools
 import mmap
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from gcodec.kernels.memory import Drainable, contents, release
+from gcodec.kernels.memory import page_adviser as _adviser
+
 LEAST_NBYTES = 1 << 22  # from which on huge pages pay, as NumPy finds
+_CHUNK = 1 << 23  # bytes that are copied before their memory is released
 
 # Functions of Python's C API, declared without a change to what others see of it.
 _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
@@ -27,12 +28,15 @@ _address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
 )
 
 
-def joined(parts: Sequence[bytes | memoryview]) -> bytes:
-    """Return contiguous pieces one behind the other, as ``b"".join`` does."""
-    nbytes = sum(memoryview(part).nbytes for part in parts)
+def joined(parts: Sequence[bytes | memoryview | Drainable]) -> bytes:
+    """Return contiguous pieces one behind the other, as ``b"".join`` does.
+
+    A piece may be a `Drainable` of bytes, whose memory is released as it is copied.
+    """
+    nbytes = sum(memoryview(contents(part)).nbytes for part in parts)
     advise = _adviser()
     if nbytes < LEAST_NBYTES or advise is None:
-        return b"".join(parts)
+        return b"".join(contents(part) for part in parts)
     # Python's C API lets a bytes object be written to until somebody else sees it.
     made, room = _uninitialised(nbytes)
     page = mmap.PAGESIZE
@@ -40,8 +44,11 @@ def joined(parts: Sequence[bytes | memoryview]) -> bytes:
     advise(first * page, (last - first) * page, mmap.MADV_HUGEPAGE)  # what it refuses stays slow
     at = 0
     for part in parts:
-        piece = np.frombuffer(part, np.uint8)
-        room[at : at + piece.size] = piece
+        piece = np.frombuffer(contents(part), np.uint8)
+        for start in range(0, piece.size, _CHUNK):
+            stop = min(start + _CHUNK, piece.size)
+            room[at + start : at + stop] = piece[start:stop]
+            release(part, start, stop)
         at += piece.size
     return made
 
@@ -51,13 +58,3 @@ def _uninitialised(nbytes: int) -> tuple[bytes, np.ndarray]:
     made = _new_bytes(None, nbytes)
     room = (ctypes.c_uint8 * nbytes).from_address(_address_of(made))
     return made, np.ctypeslib.as_array(room)
-
-
-@functools.cache
-def _adviser() -> Callable[..., Any] | None:
-    """Return Linux' madvise; None on other systems."""
-    if sys.platform != "linux" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    found = ctypes.CDLL(None).madvise
-    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.arrays import nonfinite_error
 from gcodec.errors import ParameterError, Truncated
-from gcodec.kernels import bucket_levels, levels
+from gcodec.kernels import bucket_levels, levels, pool
 from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import Live, silent_buckets
@@ -70,6 +70,19 @@ class Quantizer:
         else:
             levels.quantize(part, scale, self.seed, start, out)
         return out
+
+    def first(self, n: int, out: np.ndarray) -> None:
+        """Write the symbols of the first n elements to `out`, on the threads of the pool.
+
+        Also those of the others in the last bucket of these, where norms are found on the way.
+        """
+        if self.finds_norms:
+            n = min(-(-n // self.scale.bucket) * self.scale.bucket, self.values.size)
+
+        def task(start: int, stop: int) -> None:
+            self(start, stop, out[start:stop])
+
+        pool.run(task, n, beside=self.values)
 
 
 def live_of(scale: Scale, n: int) -> Live:

@@ -24,7 +24,7 @@ from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, twinned
 from gcodec.kernels.levels import TINY, Scale, symbol_dtype
 from gcodec.kernels.live import Live, gathered, refuse_silent, silent_error, spread
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.table_code import TableCode
 from gcodec.kernels.units import FAR, UnitCode, Units
@@ -47,7 +47,7 @@ class Written(NamedTuple):
 
 
 def write_dense(
-    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray, live: Live, lead: int
+    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, live: Live, lead: int
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write the string of a dense form.
 
@@ -89,7 +89,7 @@ def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
 
 def write_universal(
-    symbols: np.ndarray, s: int, live: Live, form: str, code: str, lead: int
+    symbols: np.ndarray | Drainable, s: int, live: Live, form: str, code: str, lead: int
 ) -> Candidates:
     """Write the shortest string in words of a universal code; see `plan`.
 
@@ -112,19 +112,33 @@ def of_forms(made: level_forms.Written, n: int) -> list[Written]:
 
 @twinned("gcodec.level_choice")
 def choose(
-    symbols: np.ndarray, s: int, live: Live, form: str, shape: tuple[int, ...], lead: int
+    symbols: np.ndarray | Drainable,
+    s: int,
+    live: Live,
+    form: str,
+    shape: tuple[int, ...],
+    lead: int,
 ) -> Candidates:
     """Write the shortest string in any code, one of several on a device; see `plan`."""
-    found = plan(symbols, s, live, form, "auto")
+    found = plan(contents(symbols), s, live, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
-        made = symbol_strings.write_shorter(symbols, shape, BitString(lead), found.nbits)
+        # It may turn out not to be shorter. What is released until then is written once more, so
+        # that is no more than the string takes while its parts are joined.
+        some = limited(symbols, 5 * found.nbits // 16)
+        made = symbol_strings.write_shorter(some, shape, BitString(lead), found.nbits)
         if made is not None:
             return Candidates([Written(CLASSED, *made)])
+        symbols = restored(some)
     return Candidates([write(found, s, symbols, live, shape, lead)])
 
 
 def write(
-    plan: Plan, s: int, symbols: np.ndarray, live: Live, shape: tuple[int, ...], lead: int
+    plan: Plan,
+    s: int,
+    symbols: np.ndarray | Drainable,
+    live: Live,
+    shape: tuple[int, ...],
+    lead: int,
 ) -> Written:
     """Write the string of a plan; see `write_dense`."""
     if plan.code == "context":
@@ -132,7 +146,7 @@ def write(
     if plan.form == "sparse":
         code = level_codes.unit_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-        return Written(plan, data, nbits, seek_table(symbols.size, nbits, *sums))
+        return Written(plan, data, nbits, seek_table(live.n, nbits, *sums))
     if plan.code == "rans":  # which knows nothing of elements that have no symbol
         symbols, live = gathered(symbols, live)
     return Written(plan, *write_dense(plan, s, symbols, live, lead))

@@ -97,6 +97,7 @@ class Kept(Generic[_By]):
         key = x.size, step, matrix
         # Levels that were found by what is held are others.
         if self._held is not None or self._last is None or self._last[0] != key:
+            self._last = None  # before there are others
             self._last = key, *self.anew(x, step, matrix)  # whose errors are asked for next
         self._held = (x.size, matrix), self._last[1]
 
@@ -145,6 +146,7 @@ class Kept(Generic[_By]):
         key = x.size, step, matrix  # of a tensor, and of some of its rows
         if self._last is None or self._last[0] != key:
             by = self.known(x, step, matrix)
+            self._last = None  # before there are others
             told = self.anew(x, step, matrix) if by is None else (by, *self.find(x, step, by))
             self._last = key, *told
         return self._last[2:]

@@ -62,12 +62,19 @@ class Scales(NamedTuple):
             ratios = block_scales.divide(x, 0, self.block, self.each, room)
             return minifloat_tensor.quantize(ratios, _ONE, fmt)
         out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
+        return out, self.quantize_first(x, fmt, out)
+
+    def quantize_first(self, x: np.ndarray, fmt: MiniFloat, out: np.ndarray) -> bool:
+        """Write the codes of the first elements to `out`, on the threads of the pool.
+
+        Return whether all are finite. If they end within a byte, they must be all elements.
+        """
 
         def task(start: int, stop: int) -> bool:
             part = minifloat.part_of(out, start, stop, fmt)
             return self.quantize(x[start:stop], start, fmt, part)
 
-        return out, all(pool.run(task, x.size, BLOCK))
+        return all(pool.run(task, x.size, BLOCK))
 
     def dequantize_all(
         self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None = None

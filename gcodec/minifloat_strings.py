@@ -20,7 +20,7 @@ from gcodec.kernels.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host, placed, twinned
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.minifloat_plans import (
@@ -62,7 +62,7 @@ class Written(NamedTuple):
 
 @twinned("gcodec.minifloat_choice")
 def choose(
-    codes: np.ndarray,
+    codes: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
     book: int | str,
@@ -74,7 +74,7 @@ def choose(
 
 
 def write(
-    codes: np.ndarray,
+    codes: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
     code: str,
@@ -87,7 +87,7 @@ def write(
     Parameters
     ----------
     codes : uint8 array
-        As `kernels.minifloat` keeps them.
+        As `kernels.minifloat` keeps them. Released if they are a `Drainable`.
     n : int
     fmt : MiniFloat
     code : str
@@ -100,26 +100,36 @@ def write(
     lead : uint8 array
         Bytes that come before them.
     """
-    found = plan(codes, n, fmt, code, book)
+    found = plan(contents(codes), n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        given = parts_of(codes, n, fmt, "signs last"), shape, _front(lead)
+        # Not all codes are released until it is known whether they are written otherwise.
+        codes = limited(codes, 3 * contents(codes).nbytes // 4)
+        given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))
         if (made := symbol_strings.write_shorter(*given, found.nbits)) is not None:
             return Written("context", None, *made)
+        del given
+        codes = restored(codes)
     if found.table is not None:
         some = live(n, fmt, found.code)
         return Written(found.code, found.book, *write_tabled(codes, n, fmt, found, lead, some))
-    data = minifloat.packed(codes, n, fmt)
+    data = minifloat.packed(contents(codes), n, fmt)
     if lead.size:
         data = _behind(lead, data)
     return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
 
 
 def write_tabled(
-    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray, some: Live
+    given_codes: np.ndarray | Drainable,
+    n: int,
+    fmt: MiniFloat,
+    found: Plan,
+    lead: np.ndarray,
+    some: Live,
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload by a plan that has a table, of symbols that are live."""
+    codes = contents(given_codes)
     if found.code == "planes":
         return _in_planes(codes, n, fmt, found, lead, some)
 
@@ -127,11 +137,11 @@ def write_tabled(
         unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
         return room
 
-    given: SymbolsOf | np.ndarray = symbols_of
+    given: SymbolsOf | np.ndarray | Drainable = symbols_of
     if found.symbols is not None:
         given = found.symbols
     elif is_paired(fmt, found.code) or per_byte(fmt) == 1:
-        given = codes
+        given = given_codes
     elif device_of(codes) is not None:  # which has room for all
         given = unpack_fields(codes, n, FieldLayout(4))
     return tabled.write(found.table, given, some, _front(lead), n)
@@ -145,6 +155,7 @@ def _in_planes(
     # Of as many as end on a byte; the others are joined to what follows.
     whole = n - n % 8
     packed, rest = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
+    del plane
     head: Any = rest, plane_nbits(n - whole, fmt)
     if found.symbols is None:
         head = BitString()

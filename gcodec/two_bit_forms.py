@@ -13,6 +13,7 @@ from gcodec.contexts import symbol_strings
 from gcodec.kernels import sent_codes
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import twinned
+from gcodec.kernels.memory import Drainable, drainable
 from gcodec.kernels.pack import unpack_fields
 from gcodec.kernels.threshold import TWO_BIT
 from gcodec.payload import Payload, Undecided
@@ -31,9 +32,10 @@ def classed(dense: Payload, made: symbol_strings.Written) -> Payload:
     return Payload(dense.codec.replaced(form="context"), dense.scalars, *made)
 
 
-def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
-    """Return the symbols of such a string."""
-    return sent_codes.turned(unpack_fields(codes, n, TWO_BIT))
+def symbols_of(codes: np.ndarray, n: int) -> np.ndarray | Drainable:
+    """Return the symbols of such a string, to be written once."""
+    made: np.ndarray | Drainable = drainable(sent_codes.turned(unpack_fields(codes, n, TWO_BIT)))
+    return made
 
 
 @twinned("gcodec.two_bit_choice")

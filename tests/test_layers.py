@@ -12,10 +12,10 @@ PACKAGE = Path(__file__).parent.parent / "gcodec"
 LAYERS = [
     {"errors"},
     {"scalars"},
-    {"limits", "wire", "minifloats", "large_bytes"},
+    {"limits", "wire", "minifloats"},
     {"kernels"},
     {"cuda"},
-    {"kinds", "seeds", "residuals"},
+    {"kinds", "seeds", "residuals", "large_bytes"},
     {"seek_layout"},
     {"params", "frameworks", "seek"},
     {"views"},

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,3 +100,55 @@ def test_memory_of_levels(
     most = payload.data.nbytes + 1.2 * x.nbytes + tables
     assert used <= most
     assert peak(lambda: codec.decode(payload, x.size))[1] <= most
+
+
+# The most by which resident memory may grow, divided by input and frame. Here scratch of kernels
+# counts for some hundredths; `python -m bench.memory` measures 1 GiB, where 1.2 is the limit.
+MOST_RESIDENT = 1.27
+RESIDENT = {
+    "float32": [
+        *("raw", "sign", "mxnet-2bit", "terngrad", "minmax", "randomk", "powersgd"),
+        *("qsgd:form=dense", "qsgd:bucket=512", "qsgd:bucket=512,code=auto"),
+        *("qsgd:bucket=512,code=rans", "qsgd:s=127,bucket=512,code=huffman"),
+        *("minifloat", "minifloat:block=32", "minifloat:code=none", "minifloat:format=e4m3"),
+        *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
+    ],
+    "float16": [
+        *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),
+        *("mxnet-2bit:threshold=auto", "terngrad", "terngrad:pack=base3", "minmax", "randomk"),
+    ],
+    "bfloat16": ["sign", "minmax:bits=4,bucket=512"],
+}
+_MEASURE = """
+import json, sys
+from gcodec.kernels import memory
+memory._LARGEST_REUSED, memory._PAGE = 1 << 20, 1 << 16  # as for arrays 30 times as large
+from bench.memory import measure
+elements, wanted = json.loads(sys.argv[1])
+found = {}
+for dtype, specs in wanted.items():
+    for spec in specs:
+        found[f"{spec} of {dtype}"] = measure(spec, elements, dtype, 1).encode_ratio
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
+def test_resident_memory_of_encoding() -> None:
+    """The whole process, symbols and the copy of the payload in the frame included."""
+    environment = os.environ | {
+        "GCODEC_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),  # so that what is freed is no longer resident
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, json.dumps([1 << 24, RESIDENT])],
+        cwd=Path(__file__).parent.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: ratio for name, ratio in found.items() if ratio > MOST_RESIDENT} == {}

@@ -52,7 +52,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Drainable, drainable, empty_beside
 from gcodec.kernels.pack import check_padding
 from gcodec.kinds import Choice, Float32, Integer, binary32
 from gcodec.level_ways import Way
@@ -303,7 +303,15 @@ class ECSQ(Codec):
 
     # --- pack
 
+    def _encode(self, values: np.ndarray, seed: int, prior: Levels | None) -> Payload:
+        symbols = self._quantize(values, seed, prior)
+        return self._packed(symbols, drainable(symbols.symbols))  # which nobody else reads
+
     def _pack(self, symbols: Levels) -> Payload:
+        return self._packed(symbols, symbols.symbols)
+
+    def _packed(self, symbols: Levels, written: np.ndarray | Drainable) -> Payload:
+        """Return the message of levels, given the array of their symbols, maybe a `Drainable`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
         made: tuple[Any, ...]
@@ -313,7 +321,7 @@ class ECSQ(Codec):
             made = empty_beside(0, np.uint8, symbols.symbols), 0
         else:
             plan = string_plans.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
-            made = strings.write(plan, symbols.symbols, symbols.beyond, BitString())
+            made = strings.write(plan, written, symbols.beyond, BitString())
         payload, missed = Payload(codec, scalars, *made), symbols.missed
         if missed is not None and missed.parameter == "bits" and type(payload.nbits) is int:
             missed = missed._replace(reached=payload.nbits / symbols.symbols.size)  # exactly

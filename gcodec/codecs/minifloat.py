@@ -43,7 +43,7 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.gennorm import RULES, Rule
 from gcodec.kernels import minifloat, minifloat_tensor
 from gcodec.kernels.device import device_of
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Drainable, drainable, empty_beside
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kinds import Choice, Float32, Integer
@@ -250,8 +250,26 @@ class MiniFloatCodec(Codec):
 
     # --- pack
 
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
+    ) -> Payload | Undecided:
+        symbols = self._quantize(values, seed, prior)
+
+        def refill(nbytes: int) -> None:
+            stop = min(nbytes * per_byte(self._format), values.size)
+            scales = Scales.of(symbols.scale, self.block, symbols.factors)
+            scales.quantize_first(values[:stop], self._format, symbols.codes)
+
+        return self._packed(symbols, drainable(symbols.codes, refill))  # which nobody else reads
+
     def _pack(self, symbols: MiniFloatSymbols) -> Payload | Undecided:
-        codes, _, n, factors, shape = symbols
+        return self._packed(symbols, symbols.codes)
+
+    def _packed(
+        self, symbols: MiniFloatSymbols, codes: np.ndarray | Drainable
+    ) -> Payload | Undecided:
+        """Return the message of symbols, given the array of their codes, maybe a `Drainable`."""
+        _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # What a device has is put into a payload when there is one.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)

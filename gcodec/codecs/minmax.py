@@ -74,6 +74,7 @@ class MinMax(Codec):
 
     refuses_nonfinite = True
     has_twins = True
+    reads_segments = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
     bucket: int = param(Integer(0, 2**32 - 1), 0, "elements that share a range; 0: all")

@@ -53,6 +53,7 @@ class MXNet1Bit(Codec):
 
     keeps_nonfinite = True
     has_twins = True
+    reads_segments = True
 
     threshold: float = param(
         Float32("a number", lambda t: True), 0.0, "values above it are sent as 1, others as -1"

@@ -111,6 +111,7 @@ class MXNet2Bit(Codec):
 
     keeps_nonfinite = True
     has_twins = True
+    reads_segments = True
     uses_shape = True
 
     threshold: float | str = param(

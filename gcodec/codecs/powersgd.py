@@ -31,7 +31,7 @@ from gcodec.arrays import check_top, empty_like_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk, numbers
-from gcodec.kernels.device import beside
+from gcodec.kernels.device import beside, device_of
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length
 from gcodec.kernels.products import put_product
@@ -86,13 +86,13 @@ class PowerSGD(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
-        top = max_abs_bits(values)
-        check_top(top, values)
         sizes = self._sizes(values.size)
         if sizes is None:
+            _check_finite(values)
             bits = empty_beside(values.size, np.uint32, values)
             bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
             return PowerSGDSymbols(0, bits)
+        top = _check_finite(values)
         before, count = None, self.rank * sum(sizes)
         if prior is not None and (prior.rank, prior.bits.size) == (self.rank, count):
             before = self._factors(_beside(prior, values), sizes)[1]
@@ -101,6 +101,12 @@ class PowerSGD(Codec):
         symbols = PowerSGDSymbols(self.rank, made.view(np.uint32))
         when_known(low_rank.passes_float32(*self._factors(symbols, sizes)), _check_range)
         return symbols
+
+    def _encode(self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None) -> Payload:
+        if device_of(values) is not None or self._sizes(values.size) is not None:
+            return self._pack(self._quantize(values, seed, prior))
+        _check_finite(values)
+        return self._pack(PowerSGDSymbols(0, values.view(np.uint32)))  # where the caller has them
 
     def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
         sizes, symbols = self._checked_sizes(symbols, out.size), _beside(symbols, out)
@@ -136,13 +142,20 @@ class PowerSGD(Codec):
         # Bytes from a frame lie anywhere; kernels want them aligned.
         bits = np.require(payload.data.view(np.uint32), requirements="A")
         values = bits.view(np.float32)
-        if not all_finite(values):
-            at = int(np.argmin(np.isfinite(values)))
-            raise Corrupt("a number is not finite", 4 * at)
+        _refuse_nonfinite(values)
         symbols = PowerSGDSymbols(0 if sizes is None else self.rank, bits)
         if sizes is not None and low_rank.passes_float32(*self._factors(symbols, sizes)):
             raise Corrupt("a value passes float32")
         return symbols
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if self._sizes(n) is not None or device_of(payload.data, out) is not None:
+            return super()._decode(payload, n, out)
+        check_length(payload.nbits, 32 * n)
+        values = empty_like_shape(n) if out is None else out
+        values.view(np.uint32)[:] = payload.data.view(np.uint32)
+        _refuse_nonfinite(values)
+        return values
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         sizes, symbols = self._sizes(n), self._unpack(payload, n)
@@ -183,6 +196,20 @@ class PowerSGD(Codec):
 def _beside(symbols: PowerSGDSymbols, array: np.ndarray) -> PowerSGDSymbols:
     """Return symbols where an array lies."""
     return symbols._replace(bits=beside(symbols.bits, array))
+
+
+def _refuse_nonfinite(values: np.ndarray) -> None:
+    """Raise `Corrupt` for NaN and Inf."""
+    if not all_finite(values):
+        at = int(np.argmin(np.isfinite(values)))
+        raise Corrupt("a number is not finite", 4 * at)
+
+
+def _check_finite(values: np.ndarray) -> Any:
+    """Refuse NaN and Inf; return the bits of the largest magnitude."""
+    top = max_abs_bits(values)
+    check_top(top, values)
+    return top
 
 
 def _check_range(passes: bool) -> None:

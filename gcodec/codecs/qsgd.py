@@ -43,7 +43,7 @@ from gcodec.kernels.dense_string import widened
 from gcodec.kernels.device import device_of, host
 from gcodec.kernels.levels import Scale
 from gcodec.kernels.live import refuse_silent
-from gcodec.kernels.memory import clear, empty_beside
+from gcodec.kernels.memory import Drainable, clear, contents, drainable, empty_beside
 from gcodec.kernels.norms import Norm, read_norms, write_norms
 from gcodec.kernels.unit_place import place, place_values
 from gcodec.kinds import Choice, Integer
@@ -163,20 +163,19 @@ class QSGD(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-
-        def task(start: int, stop: int) -> None:
-            quantize(start, stop, out[start:stop])
-
-        pool.run(task, values.size, beside=values)
+        quantize.first(values.size, out)
         return QSGDSymbols(quantize.scale.norms, out, self._shape_of(values.size))
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
     ) -> Payload | Undecided:
-        if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
-            return self._packed(self._quantize(values, seed, prior))
-        # No symbol need be kept: each range is quantised where it is written.
         quantize = self._quantizer(values, seed)
+        if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
+            out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
+            quantize.first(values.size, out)
+            given = drainable(out, lambda n: quantize.first(n, out))  # nobody else reads them
+            return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
+        # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
         made = level_strings.write_dense(plan, self.s, quantize, quantize.live, lead)
         found = Candidates([level_strings.Written(plan, *made)])
@@ -249,20 +248,23 @@ class QSGD(Codec):
     def _pack(self, symbols: QSGDSymbols) -> Payload | Undecided:
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
-        return self._packed(symbols)
+        return self._packed(*symbols)
 
-    def _packed(self, symbols: QSGDSymbols) -> Payload | Undecided:
-        parts = symbols.levels
-        scale = self._checked_scale(symbols, parts.size)
-        live, lead = live_of(scale, parts.size), 4 * scale.norms.size
+    def _packed(
+        self, norms: np.ndarray, parts: np.ndarray | Drainable, shape: tuple[int, ...] | None
+    ) -> Payload | Undecided:
+        """Return the message of norms and levels; these are released if they are a `Drainable`."""
+        n = contents(parts).size
+        scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
+        live, lead = live_of(scale, n), 4 * norms.size
         if self.code in ("omega", "rice", "packed"):
             how = live, self.form, self.code, lead
             return self._chosen(scale, level_strings.write_universal(parts, self.s, *how))
-        shape = symbols.shape or (parts.size,)
+        shape = shape or (n,)
         if self.code == "auto":
             found = level_strings.choose(parts, self.s, live, self.form, shape, lead)
             return self._chosen(scale, found)
-        plan = level_plans.plan(parts, self.s, live, self.form, self.code)
+        plan = level_plans.plan(contents(parts), self.s, live, self.form, self.code)
         made = level_strings.write(plan, self.s, parts, live, shape, lead)
         return self._chosen(scale, Candidates([made]))
 

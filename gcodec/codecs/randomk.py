@@ -84,6 +84,7 @@ class RandomK(Codec):
 
     refuses_nonfinite = True
     has_twins = True
+    reads_segments = True
     symbols_on_host = True
 
     value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")

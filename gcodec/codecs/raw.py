@@ -22,6 +22,7 @@ from gcodec.codec import Codec
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walk import Piece, Told, Walk
 from gcodec.kernels import convert
+from gcodec.kernels.convert import is_converted, whole
 from gcodec.kernels.memory import aligned_copy
 from gcodec.kernels.pack import check_length
 from gcodec.kinds import Choice
@@ -58,6 +59,7 @@ class Raw(Codec):
 
     has_twins = True
     takes_integers = True
+    reads_segments = True
     # Dtype of the tensor where that is no float, which `_of_dtype` sets.
     _integers: ClassVar[str | None] = None
 
@@ -107,8 +109,18 @@ class Raw(Codec):
             return RawSymbols((values.view(np.uint8) != 0).view(np.uint8))
         if self._integers or self.dtype == "float32":
             # Symbols outlive the caller's array.
-            return RawSymbols(aligned_copy(values).view(self._bits_dtype))
+            copied = whole(values) if is_converted(values) else aligned_copy(values)
+            return RawSymbols(copied.view(self._bits_dtype))
         return RawSymbols(convert.to_16_bits(values, self.dtype))
+
+    def _encode(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> Payload:
+        given: Any = values
+        # Bits that stay as they are are those of the caller's own array.
+        if is_converted(given) and given.dtype == self.dtype and not given.finite:
+            return self._pack(RawSymbols(given.source))
+        if type(given) is np.ndarray and self.dtype == "float32" and self._integers != "bool":
+            return self._pack(RawSymbols(given.view(self._bits_dtype)))
+        return self._pack(self._quantize(values, seed, prior))
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
         fits = symbols.bits.dtype == self._bits_dtype and symbols.bits.size == out.size

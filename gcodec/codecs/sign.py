@@ -69,6 +69,7 @@ class Sign(Codec):
 
     refuses_nonfinite = True
     has_twins = True
+    reads_segments = True
 
     scale: str = param(
         Choice("l1", "l2", "none"), "l1", "size of x̂: the mean of |x|, the root mean square, or 1"

@@ -45,7 +45,7 @@ from gcodec.kernels import convert, scalar_quantize, scalar_rules, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import drainable, empty_beside
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import max_abs_bits, moments
@@ -93,6 +93,7 @@ class TernGrad(Codec):
 
     refuses_nonfinite = True
     has_twins = True
+    reads_segments = True
     uses_shape = True
 
     clip: float = param(
@@ -258,7 +259,7 @@ class TernGrad(Codec):
             shape = symbols.shape
             if shape is None or ternary.packed_nbytes(math.prod(shape), "base3") != codes.size:
                 raise ParameterError.of("symbols.shape", shape, "that of the codes")
-            given = symbols_of(codes, math.prod(shape))
+            given = drainable(symbols_of(codes, math.prod(shape)))
             return Payload(self, scalars, *symbol_strings.write(given, shape, BitString()))
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)

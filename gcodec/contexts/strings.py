@@ -34,7 +34,7 @@ from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import device_of, host
 from gcodec.kernels.escapes import are_right
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Drainable, contents, empty_beside, release
 from gcodec.kernels.rans_runs import LOG2_BLOCK, Runs
 from gcodec.kernels.rans_string import ClassesOf
 from gcodec.kernels.rans_table import ReadTables
@@ -51,7 +51,7 @@ Take = Callable[[int, np.ndarray], None]
 
 
 def write(
-    plan: Plan, symbols: np.ndarray, beyond: np.ndarray | None, front: BitString
+    plan: Plan, symbols: np.ndarray | Drainable, beyond: np.ndarray | None, front: BitString
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a string.
 
@@ -59,7 +59,7 @@ def write(
     ----------
     plan : Plan
     symbols : (n,) uint8 array
-        n > 0.
+        n > 0. Released if it is a `Drainable`, unless there is a trellis.
     beyond : (k,) int64 array or None
         What the symbols that are escapes stand for, in order; None for these very symbols.
     front : BitString
@@ -72,8 +72,9 @@ def write(
     seek : SeekTable or None
         None where the string is too short for one.
     """
-    scales, n, with_trellis = plan.scales, symbols.size, plan.turns is not None
-    coded: ByClass | ByTrellis = plan.turns or ByClass(symbols, scales)
+    array = contents(symbols)
+    scales, n, with_trellis = plan.scales, array.size, plan.turns is not None
+    coded: ByClass | ByTrellis = plan.turns or ByClass(array, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
     none = np.empty(0, np.int64)
     unknown, (places, found) = none, Exceptions(none, none)
@@ -89,11 +90,13 @@ def write(
             first, last = np.searchsorted(unknown, (start, stop))
             some = unknown[first:last] - start
         coded.join(start, stop, some, room)
+        if not with_trellis:  # else it is not these that were read
+            release(symbols, start, stop)
         return room
 
     given: SymbolsOf | np.ndarray = symbols_of
-    if device_of(symbols) is not None:  # which has room for all
-        given = symbols_of(0, n, empty_beside(n, np.uint16, symbols))
+    if device_of(array) is not None:  # which has room for all
+        given = symbols_of(0, n, empty_beside(n, np.uint16, array))
     tables, lead = plan.table.write_tables(), front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes)

@@ -19,6 +19,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live
+from gcodec.kernels.memory import Drainable, contents
 from gcodec.kernels.scatter import replace
 from gcodec.seek import SeekTable, refuse_table
 
@@ -35,13 +36,17 @@ def longest_nbits(n: int) -> int:
 
 @twinned("gcodec.contexts.device")
 def write(
-    symbols: np.ndarray, shape: tuple[int, ...], front: BitString, live: Live | None = None
+    symbols: np.ndarray | Drainable,
+    shape: tuple[int, ...],
+    front: BitString,
+    live: Live | None = None,
 ) -> Written:
     """Write the string of a tensor.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
+        Released if it is a `Drainable`.
     shape : tuple of int
         Of the tensor.
     front : BitString
@@ -57,7 +62,8 @@ def write(
     seek : SeekTable or None
         None where the string is too short for one.
     """
-    plan = _plan(symbols, shape) if symbols.size else None
+    array = contents(symbols)
+    plan = _plan(array, shape) if array.size else None
     if plan is None or (live is not None and not live.words):
         nbits = front.nbits
         return front.trimmed(), nbits, None
@@ -65,12 +71,16 @@ def write(
 
 
 def write_shorter(
-    symbols: np.ndarray, shape: tuple[int, ...], front: BitString, nbits: int
+    symbols: np.ndarray | Drainable, shape: tuple[int, ...], front: BitString, nbits: int
 ) -> Written | None:
-    """Write the string if it has fewer bits than `nbits`; else return None. See `write`."""
-    if not symbols.size or nbits <= SHORTEST:
+    """Write the string if it has fewer bits than `nbits`; else return None. See `write`.
+
+    A `Drainable` may be released in both cases.
+    """
+    array = contents(symbols)
+    if not array.size or nbits <= SHORTEST:
         return None
-    plan, before = _plan(symbols, shape), front.nbits
+    plan, before = _plan(array, shape), front.nbits
     if plan.nbits >= nbits:
         return None
     made = strings.write(plan, symbols, None, front)

@@ -19,6 +19,7 @@ from gcodec.kernels import dense_string, rans_string
 from gcodec.kernels.dense_string import SymbolsOf
 from gcodec.kernels.device import host, placed, twinned
 from gcodec.kernels.live import Live
+from gcodec.kernels.memory import Drainable, contents
 from gcodec.kernels.rans_runs import Runs
 from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans_vector import LANES
@@ -132,7 +133,7 @@ def _static(kind: Kind, data: bytes) -> Table:
 
 def write(
     table: Table | None,
-    symbols_of: SymbolsOf | np.ndarray,
+    symbols_of: SymbolsOf | np.ndarray | Drainable,
     live: Live,
     head: Any,
     n: int,
@@ -164,7 +165,7 @@ def write(
     """
     if table is None:
         nbits = head.nbits
-        return placed(head.trimmed(), symbols_of), nbits, None
+        return placed(head.trimmed(), contents(symbols_of)), nbits, None
     before = front(head, *table)
     if table.kind == "huffman":
         code, dtype, every = code_of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK

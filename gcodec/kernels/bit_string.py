@@ -102,21 +102,22 @@ def written(
         nbits = string.nbits
         return string.trimmed(), nbits, {start: 0}
     nbits = sum(string.nbits for _, string in parts)
-    places, at = {}, 0
+    places, starts, shared, at = {}, {}, [], 0
     for start, string in parts:
-        places[start] = at, string
+        places[start], starts[start] = string, at
+        if at % 8 and string.nbits:  # the byte where one part ends and the next begins
+            shared.append((at // 8, string.data[0] >> at % 8))
         at += string.nbits
-    starts = {start: at for start, (at, _) in places.items()}
+    del parts, string
     out = np.empty(-(-nbits // 8), np.uint8)
 
     def copy(start: int, stop: int) -> None:
-        at, string = places[start]
-        _copy(string.data[: -(-string.nbits // 8)], string.nbits, at, out)
+        string = places.pop(start)  # whose memory is free once it is copied
+        _copy(string.data[: -(-string.nbits // 8)], string.nbits, starts[start], out)
 
     pool.run(copy, n, unit)
-    for at, string in places.values():  # the byte where one part ends and the next begins
-        if at % 8 and string.nbits:
-            out[at // 8] |= string.data[0] >> at % 8
+    for byte, bits in shared:
+        out[byte] |= bits
     return out, nbits, starts
 
 

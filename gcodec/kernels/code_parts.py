@@ -12,6 +12,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.device import twinned
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.minifloat_block import per_byte
 from gcodec.kernels.pack import unpacker
 from gcodec.minifloats import MiniFloat
@@ -23,14 +24,18 @@ _CHUNK = 1 << 18  # codes that stay in a cache
 
 
 @twinned("code_parts")
-def parts_of(codes: np.ndarray, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
-    """Return parts of n codes, as they lie in memory, as (n,) uint8."""
-    out = np.empty(n, np.uint8)
+def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
+    """Return parts of n codes, as they lie in memory, as (n,) uint8.
+
+    The codes are released if they are a `Drainable`.
+    """
+    out, array, pair = np.empty(n, np.uint8), contents(codes), per_byte(fmt)
 
     def task(start: int, stop: int) -> None:
         for at in range(start, stop, _CHUNK):
             part = out[at : min(at + _CHUNK, stop)]
-            take_parts(codes[at // per_byte(fmt) :], fmt, change, part)
+            take_parts(array[at // pair :], fmt, change, part)
+            release(codes, at // pair, -(-(at + part.size) // pair))
 
     pool.run(task, n, _CHUNK)
     return out

@@ -1,4 +1,4 @@
-"""float32 to and from float16, bfloat16 and float64, by bit patterns.
+"""float32 to and from float16, bfloat16 and float64, by bit patterns; at once or by segments.
 
 To nearest, ties to even, overflow to infinity. A NaN keeps its sign and the bits of its payload
 that fit (at least one), so every 16-bit pattern survives the way to float32 and back. No float32
@@ -6,6 +6,9 @@ subnormal takes part in the arithmetic, so a process that flushes them gets the 
 """
 
 from __future__ import annotations
+
+import threading
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +23,83 @@ _ABS = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 
 
+class ConvertedArray:
+    """(n,) values on the host that become float32 when a segment of them is read.
+
+    Codecs that read a tensor by segments take one in place of a (n,) float32 array, so that a
+    tensor of another dtype needs no converted copy of its size. A slice lies in memory of the
+    thread that takes it, which its next slice overwrites. Tasks that take slices name the array
+    as `beside` to `pool.run`, which then keeps segments short.
+
+    Parameters
+    ----------
+    source : (n,) array
+        Contiguous and aligned: uint16 bit patterns, float32 or float64.
+    dtype : str
+        "float16", "bfloat16", "float32" or "float64".
+    finite : bool
+        Whether NaN and infinity are read as 0.
+    """
+
+    is_converted = True
+
+    def __init__(self, source: np.ndarray, dtype: str, *, finite: bool = False) -> None:
+        self.source, self.dtype, self.finite = source, dtype, finite
+        self.size = source.size
+        self._own = threading.local()
+
+    def __getitem__(self, places: slice | np.ndarray) -> np.ndarray:
+        """Return the float32 values of a contiguous slice, or at (k,) positions."""
+        source = self.source[places]
+        room = getattr(self._own, "room", None)
+        if room is None or room.size < source.size:
+            # Fresh memory for each slice would take longer than to convert it.
+            room = self._own.room = aligned_empty(source.size, np.float32)
+        return self._put(source, room[: source.size])
+
+    def whole(self) -> np.ndarray:
+        """Return all values as an (n,) float32 array."""
+        out = aligned_empty(self.size, np.float32)
+
+        def task(start: int, stop: int) -> None:
+            self._put(self.source[start:stop], out[start:stop])
+
+        pool.run(task, self.size, beside=self if self.finite else None)
+        return out
+
+    def finite_or_zero(self) -> ConvertedArray:
+        """Return the array with NaN and infinity read as 0."""
+        return ConvertedArray(self.source, self.dtype, finite=True)
+
+    def _put(self, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+        if self.dtype in _FROM_16_BITS:
+            _FROM_16_BITS[self.dtype](source, out)
+        else:
+            with np.errstate(all="ignore"):
+                out[:] = source
+        if self.finite:
+            out[~np.isfinite(out)] = 0
+        return out
+
+
+def is_converted(values: Any) -> bool:
+    """Whether values are a `ConvertedArray`."""
+    return type(values) is ConvertedArray
+
+
+def whole(values: Any) -> np.ndarray:
+    """Return (n,) float32 values that may be a `ConvertedArray` as an array."""
+    found: np.ndarray = values.whole() if type(values) is ConvertedArray else values
+    return found
+
+
 @twinned("convert")
 def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
     # Bytes from a frame lie anywhere; kernels want them aligned.
     bits = np.require(bits, requirements="A")
     out = aligned_empty(bits.size, np.float32)
-    convert = {"float16": _from_float16, "bfloat16": _from_bfloat16}[dtype]
-    return _segments(convert, bits, out)
+    return _segments(_FROM_16_BITS[dtype], bits, out)
 
 
 @twinned("convert")
@@ -73,7 +145,10 @@ def round_number(value: float, dtype: str) -> np.float32:
 
 
 def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:
-    pool.run(lambda start, stop: convert(source[start:stop], out[start:stop]), out.size)
+    def task(start: int, stop: int) -> None:
+        convert(source[start:stop], out[start:stop])
+
+    pool.run(task, out.size, beside=source)
     return out
 
 
@@ -140,3 +215,6 @@ def _from_float16(bits, out):
 def _to_float16(x, out):
     for i in range(out.size):  # x.size == out.size
         out[i] = np.uint16(single_to_half(float_bits(x[i])))
+
+
+_FROM_16_BITS = {"float16": _from_float16, "bfloat16": _from_bfloat16}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,16 @@ def cover(
     padded: Callable[[int, int], None],
     head: int,
     n: int,
+    beside: Any = None,
 ) -> None:
-    """Cover n elements: whole blocks from `head` on the pool, each end in a padded block."""
+    """Cover n elements: whole blocks from `head` on the pool, each end in a padded block.
+
+    For `beside`, see `pool.run`.
+    """
     stop = n - (n - head) % BLOCK
     if head:
         padded(0, head)
-    pool.run(lambda start, end: blocks(head + start, head + end), stop - head, BLOCK)
+    pool.run(lambda start, end: blocks(head + start, head + end), stop - head, BLOCK, beside)
     if stop < n:
         padded(stop, n)
 
@@ -32,7 +37,10 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
     """Elements before the first cache line of a float32 stream, if a multiple of `step`, else 0.
 
     Stores across two lines cost a tenth of the speed. Packed bytes hold `step` elements each.
+    Segments that are converted begin lines of their own.
     """
+    if type(stream) is not np.ndarray:
+        return 0
     head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
     return 0 if head % step or head > stream.size else head
 

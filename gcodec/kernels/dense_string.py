@@ -15,6 +15,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live, spread_part
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.prefix_read import read_blocks
 from gcodec.kernels.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix_write import write_symbols
@@ -25,17 +26,18 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
-def parts_of(symbols: SymbolsOf | np.ndarray) -> SymbolsOf:
+def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
     """Return what returns parts of an array, where that is given in its place."""
-    if isinstance(symbols, np.ndarray):
-        return lambda start, stop, _: symbols[start:stop]
-    return symbols
+    array = contents(symbols)
+    if isinstance(array, np.ndarray):
+        return lambda start, stop, _: array[start:stop]
+    return array  # type: ignore[no-any-return]
 
 
 @twinned("dense_string", by="symbols")
 def write(
     code: PrefixCode | TableCode,
-    symbols: SymbolsOf | np.ndarray,
+    symbols: SymbolsOf | np.ndarray | Drainable,
     dtype: np.dtype[Any],
     live: Live,
     every: int,
@@ -48,8 +50,9 @@ def write(
     ----------
     code : PrefixCode or TableCode
     symbols : callable or (n,) array
-        The symbols of all elements; or what returns those of a range, where it may use an array
-        of as many for it, and is called on the threads of the pool.
+        The symbols of all elements, which are released if it is a `Drainable`; or what returns
+        those of a range, where it may use an array of as many for it, and is called on the
+        threads of the pool.
     dtype : dtype
         Of the symbols.
     live : Live
@@ -89,6 +92,7 @@ def write(
             lengths[at // every : -(-end // every)] = ends
             lengths[at // every + 1 : -(-end // every)] -= ends[:-1]
             lengths[at // every] -= before
+            release(symbols, at, end)
             if at == start:
                 used = (string.nbits - before) / 8 / (end - at)
                 string.reserve(int(_SPARE * used * (stop - end)))

@@ -14,6 +14,7 @@ from gcodec.kernels import dense_string, level_codes, sparse_string
 from gcodec.kernels.device import twinned
 from gcodec.kernels.levels import symbol_dtype
 from gcodec.kernels.live import Live
+from gcodec.kernels.memory import Drainable, contents
 
 
 class Form(NamedTuple):
@@ -60,18 +61,25 @@ class Written(NamedTuple):
 
 @twinned("level_forms")
 def write(
-    symbols: np.ndarray, s: int, live: Live, form: str, code: str, every: int, lead: int
+    symbols: np.ndarray | Drainable,
+    s: int,
+    live: Live,
+    form: str,
+    code: str,
+    every: int,
+    lead: int,
 ) -> Written:
     """Write the shortest string.
 
     Parameters
     ----------
     symbols, s, live, form, code
-        See `level_codes.plan`; a device takes no code "auto".
+        See `level_codes.plan`; a device takes no code "auto". The symbols are released if they
+        are a `Drainable`.
     every, lead : int
         See `dense_string.write`.
     """
-    plan = level_codes.plan(symbols, s, live, form, code)
+    plan = level_codes.plan(contents(symbols), s, live, form, code)
     if plan.form == "dense":
         words, dtype = level_codes.word_code(plan.code, s, plan.scalars), symbol_dtype(s)
         data, nbits, *sums = dense_string.write(words, symbols, dtype, live, every, lead)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.device import twinned
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.scalars import Later
 
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
@@ -86,19 +87,24 @@ def silent_buckets(norms: np.ndarray) -> np.ndarray:
 
 
 @twinned("live")
-def gathered(symbols: np.ndarray, live: Live) -> tuple[np.ndarray, Live]:
+def gathered(symbols: np.ndarray | Drainable, live: Live) -> tuple[np.ndarray | Drainable, Live]:
     """Return the symbols of the elements that have a word, of those of all; and that all have.
 
-    How many these are a device tells later; there is then room for all.
+    How many these are a device tells later; there is then room for all. A `Drainable` is released,
+    and returned is another one.
     """
     if live.silent is None:
         return symbols, live
-    found = []
+    array, words = contents(symbols), live.words
+    found, used = np.empty(words, array.dtype), 0
     for at in range(0, live.n, _LESS):
-        part = symbols[at : at + _LESS]
+        part = array[at : at + _LESS]
         _, mask = live.part(at, at + part.size, part.size)
-        found.append(part if mask is None else part[mask])
-    return np.concatenate(found), Live.all(live.words)
+        some = part if mask is None else part[mask]
+        found[used : used + some.size] = some
+        used += some.size
+        release(symbols, at, at + part.size)
+    return Drainable(found), Live.all(words)
 
 
 @twinned("live")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels import pool
+from gcodec.kernels.convert import is_converted
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.reduce import INFINITY_BITS
@@ -39,13 +40,14 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
         Element k counts the x for which the bits of abs(x) are k·2^17 and up to 2^17 − 1 above.
         Zeros are in bin 0, with subnormals below 2^-132.
     """
-    data = values.view(np.uint8)
+    step = min(_PART, pool.SEGMENT) if is_converted(values) else _PART
 
     def several(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(BINS, np.int64)
         tables = np.empty((_TABLES if stop - start > _FEW else 1) * BINS, np.uint32)
-        for at in range(start, stop, _PART):
-            _count_magnitudes(data[4 * at : 4 * min(at + _PART, stop)], tables, counts)
+        for at in range(start, stop, step):
+            part = values[at : min(at + step, stop)]
+            _count_magnitudes(part.view(np.uint8), tables, counts)
         return counts
 
     return sum(pool.run(several, values.size, _PART), np.zeros(BINS, np.int64))

@@ -12,6 +12,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.device import device_of
 
 SEGMENT = 1 << 19  # elements
+_CONVERTED = 1 << 17  # elements that stay in a cache after they are converted
 _EACH = 4  # segments of each thread at least, as others may be slower; else as few as can be
 _THRESHOLD = 1 << 20  # elements from which threads pay for their start
 
@@ -37,13 +38,17 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Any = Non
     Segments start at multiples of `SEGMENT`, or of what is not more and a multiple of `unit`
     elements; there are as many as keep all threads busy. With one thread, or below about a million
     elements, there is one call in the calling thread; as where tasks work on `beside`, an array on
-    a device, which has threads enough. Returned is what the calls returned, in the order of the
-    segments.
+    a device, which has threads enough. Where `beside` is a `convert.ConvertedArray`, segments are
+    shorter, whatever the number of threads, as each is converted in memory of its own. Returned is
+    what the calls returned, in the order of the segments.
     """
-    if is_one(n) or device_of(beside) is not None:
+    short = getattr(beside, "is_converted", False) and n > _CONVERTED
+    if device_of(beside) is not None or (is_one(n) and not short):
         return [task(0, n)]
-    segments = -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
+    segments = _CONVERTED if short else -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
     length = max(segments // unit, 1) * unit
+    if is_one(n):
+        return [task(start, min(start + length, n)) for start in range(0, n, length)]
     return _Segments(task, n, length).run()
 
 

@@ -36,19 +36,19 @@ def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
     finite : bool
         Whether x holds neither NaN nor Inf; only then ranges are right.
     """
-    bits = x.view(np.int32)
     count = -(-x.size // bucket)
     keys = np.empty((count, 2), np.int32)
     if bucket < pool.SEGMENT:
 
         def buckets(start: int, stop: int) -> None:
             first, last = start // bucket, -(-stop // bucket)
-            _ranges(bits[start:stop], bucket, keys[first:last].reshape(-1))
+            part = x[start:stop].view(np.int32)
+            _ranges(part, bucket, keys[first:last].reshape(-1))
 
-        pool.run(buckets, x.size, bucket)
+        pool.run(buckets, x.size, bucket, x)
     else:
         for b in range(count):
-            keys[b] = _range(bits[b * bucket : (b + 1) * bucket])
+            keys[b] = _range(x, b * bucket, min((b + 1) * bucket, x.size))
     if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
         return keys.view(np.float32), False
     np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
@@ -95,18 +95,19 @@ def range_error(low: np.float32, high: np.float32, bucket: int) -> Corrupt:
     return Corrupt(f"a range of {low} to {high} is none", RANGE_NBYTES * bucket)
 
 
-def _range(bits: np.ndarray) -> tuple[int, int]:
-    """Find the range of one large bucket, cut into segments."""
+def _range(x: np.ndarray, first: int, end: int) -> tuple[int, int]:
+    """Find the range of one large bucket, elements `first` to `end`, cut into segments."""
 
     def task(start: int, stop: int) -> np.ndarray:
         found = np.empty((-(-(stop - start) // _PART), 2), np.int32)
         # From the last part to the first: the quantiser then finds the first in the cache.
         for part in range(len(found) - 1, -1, -1):
             at = start + part * _PART
-            _ranges(bits[at : min(at + _PART, stop)], _PART, found[part])
+            some = x[first + at : first + min(at + _PART, stop)]
+            _ranges(some.view(np.int32), _PART, found[part])
         return found
 
-    keys = np.concatenate(pool.run(task, bits.size))
+    keys = np.concatenate(pool.run(task, end - first))
     return int(keys[:, 0].min()), int(keys[:, 1].max())
 
 

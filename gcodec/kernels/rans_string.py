@@ -22,6 +22,7 @@ from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.dense_string import SymbolsOf, parts_of
 from gcodec.kernels.device import twinned
+from gcodec.kernels.memory import Drainable, release
 from gcodec.kernels.rans_read import Reader
 from gcodec.kernels.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans_table import STATE_NBYTES, ReadTables, WriteTables
@@ -36,7 +37,7 @@ ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 @twinned("rans_string", by="symbols")
 def write(
     tables: WriteTables,
-    symbols: SymbolsOf | np.ndarray,
+    symbols: SymbolsOf | np.ndarray | Drainable,
     n: int,
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
@@ -49,9 +50,9 @@ def write(
     tables : WriteTables
         Every symbol must have a frequency.
     symbols : callable or array
-        The symbols as an (n,) uint8 array, or uint16 with classes; or what returns those of a
-        range, where it may use an array of as many for it, and is called on the threads of the
-        pool.
+        The symbols as an (n,) uint8 array, or uint16 with classes, released if it is a
+        `Drainable`; or what returns those of a range, where it may use an array of as many for it,
+        and is called on the threads of the pool.
     n : int
     lead : uint8 array
         Bytes that go before the string.
@@ -86,6 +87,7 @@ def write(
             part = get(at, end, room[: end - at])
             told = at >> log2_run, runs.offsets, runs.states
             block = write_block(part, 1 << log2_run, *told)
+            release(symbols, at, end)
             # If it goes on like this, the rest will find room too.
             needed = int(_SPARE * block.size * max((stop - at) / BLOCK, 1))
             if string is None:

@@ -52,7 +52,7 @@ def moments(x: np.ndarray) -> Moments:
         scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
         return int(_tile_moments(x[start:stop], *scratch, sums[part], squares[part]))
 
-    largest = max(pool.run(task, x.size, TILE))
+    largest = max(pool.run(task, x.size, TILE, x))
     return Moments(fold(sums), fold(squares), largest)
 
 
@@ -65,7 +65,7 @@ def sum_squares(x: np.ndarray) -> float:
         part = sums[start // TILE : -(-stop // TILE)]
         tile_squares(x[start:stop], TILE, 1, np.empty(LANES), part)
 
-    pool.run(task, x.size, TILE)
+    pool.run(task, x.size, TILE, x)
     return fold(sums)
 
 
@@ -87,8 +87,7 @@ def fold(sums: np.ndarray) -> float:
 @twinned("reduce")
 def max_abs_bits(x: np.ndarray) -> int:
     """Bit pattern of the largest |x| of a (n,) float32 array; NaN counts above infinity."""
-    bits = x.view(np.uint32)
-    return max(pool.run(lambda i, j: int(_max_abs_bits(bits[i:j])), x.size))
+    return max(pool.run(lambda i, j: int(_max_abs_bits(x[i:j].view(np.uint32))), x.size, 1, x))
 
 
 @twinned("reduce")

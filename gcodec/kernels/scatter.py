@@ -14,6 +14,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels import pool
+from gcodec.kernels.convert import is_converted
 from gcodec.kernels.device import twinned
 from gcodec.kernels.jit import kernel
 from gcodec.kernels.memory import float_bits
@@ -28,7 +29,12 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     out = np.empty(positions.size, np.float32)
 
     def task(start: int, stop: int) -> int:
-        return int(_take_some(values, positions[start:stop], out[start:stop]))
+        some, room = positions[start:stop], out[start:stop]
+        if not is_converted(values):
+            return int(_take_some(values, some, room))
+        inside = some.view(np.uint64) < np.uint64(values.size)
+        room[inside] = values[some[inside]]
+        return int(np.count_nonzero(inside))
 
     _check(sum(pool.run(task, positions.size)), positions, values.size)
     return out

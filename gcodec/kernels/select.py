@@ -122,8 +122,13 @@ def _above(values: np.ndarray, level: int) -> np.ndarray:
 
 def _first(values: np.ndarray, level: int, count: int) -> np.ndarray:
     """Return the positions of the first `count` magnitudes whose bits are a level."""
-    out = np.empty(count, np.int64)
-    _first_equal(values, np.int32(level), out)
+    out, found = np.empty(count, np.int64), 0
+    for at in range(0, values.size, pool.SEGMENT):
+        some = _first_equal(values[at : at + pool.SEGMENT], np.int32(level), out[found:])
+        out[found : found + some] += at
+        found += some
+        if found == count:
+            break
     return out
 
 
@@ -132,7 +137,9 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
 
     def task(start: int, stop: int) -> np.ndarray:
         tables = np.zeros(_TABLES * (bins + 1), np.int64)
-        _count_within(values[start:stop], np.uint32(low), np.uint32(shift), tables)
+        for at in range(start, stop, pool.SEGMENT):
+            part = values[at : min(at + pool.SEGMENT, stop)]
+            _count_within(part, np.uint32(low), np.uint32(shift), tables)
         return tables
 
     total = np.zeros(_TABLES * (bins + 1), np.int64)
@@ -172,12 +179,13 @@ def _first_equal(values, level, out):
             found += 1
             equal &= equal - np.uint64(1)
         if found == out.size:
-            return
+            return found
     for i in range(whole, values.size):
         equal = np.int32(float_bits(values[i]) & np.uint32(0x7FFFFFFF)) == level
         if equal and found < out.size:
             out[found] = i
             found += 1
+    return found
 
 
 @kernel("in float32[], uint32, uint32, out int64[]")

@@ -42,7 +42,7 @@ def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
         part = sums[start // TILE : -(-stop // TILE)]
         loop(x[start:stop], np.empty(LANES), part, out[start // 8 : -(-stop // 8)])
 
-    pool.run(task, x.size, TILE)
+    pool.run(task, x.size, TILE, x)
     return out, fold(sums)
 
 

@@ -10,6 +10,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels import pool
 from gcodec.kernels.bit_string import BitString, written
 from gcodec.kernels.device import twinned
+from gcodec.kernels.memory import Drainable, contents, release
 from gcodec.kernels.prefix_table import WIDE
 from gcodec.kernels.unit_read import read_unit_blocks
 from gcodec.kernels.unit_write import write_units
@@ -24,7 +25,7 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 @twinned("sparse_string", by="symbols")
 def write(
-    code: UnitCode, symbols: np.ndarray, every: int, lead: int
+    code: UnitCode, symbols: np.ndarray | Drainable, every: int, lead: int
 ) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
     """Write the string of a tensor.
 
@@ -32,6 +33,7 @@ def write(
     ----------
     code : UnitCode
     symbols : (n,) unsigned array
+        Released if it is a `Drainable`.
     every : int
         Units of a block.
     lead : int
@@ -46,16 +48,17 @@ def write(
         Bit of the string where each block begins, and where the last ends; the position of the
         last unit before each, and of the last.
     """
+    array = contents(symbols)
 
     def count(start: int, stop: int) -> tuple[int, int, int]:
         number, last = 0, 0
         for at in range(start, stop, _CHUNK):
-            found, position = count_units(symbols[at : min(at + _CHUNK, stop)])
+            found, position = count_units(array[at : min(at + _CHUNK, stop)])
             number, last = number + found, at + position if position else last
         return start, number, last
 
     before, number, last = {}, 0, 0
-    for start, found, position in pool.run(count, symbols.size, _CHUNK):
+    for start, found, position in pool.run(count, array.size, _CHUNK):
         before[start] = number, last
         number, last = number + found, position or last
     offsets = np.empty(-(-number // every) + 1, np.int64)
@@ -65,18 +68,19 @@ def write(
         string = BitString(lead if start == 0 else 0)
         number, last = before[start]
         for at in range(start, stop, _CHUNK):
-            part = symbols[at : min(at + _CHUNK, stop)]
+            part = array[at : min(at + _CHUNK, stop)]
             used = string.nbits
             if at == start:
                 string.reserve(part.size // 4)
             marks = string, offsets, positions
             number, last = write_units(code, part, at, number, last, every, *marks)
+            release(symbols, at, at + part.size)
             if at == start:
                 grown = (string.nbits - used) / 8 / part.size
                 string.reserve(int(_SPARE * grown * (stop - at - part.size)))
         return string
 
-    data, nbits, starts = written(task, symbols.size, _CHUNK)
+    data, nbits, starts = written(task, array.size, _CHUNK)
     firsts = [-(-number // every) for number, _ in before.values()]
     for begin, first, after in zip(starts.values(), firsts, [*firsts[1:], None], strict=True):
         offsets[first:after] += begin - 8 * lead

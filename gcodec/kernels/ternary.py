@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels import pool
+from gcodec.kernels import convert, pool
 from gcodec.kernels.cover import cover
 from gcodec.kernels.dequantize import (
     LEVELS_IN_BYTES,
@@ -75,7 +75,7 @@ def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndar
     if pack == "chapter":
         _quantize_chapter(x, level, np.uint64(seed), out)
     elif pack == "terngrad":
-        _quantize_strided(x, level, np.uint64(seed), out)
+        _quantize_strided(convert.whole(x), level, np.uint64(seed), out)
     else:
         _quantize_base3(x, level, np.uint64(seed), out)
     return out
@@ -168,7 +168,7 @@ def _quantize_chapter(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
         _chapter_blocks(some, scale, seed, np.uint64(start), packed)
         out[start // 4 :] = packed[: out.size - start // 4]
 
-    cover(blocks, padded, 0, x.size)
+    cover(blocks, padded, 0, x.size, x)
 
 
 @kernel("in float32[], float32, uint64, uint64, out uint8[]")
@@ -257,7 +257,7 @@ def _quantize_base3(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.n
         part = out[start // TRITS : -(-stop // TRITS)]
         _base3_tiles(x[start:stop], scale, seed, np.uint64(start), codes, rest, part)
 
-    pool.run(task, x.size, _TILE)
+    pool.run(task, x.size, _TILE, x)
 
 
 @kernel("in float32[], float32, uint64, uint64, out uint8[], out float32[], out uint8[]")

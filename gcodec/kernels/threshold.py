@@ -115,7 +115,7 @@ def _quantize(
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
-    cover(blocks, padded, head, n)
+    cover(blocks, padded, head, n, x)
     return out
 
 

@@ -53,7 +53,7 @@ def quantize(
         key = np.uint64(seed or 0)
         loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), part)
 
-    pool.run(task, x.size, _TILE)
+    pool.run(task, x.size, _TILE, x)
 
 
 @twinned("uniform")
