@@ -219,7 +219,7 @@ def test_averages_refuse_a_wrong_table() -> None:
 
 def test_averages_of_buckets_refuse_a_wrong_table() -> None:
     pytest.importorskip("torch")
-    from gcodec.torch.messages import BucketCoder, Part
+    from gcodec.torch.messages import BucketCoder, Key, Part
 
     frame = frame_of("ecsq:nmse=0.1")
     codec = gcodec.parse("ecsq:nmse=0.1")
@@ -227,11 +227,11 @@ def test_averages_of_buckets_refuse_a_wrong_table() -> None:
         message = b"\1" + dataclasses.replace(one, name="w").to_bytes()
         parts = [Part("w", np.ones(frame.shape, np.float32), codec)]
         if accepted:
-            BucketCoder(None, 0, 0).average(parts, [message, message])
+            BucketCoder(None, 0, 0, Key(None)).average(parts, [message, message])
             assert gs.same_bits(parts[0].values, frame.decode())
             continue
         with pytest.raises(gcodec.Corrupt, match="rank 0"):
-            BucketCoder(None, 0, 0).average(parts, [message, message])
+            BucketCoder(None, 0, 0, Key(None)).average(parts, [message, message])
 
 
 # --- sparse decoding ----------------------------------------------------------------------------

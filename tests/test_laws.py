@@ -405,7 +405,9 @@ def test_zeros_stay_zeros(codec: Codec) -> None:
 
 
 def deterministic(codec: Codec, x: np.ndarray) -> bool:
-    return len({codec.encode(x, seed=s).tobytes() for s in range(8)}) == 1
+    # Payloads of equal values may be alike although their seeds select different elements.
+    seeds = range(8)
+    return len({codec.decode(codec.encode(x, seed=s), x.shape).tobytes() for s in seeds}) == 1
 
 
 @given(st.data())

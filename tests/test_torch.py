@@ -15,11 +15,12 @@ from gcodec.errors import Corrupt, ParameterError
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
-from gcodec.torch.messages import BucketCoder, Part  # noqa: E402
+from gcodec.torch.messages import BucketCoder, Key, Part  # noqa: E402
 from gcodec.torch.settings import Settings  # noqa: E402
 
 DEFAULTS: dict[str, Any] = {
     "policy": None,
+    "keyed": False,
     "feedback": True,
     "decay": 1.0,
     "start_iter": 2,
@@ -115,7 +116,10 @@ def parts(seed: int, spec: str = "topk:ratio=0.1") -> list[Part]:
 
 
 def coders(spec: str = "topk:ratio=0.1") -> list[BucketCoder]:
-    return [BucketCoder(gcodec.Feedback(spec, seed=3, rank=rank), 3, rank) for rank in range(3)]
+    return [
+        BucketCoder(gcodec.Feedback(spec, seed=3, rank=rank), 3, rank, Key(None))
+        for rank in range(3)
+    ]
 
 
 def kept(coder: BucketCoder) -> dict[str, Any]:
@@ -145,15 +149,16 @@ def test_a_step_that_is_given_up_leaves_no_trace() -> None:
     for spec in ("topk:ratio=0.1", "dct8:chunk=8,k=2"):
         coder, other = coders(spec)[0], coders(spec)[0]
         coder.encode(parts(9), 0)
-        coder.give_up()
+        coder.rollback()
         assert kept(coder) == {}
         assert coder.encode(parts(1), 0) == other.encode(parts(1), 0)
         for one in (coder, other):
             one.average(parts(1), [one.encode(parts(2), 1)])
+            one.commit()
         before = kept(coder)
         coder.encode(parts(3), 2)
         assert kept(coder) != before
-        coder.give_up()
+        coder.rollback()
         assert kept(coder) == before
         assert coder.encode(parts(4), 2) == other.encode(parts(4), 2)
 
@@ -167,6 +172,7 @@ def test_what_cannot_be_coded_goes_as_it_is(value: float, spec: str) -> None:
         mine = parts(step, spec)
         mine[1].values[0] = 2e38
         coder.average(mine, [coder.encode(mine, 0)])
+        coder.commit()
     before = kept(first), kept(second)
     given = [parts(5, spec), parts(6, spec)]
     given[1][1].values[0, 7] = value
@@ -176,11 +182,18 @@ def test_what_cannot_be_coded_goes_as_it_is(value: float, spec: str) -> None:
     assert np.isfinite(given[0][1].values[0, 7]) == np.isfinite(value)
     for a, b in zip(*given, strict=True):
         assert np.array_equal(a.values, b.values, equal_nan=True)
-    for old, coder in zip(before, (first, second), strict=True):
-        new = kept(coder)
-        assert new["residual:a"] == old["residual:a"]
-        assert new["step:a"] == old["step:a"]
-        assert new["step:b"] == old["step:b"] + 1
+    if not np.isfinite(value):  # the mean is not finite, so no rank keeps the step
+        for coder in (first, second):
+            coder.rollback()
+        assert (kept(first), kept(second)) == before
+        return
+    for coder in (first, second):
+        coder.commit()
+    steps = [[state[f"step:{name}"] for name in "ab"] for state in (*before, kept(first))]
+    assert steps[2] == [step + 1 for step in steps[0]]
+    # The second rank sent the gradient of a alone, and keeps the residual for the next step.
+    assert kept(second)["residual:a"] == before[1]["residual:a"]
+    assert [kept(second)[f"step:{name}"] for name in "ab"] == [steps[1][0], steps[1][1] + 1]
 
 
 def test_a_gradient_of_zeros_sends_nothing_and_keeps_the_residual() -> None:
@@ -197,7 +210,7 @@ def test_a_gradient_of_zeros_sends_nothing_and_keeps_the_residual() -> None:
 
 
 def test_without_feedback_seeds_are_of_step_rank_and_name() -> None:
-    pair = [BucketCoder(None, 3, rank) for rank in range(2)]
+    pair = [BucketCoder(None, 3, rank, Key(None)) for rank in range(2)]
     mine = parts(1, "qsgd")
     texts = {coder.encode(mine, step) for coder in pair for step in range(2)}
     assert len(texts) == 4
@@ -211,7 +224,7 @@ def test_a_residual_of_another_shape() -> None:
     before = kept(coder)
     with pytest.raises(ParameterError, match=r"^grad\.shape=\(8, 8\): must be \(3,\) for 'a'"):
         coder.encode(parts(1), 0)
-    coder.give_up()
+    coder.rollback()
     assert kept(coder) == before
 
 
@@ -219,8 +232,8 @@ def test_messages_of_another_bucket() -> None:
     coder = coders()[0]
     mine = parts(1)
     good = coder.encode(mine, 0)
-    other = BucketCoder(None, 0, 1).encode(mine[:2], 0)
-    renamed = BucketCoder(None, 0, 1).encode(
+    other = BucketCoder(None, 0, 1, Key(None)).encode(mine[:2], 0)
+    renamed = BucketCoder(None, 0, 1, Key(None)).encode(
         [part._replace(name=part.name * 2) for part in mine], 0
     )
     for bad in (b"", b"\1", b"\7\7" + good[2:], good[:-1], good + good[2:], other, renamed):
