@@ -77,7 +77,7 @@ def least_rank(
     estimate : float
         Bits that the factors may take.
     """
-    errors = _errors(x, error, seed, norm, _affordable(x, estimate, MOST_WORK), least=True)
+    errors = _errors(x, error, seed, norm, affordable_rank(x, estimate, MOST_WORK), least=True)
     if errors is None:
         return None
     (good,) = np.nonzero(errors <= error * (1 - _MARGIN) - _ROUNDING)
@@ -103,8 +103,27 @@ def best_rank(
     most_work : float
         Multiply-adds per value, at most; see `trial_work`.
     """
-    errors = _errors(x, error, seed, norm, _affordable(x, room, most_work), least=False)
+    errors = _errors(x, error, seed, norm, affordable_rank(x, room, most_work), least=False)
     return None if errors is None else _factors(x, errors.size, errors)
+
+
+def affordable_rank(x: np.ndarray, nbits: float, most_work: float) -> int:
+    """Return the largest rank whose factors take at most so many bits, and so much work; or 0.
+
+    Parameters
+    ----------
+    x : float32 array
+    nbits : float
+    most_work : float
+        Multiply-adds per value, at most; see `trial_work`.
+    """
+    if x.ndim < 2:
+        return 0
+    shape = _matrix(x).shape
+    rank = min(int(nbits / _nbits(x, 1)), _MOST_RANK)
+    while rank and trial_work(shape, rank) > most_work:
+        rank -= 1
+    return rank if rank and low_rank.matrix_shape(x.shape, rank) else 0
 
 
 def trial_work(shape: tuple[int, int], rank: int) -> float:
@@ -193,17 +212,6 @@ def _factors(x: np.ndarray, rank: int, errors: np.ndarray) -> Factors:
 
 def _matrix(x: np.ndarray) -> np.ndarray:
     return x.reshape(x.shape[0], -1)
-
-
-def _affordable(x: np.ndarray, nbits: float, most_work: float) -> int:
-    """Return the largest rank whose factors take at most so many bits, and so much work; or 0."""
-    if x.ndim < 2:
-        return 0
-    shape = _matrix(x).shape
-    rank = min(int(nbits / _nbits(x, 1)), _MOST_RANK)
-    while rank and trial_work(shape, rank) > most_work:
-        rank -= 1
-    return rank if rank and low_rank.matrix_shape(x.shape, rank) else 0
 
 
 def _nbits(x: np.ndarray, rank: int) -> int:
