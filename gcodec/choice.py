@@ -265,7 +265,7 @@ def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
         return None
     tensor = room.tensor
     values, n = tensor.values.reshape(tensor.shape), tensor.values.size
-    k = about.count
+    k = about.nonzero
     if room.payload > k * (_MOST_OF_ONE + math.log2(n / k)):
         raise ParameterError.of("max_bits", room.nbits / n, "fewer, where so many values are 0")
     aim = _SPARE * room.payload / n

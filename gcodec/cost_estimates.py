@@ -54,14 +54,14 @@ class About(NamedTuple):
         The largest magnitude.
     rounding : float
         At most ‖x̂ − y‖/‖x‖, where x̂ is y, about x, in the dtype.
-    count : int
+    nonzero : int
         Number of values other than 0.
     """
 
     norm: float
     peak: float
     rounding: float
-    count: int
+    nonzero: int
 
     @classmethod
     def of(cls, tensor: Tensor) -> About:
@@ -95,7 +95,7 @@ def exact(tensor: Tensor, about: About) -> list[Costed]:
     own, n = _own_dtype(tensor), tensor.values.size
     width = 8 * ITEMSIZE[own]
     found = [Costed(width * n, parse({"name": "raw", "dtype": own}))]
-    k = about.count
+    k = about.nonzero
     if k * _SPARSE <= n:
         place = math.log2(n / k) + GAP_NBITS
         codec = parse({"name": "topk", "k": k, "value": own})
@@ -127,7 +127,7 @@ def levels(tensor: Tensor, about: About, error: float) -> list[Costed]:
     if step < max(_LEAST_STEP * about.peak, _LEAST_NORMAL) or about.peak + room > most:
         return []
     # In what is not zero there is all that levels tell; where that is, costs as in topk.
-    k = about.count
+    k = about.nonzero
     rate = max(math.log2(k / n / aim) / 2, 0.0) + _RATE if k else 0.0
     place = math.log2(n / k) if k else 0.0
     plain = about.rounding < _NEGLIGIBLE * math.sqrt(error)
