@@ -51,11 +51,12 @@ from gcodec.frame import Frame
 from gcodec.kernels.philox import check_seed
 from gcodec.kernels.reduce import sum_squares
 from gcodec.payload import Payload
-from gcodec.rank_trials import Factors, best_rank, least_rank
+from gcodec.rank_trials import Factors, affordable_rank, best_rank, least_rank
 from gcodec.scalar_levels import Levels
 from gcodec.views import as_numpy
 
 _FEW = 1024  # values, up to which ranges are tried
+_LARGE = 1 << 16  # values, from which on a choice costs at most three encodes
 _ECSQ_PAYLOAD_NBITS, _RANGE_NBITS = 8 * 20, 8 * 8  # lists of scales and tables; a range
 # By bits of an element: formats without a payload besides, and what they are worse by, in bits.
 _WIDTHS = {
@@ -67,13 +68,16 @@ _WIDTHS = {
 _WIDTH_LOSS = 0.9
 _LENGTH_NBITS = 8 * 4  # of the number of bits, a header's last field, beyond a byte
 _SPARE = 0.995  # of bits: how near to a target of bits strings are
-_SHORT = 0.0015  # bits of a value that a search may leave out, at most thrice the share of _SPARE
-_SEARCHES = 2  # of a step, for a target of bits; more where they take no time
+# Bits per value that estimates leave out, at most `_SHORT_SHARE` of all. With half as many,
+# 11 of 17 matrices of 4 Mi values need a second search at 0.1 bits.
+_SHORT, _SHORT_SHARE = 0.003, 0.03
 _PAST, _LESS = 2.5, 0.002  # shares of a target: times what a string was too long by, and besides
 _GROWTHS = 3.0, 10.0  # octaves of the step for one of the bits, where no search was short enough
 _MOST_OF_ONE = 24.0  # bits of a value that is not 0, more than levels of the least step take
 _COSTLY = 60.0  # work of a trial, after which a quarter of the rows is encoded, not all
-_TRIAL_WORK = 70.0  # of a trial where an encode searches for bits, and another may follow
+_SEARCHES = 2  # of a step, for a target of bits; more where they take no time
+_TRIAL_WORK = 70.0  # most work of a trial where an encode searches for bits
+_SHORT_TRIAL_WORK = 20.0  # and of one that may be wasted, where another search may follow
 _BETTER = 1 - 1e-3  # times an error, from which on it counts as less
 _EXACT = 1e-10  # error of levels that are as good as exact
 
@@ -150,7 +154,7 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) ->
         values = tensor.values.reshape(tensor.shape)
         factors = least_rank(values, about.aim(error), seed, about.norm, best.nbits)
         if factors and factors.nbits < _levels_nbits(best.codec, values, factors):
-            return _powersgd(factors)
+            return _powersgd(factors.rank)
     return best.codec
 
 
@@ -166,8 +170,8 @@ def _levels_nbits(codec: Codec, values: np.ndarray, factors: Factors) -> float:
     return share * quick.encode(np.ascontiguousarray(rows)).nbits * (len(values) / len(rows))
 
 
-def _powersgd(factors: Factors) -> Codec:
-    return parse({"name": "powersgd", "rank": factors.rank})
+def _powersgd(rank: int) -> Codec:
+    return parse({"name": "powersgd", "rank": rank})
 
 
 class _Room(NamedTuple):
@@ -190,7 +194,7 @@ class _Room(NamedTuple):
     def of(cls, tensor: Tensor, bits: float) -> _Room:
         """Return the room of so many bits per value."""
         nbits = bits * tensor.values.size
-        empty = parse("ecsq").encode(np.zeros(tensor.shape, np.float32))
+        empty = parse("ecsq").encode(np.zeros(1, np.float32))
         frame = Frame(empty.codec, tensor.dtype, tensor.shape, empty)
         header = 8 * frame.nbytes + _LENGTH_NBITS
         return cls(nbits, 0.0 if 2 * header > nbits else header, tensor)
@@ -261,30 +265,36 @@ def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
         return None
     tensor = room.tensor
     values, n = tensor.values.reshape(tensor.shape), tensor.values.size
-    k = int(np.count_nonzero(values))
+    k = about.nonzero
     if room.payload > k * (_MOST_OF_ONE + math.log2(n / k)):
         raise ParameterError.of("max_bits", room.nbits / n, "fewer, where so many values are 0")
     aim = _SPARE * room.payload / n
-    aim -= min(_SHORT, 3 * (1 - _SPARE) * aim)
+    aim -= min(_SHORT, _SHORT_SHARE * aim)
     for search in range(_SEARCHES if n > _FEW else 4 * _SEARCHES):
         codec = parse({"name": "ecsq", "bits": aim})
         levels = codec.replaced(strict="yes").quantize(values)
-        if search == 0 and may_project(tensor, about):
-            error = 4.0 ** -(room.payload / n)  # of levels: about that, or more
-            factors = best_rank(values, error, seed, about.norm, room.payload, _TRIAL_WORK)
-            if factors and factors.error < _BETTER * _error(codec, levels, values, about):
-                return _powersgd(factors)
         payload = codec.pack(levels)
         excess = room.excess(payload) / payload.nbits
+        if search == 0 and values.ndim > 1 and may_project(tensor, about):
+            most_wasted = _TRIAL_WORK if excess <= 0 else _SHORT_TRIAL_WORK
+            error = _error(codec, levels, values, about)
+            works = _TRIAL_WORK, most_wasted
+            factors = best_rank(values, error, seed, about.norm, room.payload, *works)
+            if factors and factors.error < _BETTER * error:
+                # The trial may have had fewer ranks than there is room for; more have less error.
+                return _powersgd(affordable_rank(values, room.payload, _TRIAL_WORK))
         if excess <= 0:
             return codec
         aim *= 1 - _PAST * excess - _LESS
-    return _at_larger_steps(room, values, payload)
+    growths = _GROWTHS if n < _LARGE else _GROWTHS[-1:]
+    return _at_larger_steps(room, values, payload, growths)
 
 
-def _at_larger_steps(room: _Room, values: np.ndarray, payload: Payload) -> Codec | None:
+def _at_larger_steps(
+    room: _Room, values: np.ndarray, payload: Payload, growths: tuple[float, ...]
+) -> Codec | None:
     """Return levels at a larger step than those of a payload that is too long; None where long."""
-    for growth in _GROWTHS:
+    for growth in growths:
         # Where most levels are 0, bits fall by the same share as the step grows, or faster.
         octaves = growth * room.excess(payload) / min(payload.nbits, values.size)
         step = float(np.float32(payload.codec.step * 2.0**octaves))
@@ -313,5 +323,6 @@ def _few_for_bits(tensor: Tensor, about: About, space: _Room) -> Codec | None:
 
 def _error(codec: Codec, levels: Levels, values: np.ndarray, about: About) -> float:
     """Return the relative error of levels, in float32."""
-    rest = values - codec.dequantize(levels, values.shape)
+    rest = codec.dequantize(levels, values.shape)
+    np.subtract(values, rest, out=rest)
     return float(sum_squares(rest.reshape(-1))) / about.norm**2

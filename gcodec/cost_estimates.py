@@ -54,18 +54,21 @@ class About(NamedTuple):
         The largest magnitude.
     rounding : float
         At most ‖x̂ − y‖/‖x‖, where x̂ is y, about x, in the dtype.
+    nonzero : int
+        Number of values other than 0.
     """
 
     norm: float
     peak: float
     rounding: float
+    nonzero: int
 
     @classmethod
     def of(cls, tensor: Tensor) -> About:
         """Read all values; raise `ParameterError` where one is not finite."""
         values = tensor.values
         if not values.size:
-            return cls(0.0, 0.0, 0.0)
+            return cls(0.0, 0.0, 0.0, 0)
         found = settled(moments(values))
         peak = float(np.array([found.largest], np.uint32).view(np.float32)[0])
         if not math.isfinite(peak):
@@ -73,7 +76,7 @@ class About(NamedTuple):
         norm = math.sqrt(found.squares)
         share, least = _ROUNDING[tensor.dtype]
         rounding = share + least * math.sqrt(values.size) / norm if norm else 0.0
-        return cls(norm, peak, rounding)
+        return cls(norm, peak, rounding, int(np.count_nonzero(values)))
 
     def aim(self, error: float) -> float:
         """Return the error that leaves room for rounding to the dtype: both may add up."""
@@ -92,7 +95,7 @@ def exact(tensor: Tensor, about: About) -> list[Costed]:
     own, n = _own_dtype(tensor), tensor.values.size
     width = 8 * ITEMSIZE[own]
     found = [Costed(width * n, parse({"name": "raw", "dtype": own}))]
-    k = int(np.count_nonzero(tensor.values))
+    k = about.nonzero
     if k * _SPARSE <= n:
         place = math.log2(n / k) + GAP_NBITS
         codec = parse({"name": "topk", "k": k, "value": own})
@@ -124,7 +127,7 @@ def levels(tensor: Tensor, about: About, error: float) -> list[Costed]:
     if step < max(_LEAST_STEP * about.peak, _LEAST_NORMAL) or about.peak + room > most:
         return []
     # In what is not zero there is all that levels tell; where that is, costs as in topk.
-    k = int(np.count_nonzero(tensor.values))
+    k = about.nonzero
     rate = max(math.log2(k / n / aim) / 2, 0.0) + _RATE if k else 0.0
     place = math.log2(n / k) if k else 0.0
     plain = about.rounding < _NEGLIGIBLE * math.sqrt(error)

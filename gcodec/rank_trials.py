@@ -33,9 +33,10 @@ _DEPENDENT = 2.0**-40  # as in `low_rank.orthonormal`
 _DOUBLE = 2.0  # float32 multiply-adds that take as long as one in float64
 _DRAWN = 600.0  # and as long as drawing one number of the random rows
 _TILE, _WIDTH = 1 << 18, 64  # multiply-adds of a tile, and its columns
-_ROWS = 4  # of a sample, for each rank: enough for the rank to be low
+_ROWS, _LEAST_SAMPLE = 4, 1 / 8  # of a sample, for each rank and of all: so the rank is low there
 _SAMPLE = 1 / 3  # of the rows: a larger sample would save too little
-_HOPE = 1.5  # times the error: what a sample may have
+_HOPE = 1.5  # times the error: what a sample may have; and times what it has of the energy
+_SURE = 0.5  # times the error: what a sample may have for a trial that must not be wasted
 _MORE, _FEW = 1.5, 4  # times the rank of a sample, and besides: what the matrix may need
 
 
@@ -77,7 +78,7 @@ def least_rank(
     estimate : float
         Bits that the factors may take.
     """
-    errors = _errors(x, error, seed, norm, _affordable(x, estimate, MOST_WORK), least=True)
+    errors = _errors(x, error, seed, norm, affordable_rank(x, estimate, MOST_WORK), least=True)
     if errors is None:
         return None
     (good,) = np.nonzero(errors <= error * (1 - _MARGIN) - _ROUNDING)
@@ -85,9 +86,18 @@ def least_rank(
 
 
 def best_rank(
-    x: np.ndarray, error: float, seed: int, norm: float, room: float, most_work: float
+    x: np.ndarray,
+    error: float,
+    seed: int,
+    norm: float,
+    room: float,
+    most_work: float,
+    most_wasted: float,
 ) -> Factors | None:
     """Return the largest rank that there is room for; None where some rows have a larger error.
+
+    If the trial of that rank may not be wasted, and there are too few rows for a sample, the rank
+    is the largest one whose trial may be.
 
     Parameters
     ----------
@@ -102,9 +112,32 @@ def best_rank(
         Bits.
     most_work : float
         Multiply-adds per value, at most; see `trial_work`.
+    most_wasted : float
+        Most work of a trial that may find a larger error. A longer trial is made only if a sample
+        of the rows has at most half the error.
     """
-    errors = _errors(x, error, seed, norm, _affordable(x, room, most_work), least=False)
+    rank, short = (affordable_rank(x, room, work) for work in (most_work, most_wasted))
+    errors = _errors(x, error, seed, norm, rank, least=False, short=short)
     return None if errors is None else _factors(x, errors.size, errors)
+
+
+def affordable_rank(x: np.ndarray, nbits: float, most_work: float) -> int:
+    """Return the largest rank whose factors take at most so many bits, and so much work; or 0.
+
+    Parameters
+    ----------
+    x : float32 array
+    nbits : float
+    most_work : float
+        Multiply-adds per value, at most; see `trial_work`.
+    """
+    if x.ndim < 2:
+        return 0
+    shape = _matrix(x).shape
+    rank = min(int(nbits / _nbits(x, 1)), _MOST_RANK)
+    while rank and trial_work(shape, rank) > most_work:
+        rank -= 1
+    return rank if rank and low_rank.matrix_shape(x.shape, rank) else 0
 
 
 def trial_work(shape: tuple[int, int], rank: int) -> float:
@@ -195,40 +228,41 @@ def _matrix(x: np.ndarray) -> np.ndarray:
     return x.reshape(x.shape[0], -1)
 
 
-def _affordable(x: np.ndarray, nbits: float, most_work: float) -> int:
-    """Return the largest rank whose factors take at most so many bits, and so much work; or 0."""
-    if x.ndim < 2:
-        return 0
-    shape = _matrix(x).shape
-    rank = min(int(nbits / _nbits(x, 1)), _MOST_RANK)
-    while rank and trial_work(shape, rank) > most_work:
-        rank -= 1
-    return rank if rank and low_rank.matrix_shape(x.shape, rank) else 0
-
-
 def _nbits(x: np.ndarray, rank: int) -> int:
     """Return the bits of factors."""
     return _NBITS * rank * sum(map(int, _matrix(x).shape))
 
 
 def _errors(
-    x: np.ndarray, error: float, seed: int, norm: float, rank: int, *, least: bool
+    x: np.ndarray,
+    error: float,
+    seed: int,
+    norm: float,
+    rank: int,
+    *,
+    least: bool,
+    short: int | None = None,
 ) -> np.ndarray | None:
     """Return the errors of the ranks up to one; None where evenly spread rows have a larger one.
 
-    Where the least rank is wanted, those rows also say up to which rank to try.
+    Where the least rank is wanted, those rows also say up to which rank to try. A trial of more
+    ranks than `short` needs rows with a far smaller error; without them, `short` ranks are tried.
     """
     if error < _LEAST_ERROR or not rank:
         return None
     matrix = _matrix(x)
     rows = start(matrix, rank, seed)
-    if _ROWS * rank <= _SAMPLE * len(matrix):
-        sample = np.ascontiguousarray(matrix[:: len(matrix) // (_ROWS * rank)])
+    count = max(_ROWS * rank, int(_LEAST_SAMPLE * len(matrix)))
+    if count <= _SAMPLE * len(matrix):
+        sample = np.ascontiguousarray(matrix[:: len(matrix) // count])
         length = math.sqrt(sum_squares(sample.reshape(-1)))
         some = errors_of_ranks(sample, rows, length) if length else np.zeros(1)
-        if some[-1] > _HOPE * error:
+        hope = _HOPE if short in (None, rank) else _SURE
+        if some[-1] > hope * error or _HOPE * (1 - some[-1]) < 1 - error:
             return None
         if least:
             (good,) = np.nonzero(some <= error)
             rank = min(rank, int(_MORE * (good[0] + 1)) + _FEW) if good.size else rank
-    return errors_of_ranks(matrix, rows[:rank], norm)
+    elif short is not None:
+        rank = short
+    return errors_of_ranks(matrix, rows[:rank], norm) if rank else None
