@@ -122,9 +122,10 @@ def choose(
     """Write the shortest string in any code, one of several on a device; see `plan`."""
     found = plan(contents(symbols), s, live, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
-        # It may turn out not to be shorter. What is released until then is written once more, so
-        # that is no more than the string takes while its parts are joined.
-        some = limited(symbols, 5 * found.nbits // 16)
+        # The context string may turn out not to be shorter; the symbols released until then are
+        # quantized again. So only as many bytes are released as the string and those of its parts
+        # take that are being joined: half as many as the string again.
+        some = limited(symbols, 3 * found.nbits // 16)
         made = symbol_strings.write_shorter(some, shape, BitString(lead), found.nbits)
         if made is not None:
             return Candidates([Written(CLASSED, *made)])
