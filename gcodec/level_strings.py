@@ -122,9 +122,9 @@ def choose(
     """Write the shortest string in any code, one of several on a device; see `plan`."""
     found = plan(contents(symbols), s, live, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
-        # The context string may turn out not to be shorter; the symbols released until then are
-        # quantized again. So only as many bytes are released as the string and those of its parts
-        # take that are being joined: half as many as the string again.
+        # The context string may turn out not to be shorter, and the symbols released until then
+        # are then quantized again: they make room for the parts of the string, which take up to
+        # half as much memory again as they have bytes.
         some = limited(symbols, 3 * found.nbits // 16)
         made = symbol_strings.write_shorter(some, shape, BitString(lead), found.nbits)
         if made is not None:

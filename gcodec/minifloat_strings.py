@@ -102,9 +102,9 @@ def write(
     """
     found = plan(contents(codes), n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        # The context string may turn out not to be shorter; the codes released until then are
-        # quantized again.
-        codes = limited(codes, contents(codes).nbytes // 2)
+        # The context string may turn out not to be shorter, and the codes released until then are
+        # then quantized again: half of them, and as many bytes as float32 scales of blocks take.
+        codes = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
         given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))
