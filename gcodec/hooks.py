@@ -171,7 +171,7 @@ class Hooks(Parameters):
         return values
 
     def _part_unit(self, n: int) -> int:
-        """Return a number of elements at whose multiples `_part` divides n elements; 0: nowhere."""
+        """Return a number of elements at whose multiples `_part` divides n; 0: nowhere."""
         return 0
 
     def _part(self, symbols: Symbols, start: int, stop: int) -> Symbols:

@@ -8,7 +8,7 @@ Symbols are twice a level, plus its sign.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -99,7 +99,8 @@ def _added(
         return total, ends
 
     found = pool.run(several, n, _PART)
-    return sum(total for total, _ in found), [pair for _, ends in found for pair in ends]
+    total = sum((total for total, _ in found), np.zeros(size, np.int64))
+    return total, [pair for _, ends in found for pair in ends]
 
 
 def _between(ends: list[tuple[int, int]]) -> list[int]:
