@@ -24,7 +24,7 @@ from gcodec.wire import FLOATS
 
 Symbols = Any  # each codec declares its own NamedTuple
 
-_PART = 1 << 17  # elements that stay in a cache while they are converted
+_PART = 1 << 18  # elements that stay in a cache while they are converted
 _SAFE = 2.0**127  # a sum of magnitudes that is far from the end of float32
 
 _H = TypeVar("_H", bound="Hooks")
