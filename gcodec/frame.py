@@ -316,14 +316,19 @@ class Frame(_Secret):
         if target is not None and dtype == "float32" and is_flat(target):
             self.codec._decode(payload, self.size, target.reshape(-1))
             return out
-        room = None
-        if device is not None and self.codec.symbols_on_host:
-            room = device.empty(self.size, np.float32)
-        values = self.codec._decode(payload, self.size, room)
-        if device_of(values) is not None and target is None:
-            values = outlet(convert.round_to(values, self.dtype), dtype)
-            return as_library_of(values.reshape(self.shape), like)
-        array = outlet(values, self.dtype).reshape(self.shape)
+        if device is None:
+            flat = target.reshape(-1) if target is not None and is_flat(target) else None
+            array = self.codec._decode_as(self.dtype, payload, self.size, flat)
+            if flat is not None:
+                return out
+        else:
+            room = device.empty(self.size, np.float32) if self.codec.symbols_on_host else None
+            values = self.codec._decode(payload, self.size, room)
+            if target is None:
+                values = outlet(convert.round_to(values, self.dtype), dtype)
+                return as_library_of(values.reshape(self.shape), like)
+            array = outlet(values, self.dtype)
+        array = array.reshape(self.shape)
         if target is not None:
             target[...] = array
             return out

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gcodec.arrays import Tensor, check_sum, empty_like_shape
+from gcodec.arrays import NUMPY_DTYPES, Tensor, check_sum, empty_like_shape
 from gcodec.errors import ParameterError
 from gcodec.fields.walk import Piece, Walk
-from gcodec.kernels import arithmetic, convert
+from gcodec.kernels import arithmetic, convert, pool
 from gcodec.kernels.device import device_of, no_twin
-from gcodec.kernels.memory import empty_beside
+from gcodec.kernels.memory import Drainable, empty_beside, release
 from gcodec.kernels.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
 from gcodec.params import Parameters
 from gcodec.payload import Payload, Undecided
@@ -24,6 +24,7 @@ from gcodec.wire import FLOATS
 
 Symbols = Any  # each codec declares its own NamedTuple
 
+_PART = 1 << 18  # elements that stay in a cache while they are converted
 _SAFE = 2.0**127  # a sum of magnitudes that is far from the end of float32
 
 _H = TypeVar("_H", bound="Hooks")
@@ -168,6 +169,48 @@ class Hooks(Parameters):
         values = empty_beside(n, self._values_dtype, payload.data) if out is None else out
         self._dequantize(symbols, values)
         return values
+
+    def _part_unit(self, n: int) -> int:
+        """Return a number of elements at whose multiples `_part` divides n; 0: nowhere."""
+        return 0
+
+    def _part(self, symbols: Symbols, start: int, stop: int) -> Symbols:
+        """Return symbols that `_dequantize` turns into elements `start` to `stop - 1`.
+
+        Both are multiples of `_part_unit`, but for a `stop` that is the number of all elements.
+        """
+        raise NotImplementedError
+
+    def _decode_as(
+        self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the values of a message on the host in a dtype of floats, or write them to `out`.
+
+        Codecs that define `_part` dequantize and convert one part after another. Others decode to
+        a float32 array, whose memory is released while it is converted.
+        """
+        if dtype == "float32":
+            return self._decode(payload, n, out)
+        unit = self._part_unit(n)
+        symbols = self._unpack(payload, n) if unit else None
+        values = np.empty(0, np.float32) if unit else self._decode(payload, n)
+        is_own = not np.may_share_memory(values, payload.data)
+        drained: Any = Drainable(values) if is_own else values
+        converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
+        length = -(-_PART // max(unit, 1)) * max(unit, 1)
+
+        def task(start: int, stop: int) -> None:
+            room = np.empty(min(length, stop - start) if unit else 0, np.float32)
+            for at in range(start, stop, length):
+                end = min(at + length, stop)
+                part = room[: end - at] if unit else values[at:end]
+                if unit:
+                    self._dequantize(self._part(symbols, at, end), part)
+                convert.put(part, dtype, converted[at:end])
+                release(drained, at, end)
+
+        pool.run(task, n, length)
+        return converted
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         """Return values start to stop - 1 of n, 0 <= start <= stop <= n.

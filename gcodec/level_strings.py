@@ -122,9 +122,10 @@ def choose(
     """Write the shortest string in any code, one of several on a device; see `plan`."""
     found = plan(contents(symbols), s, live, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
-        # It may turn out not to be shorter. What is released until then is written once more, so
-        # that is no more than the string takes while its parts are joined.
-        some = limited(symbols, 5 * found.nbits // 16)
+        # The context string may turn out not to be shorter, and the symbols released until then
+        # are then quantized again: they make room for the parts of the string, which take up to
+        # half as much memory again as they have bytes.
+        some = limited(symbols, 3 * found.nbits // 16)
         made = symbol_strings.write_shorter(some, shape, BitString(lead), found.nbits)
         if made is not None:
             return Candidates([Written(CLASSED, *made)])

@@ -102,8 +102,9 @@ def write(
     """
     found = plan(contents(codes), n, fmt, code, book)
     if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        # Not all codes are released until it is known whether they are written otherwise.
-        codes = limited(codes, 3 * contents(codes).nbytes // 4)
+        # The context string may turn out not to be shorter, and the codes released until then are
+        # then quantized again: half of them, and as many bytes as float32 scales of blocks take.
+        codes = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
         given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
         if code == "context":
             return Written("context", None, *symbol_strings.write(*given))

@@ -18,6 +18,7 @@ Source: min-max (affine) quantisation, as in Banner et al., NeurIPS 2018; this l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from gcodec.arrays import nonfinite_error
 from gcodec.codec import Codec
 from gcodec.fields.walk import Piece, Told, Walk, numbers
 from gcodec.kernels import uniform
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import FieldLayout, check_length, pack_fields
 from gcodec.kernels.ranges import (
@@ -139,6 +141,17 @@ class MinMax(Codec):
         self._check_size(symbols, out)
         codes, found = self._parts(symbols)
         uniform.dequantize_add(codes, found, self._bucket(out.size), self.bits, scale, out)
+
+    def _part_unit(self, n: int) -> int:
+        bucket = self._bucket(n)
+        return math.lcm(bucket if bucket < n else 1, BLOCK)
+
+    def _part(self, symbols: MinMaxSymbols, start: int, stop: int) -> MinMaxSymbols:
+        bucket, codes = self._bucket(symbols.n), self._ranges_nbytes(symbols.n)
+        ranges = slice(RANGE_NBYTES * (start // bucket), RANGE_NBYTES * -(-stop // bucket))
+        here = slice(codes + start * self.bits // 8, codes + -(-stop * self.bits // 8))
+        data = np.concatenate((symbols.data[ranges], symbols.data[here]))
+        return MinMaxSymbols(data, stop - start)
 
     def _check_size(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
         nbytes = -(-self.max_payload_nbits(out.size) // 8)

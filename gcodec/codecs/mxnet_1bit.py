@@ -22,6 +22,7 @@ from gcodec.codec import Codec
 from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual
 from gcodec.kinds import Float32
@@ -89,6 +90,12 @@ class MXNet1Bit(Codec):
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
         dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
+
+    def _part_unit(self, n: int) -> int:
+        return BLOCK
+
+    def _part(self, symbols: OneBitSymbols, start: int, stop: int) -> OneBitSymbols:
+        return OneBitSymbols(symbols.codes[ONE_BIT.nbytes(start) : ONE_BIT.nbytes(stop)])
 
     def _pack(self, symbols: OneBitSymbols) -> Payload:
         return Payload(self, {}, symbols.codes, 8 * symbols.codes.size)

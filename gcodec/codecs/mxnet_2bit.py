@@ -44,6 +44,7 @@ from gcodec.kernels import arithmetic, convert, scatter, sent_codes
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.dequantize import LEVELS_2BIT, dequantize
 from gcodec.kernels.device import beside, device_of
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.memory import empty_beside
 from gcodec.kernels.pack import check_length, check_padding, pack_fields, packer
 from gcodec.kernels.reduce import sum_squares
@@ -238,6 +239,13 @@ class MXNet2Bit(Codec):
         self._check_size(symbols, out.size)
         level = self._of(symbols)._level_in(dtype)
         dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add=scale)
+
+    def _part_unit(self, n: int) -> int:
+        return BLOCK
+
+    def _part(self, symbols: TwoBitSymbols, start: int, stop: int) -> TwoBitSymbols:
+        codes = symbols.codes[TWO_BIT.nbytes(start) : TWO_BIT.nbytes(stop)]
+        return TwoBitSymbols(codes, symbols.threshold, stop - start)
 
     def _check_size(self, symbols: TwoBitSymbols, n: int) -> None:
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)

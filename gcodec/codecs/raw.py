@@ -130,6 +130,12 @@ class Raw(Codec):
         else:
             out[:] = convert.from_16_bits(symbols.bits, self.dtype)
 
+    def _part_unit(self, n: int) -> int:
+        return 1
+
+    def _part(self, symbols: RawSymbols, start: int, stop: int) -> RawSymbols:
+        return RawSymbols(symbols.bits[start:stop])
+
     def _pack(self, symbols: RawSymbols) -> Payload:
         return Payload(self, {}, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes)
 

@@ -28,6 +28,7 @@ from gcodec.fields.packed import signs as signs_in
 from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, scalar_rules, signs
 from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.pack import check_length, check_padding
 from gcodec.kernels.scalar_rules import negative
 from gcodec.kinds import Choice, Float32
@@ -110,6 +111,13 @@ class Sign(Codec):
         self._check_size(symbols, out)
         level = convert.round_number(negative(symbols.scale), dtype)
         dequantize(symbols.bits, LEVELS_1BIT, level, out, add=scale)
+
+    def _part_unit(self, n: int) -> int:
+        return BLOCK
+
+    def _part(self, symbols: SignSymbols, start: int, stop: int) -> SignSymbols:
+        here = slice(signs.SIGNS.nbytes(start), signs.SIGNS.nbytes(stop))
+        return SignSymbols(symbols.bits[here], stop - start, symbols.scale)
 
     def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:
         fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)

@@ -44,6 +44,7 @@ from gcodec.fields.walk import Piece, Walk
 from gcodec.kernels import convert, scalar_quantize, scalar_rules, ternary
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.byte_counts import byte_counts
+from gcodec.kernels.lanes import BLOCK
 from gcodec.kernels.live import Live
 from gcodec.kernels.memory import drainable, empty_beside
 from gcodec.kernels.pack import check_length, check_padding
@@ -248,6 +249,14 @@ class TernGrad(Codec):
         self._check_size(symbols, out)
         level = convert.round_number(symbols.scale, dtype)
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
+
+    def _part_unit(self, n: int) -> int:
+        # The codes of ``terngrad`` lie in strides; those of ``context`` are not kept at all.
+        return 0 if self.packing in ("terngrad", "context") else ternary.TRITS * BLOCK
+
+    def _part(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
+        first, last = (ternary.packed_nbytes(at, self._pack_rule) for at in (start, stop))
+        return TernarySymbols(symbols.codes[first:last], symbols.scale)
 
     def _check_size(self, symbols: TernarySymbols, out: np.ndarray) -> None:
         nbytes = ternary.packed_nbytes(out.size, self._pack_rule)

@@ -51,7 +51,11 @@ Take = Callable[[int, np.ndarray], None]
 
 
 def write(
-    plan: Plan, symbols: np.ndarray | Drainable, beyond: np.ndarray | None, front: BitString
+    plan: Plan,
+    symbols: np.ndarray | Drainable,
+    beyond: np.ndarray | None,
+    front: BitString,
+    before_join: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a string.
 
@@ -64,6 +68,8 @@ def write(
         What the symbols that are escapes stand for, in order; None for these very symbols.
     front : BitString
         What comes before it, in whole bytes.
+    before_join : callable, optional
+        See `rans_string.write`.
 
     Returns
     -------
@@ -99,7 +105,8 @@ def write(
         given = symbols_of(0, n, empty_beside(n, np.uint16, array))
     tables, lead = plan.table.write_tables(), front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
-    data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes)
+    how: Any = {} if before_join is None else {"before_join": before_join}
+    data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes, **how)
     return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
 

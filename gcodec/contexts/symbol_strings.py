@@ -19,7 +19,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bit_string import BitString
 from gcodec.kernels.device import twinned
 from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Drainable, contents
+from gcodec.kernels.memory import Drainable, contents, drop
 from gcodec.kernels.scatter import replace
 from gcodec.seek import SeekTable, refuse_table
 
@@ -75,7 +75,7 @@ def write_shorter(
 ) -> Written | None:
     """Write the string if it has fewer bits than `nbits`; else return None. See `write`.
 
-    A `Drainable` may be released in both cases.
+    Where the string is returned, all of a `Drainable` is released; else what its limit allows.
     """
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
@@ -83,8 +83,20 @@ def write_shorter(
     plan, before = _plan(array, shape), front.nbits
     if plan.nbits >= nbits:
         return None
-    made = strings.write(plan, symbols, None, front)
-    return made if made[1] < before + nbits else None
+
+    def compare(total: int) -> None:
+        if total >= before + nbits:
+            raise _NotShorter
+        drop(symbols)
+
+    try:
+        return strings.write(plan, symbols, None, front, compare)
+    except _NotShorter:
+        return None
+
+
+class _NotShorter(Exception):
+    """A string turned out not to be the shortest, before its parts were joined."""
 
 
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:

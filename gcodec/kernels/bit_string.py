@@ -11,6 +11,7 @@ import numpy as np
 
 from gcodec.kernels import pool
 from gcodec.kernels.jit import kernel
+from gcodec.kernels.memory import discard
 
 SLACK = 64  # bytes behind a string that words may reach
 _LEAST = 4096  # bytes that a string grows by
@@ -22,12 +23,13 @@ class BitString:
     Parameters
     ----------
     lead : int
-        Bytes before the string, which the caller fills.
+        Bytes before the string, which the caller fills when the string is complete.
     nbytes : int
         Bytes that it will probably have.
     """
 
     def __init__(self, lead: int = 0, nbytes: int = 0) -> None:
+        self._lead = lead
         self.data = np.empty(lead + nbytes + SLACK, np.uint8)
         # Whole bytes so far; bits of the byte behind them, highest first; how many these are;
         # bytes that a word needs which found no room.
@@ -45,7 +47,7 @@ class BitString:
         used = -(-self.nbits // 8)
         room = max(int(self.state[3]), nbytes, used // 4, _LEAST)
         data = np.empty(used + room + SLACK, np.uint8)
-        data[:used] = self.data[:used]
+        data[self._lead : used] = self.data[self._lead : used]
         self.data = data
 
     def reserve(self, nbytes: int) -> None:
@@ -78,7 +80,10 @@ class BitString:
 
 
 def written(
-    task: Callable[[int, int], BitString], n: int, unit: int
+    task: Callable[[int, int], BitString],
+    n: int,
+    unit: int,
+    before_join: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, int, dict[int, int]]:
     """Let tasks on the pool write parts of a string, and join them.
 
@@ -88,6 +93,8 @@ def written(
         Gets a range of elements and returns the string of these; the first may have a lead.
     n, unit : int
         As for `pool.run`.
+    before_join : callable, optional
+        Gets `nbits` before memory for the whole string is taken; what it raises ends the call.
 
     Returns
     -------
@@ -97,11 +104,17 @@ def written(
         Of each part, by its first element, the bit where it begins.
     """
     parts = pool.run(lambda start, stop: (start, task(start, stop)), n, unit)
+    nbits = sum(string.nbits for _, string in parts)
+    if before_join is not None:
+        try:
+            before_join(nbits)
+        except BaseException:
+            for _, string in parts:
+                discard(string.data)
+            raise
     if len(parts) == 1:
         ((start, string),) = parts
-        nbits = string.nbits
         return string.trimmed(), nbits, {start: 0}
-    nbits = sum(string.nbits for _, string in parts)
     places, starts, shared, at = {}, {}, [], 0
     for start, string in parts:
         places[start], starts[start] = string, at
@@ -114,6 +127,7 @@ def written(
     def copy(start: int, stop: int) -> None:
         string = places.pop(start)  # whose memory is free once it is copied
         _copy(string.data[: -(-string.nbits // 8)], string.nbits, starts[start], out)
+        discard(string.data)
 
     pool.run(copy, n, unit)
     for byte, bits in shared:

@@ -106,8 +106,7 @@ def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) float32 as the (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
     out = aligned_empty(x.size, np.uint16)
-    convert = {"float16": _to_float16, "bfloat16": _to_bfloat16}[dtype]
-    return _segments(convert, x, out)
+    return _segments(_TO_16_BITS[dtype], x, out)
 
 
 @twinned("convert")
@@ -122,6 +121,25 @@ def to_float64(x: np.ndarray) -> np.ndarray:
     """(n,) float32 as (n,) float64."""
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return x.astype(np.float64)
+
+
+def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
+    """Write (n,) float32 values to `out` on the calling thread.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Contiguous, on the host.
+    dtype : str
+        "float16", "bfloat16" or "float64".
+    out : (n,) array of `dtype`
+        Contiguous and aligned.
+    """
+    if dtype in _TO_16_BITS:
+        _TO_16_BITS[dtype](x, out.view(np.uint16))
+        return
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
+        out[:] = x
 
 
 @twinned("convert")
@@ -218,3 +236,4 @@ def _to_float16(x, out):
 
 
 _FROM_16_BITS = {"float16": _from_float16, "bfloat16": _from_bfloat16}
+_TO_16_BITS = {"float16": _to_float16, "bfloat16": _to_bfloat16}

@@ -21,6 +21,7 @@ _PAGE = 1 << 21  # bytes that are released at once: a huge page
 # Bytes up to which the C library may keep an array's memory when it is freed, to use it again
 # without page faults. The memory of larger arrays always goes back to the system.
 _LARGEST_REUSED = 1 << 25
+_LEAST_DISCARDED = 1 << 22
 
 
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
@@ -87,6 +88,7 @@ class Drainable:
             most = array.nbytes if nbytes is None else min(nbytes, array.nbytes)
             self._address = array.__array_interface__["data"][0]
             self._first = -(-self._address // _PAGE)
+            self._pages = (self._address + array.nbytes) // _PAGE - self._first
             count = (self._address + most) // _PAGE - self._first
             self._unread = [_PAGE] * max(count, 0)  # bytes of each page
             self._lock = threading.Lock()
@@ -111,6 +113,12 @@ class Drainable:
                 self._end = max(self._end, (page + 1) * _PAGE - self._address)
             self._advise(page * _PAGE, _PAGE, mmap.MADV_DONTNEED)
 
+    def drop(self) -> None:
+        """Release all elements, whatever the limit; no other call may be running."""
+        if self._advise is not None and self._pages:
+            start = self._first * _PAGE
+            self._advise(start, self._pages * _PAGE, mmap.MADV_DONTNEED)
+
     def restored(self) -> Drainable:
         """Return one with all elements, those written again that were released."""
         if self._end:
@@ -124,6 +132,20 @@ def drainable(array: np.ndarray, refill: Callable[[int], None] | None = None) ->
     return array if device_of(array) is not None else Drainable(array, refill)
 
 
+def discard(array: np.ndarray) -> None:
+    """Release the memory of a large array that is about to be freed and may not be read again.
+
+    The C library keeps the memory of freed arrays up to `_LARGEST_REUSED`, and uses it again only
+    for arrays that fit.
+    """
+    advise = page_adviser() if array.nbytes >= _LEAST_DISCARDED else None
+    if advise is not None:
+        start = array.__array_interface__["data"][0]
+        first, last = -(-start // mmap.PAGESIZE), (start + array.nbytes) // mmap.PAGESIZE
+        size = (last - first) * mmap.PAGESIZE
+        advise(first * mmap.PAGESIZE, size, mmap.MADV_DONTNEED)
+
+
 def contents(array: Any) -> Any:
     """Return the array that may be a `Drainable`."""
     return array.array if type(array) is Drainable else array
@@ -133,6 +155,12 @@ def release(array: Any, start: int, stop: int) -> None:
     """Release a range of what may be a `Drainable`; see `Drainable.done`."""
     if type(array) is Drainable:
         array.done(start, stop)
+
+
+def drop(array: Any) -> None:
+    """Release all of what may be a `Drainable`."""
+    if type(array) is Drainable:
+        array.drop()
 
 
 def limited(array: Any, nbytes: int) -> Any:

@@ -12,7 +12,8 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.device import device_of
 
 SEGMENT = 1 << 19  # elements
-_CONVERTED = 1 << 17  # elements that stay in a cache after they are converted
+_CONVERTED = 1 << 17  # elements of the shortest segment whose conversion pays for its call
+_IN_CONVERSION = 16  # all threads together convert this fraction of the elements at once: 1/16
 _EACH = 4  # segments of each thread at least, as others may be slower; else as few as can be
 _THRESHOLD = 1 << 20  # elements from which threads pay for their start
 
@@ -45,7 +46,10 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Any = Non
     short = getattr(beside, "is_converted", False) and n > _CONVERTED
     if device_of(beside) is not None or (is_one(n) and not short):
         return [task(0, n)]
-    segments = _CONVERTED if short else -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
+    segments = -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
+    if short:
+        most = n // (_IN_CONVERSION * thread_count()) // _CONVERTED * _CONVERTED
+        segments = min(max(most, _CONVERTED), SEGMENT)
     length = max(segments // unit, 1) * unit
     if is_one(n):
         return [task(start, min(start + length, n)) for start in range(0, n, length)]

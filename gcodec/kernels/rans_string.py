@@ -42,6 +42,7 @@ def write(
     lead: np.ndarray,
     log2_run: int = LOG2_BLOCK,
     lanes: int = LANES,
+    before_join: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, int, Runs]:
     """Write the string of n symbols.
 
@@ -60,6 +61,8 @@ def write(
         Of the symbols of a run, from 5 to 18.
     lanes : int
         States of a block.
+    before_join : callable, optional
+        Gets `nbits` when all symbols have been read; see `bit_string.written`. On the host only.
 
     Returns
     -------
@@ -75,7 +78,10 @@ def write(
         told = 1 << log2_run, 0, runs.offsets, runs.states
         block = write_block(get(0, n, np.empty(n, dtype)), *told)
         runs.settle(runs.offsets[:-1].copy(), np.array([0, block.size]))
-        return np.concatenate((lead, block)), 8 * (lead.size + block.size), runs
+        nbits = 8 * (lead.size + block.size)
+        if before_join is not None:
+            before_join(nbits)
+        return np.concatenate((lead, block)), nbits, runs
     ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
 
     def task(start: int, stop: int) -> BitString:
@@ -99,7 +105,7 @@ def write(
             ends[1 + (at >> LOG2_BLOCK)] = block.size
         return BitString(lead.size) if string is None else string
 
-    data, nbits, _ = written(task, n, BLOCK)
+    data, nbits, _ = written(task, n, BLOCK, before_join)
     data[: lead.size] = lead
     ends.cumsum(out=ends)
     runs.settle(runs.offsets[:-1].copy(), ends)

@@ -8,7 +8,7 @@ Symbols are twice a level, plus its sign.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -66,10 +66,9 @@ def tally(symbols: np.ndarray) -> Tally:
         first, last = (int(end) for end in ends)
         return counts, start + first if first else 0, start + last if last else 0
 
-    found = _in_parts(task, symbols.size)
-    counts = sum((counts for counts, _, _ in found), np.zeros(3 * _SIZES, np.int64))
+    counts, ends = _added(task, symbols.size, 3 * _SIZES)
     above, levels, gaps = counts.reshape(3, _SIZES)
-    for gap in _between(found):
+    for gap in _between(ends):
         gaps[gap.bit_length() - 1] += 1
     return Tally(above, levels, gaps)
 
@@ -83,10 +82,31 @@ def _in_parts(task: Callable[[int, int], _T], n: int) -> list[_T]:
     return [result for results in pool.run(several, n, _PART) for result in results]
 
 
-def _between(found: list[tuple[Any, int, int]]) -> list[int]:
+def _added(
+    task: Callable[[int, int], tuple[np.ndarray, int, int]], n: int, size: int
+) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Add up the (size,) arrays that a task returns for parts of n elements.
+
+    The list contains the two numbers that the task returns with each array.
+    """
+
+    def several(start: int, stop: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        total, ends = np.zeros(size, np.int64), []
+        for at in range(start, stop, _PART):
+            counts, first, last = task(at, min(at + _PART, stop))
+            total += counts  # the array of each part would take megabytes
+            ends.append((first, last))
+        return total, ends
+
+    found = pool.run(several, n, _PART)
+    total = sum((total for total, _ in found), np.zeros(size, np.int64))
+    return total, [pair for _, ends in found for pair in ends]
+
+
+def _between(ends: list[tuple[int, int]]) -> list[int]:
     """Return the gaps before the first element that is sent of each part."""
     gaps, before = [], 0
-    for _, first, last in found:
+    for first, last in ends:
         if first:
             gaps.append(first - before)
             before = last
@@ -144,11 +164,8 @@ def _gaps(symbols: np.ndarray) -> np.ndarray:
         first, last = (int(end) for end in ends)
         return _sums(counts) + far, start + first if first else 0, start + last if last else 0
 
-    found = _in_parts(task, symbols.size)
-    total = np.zeros(PARAMETERS + 1, np.int64)
-    for part in found:
-        total += part[0]
-    for gap in _between(found):
+    total, ends = _added(task, symbols.size, PARAMETERS + 1)
+    for gap in _between(ends):
         total += np.array([1, *(gap - 1 >> k for k in range(PARAMETERS))])
     return total
 
