@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sweeps import thinned
 
 import gcodec
+from fuzz.fork import fork
 from gcodec import Feedback, ParameterError
 from gcodec.seeds import derive_seed
 
@@ -739,7 +740,7 @@ def test_a_child_does_not_wait_for_threads_of_its_parent(monkeypatch: pytest.Mon
     thread = threading.Thread(target=feedback.compress, args=("w", G))
     thread.start()
     assert begun.wait(60)
-    child = os.fork()
+    child = fork()
     if not child:
         status = 1
         try:

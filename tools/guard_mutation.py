@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz import hostile, plain
 from fuzz.calls import through
+from fuzz.fork import fork
 from gcodec.kernels.jit import Kernel
 
 LONGEST = 20  # seconds of a processor for the inputs of a child
@@ -126,7 +127,7 @@ def baseline(found: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeTy
 
 def notices(guard: Guard, found: Sequence[tuple[hostile.Input, Any]]) -> bool:
     """Run inputs in a child without the guard; tell whether one of them is another."""
-    child = os.fork()
+    child = fork()
     if child:
         _, status = os.waitpid(child, 0)
         return os.waitstatus_to_exitcode(status) != 0
