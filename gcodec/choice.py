@@ -17,10 +17,12 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
   some rows excludes most matrices; for the rest, one trial finds the errors of all ranks, and one
   encode the bits of ``ecsq``.
 
-The work is bounded by construction. For an error: reading the values, at most one trial of
-factors (`rank_trials.MOST_WORK`) and at most one encode, of a quarter of the rows after a costly
-trial. For bits: at most two encodes that search for them, at most one trial (`_TRIAL_WORK`), and
-encodes at known steps, half as long, where both searches failed.
+For an error, a choice reads the values, makes at most one trial of factors, whose work is bounded
+beforehand (`rank_trials.MOST_WORK`), and at most one encode, of a quarter of the rows after a
+costly trial. For bits, it makes an encode that searches for them, a second one where the frame of
+the first is too long, and at most one trial (`_TRIAL_WORK`). Where a second encode may follow, a
+trial is short, unless a sample of the rows shows that it will not be wasted. Where both frames are
+too long, one or two encodes at larger steps follow, half as long each.
 """
 
 from __future__ import annotations
@@ -87,9 +89,9 @@ def choose(
 ) -> Codec:
     """Choose a codec for a tensor by its statistics.
 
-    It takes about three encodes with ``ecsq`` at the same target, at the very most, on tensors of
-    65,536 values or more: for an error, codecs are tried only where a matrix seems to be of low
-    rank, and otherwise a choice takes less than an encode; for bits, one or two searches are made.
+    On tensors of 65,536 values or more, `choose` costs at most three encodes with ``ecsq`` at the
+    same target, for errors and for 0.1 bits per value or more; one is typical. The limit is
+    measured, not proved: a search for bits has no fixed number of steps. See docs/advise.md.
 
     Parameters
     ----------
