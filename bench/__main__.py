@@ -86,7 +86,7 @@ def elements(dump: str | None, n: int) -> np.ndarray:
     """Return what is measured: normal numbers, or the values of a dump, repeated."""
     if dump is None:
         return np.random.default_rng(0).standard_normal(n, dtype=np.float32)
-    from gcodec.gradients.dumps import open_dump
+    from gcodec.tensorfiles.dumps import open_dump
 
     with open_dump(dump) as file:
         flat = [np.asarray(file.load(e), np.float32).reshape(-1) for e in file.entries]

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec import level_plans
-from gcodec.gradients.dumps import open_dump
+from gcodec.codecs.qsgd import coding_choice
+from gcodec.tensorfiles.dumps import open_dump
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
 DATA = ("gaussian", "Laplace", "GenNorm(1/2)", "example")
@@ -81,7 +81,7 @@ def measure(data: list[np.ndarray], setting: str) -> list[float]:
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            if code in level_plans.OF_BYTES and codec.s > level_plans.MOST_OF_BYTES:
+            if code in coding_choice.OF_BYTES and codec.s > coding_choice.MOST_OF_BYTES:
                 bits[i] = math.nan
             else:
                 bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits

@@ -13,8 +13,8 @@ import numpy as np
 
 import gcodec
 from bench.rd_plot import require_matplotlib
-from gcodec.contexts.scales import ONE
-from gcodec.gradients.dumps import open_dump
+from gcodec.entropy.context.scale_model import ONE
+from gcodec.tensorfiles.dumps import open_dump
 
 ERROR = 0.02
 

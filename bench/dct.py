@@ -19,8 +19,8 @@ import numpy as np
 from scipy import fft
 
 import gcodec
-from gcodec.codecs.dct8 import from_panthalia, to_panthalia
-from gcodec.gradients.dumps import open_dump
+from gcodec.codecs.dct8.codec import from_panthalia, to_panthalia
+from gcodec.tensorfiles.dumps import open_dump
 
 CHUNK, K = 64, 32
 Result = tuple[float, float]  # bytes, squared error

@@ -48,9 +48,9 @@ def sources(n: int) -> dict[str, np.ndarray]:
 def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
     """Return gcodec's coders of bytes that are so many symbols each."""
     from gcodec.entropy.tabled import String, Table, write
-    from gcodec.kernels.bit_string import BitString
-    from gcodec.kernels.byte_counts import byte_counts
-    from gcodec.kernels.live import Live
+    from gcodec.kernels.bits.bit_string import BitString
+    from gcodec.kernels.bits.live import Live
+    from gcodec.kernels.numeric.byte_counts import byte_counts
 
     live, counts, alphabet = Live.all(x.size), byte_counts(x), np.arange(256).astype(np.uint8)
     for kind in ("huffman", "rans"):

@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 import gcodec
-from gcodec.gradients.dumps import open_dump
+from gcodec.tensorfiles.dumps import open_dump
 
 SPECS = (
     "ecsq:bits=1",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gcodec
-from gcodec.kernels.device import Device, cuda_device
+from gcodec.runtime.device import Device, cuda_device
 
 SPECS = (
     *("raw", "sign", "mxnet-2bit", "mxnet-1bit", "minmax", "minmax:bits=4", "terngrad"),

@@ -1,4 +1,4 @@
-"""Fit the drawn matrices of `gcodec.gradients.synthetic` to real gradients, and compare both.
+"""Fit the drawn matrices of `gcodec.analysis.synthetic` to real gradients, and compare both.
 
 Files are dumps of gradients. A tensor counts with its first axis as rows and the others as
 columns, without rows and columns of zeros, if at least 64 of each and 32,768 values are left.
@@ -25,7 +25,7 @@ import numpy as np
 from scipy import optimize
 
 from bench.rd_points import files, measure, read
-from gcodec.gradients import synthetic
+from gcodec.analysis import synthetic
 
 SIDE, VALUES = 64, 1 << 15
 CODECS = (

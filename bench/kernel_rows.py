@@ -20,7 +20,8 @@ class Row(NamedTuple):
 def kernel_rows(x: np.ndarray) -> list[Row]:
     """Return rows over (n,) float32 elements."""
     from bench import twins
-    from gcodec.kernels import arithmetic, convert, pack, philox, reduce
+    from gcodec.kernels.bits import pack
+    from gcodec.kernels.numeric import arithmetic, convert, philox, reduce
 
     rng, n = np.random.default_rng(0), x.size
     # Buffers as a user has them: plain NumPy, and every page touched.
@@ -75,7 +76,9 @@ def kernel_rows(x: np.ndarray) -> list[Row]:
 def _passes(x: np.ndarray) -> list[Row]:
     """Rows for the passes that codecs are made of."""
     from bench import twins
-    from gcodec.kernels import ranges, reduce, signs, ternary, uniform
+    from gcodec.kernels.bits import signs
+    from gcodec.kernels.numeric import ranges, reduce
+    from gcodec.kernels.quantize import ternary, uniform
 
     n = x.size
     out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
@@ -97,8 +100,9 @@ def _qsgd(x: np.ndarray) -> list[Row]:
     """Rows for the passes of qsgd, for its strings, and for the same in plain loops."""
     import gcodec
     from bench import plain, twins
-    from gcodec.kernels import levels, philox
-    from gcodec.kernels.norms import norms
+    from gcodec.kernels.numeric import philox
+    from gcodec.kernels.numeric.norms import norms
+    from gcodec.kernels.quantize import levels
 
     n = x.size
     out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
@@ -155,8 +159,8 @@ def _dct8(x: np.ndarray) -> list[Row]:
     from scipy import fft
 
     import gcodec
-    from gcodec.dct import transform
-    from gcodec.kernels.dct_select import largest
+    from gcodec.codecs.dct8 import transform
+    from gcodec.kernels.transform.dct_select import largest
 
     codec: Any = gcodec.parse("dct8")
     n, k = x.size, codec.k
@@ -182,8 +186,8 @@ def _selection(x: np.ndarray) -> list[Row]:
     """Rows for the choice of few elements, with what NumPy and torch have for it."""
     import importlib.util
 
-    from gcodec.kernels import scatter, select
-    from gcodec.kernels.draw import draw
+    from gcodec.kernels.numeric import scatter, select
+    from gcodec.kernels.numeric.draw import draw
 
     n, out = x.size, np.ones(x.size, np.float32)
     minus, plus = np.float32(-1), np.float32(0.5)

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 import gcodec
-from gcodec.gradients.dumps import open_dump
+from gcodec.tensorfiles.dumps import open_dump
 
 LEAST, MOST = 1 << 12, 1 << 16
 ERRORS = (0.02, 0.1)

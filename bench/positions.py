@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.bits import DATA, tensors, tensors_of
-from gcodec import index_plans
-from gcodec.index_strings import CODES, IndexString
-from gcodec.kernels import select
+from gcodec.entropy import positions
+from gcodec.entropy.positions import CODES, IndexString
+from gcodec.kernels.numeric import select
 
 SHARES = (0.001, 0.01, 0.1)
 _LEAST = 64  # positions of a tensor, from which on it is counted
@@ -48,7 +48,7 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
                 uniform(x.size, share) if name == "uniform" else select.largest(x.reshape(-1), k)
             )
             assert found is not None
-            each = [index_plans.write(found, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
+            each = [positions.write(found, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
             total, count, least = total + each, count + found.size, least + limit(x.size, k)
     if not count:
         return None
@@ -72,9 +72,9 @@ def speeds(n: int, rounds: int) -> Iterator[str]:
     for share in SHARES:
         found = uniform(n, share)
         for code in CODES:
-            made = index_plans.write(found, n, code, _FRONT)
+            made = positions.write(found, n, code, _FRONT)
             string = IndexString(code, made.data, 0, made.nbits, found.size, n, made.seek)
-            write = _seconds(lambda c=code, f=found: index_plans.write(f, n, c, _FRONT), rounds)
+            write = _seconds(lambda c=code, f=found: positions.write(f, n, c, _FRONT), rounds)
             read = _seconds(lambda s=string: s.read(), rounds)
             cells = (f"{found.size / t / 1e6:,.0f}" for t in (write, read))
             yield f"| {100 * share:g} % | {code} | {' | '.join(cells)} |"

@@ -13,7 +13,7 @@ import numpy as np
 
 import gcodec
 from bench.rd_grid import Dial
-from gcodec.gradients.dumps import open_dump
+from gcodec.tensorfiles.dumps import open_dump
 
 LARGE, SMALL = 1 << 16, 1 << 12  # values of a tensor
 SEED = 1

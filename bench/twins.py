@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.jit import inline, intrinsic, kernel
-from gcodec.kernels.memory import emit_prefetch
+from gcodec.runtime.jit import inline, intrinsic, kernel
+from gcodec.runtime.memory import emit_prefetch
 
 _TILE, _AHEAD, _LINE = 128, 512, 16
 

@@ -16,10 +16,8 @@ from typing import Any
 
 from fuzz import hostile, plain
 from fuzz.calls import through
-from gcodec.kernels import jit
-from gcodec.kernels.jit import Kernel
-
-KERNELS = Path(jit.__file__).parent
+from gcodec.runtime import jit
+from gcodec.runtime.jit import Kernel
 
 
 def reached(found: Sequence[hostile.Input]) -> set[types.CodeType]:
@@ -48,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     found = hostile.inputs(options.seed, options.mutants)
-    measured = coverage.Coverage(data_file=None, branch=True, include=[str(KERNELS / "*.py")])
+    measured = coverage.Coverage(
+        data_file=None, branch=True, include=[str(jit.KERNELS / "**" / "*.py")]
+    )
     measured.start()
     try:
         codes = reached(found)

@@ -10,7 +10,7 @@ import numpy as np
 
 import gcodec
 from fuzz.goldens import Golden, goldens
-from gcodec.kernels.jit import Kernel
+from gcodec.runtime.jit import Kernel
 
 
 class Call(NamedTuple):

@@ -22,10 +22,10 @@ from fuzz.crafted_lists import wrong_lists
 from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
-from gcodec.index_strings import IndexString
-from gcodec.kernels import level_codes, prefix, prefix_read, unit_read
-from gcodec.kernels.units import Units
-from gcodec.seek import SeekTable
+from gcodec.entropy.positions import IndexString
+from gcodec.kernels.prefix import level_codes, prefix, prefix_read, unit_read
+from gcodec.kernels.prefix.units import Units
+from gcodec.wire.seek import SeekTable
 
 LARGEST = 2**64 - 1
 RICE = 47  # the largest parameter of levels and of gaps

@@ -23,7 +23,7 @@ import numpy as np
 
 from fuzz.fork import fork
 from gcodec.cli.main import main as command
-from gcodec.gradients.dumps import write_dump
+from gcodec.tensorfiles.dumps import write_dump
 
 KILLS = 300
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

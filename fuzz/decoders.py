@@ -18,12 +18,12 @@ import numpy as np
 import gcodec
 from fuzz.promises import promise, same_bits
 from fuzz.settings import codec_of
-from gcodec.arrays import NUMPY_DTYPES, outlet
+from gcodec.arrays.intake import NUMPY_DTYPES, outlet
 from gcodec.codec import Codec
-from gcodec.kernels import convert
+from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
-from gcodec.seek import SeekTable
-from gcodec.wire import FLOATS
+from gcodec.wire.primitives import FLOATS
+from gcodec.wire.seek import SeekTable
 
 LIMITS = Limits(max_elements=1 << 19, max_bytes=1 << 22)
 SHAPES = (

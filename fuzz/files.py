@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import gcodec
 from fuzz.promises import LIMITS, promise
 from gcodec.cli.main import cli
-from gcodec.gradients.dumps import open_dump
-from gcodec.gradients.frame_file import mapped, outlines
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.tensorfiles.frame_file import mapped, outlines
 
 SUFFIXES = (".gcf", ".safetensors", ".npz", ".npy", ".pt")
 VERBS = ("inspect", "verify", "dissect", "decode", "compare", "encode")

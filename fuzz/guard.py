@@ -24,7 +24,7 @@ import numpy as np
 
 from fuzz.calls import through, words_of
 from fuzz.fork import fork
-from gcodec.kernels.jit import Kernel
+from gcodec.runtime.jit import Kernel
 
 _PAGE = mmap.PAGESIZE
 _NOBODY = 0  # PROT_NONE

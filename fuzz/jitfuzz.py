@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fuzz.calls import Call, words_of
-from gcodec.kernels.jit import Kernel
+from gcodec.runtime.jit import Kernel
 
 CANARY = 0xA5
 MARGIN = 64  # elements of it on each side
@@ -110,7 +110,7 @@ def _loop(signature: str, hostile: int) -> Any:
     import numba
     from numba.core import types
 
-    from gcodec.kernels.jit import _numba_type
+    from gcodec.runtime.jit import _numba_type
 
     words = signature.split(", ")
     written = [i for i, word in enumerate(words) if word.startswith("out ")]

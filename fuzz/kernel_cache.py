@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from fuzz.fork import fork
-from gcodec.kernels import jit, store
-from gcodec.kernels.jit import Kernel
+from gcodec.runtime import jit, store
+from gcodec.runtime.jit import Kernel
 
 DAMAGES = 1000
 PAGE = 4096  # bytes

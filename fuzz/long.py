@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from fuzz import guard, run, targets
 from fuzz.calls import by_codec
 from fuzz.jitfuzz import Fuzzed
-from gcodec.kernels import jit
+from gcodec.runtime import jit
 
 MUTANTS = 500_000  # of a codec, in a round
 SECONDS = 2.0  # of a target

@@ -33,8 +33,8 @@ from reference import (
 )
 from reference import frame as frames
 
-from gcodec import codebooks
-from gcodec.minifloats import MiniFloat
+from gcodec.codecs.minifloat import codebooks
+from gcodec.kernels.quantize.float_format import MiniFloat
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
 MIDDLE = (128, 128, 128)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.calls import words_of
-from gcodec.kernels.jit import Intrinsic, Kernel, _Lazy
+from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
 
 ALL = (1 << 64) - 1
 HURRYING = ("look_ahead", "read_groups")

@@ -8,8 +8,8 @@ import google_crc32c
 
 import gcodec
 from gcodec.codecs import by_id
-from gcodec.seek import Section
-from gcodec.wire import Reader
+from gcodec.wire.primitives import Reader
+from gcodec.wire.seek import Section
 
 
 def repair(data: bytes) -> bytes:

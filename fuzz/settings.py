@@ -9,7 +9,7 @@ from typing import Any
 
 import gcodec
 from gcodec.codec import Codec
-from gcodec.params import Param
+from gcodec.wire.params import Param
 
 NUMBERS = (0.5, 1e-3, 7.25, 0, 1, 2, 3, 5, 32)
 MOST_SETTINGS = 200  # combinations of parameters, of a codec

@@ -32,16 +32,15 @@ if TYPE_CHECKING:
     from gcodec import entropy as entropy
     from gcodec import interop as interop
     from gcodec import training as training
-    from gcodec.choice import choose
-    from gcodec.codec import Codec
+    from gcodec.advisor.choose import choose
+    from gcodec.api import decode, decode_add, decode_range, decode_sparse, encode, iter_frames
+    from gcodec.codec import Codec, register
     from gcodec.codecs import parse
-    from gcodec.coding import decode, decode_add, decode_range, decode_sparse, encode, iter_frames
     from gcodec.feedback import Feedback
     from gcodec.frame import Frame
     from gcodec.limits import Limits
     from gcodec.payload import Payload
     from gcodec.policy import Policy
-    from gcodec.registry import register
 
 __version__ = "0.1.0"
 
@@ -80,17 +79,17 @@ __all__ = [
 _HOMES = {
     "Codec": "codec",
     "Payload": "payload",
-    "register": "registry",
+    "register": "codec",
     "parse": "codecs",
     "Feedback": "feedback",
     "Frame": "frame",
-    "choose": "choice",
-    "decode": "coding",
-    "decode_add": "coding",
-    "decode_range": "coding",
-    "decode_sparse": "coding",
-    "encode": "coding",
-    "iter_frames": "coding",
+    "choose": "advisor.choose",
+    "decode": "api",
+    "decode_add": "api",
+    "decode_range": "api",
+    "decode_sparse": "api",
+    "encode": "api",
+    "iter_frames": "api",
     "Limits": "limits",
     "Policy": "policy",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import hashlib
 import os
 import threading
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import (
+from gcodec.arrays.intake import (
     NonFinite,
     Tensor,
     check_corrected,
@@ -20,24 +21,78 @@ from gcodec.arrays import (
     intake,
     with_policy,
 )
+from gcodec.arrays.protocols import working_on
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import FormatError, ParameterError
-from gcodec.frame import Frame
-from gcodec.kernels import signs
-from gcodec.kernels.device import beside, device_of, host
-from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import all_finite_corrected
-from gcodec.kinds import check_number
+from gcodec.frame import Frame, check_key
+from gcodec.kernels.bits import signs
+from gcodec.kernels.numeric.philox import check_seed
+from gcodec.kernels.numeric.reduce import all_finite_corrected
 from gcodec.limits import Limits
 from gcodec.policy import Policy
-from gcodec.residuals import SpareArrays
-from gcodec.scalars import once, settled
-from gcodec.seeds import derive_seed
-from gcodec.tags import check_key
-from gcodec.views import working_on
-from gcodec.wire import encode_name
+from gcodec.runtime.deferred import once, settled
+from gcodec.runtime.device import Device, beside, device_of, host
+from gcodec.runtime.memory import clear, empty_beside
+from gcodec.wire.kinds import check_number
+from gcodec.wire.primitives import encode_name
+
+
+def derive_seed(seed: int, *, name: str, step: int = 0, rank: int = 0) -> int:
+    """Derive the seed of one tensor's message.
+
+    Parameters
+    ----------
+    seed : int
+        Of the run, 0 to 2**64 - 1.
+    name : str
+        Of the tensor.
+    step, rank : int
+        From 0 to 2**64 - 1.
+
+    Returns
+    -------
+    int
+        The first 8 bytes, little-endian, of BLAKE2b over seed, step and rank as u64 and the name.
+    """
+    numbers = b"".join(check_seed(value).to_bytes(8, "little") for value in (seed, step, rank))
+    digest = hashlib.blake2b(numbers + name.encode(errors="surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")
+
+
+class SpareArrays:
+    """Float32 arrays that nobody reads, by device and number of elements.
+
+    A step reads one array and writes another. The array that it has read then serves the next
+    tensor of as many elements, so there is one array more than there are tensors of a size. Any
+    number of threads may use one object: an array is handed to one of them alone.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[Device | None, int], list[np.ndarray]] = {}
+
+    def take(self, size: int, beside: Any = None) -> np.ndarray:
+        """Return a (size,) array of any content, on the device of another array."""
+        try:
+            # A list hands out each of its items once, to whichever thread asks first.
+            return self._arrays[device_of(beside), size].pop()
+        except (KeyError, IndexError):
+            return empty_beside(size, np.float32, beside)
+
+    def take_zeros(self, size: int, beside: Any = None) -> np.ndarray:
+        """Return a (size,) array of zeros, on the device of another array."""
+        array = self.take(size, beside)
+        clear(array)
+        return array
+
+    def give(self, array: np.ndarray) -> None:
+        """Let an array be written to; nobody may read it any more."""
+        self._arrays.setdefault((device_of(array), array.size), []).append(array.reshape(-1))
+
+    def counts(self) -> list[int]:
+        """Return the number of spare arrays of each device and size."""
+        return [len(arrays) for arrays in self._arrays.values()]
+
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes in a state_dict
 _MOST = 1 << 62  # steps

@@ -12,6 +12,8 @@ parameters come before the header's checksum: they tell how long it is.)
 from __future__ import annotations
 
 import copy
+import hashlib
+import hmac
 import math
 from dataclasses import InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 import numpy as np
 
-from gcodec import header, wire
-from gcodec.arrays import (
+from gcodec import header
+from gcodec.arrays.intake import (
     as_library_of,
     device_like,
     dtype_like,
@@ -29,25 +31,51 @@ from gcodec.arrays import (
     outlet,
     writable,
 )
+from gcodec.arrays.large_bytes import joined
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.kernels import convert
-from gcodec.kernels.device import Device, device_of, host, no_twin
-from gcodec.kernels.memory import Drainable
-from gcodec.kinds import check_integer, check_number
-from gcodec.large_bytes import joined
+from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.scalars import copied, once
-from gcodec.seek import SeekTable, check_log2, usual_log2s, worthwhile
-from gcodec.tags import check_key, check_tag, tag_of
-from gcodec.wire import Reader
+from gcodec.runtime.deferred import copied, once
+from gcodec.runtime.device import Device, device_of, host, no_twin
+from gcodec.runtime.memory import Drainable
+from gcodec.wire import primitives
+from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.primitives import TAG_NBYTES, Reader
+from gcodec.wire.seek import SeekTable, check_log2, usual_log2s, worthwhile
+
+
+def check_key(key: bytes | None) -> bytes | None:
+    """Return `key` if it can be that of a tag, else raise `ParameterError`."""
+    if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
+        raise ParameterError.of("key", "…", "1 to 64 bytes")
+    return key
+
+
+def check_tag(tag: bytes | None, key: bytes | None, signed: memoryview) -> None:
+    """Raise `FormatError` unless a frame's tag is that of the key, both or neither None."""
+    if key is None:
+        if tag is not None:
+            raise Unsupported("the frame is authenticated: its key is needed to check it")
+        return
+    if tag is None or not hmac.compare_digest(tag, tag_of(key, [signed])):
+        raise Corrupt("the frame does not bear the tag of this key")
+
+
+def tag_of(key: bytes, parts: list[Any]) -> bytes:
+    """Return the tag of bytes-like parts that lie end to end."""
+    digest = hashlib.blake2b(key=key, digest_size=TAG_NBYTES)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
 
 CHECKSUM_NBYTES = 4
 
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy makes, empty ones included
-_DTYPE_NAMES = {code: name for name, code in wire.DTYPE_CODES.items()}
+_DTYPE_NAMES = {code: name for name, code in primitives.DTYPE_CODES.items()}
 
 
 class _Secret:
@@ -96,7 +124,7 @@ class Frame(_Secret):
         object.__setattr__(self, "_key", key)
         codec = self.codec._of_dtype(self.dtype)._of_shape(self.shape)
         object.__setattr__(self, "codec", codec)
-        if self.dtype in wire.INTEGERS:
+        if self.dtype in primitives.INTEGERS:
             object.__setattr__(self, "payload", self.payload._replace(codec=codec))
         if self.seek is not None:
             count = self.codec.seek_count(self.size)
@@ -132,24 +160,24 @@ class Frame(_Secret):
     @property
     def nbytes(self) -> int:
         """Bytes of the frame."""
-        tag = wire.TAG_NBYTES if self.key is not None else 0
+        tag = primitives.TAG_NBYTES if self.key is not None else 0
         return len(self.header()) + self.payload.data.size + CHECKSUM_NBYTES + tag
 
     def header(self) -> bytes:
         """Return the bytes before the payload, their checksum included."""
-        name = None if self.name is None else wire.encode_name(self.name)
+        name = None if self.name is None else primitives.encode_name(self.name)
         parameters = self.codec.write_parameters()
         scalars = self.codec.write_scalars(self.payload.scalars)
-        flags = wire.HAS_NAME * (name is not None)
-        flags |= wire.HAS_SEEK * (self.seek is not None)
-        flags |= wire.HAS_TAG * (self.key is not None)
+        flags = primitives.HAS_NAME * (name is not None)
+        flags |= primitives.HAS_SEEK * (self.seek is not None)
+        flags |= primitives.HAS_TAG * (self.key is not None)
         written = header.write(
             {
-                "magic": [wire.MAGIC],
-                "version": [wire.VERSION],
+                "magic": [primitives.MAGIC],
+                "version": [primitives.VERSION],
                 "flags": [flags],
                 "codec": [self.codec.id],
-                "dtype": [wire.DTYPE_CODES[self.dtype]],
+                "dtype": [primitives.DTYPE_CODES[self.dtype]],
                 "ndim": [len(self.shape)],
                 "size": list(self.shape),
                 "name length": [] if name is None else [len(name)],
@@ -283,11 +311,11 @@ class Frame(_Secret):
         if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(payload_data):
             raise Corrupt("the payload's checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
         signed = reader.data[start : reader.at]
-        has_tag = known["flags"][0] & wire.HAS_TAG
-        tag = bytes(reader.take(wire.TAG_NBYTES)) if has_tag else None
+        has_tag = known["flags"][0] & primitives.HAS_TAG
+        tag = bytes(reader.take(primitives.TAG_NBYTES)) if has_tag else None
         key = check_key(key)
         check_tag(tag, key, signed)
-        limits.check("the frame", n, n * wire.ITEMSIZE[dtype], reader.at - start)
+        limits.check("the frame", n, n * primitives.ITEMSIZE[dtype], reader.at - start)
         check_shape(shape, start + 8)
         name = next(map(read_name, known["name"]), None)
         codec, values = header.codec_of(known, dtype)
@@ -309,7 +337,7 @@ class Frame(_Secret):
             target = writable(out, "out", self.dtype, self.shape)
         if like is not None:
             dtype = dtype_like(like, self.shape, self.dtype)
-        if dtype in wire.INTEGERS:
+        if dtype in primitives.INTEGERS:
             return self._decode_integers(like, out, target)
         device = device_of(target) if like is None else device_like(like)
         payload = self._payload_on(device)
@@ -380,8 +408,10 @@ class Frame(_Secret):
 
     def decode_add(self, acc: Any, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
-        if self.dtype in wire.INTEGERS:
-            allowed = f"one of {', '.join(wire.FLOATS)}; use decode for integers and booleans"
+        if self.dtype in primitives.INTEGERS:
+            allowed = (
+                f"one of {', '.join(primitives.FLOATS)}; use decode for integers and booleans"
+            )
             raise ParameterError.of("frame.dtype", self.dtype, allowed)
         scale = check_number("scale", scale)
         target = writable(acc, "acc", "float32", self.shape)
@@ -417,7 +447,7 @@ def dtype_named(code: int, at: int, codec: type[Codec] | None = None) -> str:
     if code not in _DTYPE_NAMES:
         raise Unsupported(f"dtype {code} is not known to this release", at)
     dtype = _DTYPE_NAMES[code]
-    if dtype in wire.INTEGERS and codec is not None and not codec.takes_integers:
+    if dtype in primitives.INTEGERS and codec is not None and not codec.takes_integers:
         text = f"dtype {code}, {dtype}, is not known to this release in frames of {codec.name}"
         raise Unsupported(text, at)
     return dtype

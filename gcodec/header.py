@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from gcodec import wire
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.seek import Section, SeekTable
-from gcodec.wire import Reader, leb128
+from gcodec.wire import primitives
+from gcodec.wire.primitives import Reader, leb128
+from gcodec.wire.seek import Section, SeekTable
 
 Values = dict[str, list[Any]]
 """What a header holds, by the names of its fields."""
@@ -116,24 +116,26 @@ def codec_of(known: Values, dtype: str = "float32") -> tuple[Codec, dict[str, An
 
 def _read_magic(reader: Reader, known: Values) -> bytes:
     start = reader.at
-    found = bytes(reader.data[start : start + len(wire.MAGIC)])
-    if not wire.MAGIC.startswith(found):
+    found = bytes(reader.data[start : start + len(primitives.MAGIC)])
+    if not primitives.MAGIC.startswith(found):
         raise Corrupt("this is no frame: it does not begin with GCF", offset=start)
-    return bytes(reader.take(len(wire.MAGIC)))
+    return bytes(reader.take(len(primitives.MAGIC)))
 
 
 def _read_version(reader: Reader, known: Values) -> int:
     start = reader.at
     version = reader.uint(1)
-    if version != wire.VERSION:
-        raise Unsupported(f"frame version {version}; this release reads {wire.VERSION}", start)
+    if version != primitives.VERSION:
+        raise Unsupported(
+            f"frame version {version}; this release reads {primitives.VERSION}", start
+        )
     return version
 
 
 def _read_flags(reader: Reader, known: Values) -> int:
     start = reader.at
     flags = reader.uint(1)
-    if flags & ~(wire.HAS_NAME | wire.HAS_SEEK | wire.HAS_TAG):
+    if flags & ~(primitives.HAS_NAME | primitives.HAS_SEEK | primitives.HAS_TAG):
         raise Unsupported(f"flags {flags:#04x} are not known to this release", start)
     return flags
 
@@ -141,8 +143,8 @@ def _read_flags(reader: Reader, known: Values) -> int:
 def _read_ndim(reader: Reader, known: Values) -> int:
     start = reader.at
     ndim = reader.uint(1)
-    if ndim > wire.MAX_NDIM:
-        raise Corrupt(f"ndim {ndim} is above {wire.MAX_NDIM}", start)
+    if ndim > primitives.MAX_NDIM:
+        raise Corrupt(f"ndim {ndim} is above {primitives.MAX_NDIM}", start)
     return ndim
 
 
@@ -182,13 +184,13 @@ FIELDS = (
     Entry("dtype", _read_byte, _write_byte),
     Entry("ndim", _read_ndim, _write_byte),
     Entry("size", _read_leb128, leb128, lambda known: known["ndim"][0]),
-    Entry("name length", _read_leb128, leb128, _if_flag(wire.HAS_NAME)),
-    Entry("name", _take("name length"), bytes, _if_flag(wire.HAS_NAME)),
+    Entry("name length", _read_leb128, leb128, _if_flag(primitives.HAS_NAME)),
+    Entry("name", _take("name length"), bytes, _if_flag(primitives.HAS_NAME)),
     Entry("parameters length", _read_byte, _write_byte),
     Entry("parameters", _take("parameters length"), bytes),
     Entry("scalars length", _read_byte, _write_byte),
     Entry("scalars", _take("scalars length"), bytes),
     Entry("payload bits", _read_leb128, leb128),
-    Entry("seek table", _read_section, SeekTable.to_bytes, _if_flag(wire.HAS_SEEK)),
+    Entry("seek table", _read_section, SeekTable.to_bytes, _if_flag(primitives.HAS_SEEK)),
 )
 """All of it, in order."""

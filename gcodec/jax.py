@@ -17,13 +17,13 @@ except ImportError as error:
 
 import numpy as np
 
-from gcodec import coding
-from gcodec.arrays import NonFinite
+from gcodec import api
+from gcodec.arrays.intake import NonFinite
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
-from gcodec.kernels.philox import check_seed
+from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
-from gcodec.wire import INTEGERS
+from gcodec.wire.primitives import INTEGERS
 
 
 def encode(
@@ -57,7 +57,7 @@ def encode(
         See `gcodec.encode`.
     """
     host = x if isinstance(x, jax.core.Tracer) else jax.device_get(x)
-    frame: bytes = coding.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
+    frame: bytes = api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
     return frame
 
 
@@ -92,7 +92,7 @@ def decode(
     FormatError, ParameterError
         See `gcodec.decode`.
     """
-    array = coding.decode(frame, like=like, limits=limits, key=key)
+    array = api.decode(frame, like=like, limits=limits, key=key)
     return array if like is not None else jax.device_put(array, device)
 
 
@@ -128,7 +128,7 @@ def roundtrip(x: Any, codec: Any, *, seed: Any = 0) -> jax.Array:
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
-        array: np.ndarray = coding.decode(frame, limits=_of_elements(np.size(values)))
+        array: np.ndarray = api.decode(frame, limits=_of_elements(np.size(values)))
         return array
 
     shape = jax.ShapeDtypeStruct(np.shape(x), _dtype(x))
@@ -194,7 +194,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
 
     def on_host(buffer: Any, length: Any) -> np.ndarray:
         frame = np.asarray(buffer)[: int(length)].tobytes()
-        array: np.ndarray = coding.decode(frame, limits=_of_elements(shape.size))
+        array: np.ndarray = api.decode(frame, limits=_of_elements(shape.size))
         if (array.shape, array.dtype) != (shape.shape, shape.dtype):
             found = (array.shape, array.dtype.name)
             allowed = f"{(shape.shape, shape.dtype.name)}, the shape and dtype of like"
@@ -206,7 +206,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
 
 
 def _encode(values: Any, codec: Any, seed: Any) -> bytes:
-    frame: bytes = coding.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
+    frame: bytes = api.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
     return frame
 
 

@@ -15,8 +15,8 @@ except ImportError as error:  # also where there is no MPI library
 
 import numpy as np
 
+from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
-from gcodec.large_bytes import joined
 
 
 class MPICommunicator:

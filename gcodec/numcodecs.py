@@ -17,14 +17,14 @@ except ImportError as error:
 
 import numpy as np
 
-from gcodec import coding
-from gcodec.arrays import NUMPY_DTYPES, NonFinite, check_nonfinite
+from gcodec import api
+from gcodec.arrays.intake import NUMPY_DTYPES, NonFinite, check_nonfinite
+from gcodec.arrays.protocols import dtype_error
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
-from gcodec.kernels.philox import check_seed
+from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
-from gcodec.views import dtype_error
-from gcodec.wire import FLOATS, INTEGERS
+from gcodec.wire.primitives import FLOATS, INTEGERS
 
 
 class GradientCodec(NumcodecsCodec):
@@ -95,7 +95,7 @@ class GradientCodec(NumcodecsCodec):
             array = _values(array.reshape(-1), self.dtype)
         if array.dtype.name in INTEGERS:
             raise dtype_error(array, "buf", array.dtype.name)
-        frame: bytes = coding.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
+        frame: bytes = api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
         return frame
 
     def decode(self, buf: Any, out: Any = None) -> Any:
@@ -117,9 +117,9 @@ class GradientCodec(NumcodecsCodec):
         """
         data = ensure_bytes(buf)
         if out is None:
-            return coding.decode(data)
+            return api.decode(data)
         target = ensure_ndarray(out)
-        values = coding.decode(data, limits=Limits(max(target.nbytes, 1), max(target.nbytes, 1)))
+        values = api.decode(data, limits=Limits(max(target.nbytes, 1), max(target.nbytes, 1)))
         if target.nbytes != values.nbytes:
             raise ParameterError.of("out.nbytes", target.nbytes, f"{values.nbytes}")
         ndarray_copy(values, out)

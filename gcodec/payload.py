@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.device import device_of, host
-from gcodec.scalars import Later, Leading, fetch
-from gcodec.seek import SeekTable
+from gcodec.runtime.deferred import Later, Leading, fetch
+from gcodec.runtime.device import device_of, host
+from gcodec.wire.seek import SeekTable
 
 
 class Fronted(NamedTuple):
@@ -107,7 +107,7 @@ class Payload(NamedTuple):
     def settled(self, *, data_too: bool = False) -> Payload:
         """Return it with the numbers that a device has yet to tell, and on demand with its data.
 
-        All are fetched together, with what was noted of them; see `gcodec.scalars`.
+        All are fetched together, with what was noted of them; see `gcodec.runtime.deferred`.
         """
         return Undecided([self], 0).settled(data_too=data_too)
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import size_of
+from gcodec.arrays.intake import size_of
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, brief
-from gcodec.kinds import check_integer
-from gcodec.wire import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
+from gcodec.wire.kinds import check_integer
+from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
 
 _KEYS = ("name", "ndim", "min_bytes", "max_bytes", "codec")  # of a rule
 _SOURCE = "a mapping of globs to specs, or a list of rules"

@@ -19,13 +19,13 @@ except ImportError as error:
 
 import numpy as np
 
-from gcodec import coding
-from gcodec.arrays import NUMPY_DTYPES, NonFinite, check_nonfinite
+from gcodec import api
+from gcodec.arrays.intake import NUMPY_DTYPES, NonFinite, check_nonfinite
 from gcodec.codecs import parse
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.kernels.philox import check_seed
+from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
-from gcodec.wire import FLOATS
+from gcodec.wire.primitives import FLOATS
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class GradientCodec(ArrayBytesCodec):
     async def _encode_single(self, chunk_array: Any, chunk_spec: Any) -> Any:
         values = chunk_array.as_numpy_array()
         frame = await asyncio.to_thread(
-            coding.encode, values, self.spec, seed=self.seed, nonfinite=self.nonfinite
+            api.encode, values, self.spec, seed=self.seed, nonfinite=self.nonfinite
         )
         return chunk_spec.prototype.buffer.from_bytes(frame)
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
         n = max(math.prod(chunk_spec.shape), 1)
         values = await asyncio.to_thread(
-            coding.decode, chunk_bytes.to_bytes(), limits=Limits(n, 8 * n)
+            api.decode, chunk_bytes.to_bytes(), limits=Limits(n, 8 * n)
         )
         if values.shape != tuple(chunk_spec.shape):
             raise Corrupt(f"the frame's shape is {values.shape}, the chunk's {chunk_spec.shape}")

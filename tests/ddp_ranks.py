@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.torch
 from gcodec.errors import ParameterError
-from gcodec.seeds import derive_seed
+from gcodec.feedback import derive_seed
 from gcodec.training.communicator import Communicator
 
 SPEC = "topk:ratio=0.05"

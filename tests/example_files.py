@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import gcodec
-from gcodec.gradients.dumps import open_dump, write_dump
+from gcodec.tensorfiles.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[1]
 DUMP = ROOT / "examples" / "resnet8_digits_step0300.safetensors"

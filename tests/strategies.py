@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.codec import Codec
-from gcodec.kinds import Integer
-from gcodec.params import Param
+from gcodec.wire.kinds import Integer
+from gcodec.wire.params import Param
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 DTYPES: dict[str, np.dtype] = {

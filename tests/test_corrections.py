@@ -16,11 +16,12 @@ from reference import crc32c, fields, mxnet, panthalia, philox, ternary, univers
 from reference import qsgd as reference
 
 import gcodec
-from gcodec import advisor, codebooks
+from gcodec import advisor
 from gcodec.codecs.dct8 import from_panthalia, to_panthalia
-from gcodec.gradients.dumps import open_dump
+from gcodec.codecs.minifloat import codebooks
 from gcodec.interop import byteps, caffe2
-from gcodec.minifloats import MiniFloat
+from gcodec.kernels.quantize.float_format import MiniFloat
+from gcodec.tensorfiles.dumps import open_dump
 from gcodec.training import (
     DGC,
     Communicator,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import Corrupt, Frame, LimitExceeded, Limits, ParameterError
-from gcodec.kernels.rans_runs import BLOCK
-from gcodec.seek import SeekTable
+from gcodec.kernels.rans.rans_runs import BLOCK
+from gcodec.wire.seek import SeekTable
 
 RUN = 1 << 16
 SHAPE = (1100, 1264)

@@ -15,8 +15,8 @@ import gcodec
 from fuzz import decoders
 from fuzz.promises import BrokenPromiseError
 from gcodec.codec import Codec
-from gcodec.seek import SeekTable
 from gcodec.training import Communicator, Simulator, all_gather_mean
+from gcodec.wire.seek import SeekTable
 
 # Every kind of string that a seek table may belong to, with a shape and the log2 of its blocks.
 TABLED = {

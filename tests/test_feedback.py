@@ -22,7 +22,7 @@ from sweeps import thinned
 import gcodec
 from fuzz.fork import fork
 from gcodec import Feedback, ParameterError
-from gcodec.seeds import derive_seed
+from gcodec.feedback import derive_seed
 
 G = np.linspace(-1, 1, 60, dtype=np.float32).reshape(3, 20)
 

@@ -12,7 +12,7 @@ import pytest
 
 from fuzz import calls, guard, jitfuzz, minimise, run, targets
 from fuzz.goldens import of_codecs
-from gcodec.kernels.jit import kernel
+from gcodec.runtime.jit import kernel
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and mprotect")
 

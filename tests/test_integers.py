@@ -14,8 +14,9 @@ from reference import frame as reference_frame
 from reference import integers
 
 import gcodec
-from gcodec import Corrupt, ParameterError, Unsupported, wire
-from gcodec.gradients.dissect import Dissection
+from gcodec import Corrupt, ParameterError, Unsupported
+from gcodec.analysis.dissect import Dissection
+from gcodec.wire import primitives
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (2, 0, 3), (1,), (7,), (3, 5))
 
@@ -34,14 +35,14 @@ def build(dtype: str, payload: bytes, n: int, codec: int = 1, params: bytes = b"
 
 
 def test_dtypes_are_those_of_the_reference() -> None:
-    assert {name: wire.DTYPE_CODES[name] for name in wire.INTEGERS} == integers.CODES
-    assert {name: wire.ITEMSIZE[name] for name in wire.INTEGERS} == {
-        name: np.dtype(name).itemsize for name in wire.INTEGERS
+    assert {name: primitives.DTYPE_CODES[name] for name in primitives.INTEGERS} == integers.CODES
+    assert {name: primitives.ITEMSIZE[name] for name in primitives.INTEGERS} == {
+        name: np.dtype(name).itemsize for name in primitives.INTEGERS
     }
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", wire.INTEGERS)
+@pytest.mark.parametrize("dtype", primitives.INTEGERS)
 def test_frames_are_those_of_the_reference(dtype: str, shape: tuple[int, ...]) -> None:
     x = sample(dtype, shape)
     frame = gcodec.encode(x, "raw", name="steps", key=b"k")
@@ -79,7 +80,7 @@ def test_integers_come_back(data: st.DataObject) -> None:
     assert part.dtype == x.dtype and np.array_equal(part, flat[start:stop])
 
 
-@pytest.mark.parametrize("dtype", wire.INTEGERS)
+@pytest.mark.parametrize("dtype", primitives.INTEGERS)
 def test_memory_of_any_layout(dtype: str) -> None:
     x = sample(dtype)
     frame = gcodec.encode(x, "raw")
@@ -164,7 +165,7 @@ def test_integers_are_not_added_nor_converted() -> None:
         gcodec.decode_sparse(frame)
 
 
-@pytest.mark.parametrize("dtype", wire.INTEGERS)
+@pytest.mark.parametrize("dtype", primitives.INTEGERS)
 def test_wrong_frames(dtype: str) -> None:
     good = integers.write([0, 1, 1], dtype)
     assert gcodec.decode(build(dtype, good, 3)).tolist() == [0, 1, 1]
@@ -208,7 +209,7 @@ def test_dissection_shows_all_digits() -> None:
 # --- other libraries
 
 
-@pytest.mark.parametrize("dtype", wire.INTEGERS)
+@pytest.mark.parametrize("dtype", primitives.INTEGERS)
 def test_torch(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     x = sample(dtype)

@@ -18,10 +18,10 @@ from reference import halves
 from sweeps import thinned
 
 import gcodec
-from gcodec import arrays
+from gcodec.arrays import intake
 from gcodec.codec import Codec
 from gcodec.payload import Payload
-from gcodec.wire import MAX_NDIM
+from gcodec.wire.primitives import MAX_NDIM
 
 each_codec = pytest.mark.parametrize("codec", gs.FEW, ids=str)
 each_class = pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     frozen = before.copy()
     frozen.flags.writeable = False  # who writes to another array only reads the residual
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
-    given = arrays.intake(x), np.float32(decay), seed, None
+    given = intake.intake(x), np.float32(decay), seed, None
 
     def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
         return method(codec, given[0], residual, *given[1:], out)

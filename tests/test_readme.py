@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.gradients.dumps import open_dump
+from gcodec.tensorfiles.dumps import open_dump
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

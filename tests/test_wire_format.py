@@ -13,10 +13,11 @@ from reference import crc32c, halves, leb128, philox, qsgd, sums, universal
 from reference import frame as reference_frame
 
 import gcodec
-from gcodec import entropy, wire
-from gcodec.kernels import convert, reduce
-from gcodec.kernels.philox import words
-from gcodec.seeds import derive_seed
+from gcodec import entropy
+from gcodec.feedback import derive_seed
+from gcodec.kernels.numeric import convert, reduce
+from gcodec.kernels.numeric.philox import words
+from gcodec.wire import primitives
 
 PAGE = Path(__file__).parent.parent / "docs" / "wire-format.md"
 FENCE = re.compile(r"^```wire ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -46,12 +47,12 @@ def check_leb128(fields: dict[str, str]) -> None:
     pairs = zip(values.split(), written.replace(".", "").split(), strict=True)
     for value, digits in pairs:
         data = bytes.fromhex(digits)
-        assert wire.leb128(int(value)) == leb128.encode(int(value)) == data
-        assert wire.Reader(data).leb128() == int(value)
+        assert primitives.leb128(int(value)) == leb128.encode(int(value)) == data
+        assert primitives.Reader(data).leb128() == int(value)
         assert leb128.decode(data, 0) == (int(value), len(data))
     for digits in refused.replace(".", "").split():
         with pytest.raises(gcodec.Corrupt):
-            wire.Reader(bytes.fromhex(digits)).leb128()
+            primitives.Reader(bytes.fromhex(digits)).leb128()
 
 
 def check_crc(fields: dict[str, str]) -> None:
@@ -191,9 +192,11 @@ def test_every_codec_has_a_section_with_examples(name: str, cls: type[gcodec.Cod
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
     table = dict(re.findall(r"^\| (\d+) \| (b?float\d+|u?int\d+|bool) \|$", TEXT, re.MULTILINE))
-    assert {name: int(code) for code, name in table.items()} == wire.DTYPE_CODES
-    assert wire.DTYPE_CODES == vector.DTYPE_CODES and set(wire.ITEMSIZE) == set(wire.DTYPE_CODES)
-    assert f"ndim**, 0 to {wire.MAX_NDIM}" in TEXT
+    assert {name: int(code) for code, name in table.items()} == primitives.DTYPE_CODES
+    assert primitives.DTYPE_CODES == vector.DTYPE_CODES and set(primitives.ITEMSIZE) == set(
+        primitives.DTYPE_CODES
+    )
+    assert f"ndim**, 0 to {primitives.MAX_NDIM}" in TEXT
     limits = gcodec.Limits()
     assert (limits.max_elements, limits.max_bytes) == (2**28, 2**31)
     assert "2^28 elements and 2^31 bytes" in TEXT
@@ -217,10 +220,13 @@ def test_overhead(spec: str) -> None:
     codec = gcodec.parse(spec)
     frame = gcodec.encode(np.zeros(1, np.float32), spec)
     nbits = codec.max_payload_nbits(1)
-    fixed = len(frame) - -(-nbits // 8) - len(wire.leb128(1)) - len(wire.leb128(nbits))
+    fixed = len(frame) - -(-nbits // 8) - len(primitives.leb128(1)) - len(primitives.leb128(nbits))
     n = 2**42 - 1
     assert "fewer than 2^42 elements" in TEXT
-    assert fixed + len(wire.leb128(n)) + len(wire.leb128(codec.max_payload_nbits(n))) <= 40
+    assert (
+        fixed + len(primitives.leb128(n)) + len(primitives.leb128(codec.max_payload_nbits(n)))
+        <= 40
+    )
 
 
 def test_overhead_of_the_sparse_form() -> None:
@@ -230,7 +236,7 @@ def test_overhead_of_the_sparse_form() -> None:
     scalars = codec.write_scalars({"threshold": 0.5, "count": n})
     fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
     assert "of fewer than 2^33" in TEXT
-    assert fixed + len(wire.leb128(n)) + len(wire.leb128(3 * n)) <= 40
+    assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(3 * n)) <= 40
 
 
 def test_overhead_of_topk() -> None:
@@ -240,7 +246,7 @@ def test_overhead_of_topk() -> None:
         codec = gcodec.parse({"name": "topk", "index": "eliasfano", **chosen})
         fixed = 8 + 1 + len(codec.write_parameters()) + 1 + 4 + 4
         assert "`topk`: of fewer than 2^35" in TEXT
-        assert fixed + len(wire.leb128(n)) + len(wire.leb128(34 * n)) <= 40
+        assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(34 * n)) <= 40
 
 
 def test_overhead_of_qsgd() -> None:
@@ -252,7 +258,10 @@ def test_overhead_of_qsgd() -> None:
     scalars = codec.write_scalars({"rice": 47, "rice_gap": 47})
     fixed = 8 + 1 + len(parameters) + 1 + len(scalars) + 4 + 4
     assert "of fewer than 2^28, in buckets of fewer" in TEXT
-    assert fixed + len(wire.leb128(n)) + len(wire.leb128(codec.max_payload_nbits(n))) <= 40
+    assert (
+        fixed + len(primitives.leb128(n)) + len(primitives.leb128(codec.max_payload_nbits(n)))
+        <= 40
+    )
 
 
 def test_overhead_of_randomk() -> None:
@@ -263,7 +272,7 @@ def test_overhead_of_randomk() -> None:
     fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
     nbits = gcodec.parse("randomk:ratio=1").max_payload_nbits(n)
     assert "`randomk`, of fewer than 2^28, at most 48" in TEXT
-    assert fixed + len(wire.leb128(n)) + len(wire.leb128(nbits)) == 48
+    assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(nbits)) == 48
 
 
 def test_every_prefix_of_an_example_is_truncated() -> None:

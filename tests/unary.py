@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import Corrupt, Truncated, registry, seek
+from gcodec import Corrupt, Truncated, codec
 from gcodec.codec import Codec
-from gcodec.kinds import Choice
-from gcodec.params import param
 from gcodec.payload import Payload
-from gcodec.seek import Blocks, SeekTable
+from gcodec.wire import seek
+from gcodec.wire.kinds import Choice
+from gcodec.wire.params import param
+from gcodec.wire.seek import Blocks, SeekTable
 
 ID, NAME = 201, "test-unary"
 PREAMBLE = b"\xaa\x55"  # before the coded bits, as norms are
@@ -28,7 +29,7 @@ def unzigzag(words: np.ndarray) -> np.ndarray:
     return np.where(words & 1, -(words + 1) // 2, words // 2)
 
 
-@registry.register(id=ID, name=NAME)
+@codec.register(id=ID, name=NAME)
 class Unary(Codec):
     """Integers from -4 to 4 in unary, all of them or those that are not 0, after 16 bits."""
 
@@ -133,17 +134,17 @@ class Unary(Codec):
         return SeekTable(log2_block, lengths, np.diff(places, prepend=-1).astype(np.uint64))
 
 
-del registry._registry[NAME]  # laws are for the others
+del codec._registry[NAME]  # laws are for the others
 
 
 @contextlib.contextmanager
 def registered() -> Iterator[None]:
     """Let frames and specs know the codec for a while."""
-    registry._registry[NAME] = Unary
+    codec._registry[NAME] = Unary
     try:
         yield
     finally:
-        del registry._registry[NAME]
+        del codec._registry[NAME]
 
 
 def levels(n: int, seed: int = 0, density: float = 0.4) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Make ``gcodec/contexts/class_tables.txt``: the static tables of classes.
+"""Make ``gcodec/entropy/context/class_tables.txt``: the static tables of classes.
 
     python tools/class_tables.py DUMP...
 
@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 
 import gcodec
-from gcodec import nearest_levels
-from gcodec.contexts import class_tables
-from gcodec.contexts.best_matrix import best_matrix
-from gcodec.contexts.class_tables import ClassTable
-from gcodec.contexts.scales import ONE, Scales, matrices
-from gcodec.gradients.dumps import open_dump
-from gcodec.kernels import class_map
-from gcodec.kernels.class_map import CLASSES
-from gcodec.kernels.scalar_quantize import ESCAPE, MOST
-from gcodec.step_targets import Target
+from gcodec.codecs.ecsq import deadzone
+from gcodec.codecs.ecsq.rate_control import Target
+from gcodec.entropy.context import class_tables
+from gcodec.entropy.context.class_tables import ClassTable
+from gcodec.entropy.context.scale_model import ONE, Scales, matrices
+from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.kernels.context import class_map
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
+from gcodec.tensorfiles.dumps import open_dump
 
 TABLES = 12
 ERRORS = (0.0005, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -68,9 +68,9 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     if not flat.any():
         return
     for error in ERRORS:
-        target = Target(flat, x.shape, nearest_levels.Nearest())
+        target = Target(flat, x.shape, deadzone.Nearest())
         step, matrix, _ = target.step_for_error(error)
-        found = nearest_levels.Nearest().quantize(flat, step, matrix)
+        found = deadzone.Nearest().quantize(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)
     for s in LEVELS:

@@ -1,6 +1,6 @@
 """Make the files of ``gcodec`` that take special functions.
 
-    python tools/gennorm_tables.py gcodec
+    python tools/gennorm_tables.py gcodec/codecs/minifloat
 
 A variable of the generalised normal distribution has the density β / (2αΓ(1/β)) exp(−|x/α|^β).
 Its moments above a threshold t are E(|x|^k; |x| > t) = α^k Γ((k+1)/β)/Γ(1/β) Q((k+1)/β, (t/α)^β),
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import gammaincc, gammaln
 
-from gcodec.minifloats import FORMATS, STYLES, MiniFloat
+from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 
 KNOTS = 65
 LEAST_BETA, LARGEST_BETA = 0.15, 4.0

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fuzz import hostile, plain
 from fuzz.calls import through
 from fuzz.fork import fork
-from gcodec.kernels.jit import Kernel
+from gcodec.runtime.jit import Kernel
 
 LONGEST = 20  # seconds of a processor for the inputs of a child
 MOST = 200  # inputs of a child

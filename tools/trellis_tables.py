@@ -1,4 +1,4 @@
-"""Make ``gcodec/contexts/trellis_tables.txt``: the static tables of a trellis' two quantisers.
+"""Make ``gcodec/entropy/context/trellis_tables.txt``: static tables of the trellis quantizer.
 
     python tools/trellis_tables.py DUMP...
 
@@ -16,17 +16,18 @@ from pathlib import Path
 import numpy as np
 from class_tables import ERRORS, ROUNDS, SCALE, blended, prior, tensors
 
-from gcodec import nearest_levels, trellis_levels
-from gcodec.contexts import class_tables, string_plans
-from gcodec.contexts.class_tables import SENT, ClassTable
-from gcodec.contexts.models import ByTrellis
-from gcodec.contexts.trellis_tables import LEVELS, TrellisTable
-from gcodec.kernels import scalar_quantize, trellis
-from gcodec.kernels.class_map import CLASSES
-from gcodec.kernels.scalar_quantize import ESCAPE
-from gcodec.kernels.trellis import QUANTISERS
-from gcodec.step_targets import Target
-from gcodec.trellis_levels import Setting
+from gcodec.codecs.ecsq import deadzone
+from gcodec.codecs.ecsq import trellis as trellis_quantizer
+from gcodec.codecs.ecsq.rate_control import Target
+from gcodec.codecs.ecsq.trellis import Setting
+from gcodec.entropy.context import class_tables, table_choice
+from gcodec.entropy.context.class_tables import SENT, ClassTable
+from gcodec.entropy.context.models import ByTrellis
+from gcodec.entropy.context.trellis_tables import LEVELS, TrellisTable
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.quantize import scalar_quantize, trellis
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE
+from gcodec.kernels.quantize.trellis import QUANTISERS
 
 TABLES = 12
 TURNS = 20  # of levels, and tables of them, for each tensor
@@ -38,16 +39,16 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     x = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
     flat = x.reshape(-1)
     for error in ERRORS if flat.any() else ():
-        target = Target(flat, x.shape, nearest_levels.Nearest())
+        target = Target(flat, x.shape, deadzone.Nearest())
         step, matrix, _ = target.step_for_error(error)
-        scales = nearest_levels.scales_at(flat, step, matrix)
+        scales = deadzone.scales_at(flat, step, matrix)
         plain = np.empty(flat.size, np.uint8)
         scalar_quantize.plain_levels(flat, np.float32(step), plain)
         made = table(np.stack([prior()] * QUANTISERS) * SCALE)
         for _ in range(TURNS):
-            lanes = string_plans.lanes_of(string_plans.plan(plain, scales).nbits)
+            lanes = table_choice.lanes_of(table_choice.plan(plain, scales).nbits)
             by = Setting(scales, lanes, made, np.zeros(3, np.float32))
-            found, _ = trellis_levels.best(flat, step, by)
+            found, _ = trellis_quantizer.best(flat, step, by)
             assert found.scales is not None
             counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
             levels = np.stack(trellis.level_counts(counts))

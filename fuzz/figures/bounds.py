@@ -18,7 +18,7 @@ from fuzz.goldens import ROOT, of_codecs
 from fuzz.promises import LIMITS
 from fuzz.repair import repair
 from fuzz.valid import valid_frames
-from gcodec.wire import ITEMSIZE
+from gcodec.wire.primitives import ITEMSIZE
 
 MEMORY = 64 << 20  # bytes beyond the tensor, as float32 and as it is returned
 START, PER = 0.05, 20e-9  # seconds; and for each element and eight for each byte

@@ -10,7 +10,7 @@ from fuzz.calls import Call, by_codec, recorded
 from fuzz.figures.figure import Figure
 from fuzz.goldens import of_codecs
 from fuzz.jitfuzz import fuzz
-from gcodec.kernels import jit
+from gcodec.runtime import jit
 
 MANY, FEW = 10**7, 20_000  # mutants of each codec
 SHORT = ("raw", "minifloat")  # codecs of the short form, whose kernels compile quickly

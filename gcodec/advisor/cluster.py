@@ -8,7 +8,7 @@ from typing import Literal
 
 from gcodec.advisor.links import Link, members_of, seconds
 from gcodec.errors import ParameterError
-from gcodec.kinds import check_between, check_integer
+from gcodec.wire.kinds import check_between, check_integer
 
 Level = Literal["inside", "between"]
 

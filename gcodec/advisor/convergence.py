@@ -22,7 +22,7 @@ from typing import NamedTuple
 from gcodec.advisor.links import members_of
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.kinds import check_between
+from gcodec.wire.kinds import check_between
 
 _LEAST, _LARGEST = 1e-30, 1e30  # nothing that follows from these overflows or vanishes
 

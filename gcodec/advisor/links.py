@@ -16,7 +16,7 @@ import dataclasses
 import sys
 
 from gcodec.errors import ParameterError
-from gcodec.kinds import check_between, check_integer
+from gcodec.wire.kinds import check_between, check_integer
 
 _LEAST, _LARGEST = 5e-324, sys.float_info.max
 _MOST_MEMBERS = 2**31 - 1

@@ -17,7 +17,7 @@ from gcodec.advisor.links import (
     two_phase_within,
 )
 from gcodec.errors import ParameterError
-from gcodec.kinds import check_between
+from gcodec.wire.kinds import check_between
 
 Collective = Literal["ring", "all-gather", "two-phase"]
 

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gcodec import wire
+from gcodec.analysis import compare as differences
+from gcodec.analysis.compare import Difference
 from gcodec.cli import inputs
 from gcodec.cli.frames import refusal
 from gcodec.cli.options import selects
@@ -17,12 +18,11 @@ from gcodec.cli.outcome import CheckFailed, Outcome
 from gcodec.cli.progress import progress
 from gcodec.errors import FormatError, ParameterError, Unsupported
 from gcodec.frame import Frame
-from gcodec.gradients import compare as differences
-from gcodec.gradients.compare import Difference
-from gcodec.gradients.dumps import open_dump
-from gcodec.gradients.entries import Array
-from gcodec.gradients.frame_file import mapped, outlines
 from gcodec.limits import Limits
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.tensorfiles.entries import Array
+from gcodec.tensorfiles.frame_file import mapped, outlines
+from gcodec.wire import primitives
 
 
 class Tensor(NamedTuple):
@@ -42,7 +42,7 @@ class Tensor(NamedTuple):
     @property
     def is_integer(self) -> bool:
         """Whether it holds integers or booleans, which must be equal."""
-        return self.dtype in wire.INTEGERS
+        return self.dtype in primitives.INTEGERS
 
 
 class Row(NamedTuple):
@@ -127,7 +127,9 @@ def compare(
         if not any(chosen):
             matching = f"matches --layers {' '.join(layers)}" if layers else "is in any of both"
             raise ParameterError(f"no tensor {matching}")
-        left_out = [k for each in chosen for k, t in each.items() if t.dtype not in wire.ITEMSIZE]
+        left_out = [
+            k for each in chosen for k, t in each.items() if t.dtype not in primitives.ITEMSIZE
+        ]
         ours, theirs = ({k: t for k, t in each.items() if k not in left_out} for each in chosen)
         if len(ours) == len(theirs) == 1:
             theirs = dict(zip(ours, theirs.values(), strict=True))

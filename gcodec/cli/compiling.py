@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import groupby
 
 from gcodec.cli.outcome import CheckFailed
-from gcodec.kernels import jit
-from gcodec.kernels.jit import Kernel
+from gcodec.runtime import jit
+from gcodec.runtime.jit import Kernel
 
 _PART = 6  # kernels of one factory for a process at a time: they share what they call
 

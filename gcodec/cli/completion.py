@@ -32,7 +32,7 @@ def complete_spec(
     """Complete the name of a codec, of a parameter, or a word that it may be."""
     from click.shell_completion import CompletionItem
 
-    from gcodec.registry import registered
+    from gcodec.codec import registered
 
     importlib.import_module("gcodec.codecs")  # which registers them
     known = registered()
@@ -105,7 +105,7 @@ def _names(path: Path) -> Iterator[str]:
     """List the tensors in a file; none where it cannot be read."""
     from gcodec.cli.inputs import is_frames
     from gcodec.errors import GcodecError
-    from gcodec.gradients.dumps import open_dump
+    from gcodec.tensorfiles.dumps import open_dump
 
     try:
         if not is_frames(path):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from gcodec import header, wire
+from gcodec import header
 from gcodec.cli.frames import telling
 from gcodec.cli.outcome import CheckFailed
 from gcodec.codec import Codec
@@ -16,8 +16,9 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, LimitExceeded, Truncated
 from gcodec.frame import check_shape, crc32c, dtype_named, read_name
 from gcodec.limits import Limits
-from gcodec.seek import Section
-from gcodec.wire import Reader, leb128
+from gcodec.wire import primitives
+from gcodec.wire.primitives import Reader, leb128
+from gcodec.wire.seek import Section
 
 _FIRST = 1 << 12  # bytes that are read where a header begins; with a seek table it may have more
 _MOST = 1 << 26  # bytes of a header
@@ -64,7 +65,7 @@ class Listed(NamedTuple):
     @property
     def checksum_nbytes(self) -> int:
         """Bytes of both checksums, and of the tag if there is one."""
-        return 2 * _CRC + (wire.TAG_NBYTES if self.has_tag else 0)
+        return 2 * _CRC + (primitives.TAG_NBYTES if self.has_tag else 0)
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +83,7 @@ class Listed(NamedTuple):
     @property
     def raw_nbytes(self) -> int:
         """Bytes of the tensor that was encoded."""
-        return self.size * wire.ITEMSIZE[self.dtype]
+        return self.size * primitives.ITEMSIZE[self.dtype]
 
 
 def list_frames(path: Path, limits: Limits) -> Iterator[Listed]:
@@ -143,7 +144,7 @@ def _read(file: BinaryIO, start: int, number: int, size: int, limits: Limits) ->
         next(map(read_name, known["name"]), None),
         nbytes,
         -(-known["payload bits"][0] // 8),
-        bool(known["flags"][0] & wire.HAS_TAG),
+        bool(known["flags"][0] & primitives.HAS_TAG),
         next(iter(known["seek table"]), None),
     )
     if (left := size - start) < listed.nbytes:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gcodec import wire
 from gcodec.cli.outcome import CheckFailed
 from gcodec.errors import Corrupt, FormatError, GcodecError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
+from gcodec.wire import primitives
 
 
 class Placed(NamedTuple):
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
     @property
     def checksum_nbytes(self) -> int:
         """Bytes of both checksums, and of the tag if there is one."""
-        return 8 + (wire.TAG_NBYTES if self.frame.key is not None else 0)
+        return 8 + (primitives.TAG_NBYTES if self.frame.key is not None else 0)
 
     @property
     def header_nbytes(self) -> int:
@@ -59,7 +59,7 @@ class Placed(NamedTuple):
     @property
     def raw_nbytes(self) -> int:
         """Bytes of the tensor that was encoded."""
-        return self.frame.size * wire.ITEMSIZE[self.frame.dtype]
+        return self.frame.size * primitives.ITEMSIZE[self.frame.dtype]
 
 
 def read_frames(data: bytes, limits: Limits) -> Iterator[Placed]:

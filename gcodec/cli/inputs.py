@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gcodec.errors import ParameterError
-from gcodec.gradients.dumps import find
+from gcodec.tensorfiles.dumps import find
 
 
 def is_frames(path: Path) -> bool:
@@ -22,7 +22,7 @@ def files(
     Parameters
     ----------
     patterns : sequence of str
-        See `gcodec.gradients.dumps.find`.
+        See `gcodec.tensorfiles.dumps.find`.
     kind : str
         What is wanted, for the message.
     wanted : callable

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gcodec import wire
+from gcodec.analysis import fits, rates, stats
+from gcodec.analysis.groups import grouped
 from gcodec.cli.options import selects
 from gcodec.cli.progress import progress
 from gcodec.errors import ParameterError
-from gcodec.gradients import fits, rates, stats
-from gcodec.gradients.dumps import open_dump
-from gcodec.gradients.entries import Array, Dump, Entry
-from gcodec.gradients.groups import grouped
-from gcodec.gradients.safetensors_file import read_index
+from gcodec.feedback import derive_seed
 from gcodec.limits import Limits
-from gcodec.seeds import derive_seed
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.tensorfiles.entries import Array, Dump, Entry
+from gcodec.tensorfiles.safetensors_file import read_index
+from gcodec.wire import primitives
 
 if TYPE_CHECKING:
+    from gcodec.analysis.candidates import Budget
+    from gcodec.analysis.trials import Trial
+    from gcodec.cli.report.pictures import Picture
     from gcodec.codec import Codec
-    from gcodec.gradients.candidates import Budget
-    from gcodec.gradients.pictures import Picture
-    from gcodec.gradients.trials import Trial
 
 _PROBED = 1 << 14  # values of a tensor on which all settings of codecs are tried
 
@@ -71,10 +71,10 @@ class Sampled(NamedTuple):
     size : int
         Its values.
     histogram : tuple of int
-        See `gcodec.gradients.stats.histogram`.
-    shapes : tuple of gcodec.gradients.fits.Fit
+        See `gcodec.analysis.stats.histogram`.
+    shapes : tuple of gcodec.analysis.fits.Fit
         The nearest first.
-    entropy : gcodec.gradients.rates.Entropy
+    entropy : gcodec.analysis.rates.Entropy
     trials : tuple of Trial or str
         One for each codec that was asked for; text says why there is none.
     tries : tuple of Trial
@@ -177,7 +177,7 @@ def _nbytes(path: Path) -> int:
 
 def _tensor(dump: Dump, entry: Entry, task: Task, candidates: list[Codec]) -> Measured:
     size = math.prod(entry.shape)
-    if entry.dtype not in wire.FLOATS:
+    if entry.dtype not in primitives.FLOATS:
         return Measured(entry, size)
     values = dump.load(entry)
     summary = stats.summarize(values)
@@ -185,7 +185,7 @@ def _tensor(dump: Dump, entry: Entry, task: Task, candidates: list[Codec]) -> Me
     values, seed = _sample(values, entry, task.most, task.seed)
     picture = None
     if task.pictures:
-        from gcodec.gradients.pictures import Picture
+        from gcodec.cli.report.pictures import Picture
 
         picture = Picture.of(values)
     shapes = fits.fit_all(values)
@@ -194,7 +194,7 @@ def _tensor(dump: Dump, entry: Entry, task: Task, candidates: list[Codec]) -> Me
         values = np.where(np.isfinite(values), values, np.zeros((), values.dtype))
     trials: list[Trial | str] = []
     if task.codecs or candidates:
-        from gcodec.gradients.trials import attempt
+        from gcodec.analysis.trials import attempt
 
         trials = [
             attempt(values, codec, seed, entry.name) for codec in (*task.codecs, *candidates)
@@ -221,10 +221,10 @@ def _candidates(dump: Dump, entries: list[Entry], task: Task) -> list[Codec]:
     """Return what may be best within the budget: what is, on a large tensor and a smaller one."""
     if task.budget is None:
         return []
-    from gcodec.gradients.candidates import all_settings, shortlist
-    from gcodec.gradients.trials import attempt
+    from gcodec.analysis.candidates import all_settings, shortlist
+    from gcodec.analysis.trials import attempt
 
-    order = [e for e in entries if e.dtype in wire.FLOATS and math.prod(e.shape) > 0]
+    order = [e for e in entries if e.dtype in primitives.FLOATS and math.prod(e.shape) > 0]
     order.sort(key=lambda entry: math.prod(entry.shape))
     probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
     settings = all_settings(task.budget)
@@ -246,6 +246,6 @@ def _narrowed(tensor: Measured, task: Task, codecs: list[Codec]) -> list[Codec]:
     """Return the candidates that a tensor leaves for others of its kind."""
     if task.budget is None or tensor.sampled is None:
         return codecs
-    from gcodec.gradients.candidates import shortlist
+    from gcodec.analysis.candidates import shortlist
 
     return shortlist([tensor.sampled.tries], task.budget)

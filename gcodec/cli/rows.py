@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from gcodec import wire
+from gcodec.analysis.groups import grouped, pattern_of
 from gcodec.cli.measure import Measured, Sampled
-from gcodec.gradients.groups import grouped, pattern_of
+from gcodec.wire import primitives
 
 if TYPE_CHECKING:
-    from gcodec.gradients.candidates import Budget
-    from gcodec.gradients.trials import Trial
+    from gcodec.analysis.candidates import Budget
+    from gcodec.analysis.trials import Trial
 
 
 class Cost(NamedTuple):
@@ -86,7 +86,7 @@ class Row:
     @property
     def raw_bits(self) -> float:
         """Bits per value of their dtypes."""
-        bits = sum(8 * wire.ITEMSIZE[m.entry.dtype] * m.size for m in self.gradients)
+        bits = sum(8 * primitives.ITEMSIZE[m.entry.dtype] * m.size for m in self.gradients)
         return bits / self.gradient_values if self.gradient_values else math.nan
 
     @property
@@ -171,7 +171,7 @@ def together(trials: Iterable[tuple[int, Trial]]) -> Cost | None:
     values = sum(size for size, _ in known)
     if not values:
         return None
-    from gcodec.gradients.trials import squared_ratio
+    from gcodec.analysis.trials import squared_ratio
 
     specs = {str(trial.codec) for _, trial in known}
     bits = sum(size * trial.bits for size, trial in known) / values

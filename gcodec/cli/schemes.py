@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 import gcodec
-from gcodec import wire
 from gcodec.advisor import Law, law_of
+from gcodec.analysis import stats
+from gcodec.analysis.doubts import Origin, doubt
+from gcodec.analysis.synthetic import parse_synthetic
 from gcodec.cli.options import selects
 from gcodec.cli.progress import progress
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.gradients import stats
-from gcodec.gradients.doubts import Origin, doubt
-from gcodec.gradients.dumps import open_dump
-from gcodec.gradients.synthetic import parse_synthetic
+from gcodec.feedback import derive_seed
 from gcodec.limits import Limits
-from gcodec.seeds import derive_seed
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.wire import primitives
 
 RMS = 1e-3
 """Root mean square of values that are made up: about that of gradients of a mean loss."""
@@ -163,11 +163,11 @@ def of_dump(
     tallies = [Tally(codec) for codec in codecs]
     with open_dump(path, limits=limits) as dump:
         entries = [entry for entry in dump.entries if selects(layers, entry.name)]
-        floats = [entry for entry in entries if entry.dtype in wire.FLOATS]
+        floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
         sizes = [math.prod(entry.shape) for entry in floats]
         if not sum(sizes):
             raise ParameterError(f"{path}: there are no values of a gradient to measure here")
-        bits = [8 * wire.ITEMSIZE[entry.dtype] for entry in floats]
+        bits = [8 * primitives.ITEMSIZE[entry.dtype] for entry in floats]
         with progress(path.name, sum(sizes), quiet=quiet) as advance:
             for entry, size in zip(floats, sizes, strict=True):
                 if size:
@@ -193,7 +193,7 @@ def of_synthetic(
     Parameters
     ----------
     text : str
-        See `gcodec.gradients.synthetic.parse_synthetic`.
+        See `gcodec.analysis.synthetic.parse_synthetic`.
     codecs : iterable of Codec
     seed : int
     quiet : bool

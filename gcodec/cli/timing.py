@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 import gcodec
+from gcodec.analysis import stats
+from gcodec.analysis.dissect import Dissection
+from gcodec.analysis.doubts import Origin, doubt
+from gcodec.analysis.trials import squared_ratio
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.gradients import stats
-from gcodec.gradients.dissect import Dissection
-from gcodec.gradients.doubts import Origin, doubt
-from gcodec.gradients.entries import Array
-from gcodec.gradients.trials import squared_ratio
+from gcodec.feedback import derive_seed
 from gcodec.limits import Limits
-from gcodec.seeds import derive_seed
+from gcodec.tensorfiles.entries import Array
 
 _LEAST = 2e-3  # seconds that are timed at once, so that the clock is exact
 _LIMITS = Limits(1 << 62, 1 << 62)  # frames that were made here need none

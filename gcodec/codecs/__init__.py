@@ -13,10 +13,9 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from gcodec.codec import Codec
+from gcodec.codec import Codec, registered, with_id
 from gcodec.errors import Unsupported
-from gcodec.params import parse_spec
-from gcodec.registry import registered, with_id
+from gcodec.wire.params import parse_spec
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -24,25 +24,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import nonfinite_error
-from gcodec.codec import Codec
-from gcodec.fields.walk import Piece, Told, Walk, numbers
-from gcodec.kernels import uniform
-from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.memory import empty_beside
-from gcodec.kernels.pack import FieldLayout, check_length, pack_fields
-from gcodec.kernels.ranges import (
+from gcodec.arrays.intake import nonfinite_error
+from gcodec.codec import Codec, register
+from gcodec.inspect.walker import Piece, Told, Walk, numbers
+from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
+from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
     check_ranges,
     ranges,
     read_ranges,
     write_ranges,
 )
-from gcodec.kinds import Choice, Integer
-from gcodec.params import param
+from gcodec.kernels.quantize import uniform
 from gcodec.payload import Payload
-from gcodec.registry import register
-from gcodec.scalars import require
+from gcodec.runtime.deferred import require
+from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import Choice, Integer
+from gcodec.wire.params import param
 
 
 class MinMaxSymbols(NamedTuple):

@@ -28,22 +28,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import shares, sparse_values
-from gcodec.arrays import Tensor, check_corrected, check_finite, check_sum
-from gcodec.codec import Codec
+from gcodec.arrays.intake import Tensor, check_corrected, check_finite, check_sum
+from gcodec.codec import Codec, register
+from gcodec.entropy import positions as position_coding
+from gcodec.entropy import values as value_coding
+from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.fields.values import values as values_in
-from gcodec.fields.walk import Piece, Walk
-from gcodec.kernels import arithmetic, convert, scatter
-from gcodec.kernels.device import hosted
-from gcodec.kernels.draw import draw
-from gcodec.kernels.pack import check_length, check_padding
-from gcodec.kernels.reduce import all_finite
-from gcodec.kinds import Choice, Integer
-from gcodec.params import Field, param
+from gcodec.inspect.values import values as values_in
+from gcodec.inspect.walker import Piece, Walk
+from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric import arithmetic, convert, scatter
+from gcodec.kernels.numeric.draw import draw
+from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
-from gcodec.registry import register
-from gcodec.sparse_values import SparseValues
+from gcodec.runtime.device import hosted
+from gcodec.wire.kinds import Choice, Integer
+from gcodec.wire.params import Field, param
 
 _SEED = Field("seed", Integer(0, 2**64 - 1), "what the positions are drawn from")
 
@@ -87,16 +87,16 @@ class RandomK(Codec):
     reads_segments = True
     symbols_on_host = True
 
-    value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
+    value: str = param(Choice(*value_coding.VALUES), "float32", "what a value is sent as")
     unbiased_: str = param(
         Choice("no", "yes"), "no", "whether decoded values are multiplied by n/k", name="unbiased"
     )
-    k: int | str = param(shares.COUNT, "ratio", "elements that are sent; ratio: by that")
-    ratio: float = param(shares.SHARE, shares.RATIO, "share that is sent")
+    k: int | str = param(position_coding.COUNT, "ratio", "elements that are sent; ratio: by that")
+    ratio: float = param(position_coding.SHARE, position_coding.RATIO, "share that is sent")
 
     def check(self) -> None:
         """Refuse a ratio beside k."""
-        if self.ratio != shares.RATIO and self.k != "ratio":
+        if self.ratio != position_coding.RATIO and self.k != "ratio":
             raise ParameterError.of("ratio", self.ratio, "left out where k is given")
 
     def scalar_fields(self) -> tuple[Field, ...]:
@@ -122,10 +122,10 @@ class RandomK(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the values that are sent of n."""
-        return sparse_values.nbits(self._sent(n), self.value)
+        return value_coding.nbits(self._sent(n), self.value)
 
     def _sent(self, n: int) -> int:
-        return shares.sent(n, self.k, self.ratio)
+        return position_coding.sent(n, self.k, self.ratio)
 
     def _factor(self, n: int) -> np.float32:
         """Return what decoded values are multiplied by."""
@@ -141,7 +141,7 @@ class RandomK(Codec):
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
         """Quantise (k,) values that are sent of n."""
-        found = sparse_values.quantize(values, self.value)
+        found = value_coding.quantize(values, self.value)
         if not all_finite(self._values(found, n)):
             raise ParameterError("x: n/k times a value must not pass float32")
         return RandomKSymbols(n, seed, found)
@@ -198,7 +198,7 @@ class RandomK(Codec):
 
     def _values(self, found: SparseValues, n: int) -> np.ndarray:
         """Return the decoded values that are sent of n, infinite where they pass float32."""
-        values = sparse_values.dequantize(found, self.value, self._sent(n))
+        values = value_coding.dequantize(found, self.value, self._sent(n))
         factor = self._factor(n)
         if factor == 1:
             return values
@@ -209,25 +209,25 @@ class RandomK(Codec):
 
     def _pack(self, symbols: RandomKSymbols) -> Payload:
         k = self._sent(symbols.n)
-        packed = sparse_values.packed(symbols.values, self.value, k)
+        packed = value_coding.packed(symbols.values, self.value, k)
         return Payload(self, {"seed": symbols.seed}, *packed)
 
     def _unpack(self, payload: Payload, n: int) -> RandomKSymbols:
-        if n > shares.MOST:
-            raise Unsupported(f"positions among more than {shares.MOST} elements")
+        if n > position_coding.MOST:
+            raise Unsupported(f"positions among more than {position_coding.MOST} elements")
         nbits = self.max_payload_nbits(n)
         check_length(payload.nbits, nbits)
         check_padding(payload.data, nbits)
-        found = sparse_values.read(payload.data, self._sent(n), self.value)
+        found = value_coding.read(payload.data, self._sent(n), self.value)
         if not all_finite(self._values(found, n)):
             raise Corrupt("n/k times a value passes float32")
         return RandomKSymbols(n, payload.scalars["seed"], found)
 
     def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
-        if n > shares.MOST:
-            raise Unsupported(f"positions among more than {shares.MOST} elements")
+        if n > position_coding.MOST:
+            raise Unsupported(f"positions among more than {position_coding.MOST} elements")
         k, factor = self._sent(n), self._factor(n)
-        walk.need(sparse_values.nbits(k, self.value))
+        walk.need(value_coding.nbits(k, self.value))
         places = draw(n, k, payload.scalars["seed"])
 
         def scaled(values: np.ndarray) -> np.ndarray:

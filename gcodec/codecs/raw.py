@@ -17,19 +17,18 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays import NUMPY_DTYPES
-from gcodec.codec import Codec
+from gcodec.arrays.intake import NUMPY_DTYPES
+from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.fields.walk import Piece, Told, Walk
-from gcodec.kernels import convert
-from gcodec.kernels.convert import is_converted, whole
-from gcodec.kernels.memory import aligned_copy
-from gcodec.kernels.pack import check_length
-from gcodec.kinds import Choice
-from gcodec.params import param
+from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.convert import is_converted, whole
 from gcodec.payload import Payload
-from gcodec.registry import register
-from gcodec.wire import FLOATS, ITEMSIZE
+from gcodec.runtime.memory import aligned_copy
+from gcodec.wire.kinds import Choice
+from gcodec.wire.params import param
+from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 _R = TypeVar("_R", bound="Raw")
 

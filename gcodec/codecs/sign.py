@@ -22,20 +22,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import nonfinite_error
-from gcodec.codec import Codec
-from gcodec.fields.packed import signs as signs_in
-from gcodec.fields.walk import Piece, Walk
-from gcodec.kernels import convert, scalar_rules, signs
-from gcodec.kernels.dequantize import LEVELS_1BIT, dequantize
-from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.pack import check_length, check_padding
-from gcodec.kernels.scalar_rules import negative
-from gcodec.kinds import Choice, Float32
-from gcodec.params import Field, param
+from gcodec.arrays.intake import nonfinite_error
+from gcodec.codec import Codec, register
+from gcodec.inspect.packed import signs as signs_in
+from gcodec.inspect.walker import Piece, Walk
+from gcodec.kernels.bits import signs
+from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
+from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric import convert, scalar_rules
+from gcodec.kernels.numeric.scalar_rules import negative
 from gcodec.payload import Payload
-from gcodec.registry import register
-from gcodec.scalars import single, when_known
+from gcodec.runtime.deferred import single, when_known
+from gcodec.runtime.lanes import BLOCK
+from gcodec.wire.kinds import Choice, Float32
+from gcodec.wire.params import Field, param
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of all x̂"

@@ -10,8 +10,8 @@ up with zeros. ``terngrad`` (the original program): codes 0, 1, 2 for −1, 0, +
 pad codes 0, 1, 2, 3 behind them; byte i of Q holds codes i, i + Q, i + 2Q, i + 3Q, the first in
 the lowest bits. ``base3``: five in a byte, c0 + 3·c1 + 9·c2 + 27·c3 + 81·c4, with 0, 1, 2 for 0,
 +1, −1. ``rans``: a table of frequencies, and rANS of the bytes of ``base3``. ``context``: the
-string of `gcodec.contexts.strings` of 0, 2, 3 for 0, +1, −1. Bits per element: 2, 2, 1.6; with
-``rans`` and ``context`` what the codes tell, fewer than 1.6 where most are 0.
+string of `gcodec.entropy.context.coder` of 0, 2, 3 for 0, +1, −1. Bits per element: 2, 2, 1.6;
+with ``rans`` and ``context`` what the codes tell, fewer than 1.6 where most are 0.
 
 Sums are taken in float64 in the fixed order, s is rounded once to float32, and r is one float32
 division. Where σ² is below 2^-40 of Σx²/n, it is the rounding of the sums: such a tensor is not
@@ -31,32 +31,78 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays import check_top, empty_like_shape, intake
-from gcodec.codec import Codec
-from gcodec.contexts import symbol_strings
-from gcodec.contexts.symbol_strings import SymbolString
+from gcodec.arrays.intake import check_top, empty_like_shape, intake
+from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
+from gcodec.entropy.context import symbol_coder
+from gcodec.entropy.context.symbol_coder import SymbolString
 from gcodec.entropy.tabled import String, Table
 from gcodec.entropy.word_string import ignore
-from gcodec.errors import ParameterError
-from gcodec.fields.ternary import codes_in
-from gcodec.fields.walk import Piece, Walk
-from gcodec.kernels import convert, scalar_quantize, scalar_rules, ternary
-from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.lanes import BLOCK
-from gcodec.kernels.live import Live
-from gcodec.kernels.memory import drainable, empty_beside
-from gcodec.kernels.pack import check_length, check_padding
-from gcodec.kernels.philox import check_seed
-from gcodec.kernels.reduce import max_abs_bits, moments
-from gcodec.kernels.ternary_symbols import FIVES, codes_of, symbols_of
-from gcodec.kinds import Choice, Float32
-from gcodec.params import Field, param
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.inspect import tabled as tabled_fields
+from gcodec.inspect.contexts import context_string, each
+from gcodec.inspect.packed import lookup, packed
+from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric import convert, scalar_rules
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.philox import check_seed
+from gcodec.kernels.numeric.reduce import max_abs_bits, moments
+from gcodec.kernels.quantize import scalar_quantize, ternary
+from gcodec.kernels.quantize.ternary_symbols import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
-from gcodec.registry import register
-from gcodec.scalars import once, single
-from gcodec.seek import Blocks, SeekTable
+from gcodec.runtime.deferred import once, single
+from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.memory import drainable, empty_beside
+from gcodec.wire.kinds import Choice, Float32
+from gcodec.wire.params import Field, param
+from gcodec.wire.seek import Blocks, SeekTable
+
+
+def codes_in(walk: Walk, packing: str, n: int, scale: float, count: int) -> Iterator[Piece]:
+    """Tell the codes of n elements.
+
+    Parameters
+    ----------
+    walk : Walk
+    packing : str
+        How they are packed.
+    n : int
+    scale : float
+        What code +1 stands for.
+    count : int
+        Bytes that five codes each take.
+    """
+    scale = float(np.float32(scale))
+    values = 0.0, scale, -scale  # of the digits of base3, and of the codes of chapter
+
+    def five(at: int, codes: np.ndarray) -> Iterator[Told]:
+        for number, byte in enumerate(codes.tolist(), at):
+            digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
+            here = n - ternary.TRITS * number
+            if byte >= FIVES.size or any(digits[here:]):
+                raise Corrupt(f"a byte of {byte} is none of five codes of {n}")
+            decoded = tuple(values[digit] for digit in digits[:here])
+            text = " ".join("0+-"[digit] for digit in digits[:here])
+            yield Told(byte, text, element=ternary.TRITS * number, decoded=decoded)
+
+    if packing in ("chapter", "terngrad"):
+        strided = packing == "terngrad"
+        layout, texts = (ternary.STRIDED, "-0+ ") if strided else (ternary.CHAPTER, "0+- ")
+        yield from packed(walk, layout, n, "level", "code", lookup(texts, scale))
+    elif packing == "base3":
+        yield from walk.fields("level", "five codes", 8, count, five)
+    elif packing == "context":
+        level = lookup("0 +-", scale)
+        yield from context_string(walk, "level", "code", n, each(level))
+    else:
+        live, meaning = Live.all(count), "five codes of base3".format
+        table = yield from tabled_fields.table(walk, "rans", FIVES, live, meaning)
+        yield from tabled_fields.string(walk, table, "level", "five codes", count, five)
+    walk.finish()
+
 
 _SCALE = Field(
     "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
@@ -127,7 +173,7 @@ class TernGrad(Codec):
         """Return the bits of n codes, in whole bytes; or the most that rANS makes of them."""
         nbytes = ternary.packed_nbytes(n, self._pack_rule)
         if self.packing == "context":
-            return symbol_strings.longest_nbits(n)
+            return symbol_coder.longest_nbits(n)
         if self.packing != "rans":
             return 8 * nbytes
         return tabled.longest_nbits("rans", nbytes, FIVES.size) if n else 0
@@ -269,7 +315,7 @@ class TernGrad(Codec):
             if shape is None or ternary.packed_nbytes(math.prod(shape), "base3") != codes.size:
                 raise ParameterError.of("symbols.shape", shape, "that of the codes")
             given = drainable(symbols_of(codes, math.prod(shape)))
-            return Payload(self, scalars, *symbol_strings.write(given, shape, BitString()))
+            return Payload(self, scalars, *symbol_coder.write(given, shape, BitString()))
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)
         table = Table.own("rans", byte_counts(codes), FIVES)

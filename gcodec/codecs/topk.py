@@ -6,8 +6,8 @@ threshold t > 0 it is all of |x| ≥ t, and the message says k. NaN and Inf are 
 sent decodes to +0.
 
 The payload is one bit string, most significant bit first: the values in the order of their
-positions (`gcodec.sparse_values`), and the positions (`gcodec.index_strings`), which end with the
-payload. Bits per element: about k/n·(log2(n/k) + 1.44 + those of a value), less where the
+positions (`gcodec.entropy.values`), and the positions (`gcodec.entropy.positions`), which end
+with the payload. Bits per element: about k/n·(log2(n/k) + 1.44 + those of a value), less where the
 positions cluster.
 
 Example: x = (0.5, −3, 0, 2, 0.25), k = 2, value=float32, index=bitmap is
@@ -25,22 +25,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import index_plans, index_strings, shares, sparse_values
-from gcodec.arrays import nonfinite_error
-from gcodec.codec import Codec
+from gcodec.arrays.intake import nonfinite_error
+from gcodec.codec import Codec, register
+from gcodec.entropy import positions as position_coding
+from gcodec.entropy import values as value_coding
+from gcodec.entropy.positions import IndexString
+from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.fields.positions import positions
-from gcodec.fields.values import values
-from gcodec.fields.walk import Piece, Walk
-from gcodec.index_strings import IndexString
-from gcodec.kernels import convert, scatter, select
-from gcodec.kernels.pack import check_padding
-from gcodec.kinds import Choice, Float32
-from gcodec.params import param
+from gcodec.inspect.positions import positions
+from gcodec.inspect.values import values
+from gcodec.inspect.walker import Piece, Walk
+from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.numeric import convert, scatter, select
 from gcodec.payload import Payload
-from gcodec.registry import register
-from gcodec.seek import Blocks, SeekTable
-from gcodec.sparse_values import SparseValues
+from gcodec.wire.kinds import Choice, Float32
+from gcodec.wire.params import param
+from gcodec.wire.seek import Blocks, SeekTable
 
 
 class TopKSymbols(NamedTuple):
@@ -84,12 +84,12 @@ class TopK(Codec):
     reads_segments = True
     symbols_on_host = True
 
-    value: str = param(Choice(*sparse_values.VALUES), "float32", "what a value is sent as")
+    value: str = param(Choice(*value_coding.VALUES), "float32", "what a value is sent as")
     index: str = param(
-        Choice(*index_strings.CODES, unsent=("auto",)), "auto", "what positions are coded in"
+        Choice(*position_coding.CODES, unsent=("auto",)), "auto", "what positions are coded in"
     )
-    k: int | str = param(shares.COUNT, "ratio", "elements that are sent; ratio: by that")
-    ratio: float = param(shares.SHARE, shares.RATIO, "share that is sent")
+    k: int | str = param(position_coding.COUNT, "ratio", "elements that are sent; ratio: by that")
+    ratio: float = param(position_coding.SHARE, position_coding.RATIO, "share that is sent")
     threshold: float = param(
         Float32("a number, not negative", lambda t: 0 <= t < math.inf),
         0.0,
@@ -100,7 +100,7 @@ class TopK(Codec):
         """Refuse more than one way to tell how many."""
         if self.k != "ratio" and self.threshold:
             raise ParameterError.of("threshold", self.threshold, "0 where k is given")
-        if self.ratio != shares.RATIO and (self.k != "ratio" or self.threshold):
+        if self.ratio != position_coding.RATIO and (self.k != "ratio" or self.threshold):
             raise ParameterError.of("ratio", self.ratio, "left out where k or threshold is given")
 
     def contraction(self, n: int) -> float | None:
@@ -112,18 +112,18 @@ class TopK(Codec):
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the values and of the longest string of positions."""
         k = self._most(n)
-        return sparse_values.nbits(k, self.value) + index_strings.longest_nbits(n, k, self.index)
+        return value_coding.nbits(k, self.value) + position_coding.longest_nbits(n, k, self.index)
 
     @property
     def seek_blocks(self) -> Blocks | None:
         """Sent values, or states of rANS."""
-        return index_strings.seek_blocks(self.index)
+        return position_coding.seek_blocks(self.index)
 
     def _most(self, n: int) -> int:
         """Return how many of n elements are sent, or are at most."""
         if self.threshold:
             return n
-        return shares.sent(n, self.k, self.ratio)
+        return position_coding.sent(n, self.k, self.ratio)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         if self.threshold:
@@ -133,7 +133,7 @@ class TopK(Codec):
         if found is None:
             raise nonfinite_error(values)
         positions, elements = found
-        return TopKSymbols(values.size, positions, sparse_values.quantize(elements, self.value))
+        return TopKSymbols(values.size, positions, value_coding.quantize(elements, self.value))
 
     def _dequantize(self, symbols: TopKSymbols, out: np.ndarray) -> None:
         scatter.put(out, symbols.positions, self._values(symbols, out.size))
@@ -146,12 +146,12 @@ class TopK(Codec):
 
     def _values(self, symbols: TopKSymbols, n: int) -> np.ndarray:
         self._require(symbols.n == n, n)
-        return sparse_values.dequantize(symbols.values, self.value, symbols.positions.size)
+        return value_coding.dequantize(symbols.values, self.value, symbols.positions.size)
 
     def _pack(self, symbols: TopKSymbols) -> Payload:
         n, positions, values = symbols
-        front = sparse_values.packed(values, self.value, positions.size)
-        written = index_plans.write(positions, n, self.index, front)
+        front = value_coding.packed(values, self.value, positions.size)
+        written = position_coding.write(positions, n, self.index, front)
         codec = self.replaced(index=written.code)
         if self.threshold:  # a reader needs no more than what came of it
             codec = codec.replaced(k=positions.size, threshold=0.0)
@@ -159,7 +159,7 @@ class TopK(Codec):
 
     def _unpack(self, payload: Payload, n: int) -> TopKSymbols:
         string = self._string(payload, n)
-        values = sparse_values.read(payload.data, string.k, self.value)
+        values = value_coding.read(payload.data, string.k, self.value)
         return TopKSymbols(n, string.read(), values)
 
     def _string(self, payload: Payload, n: int) -> IndexString:
@@ -167,7 +167,7 @@ class TopK(Codec):
         if self.threshold:
             raise Corrupt("a message says how many are sent, and no threshold")
         k = self._most(n)
-        first = sparse_values.nbits(k, self.value)
+        first = value_coding.nbits(k, self.value)
         if payload.nbits < first:
             raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")
         check_padding(payload.data, payload.nbits)

@@ -24,7 +24,7 @@ from gcodec.entropy.omega import Omega
 from gcodec.entropy.rans import RANS
 from gcodec.entropy.rice import Rice
 from gcodec.entropy.unary import Unary
-from gcodec.params import parse_spec
+from gcodec.wire.params import parse_spec
 
 __all__ = [
     "CODES",

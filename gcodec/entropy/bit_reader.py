@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.errors import Truncated
-from gcodec.kernels.device import host
+from gcodec.runtime.device import host
 
 
 class BitReader:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, brief
-from gcodec.kernels.pack import check_padding
-from gcodec.kinds import check_integer
+from gcodec.kernels.bits.pack import check_padding
+from gcodec.wire.kinds import check_integer
 
 _MOST = 2**63 - 1
 _SHOWN = 64  # bits in a repr

@@ -2,7 +2,7 @@
 
 Everything that users call is given here once: intake and checks of ranges. A code's file declares
 its parameters and how values are written and read; or, for a code that has a word for each integer
-from 0 or 1 to 2^64 − 1, its rule (`gcodec.kernels.codewords`).
+from 0 or 1 to 2^64 − 1, its rule (`gcodec.kernels.prefix.codewords`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gcodec.arrays.frameworks import library_of
+from gcodec.arrays.protocols import check_no_device
 from gcodec.entropy.bits import Bits, as_bits
 from gcodec.errors import ParameterError, Truncated
-from gcodec.frameworks import library_of
-from gcodec.kernels import prefix
-from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.prefix_table import PrefixCode
-from gcodec.kernels.prefix_write import write_symbols
-from gcodec.kinds import check_integer
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.prefix import prefix
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.limits import Limits
-from gcodec.params import Parameters
-from gcodec.views import check_no_device
+from gcodec.wire.kinds import check_integer
+from gcodec.wire.params import Parameters
 
 _LARGEST = 2**64 - 1
 

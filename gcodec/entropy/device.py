@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.cuda.grid import device_with
 from gcodec.entropy.huffman import LENGTH_NBITS
 from gcodec.entropy.rans import STATIC_LOG2_TOTAL, log2_table
 from gcodec.entropy.tabled import Kind, Known, Table
-from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.device import Device
-from gcodec.scalars import Later, Leading
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.runtime.cuda_grid import device_with
+from gcodec.runtime.deferred import Later, Leading
+from gcodec.runtime.device import Device
 
 _TOTALS, _SYMBOLS, _WARP = 4, 256, 32
 _WIDEST = {"huffman": 4, "rans": 4 + 14}  # bits of a field of a table

@@ -14,7 +14,7 @@ import numpy as np
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.bits import Bits
 from gcodec.errors import Corrupt
-from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2
+from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2
 
 LENGTH_NBITS = 4  # of the length of a frequency, and of P
 

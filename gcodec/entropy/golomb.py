@@ -29,10 +29,10 @@ from __future__ import annotations
 import dataclasses
 
 from gcodec.entropy.code import Universal
-from gcodec.kernels import codewords
-from gcodec.kernels.prefix_table import PrefixCode
-from gcodec.kinds import Integer
-from gcodec.params import param
+from gcodec.kernels.prefix import codewords
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.wire.kinds import Integer
+from gcodec.wire.params import param
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

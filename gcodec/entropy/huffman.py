@@ -41,11 +41,11 @@ import numpy as np
 
 from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.kernels import prefix
-from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.device import host, twinned
-from gcodec.kernels.package_merge import package_merge
-from gcodec.kernels.table_code import LONGEST, SYMBOLS, TableCode, room_left
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.prefix import prefix
+from gcodec.kernels.prefix.package_merge import package_merge
+from gcodec.kernels.prefix.table_code import LONGEST, SYMBOLS, TableCode, room_left
+from gcodec.runtime.device import host, twinned
 
 LENGTH_NBITS = 4  # of a length in a table
 _TOP = 8  # bits of the largest value

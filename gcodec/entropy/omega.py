@@ -42,8 +42,8 @@ from __future__ import annotations
 import dataclasses
 
 from gcodec.entropy.code import Universal
-from gcodec.kernels import codewords
-from gcodec.kernels.prefix_table import PrefixCode
+from gcodec.kernels.prefix import codewords
+from gcodec.kernels.prefix.prefix_table import PrefixCode
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -56,17 +56,13 @@ import numpy as np
 
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.code import Code
-from gcodec.entropy.frequency_table import (
-    read_frequencies,
-    table_nbits,
-    write_frequencies,
-)
+from gcodec.entropy.frequency_table import read_frequencies, table_nbits, write_frequencies
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.kernels import rans_string
-from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.device import twinned
-from gcodec.kernels.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
+from gcodec.runtime.device import twinned
 
 _TOP = 8  # bits of the largest value
 STATIC_LOG2_TOTAL = 14  # of frequencies that both sides know

@@ -15,18 +15,25 @@ import numpy as np
 from gcodec.entropy import frequency_table, huffman, rans
 from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
-from gcodec.kernels import dense_string, rans_string
-from gcodec.kernels.dense_string import SymbolsOf
-from gcodec.kernels.device import host, placed, twinned
-from gcodec.kernels.live import Live
-from gcodec.kernels.memory import Drainable, contents
-from gcodec.kernels.rans_runs import Runs
-from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
-from gcodec.kernels.rans_vector import LANES
-from gcodec.kernels.table_code import LONGEST, TableCode, code_of
-from gcodec.scalars import mapped
-from gcodec.seek import LOG2_BLOCK, LOG2_STATES, SeekTable, first_worthwhile, refuse_table
-from gcodec.seek_layout import LOG2_RANS
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of
+from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_runs import Runs
+from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
+from gcodec.kernels.rans.rans_vector import LANES
+from gcodec.runtime.deferred import mapped
+from gcodec.runtime.device import host, placed, twinned
+from gcodec.runtime.memory import Drainable, contents
+from gcodec.wire.seek import (
+    LOG2_BLOCK,
+    LOG2_RANS,
+    LOG2_STATES,
+    SeekTable,
+    first_worthwhile,
+    refuse_table,
+)
 
 Kind = Literal["huffman", "rans"]
 Known = tuple[Any, ...]

@@ -1,7 +1,7 @@
 """Strings of prefix words with seek tables: what they are chosen by, and how they are read.
 
 Of universal codes and of those that are tables alike; the words themselves are of
-`gcodec.kernels.dense_string`.
+`gcodec.kernels.prefix.dense_string`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels import dense_string
-from gcodec.kernels.device import device_of, host
-from gcodec.kernels.live import Live
-from gcodec.kernels.prefix_table import PrefixCode
-from gcodec.kernels.table_code import TableCode
-from gcodec.scalars import Later, when_known
-from gcodec.seek import LOG2_BLOCK, SeekTable
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.runtime.deferred import Later, when_known
+from gcodec.runtime.device import device_of, host
+from gcodec.wire.seek import LOG2_BLOCK, SeekTable
 
 Take = Callable[[int, np.ndarray, np.ndarray], None]
 

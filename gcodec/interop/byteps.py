@@ -40,18 +40,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcodec import sparse_values
-from gcodec.arrays import check_finite, empty_like_shape
+from gcodec.arrays.intake import check_finite, empty_like_shape
 from gcodec.codecs.sign import Sign, SignSymbols
 from gcodec.codecs.topk import TopK, TopKSymbols
+from gcodec.entropy import values as value_coding
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.interop.objects import checked_shape, host_tensor, object_bytes, opened_frame
-from gcodec.kernels import byteps as kernels
-from gcodec.kernels import signs
-from gcodec.kernels.reduce import all_finite, max_abs_bits
-from gcodec.kinds import check_integer, check_number
+from gcodec.kernels.bits import signs
+from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
+from gcodec.wire.kinds import check_integer, check_number
 
 Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]
@@ -251,7 +251,7 @@ def to_frame(
     else:
         positions, values = _read_pairs(packed, n, compressor, None)
         order = np.argsort(positions)
-        sent = sparse_values.quantize(values[order], "float32")
+        sent = value_coding.quantize(values[order], "float32")
         codec = TopK().replaced(k=positions.size)
         payload = codec.pack(TopKSymbols(n, positions[order].astype(np.int64), sent))
     return Frame(payload.codec, "float32", sides, payload, name)

@@ -36,12 +36,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcodec.arrays import empty_like_shape, nonfinite_error
+from gcodec.arrays.intake import empty_like_shape, nonfinite_error
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor, object_bytes
-from gcodec.kernels import fused_rows
-from gcodec.kinds import check_integer
+from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
+from gcodec.wire.kinds import check_integer
 
 ScaleDtype = Literal["float32", "float16"]
 

@@ -2,8 +2,8 @@
 
 The object is the value of a push as bytes: the packed words alone. MXNet sends the number of
 elements as a key of its own and the threshold once, as a text in a command to the servers, so the
-caller of `decode` gives both. `gcodec.codecs.mxnet_2bit` and `mxnet_1bit` define the bits; frames
-of these codecs carry the same payload, so `to_frame` and `from_frame` lose nothing.
+caller of `decode` gives both. `gcodec.codecs.mxnet.two_bit` and `mxnet_1bit` define the bits;
+frames of these codecs carry the same payload, so `to_frame` and `from_frame` lose nothing.
 
 Source: apache/mxnet, ``src/kvstore/gradient_compression.cc`` and ``-inl.h``, ``kvstore_dist.h``;
 2-bit as in release 1.9.1, 1-bit as in 2.0.0b1. Arrays are those of the host.
@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcodec.codecs.mxnet_1bit import MXNet1Bit
-from gcodec.codecs.mxnet_2bit import MXNet2Bit
+from gcodec.codecs.mxnet.one_bit import MXNet1Bit
+from gcodec.codecs.mxnet.two_bit import MXNet2Bit
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import checked_shape, host_tensor, object_bytes, opened_frame
-from gcodec.kernels.pack import check_length
-from gcodec.kernels.threshold import ONE_BIT, TWO_BIT
+from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import Tensor, intake, size_of
+from gcodec.arrays.intake import Tensor, intake, size_of
+from gcodec.arrays.protocols import on_device
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.limits import Limits
-from gcodec.views import on_device
-from gcodec.wire import MAX_NDIM
+from gcodec.wire.primitives import MAX_NDIM
 
 _ADDRESSABLE = 1 << 59  # elements beyond which NumPy makes no array, not even an empty one
 

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import empty_like_shape, nonfinite_error
-from gcodec.dct import chunks, transform
-from gcodec.dct.basis import MOST_POINTS
+from gcodec.arrays.intake import empty_like_shape, nonfinite_error
+from gcodec.codecs.dct8 import chunks, transform
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor
-from gcodec.kernels.reduce import all_finite
-from gcodec.kinds import Sizes, check_integer
+from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
-from gcodec.wire import MAX_NDIM
+from gcodec.wire.kinds import Sizes, check_integer
+from gcodec.wire.primitives import MAX_NDIM
 
 _MOST = 2**24  # elements of a chunk
 _CHUNK = Sizes(3, MOST_POINTS, _MOST)

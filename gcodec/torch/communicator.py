@@ -8,8 +8,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
-from gcodec.large_bytes import joined
 
 _LENGTH_NBYTES = 8
 

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from gcodec.arrays.protocols import on_device, working_on
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
-from gcodec.kernels.device import has_cupy, host
-from gcodec.kernels.reduce import all_finite
-from gcodec.kinds import check_between
+from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.parameter_names import ParameterNames
 from gcodec.torch.settings import Settings
-from gcodec.views import on_device, working_on
+from gcodec.wire.kinds import check_between
 
 _ROOM = 64  # bytes beyond an eighth more than last time, before a second collective is needed
 _OWN = ("iteration", "rank", "size")  # keys of a state_dict that are not of `Feedback`

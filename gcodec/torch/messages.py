@@ -19,21 +19,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays import intake
+from gcodec.api import encode
+from gcodec.arrays.intake import intake
+from gcodec.arrays.large_bytes import joined
 from gcodec.codec import Codec
 from gcodec.codecs.raw import Raw
-from gcodec.coding import encode
 from gcodec.errors import Corrupt, FormatError, ParameterError
-from gcodec.feedback import Feedback, Transaction
-from gcodec.frame import Frame
-from gcodec.kernels.device import beside
-from gcodec.kernels.memory import clear, empty_beside, flattened
-from gcodec.kernels.reduce import all_finite, all_finite_corrected, max_abs_bits
-from gcodec.large_bytes import joined
+from gcodec.feedback import Feedback, Transaction, derive_seed
+from gcodec.frame import Frame, check_key, tag_of
+from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import Limits
-from gcodec.seeds import derive_seed
-from gcodec.tags import check_key, tag_of
-from gcodec.wire import TAG_NBYTES, encode_name
+from gcodec.runtime.device import beside
+from gcodec.runtime.memory import clear, empty_beside, flattened
+from gcodec.wire.primitives import TAG_NBYTES, encode_name
 
 # A tensor of zeros, as of a parameter that took no part; a frame of its codec; a raw frame, which
 # shows loss scalers the NaN or Inf that it holds.

@@ -13,8 +13,8 @@ from gcodec.codecs import parse
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
-from gcodec.kinds import check_integer
 from gcodec.policy import Policy
+from gcodec.wire.kinds import check_integer
 
 _DENSE = Raw()
 

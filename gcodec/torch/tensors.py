@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from gcodec import coding
-from gcodec.arrays import NonFinite, as_library_of
+from gcodec import api
+from gcodec.arrays.intake import NonFinite, as_library_of
 from gcodec.limits import Limits
 
 
@@ -42,7 +42,7 @@ def encode(
         See `gcodec.encode`.
     """
     host = tensor.detach().cpu() if tensor.layout is torch.strided else tensor
-    frame: bytes = coding.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
+    frame: bytes = api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
     return frame
 
 
@@ -77,12 +77,12 @@ def decode(
         See `gcodec.decode`.
     """
     if like is None:
-        array = coding.decode(frame, limits=limits, key=key)
+        array = api.decode(frame, limits=limits, key=key)
         tensor = as_library_of(array, torch.empty(0, device=device or "cpu"))
     else:
         # On the host, as `encode`; of that shape and dtype, without memory for it.
         same = torch.empty((), dtype=like.dtype).expand(like.shape)
-        tensor = coding.decode(frame, like=same, limits=limits, key=key)
+        tensor = api.decode(frame, like=same, limits=limits, key=key)
         tensor = tensor.to(like.device if device is None else device)
     result: torch.Tensor = tensor
     return result

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from gcodec import low_rank, sparse_values
+from gcodec.arrays.large_bytes import joined
+from gcodec.codecs.powersgd import low_rank
 from gcodec.codecs.topk import TopK, TopKSymbols
+from gcodec.entropy import values as value_coding
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction
 from gcodec.frame import Frame
-from gcodec.kernels.reduce import all_finite
-from gcodec.large_bytes import joined
+from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import taken
@@ -417,7 +418,7 @@ def _message(shapes: Sequence[tuple[int, ...]], sums: Sequence[Sparse]) -> bytes
     for shape, (positions, values) in zip(shapes, sums, strict=True):
         codec = TopK().replaced(k=positions.size)
         n = int(np.prod(shape, dtype=np.int64))
-        symbols = TopKSymbols(n, positions, sparse_values.quantize(values, "float32"))
+        symbols = TopKSymbols(n, positions, value_coding.quantize(values, "float32"))
         payload = codec.pack(symbols)
         frames.append(Frame(payload.codec, "float32", shape, payload).to_bytes())
     return joined(frames)

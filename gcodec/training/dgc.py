@@ -8,18 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import shares, sparse_values
-from gcodec.arrays import nonfinite_error
+from gcodec.api import encode
+from gcodec.arrays.intake import nonfinite_error
 from gcodec.codecs.topk import TopK
-from gcodec.coding import encode
+from gcodec.entropy import positions as position_coding
+from gcodec.entropy import values as value_coding
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
-from gcodec.kernels import arithmetic
-from gcodec.kernels.reduce import all_finite, moments
-from gcodec.kinds import check_between, check_integer, check_number
+from gcodec.kernels.numeric import arithmetic
+from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.training import state
 from gcodec.training.collectives import all_gather_mean, check_means, prepared
 from gcodec.training.communicator import Communicator
+from gcodec.wire.kinds import check_between, check_integer, check_number
 
 _MOST = 2**62
 
@@ -96,7 +97,7 @@ class DGC:
         min_size: int = 0,
     ) -> None:
         self.communicator = communicator
-        self.density = float(shares.SHARE.check("density", density))
+        self.density = float(position_coding.SHARE.check("density", density))
         allowed = "a number from 0 up to 1, 1 left out"
         self.momentum = check_between("momentum", momentum, 0, math.nextafter(1, 0), allowed)
         self.clip = check_number("clip", clip, "a number above 0")
@@ -185,10 +186,10 @@ class DGC:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = residual + velocity
             self._check_accumulators(name, residual)
-            codec = self._codec.replaced(k=shares.sent(x.size, "ratio", density))
+            codec = self._codec.replaced(k=position_coding.sent(x.size, "ratio", density))
             symbols = codec.quantize(residual)
             positions, values = symbols.positions, symbols.values
-            residual[positions] -= sparse_values.dequantize(values, codec.value, positions.size)
+            residual[positions] -= value_coding.dequantize(values, codec.value, positions.size)
             velocity[positions] = 0
             payload = codec.pack(symbols)
             message = Frame(payload.codec, "float32", x.shape, payload, name).to_bytes()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gcodec.kinds import check_integer
 from gcodec.policy import Policy
+from gcodec.wire.kinds import check_integer
 
 
 def hybrid(

@@ -11,10 +11,10 @@ import numpy as np
 from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
-from gcodec.kinds import check_between, check_integer, check_number
 from gcodec.training import state
 from gcodec.training.collectives import check_finite, check_means, dense_mean, two_phase_mean
 from gcodec.training.communicator import Communicator
+from gcodec.wire.kinds import check_between, check_integer, check_number
 
 _MOST = 2**62
 _KINDS = ("step", "momentum", "variance", "worker", "server")

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import low_rank
-from gcodec.arrays import size_of
+from gcodec.arrays.intake import size_of
+from gcodec.codecs.powersgd import low_rank
 from gcodec.errors import ParameterError
-from gcodec.kernels.memory import aligned_empty
-from gcodec.kernels.philox import check_seed
-from gcodec.kernels.products import put_product
-from gcodec.kernels.reduce import sum_squares
-from gcodec.kinds import check_between, check_integer, check_number
-from gcodec.seeds import derive_seed
+from gcodec.feedback import derive_seed
+from gcodec.kernels.numeric.philox import check_seed
+from gcodec.kernels.numeric.products import put_product
+from gcodec.kernels.numeric.reduce import sum_squares
+from gcodec.runtime.memory import aligned_empty
 from gcodec.training import state
 from gcodec.training.collectives import check_means, low_rank_mean, prepared
 from gcodec.training.communicator import Communicator
+from gcodec.wire.kinds import check_between, check_integer, check_number
 
 _MOST_RANK = 1 << 16
 _MOST_NORM = 2.0**126

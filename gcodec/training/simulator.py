@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gcodec.errors import ParameterError
-from gcodec.kinds import check_integer
+from gcodec.wire.kinds import check_integer
 
 _MOST_WORKERS = 1024
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays import intake, writable
+from gcodec.arrays.intake import intake, writable
 from gcodec.errors import ParameterError
-from gcodec.wire import encode_name
+from gcodec.wire.primitives import encode_name
 
 
 def taken(gradients: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

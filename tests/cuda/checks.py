@@ -9,7 +9,7 @@ import pytest
 from samples import same
 
 import gcodec
-from gcodec.kernels.device import Device, host
+from gcodec.runtime.device import Device, host
 
 
 def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 import shim
 from stand_in import StandIn
 
-from gcodec.kernels import device
+from gcodec.runtime import device
 
 
 @pytest.fixture(

@@ -16,8 +16,8 @@ import numpy as np
 import shim
 
 import gcodec
-from gcodec.gradients.dumps import open_dump
-from gcodec.kernels import device as devices
+from gcodec.runtime import device as devices
+from gcodec.tensorfiles.dumps import open_dump
 
 SPECS = ("ecsq", "ecsq:bits=2", "ecsq:rounding=stochastic", "ecsq:step=0.0001")
 MOST = 4  # tensors of a file

@@ -1,5 +1,5 @@
 // Kernels that are wrong, each in its own way, and some that are right: what the shim makes of them.
-#include "types.cuh"
+#include "runtime/types.cuh"
 
 // Sums of a block's threads, by a tree; without a barrier where `careless`.
 extern "C" __global__ void tree(const u32* x, i32 careless, u32* out) {

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 import nvrtc
 import shim
 
-from gcodec.kernels.device import SOURCES
+from gcodec.runtime.device import sources
 
 REGISTERS = 64
 # Kernels that may use more registers, on any architecture. Readers keep their place in a string,
@@ -102,7 +102,7 @@ def results(
     compiler: nvrtc.Compiler, architectures: Sequence[int], processes: int
 ) -> Iterator[Result]:
     """Check all files for some architectures."""
-    paths = sorted(SOURCES.glob("*.cu"))
+    paths = sources().values()
     jobs = [(compiler.path, *job) for job in itertools.product(paths, architectures)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap_unordered(_check, jobs, chunksize=8)

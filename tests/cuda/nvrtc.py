@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from gcodec.kernels.device import LEAST_ARCHITECTURE, OPTIONS
+from gcodec.runtime.device import LEAST_ARCHITECTURE, OPTIONS
 
 # The options that CuPy adds, and a report of the resources of each kernel.
 EXTRA_OPTIONS = ["-ftz=true", "--ptxas-options=-v", "--device-as-default-execution-space"]

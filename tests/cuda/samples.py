@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from shim import ORDERS
 
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 _T = TypeVar("_T")
 

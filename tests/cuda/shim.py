@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcodec import scalars
-from gcodec.kernels.device import SOURCES, Device
+from gcodec.runtime import deferred
+from gcodec.runtime.device import SOURCES, Device, sources
 
 Order = Literal["index", "reversed", "shuffled"]
 ORDERS: tuple[Order, ...] = ("index", "reversed", "shuffled")
@@ -131,7 +131,7 @@ class ShimDevice(Device):
         self.fetched += 1
         found = []
         for array in arrays:
-            if isinstance(array, scalars.Leading):
+            if isinstance(array, deferred.Leading):
                 size = array.array.size
                 room = self.empty(size, np.uint8)
                 words = room.view(np.uint32)
@@ -235,15 +235,14 @@ def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:
 @functools.cache
 def _library(source: str) -> ctypes.CDLL:
     """Compile a .cu file, if that was not done before."""
-    homes = (home / f"{source}.cu" for home in (SOURCES, HERE))
-    path = next(path for path in homes if path.exists())
+    path = sources().get(source, HERE / f"{source}.cu")
     text = path.read_text()
     digest = hashlib.blake2b(repr((text, FLAGS, COMPILER)).encode(), digest_size=12)
-    for header in (HERE / "shim.h", *sorted(SOURCES.glob("*.cuh"))):
+    for header in (HERE / "shim.h", *sorted(SOURCES.rglob("*.cuh"))):
         digest.update(header.read_bytes())
     target = _directory() / f"{source}-{digest.hexdigest()}.so"
     if not target.exists():
-        lines = ['#include "shim.h"', f'#include "{path.name}"']
+        lines = ['#include "shim.h"', f'#include "{path}"']
         lines += [f"SHIM_KERNEL({name})" for name in KERNEL.findall(text)]
         assert COMPILER is not None
         part = target.with_suffix(f".{os.getpid()}.part")
@@ -272,5 +271,5 @@ def _directory() -> Path:
 @functools.cache
 def kernels() -> list[tuple[str, str]]:
     """All kernels: their files and names."""
-    paths = sorted(SOURCES.glob("*.cu"))
+    paths = sources().values()
     return [(path.stem, name) for path in paths for name in KERNEL.findall(path.read_text())]

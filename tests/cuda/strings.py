@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec.kernels.levels import symbol_dtype
-from gcodec.scalars import Later
+from gcodec.kernels.quantize.levels import symbol_dtype
+from gcodec.runtime.deferred import Later
 
 
 def symbols(n: int, s: int, share: float = 1.0, spread: float = 2.0) -> np.ndarray:

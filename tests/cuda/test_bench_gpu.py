@@ -6,7 +6,7 @@ import pytest
 import shim
 
 from bench import gpu
-from gcodec.kernels.device import use
+from gcodec.runtime.device import use
 
 
 @pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")

@@ -44,11 +44,11 @@ def test_few_modules_touch_cupy() -> None:
                 continue
             if found & {"cupy", "cupy_module", "Staging"}:
                 touching.add(name)
-    assert touching == {"kernels/device.py", "kernels/foreign.py", "kernels/staging.py"}
+    assert touching == {"runtime/device.py", "runtime/foreign.py", "runtime/staging.py"}
 
 
 def test_one_module_waits() -> None:
-    """`scalars.fetch` calls `Device.fetch`, which alone waits for a stream."""
+    """`deferred.fetch` calls `Device.fetch`, which alone waits for a stream."""
     fetching, waiting = set(), set()
     for name, tree in modules():
         for node in ast.walk(tree):
@@ -59,9 +59,9 @@ def test_one_module_waits() -> None:
             owner = node.func.value
             # `e.fetch` of the kernels reads ahead, and is nothing of a device.
             if node.func.attr == "fetch" and isinstance(owner, ast.Name):
-                fetching.add(name if owner.id not in ("e", "self", "scalars") else None)
-    assert fetching - {None} == {"scalars.py"}
-    assert waiting - {"torch/ddp.py"} == {"kernels/staging.py"}
+                fetching.add(name if owner.id not in ("e", "self", "deferred") else None)
+    assert fetching - {None} == {"runtime/deferred.py"}
+    assert waiting - {"torch/ddp.py"} == {"runtime/staging.py"}
 
 
 def test_the_waits_of_all_codecs_are_listed() -> None:

@@ -12,7 +12,7 @@ from samples import gradient
 from shim import ShimArray, ShimDevice
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")

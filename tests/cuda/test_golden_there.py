@@ -8,7 +8,7 @@ from golden import vector
 from samples import share_of
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 FOLDER = Path(__file__).parent.parent / "golden" / "v1"
 VECTORS = {path.stem: vector.read(path) for path in sorted(FOLDER.glob("*.txt"))}

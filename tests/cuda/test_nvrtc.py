@@ -11,11 +11,11 @@ import shim
 from sweeps import LONG
 from test_page import PAGE
 
-from gcodec.kernels.device import LEAST_ARCHITECTURE, SOURCES
+from gcodec.runtime.device import LEAST_ARCHITECTURE, sources
 
 # One of each generation; the others are in gate.py's full table. sm_120 needs NVRTC 12.8 or newer.
 ARCHITECTURES = (LEAST_ARCHITECTURE, 80, 90, 100, 120)
-FILES = sorted(SOURCES.glob("*.cu"))
+FILES = list(sources().values())
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from samples import LARGE, gradient, same, sizes_for
 
-from gcodec.contexts.best_matrix import best_matrix
-from gcodec.contexts.scales import Matrix
-from gcodec.kernels import class_map, code_parts, escapes, scatter, ternary_symbols
-from gcodec.kernels.device import Device
-from gcodec.minifloats import MiniFloat
+from gcodec.entropy.context.scale_model import Matrix
+from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.kernels.bits import code_parts
+from gcodec.kernels.context import class_map, escapes
+from gcodec.kernels.numeric import scatter
+from gcodec.kernels.quantize import ternary_symbols
+from gcodec.kernels.quantize.float_format import MiniFloat
+from gcodec.runtime.device import Device
 
 # Elements, and the width of a row: one row, rows that end and that do not, narrow and wide ones.
 MATRICES = ((1, 1), (33, 33), (513, 8), (9001, 9001), (9000, 300), (9001, 97), (9001, 256))

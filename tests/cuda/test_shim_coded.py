@@ -8,7 +8,7 @@ from checks import feedback_agrees, frames_agree
 from samples import same
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 SPECS = (
     "minifloat:code=huffman",

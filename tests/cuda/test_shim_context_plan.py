@@ -9,11 +9,11 @@ import pytest
 from samples import share_of
 from shim import ShimDevice
 
-from gcodec.contexts import symbol_strings
-from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.device import Device
+from gcodec.entropy.context import symbol_coder
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.payload import Payload
-from gcodec.scalars import once
+from gcodec.runtime.deferred import once
+from gcodec.runtime.device import Device
 
 SHAPES = (
     (1,),
@@ -47,7 +47,7 @@ def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes 
         front.extend(np.frombuffer(lead, np.uint8), 8 * len(lead))
         codec: Any = None  # which has no part in it
         with once():
-            made: Any = symbol_strings.write(given, shape, front)
+            made: Any = symbol_coder.write(given, shape, front)
             return Payload(codec, {}, *made).settled(data_too=True)
 
     wanted, found = written(symbols), written(gpu.to_device(symbols))

@@ -10,7 +10,7 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import LARGE, gradient, same, share_of, sizes_for
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 SPECS = (
     "ecsq:step=0.25",

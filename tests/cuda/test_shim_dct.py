@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from samples import anything, gradient, same
 
-from gcodec.cuda import grid
-from gcodec.dct import chunks, device, transform
-from gcodec.kernels import dct_select
-from gcodec.kernels.device import Device
+from gcodec.codecs.dct8 import chunks, transform, transform_cuda
+from gcodec.kernels.transform import dct_select
+from gcodec.runtime import cuda_grid
+from gcodec.runtime.device import Device
 
 # Sizes of a tensor, its columns (None: a vector), and a chunk.
 FLAT = [(n, chunk) for n in (1, 100, 4097) for chunk in ((8, 8), (4, 5, 6))]
@@ -62,8 +62,8 @@ def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_BLOCKS", "_ROOM"):
-        monkeypatch.setattr(device, name, 2)  # so that each goes on to other chunks
-    monkeypatch.setattr(grid, "_MOST", 2)
+        monkeypatch.setattr(transform_cuda, name, 2)  # so that each goes on to other chunks
+    monkeypatch.setattr(cuda_grid, "_MOST", 2)
     for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
         given = coefficients(cut, 9, 3)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
@@ -72,7 +72,7 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         assert same(gpu.to_host(out), wanted)
     # The last warp has fewer rows of a chunk than the others, and so is ahead of them.
     x, cut = gradient(6000), chunks.flat(6000, (65, 33))
-    monkeypatch.setattr(device, "_BLOCKS", 1)
+    monkeypatch.setattr(transform_cuda, "_BLOCKS", 1)
     places, values = transform.select(gpu.to_device(x), cut, 50)
     monkeypatch.undo()
     again, others = transform.select(gpu.to_device(x), cut, 50)

@@ -11,8 +11,8 @@ import pytest
 
 import gcodec
 from fuzz import decoders
-from gcodec.kernels.device import Device, host
-from gcodec.seek import SeekTable
+from gcodec.runtime.device import Device, host
+from gcodec.wire.seek import SeekTable
 
 # Every kind of string that a seek table may belong to, with a shape and the log2 of its blocks.
 TABLED = {

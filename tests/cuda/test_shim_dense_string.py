@@ -8,15 +8,15 @@ from samples import LARGE
 from strings import agree, broken, outcome, symbols, told
 
 import gcodec
-from gcodec.cuda.scan import maxima_before, sums_before
-from gcodec.kernels import dense_string
-from gcodec.kernels.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
-from gcodec.kernels.device import Device, host
-from gcodec.kernels.level_codes import word_code
-from gcodec.kernels.levels import symbol_dtype
-from gcodec.kernels.live import Live
-from gcodec.kernels.prefix_table import PrefixCode
-from gcodec.kernels.table_code import TableCode
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.numeric.scan_cuda import maxima_before, sums_before
+from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
+from gcodec.kernels.prefix.level_codes import word_code
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.kernels.quantize.levels import symbol_dtype
+from gcodec.runtime.device import Device, host
 
 EVERY = 4096
 HEAD = np.array([0xA0], np.uint8), 3

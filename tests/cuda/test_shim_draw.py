@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from samples import same
 
-from gcodec.kernels.device import Device
-from gcodec.kernels.draw import draw
+from gcodec.kernels.numeric.draw import draw
+from gcodec.runtime.device import Device
 
 
 @pytest.mark.parametrize("n", [1, 2, 31, 33, 1000, 40_000])

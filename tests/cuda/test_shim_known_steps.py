@@ -13,7 +13,7 @@ from test_shim_minifloat_choice import tensors
 from test_waits import sample
 
 import gcodec
-from gcodec.kernels.device import Device, host
+from gcodec.runtime.device import Device, host
 
 STEPS = ("0.01", "0.5", "1e-05", "3e-20", "1e30")
 ODD_STEPS = ("1e-30", "3e38", "0")  # with which the host looks first

@@ -11,7 +11,7 @@ from test_shim_minifloat_choice import tensors
 from test_waits import sample
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 SPECS = (
     "qsgd:code=auto",
@@ -61,7 +61,7 @@ def test_payloads(gpu: Device) -> None:
 def test_where_another_string_turns_out_shorter(dtype: str) -> None:
     """That by class seemed to be the shortest: the one that is was written beside it."""
     random, spec = np.random.default_rng(0), "qsgd:code=auto,bucket=7"
-    with gcodec.kernels.device.use(ShimDevice()) as gpu:
+    with gcodec.runtime.device.use(ShimDevice()) as gpu:
         gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), spec)  # which brings tables there
         seen = set()
         for n in (384, 700, 5001):

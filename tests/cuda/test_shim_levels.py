@@ -7,10 +7,11 @@ import pytest
 from samples import LARGE, anything, gradient, same
 
 import gcodec
-from gcodec.cuda import philox as there_philox
-from gcodec.kernels import levels, philox
-from gcodec.kernels.device import Device
-from gcodec.kernels.norms import Norm, norms, read_norms, write_norms
+from gcodec.kernels.numeric import philox
+from gcodec.kernels.numeric import philox_cuda as there_philox
+from gcodec.kernels.numeric.norms import Norm, norms, read_norms, write_norms
+from gcodec.kernels.quantize import levels
+from gcodec.runtime.device import Device
 
 
 @pytest.mark.parametrize("kind", ["l2", "max"])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from samples import LARGE, anything, gradient, same, share_of, sizes_for
 
+from gcodec.arrays.sampling import sample
 from gcodec.errors import Corrupt
-from gcodec.kernels import block_scales, minifloat, minifloat_tensor
-from gcodec.kernels.device import Device
-from gcodec.minifloats import FORMATS, STYLES, MiniFloat
-from gcodec.sampling import sample
+from gcodec.kernels.quantize import block_scales, minifloat, minifloat_tensor
+from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
+from gcodec.runtime.device import Device
 
 SIZES = (0, 1, 7, 33, 2049)
 EVERY = [MiniFloat(*both) for both in itertools.product(FORMATS, STYLES)]

@@ -10,7 +10,7 @@ from shim import ShimDevice
 from test_waits import sample
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 SPECS = (
     "minifloat:block=32",
@@ -66,7 +66,7 @@ def test_payloads(gpu: Device) -> None:
 def test_where_another_string_turns_out_shorter(dtype: str) -> None:
     """That by class seemed to be the shortest: the one that is was written beside it."""
     random = np.random.default_rng(0)
-    with gcodec.kernels.device.use(ShimDevice()) as gpu:
+    with gcodec.runtime.device.use(ShimDevice()) as gpu:
         gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), "minifloat:block=32")  # tables
         seen = set()
         for n in (5001, 7000):

@@ -9,8 +9,8 @@ import pytest
 from samples import LARGE, same
 
 import gcodec
-from gcodec.kernels.device import Device
-from gcodec.kernels.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.runtime.device import Device
 
 CONTIGUOUS = [
     FieldLayout(width, order, word, False, pad, align)

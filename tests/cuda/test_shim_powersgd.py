@@ -8,10 +8,10 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import gradient, same, share_of
 
 import gcodec
-from gcodec import low_rank
-from gcodec.kernels import products
-from gcodec.kernels.device import Device
-from gcodec.kernels.reduce import max_abs_bits
+from gcodec.codecs.powersgd import low_rank
+from gcodec.kernels.numeric import products
+from gcodec.kernels.numeric.reduce import max_abs_bits
+from gcodec.runtime.device import Device
 
 # More columns than are added at a time, and more rows; and few of either.
 SHAPES = ((3, 9000), (9000, 3), (70, 300), (40, 33))

@@ -8,7 +8,7 @@ from samples import anything, gradient, same
 from strings import agree, outcome
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 SPECS = (
     "qsgd",

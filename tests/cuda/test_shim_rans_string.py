@@ -9,10 +9,10 @@ from strings import agree, broken, outcome, told
 
 import gcodec
 from gcodec.entropy.rans import best_frequencies
-from gcodec.kernels import rans_string
-from gcodec.kernels.device import Device
-from gcodec.kernels.rans_runs import Runs
-from gcodec.kernels.rans_table import ReadTables, read_tables, write_tables
+from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_runs import Runs
+from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
+from gcodec.runtime.device import Device
 
 
 def made(n: int, spread: float) -> tuple[np.ndarray, np.ndarray, int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from samples import gradient, same, sizes_for
 
-from gcodec.kernels import scalar_quantize
-from gcodec.kernels.device import Device
-from gcodec.kernels.rated_levels import rated_levels, scaled_levels
+from gcodec.kernels.quantize import scalar_quantize
+from gcodec.kernels.quantize.rated_levels import rated_levels, scaled_levels
+from gcodec.runtime.device import Device
 
 SIZES = (0, 1, 33, 513, 9001)
 

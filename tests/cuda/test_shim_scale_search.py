@@ -9,11 +9,11 @@ import pytest
 from samples import anything, gradient, share_of
 from shim import ShimDevice
 
-from gcodec.gennorm import RULES
-from gcodec.kernels.device import Device
-from gcodec.minifloat_scales import searched
-from gcodec.minifloats import FORMATS, STYLES, MiniFloat
-from gcodec.sampling import MANY
+from gcodec.arrays.sampling import MANY
+from gcodec.codecs.minifloat.gennorm import RULES
+from gcodec.codecs.minifloat.scale_search import searched
+from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
+from gcodec.runtime.device import Device
 
 EVERY = [MiniFloat(*both) for both in itertools.product(FORMATS, STYLES)]
 FEW = 1 << 18  # elements that are all measured

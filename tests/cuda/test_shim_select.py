@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from samples import SIZES, anything, gradient, same, sizes_for
 
-from gcodec.cuda import grid
 from gcodec.errors import ParameterError
-from gcodec.kernels import byte_blocks, scatter, select
-from gcodec.kernels.byte_counts import byte_counts
-from gcodec.kernels.device import Device
-from gcodec.kernels.log_histogram import log_histogram
+from gcodec.kernels.bits import byte_blocks
+from gcodec.kernels.numeric import scatter, select
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.log_histogram import log_histogram
+from gcodec.runtime import cuda_grid
+from gcodec.runtime.device import Device
 
 FEW = (0, 1, 31, 33, 4097)  # sizes
 
@@ -50,7 +51,9 @@ def test_largest(gpu: Device, values) -> None:
 
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "_MOST", 2)  # so that threads go on to what others did elsewhere
+    monkeypatch.setattr(
+        cuda_grid, "_MOST", 2
+    )  # so that threads go on to what others did elsewhere
     x = equal_ones(40_000)
     there, positions = gpu.to_device(x), some_of(x.size)
     assert same(log_histogram(there), log_histogram(x))

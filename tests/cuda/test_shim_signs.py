@@ -9,8 +9,8 @@ import pytest
 from samples import LARGE, SIZES, anything, gradient, same
 
 import gcodec
-from gcodec.kernels import signs
-from gcodec.kernels.device import Device
+from gcodec.kernels.bits import signs
+from gcodec.runtime.device import Device
 
 SPECS = ("sign", "sign:scale=l2", "sign:scale=none")
 

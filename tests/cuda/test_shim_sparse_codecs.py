@@ -8,7 +8,7 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import anything, gradient, same
 
 import gcodec
-from gcodec.kernels.device import Device
+from gcodec.runtime.device import Device
 
 SPARSE = ("topk", "topk:value=int8,k=40", "topk:value=sign", "topk:threshold=0.5,value=float16")
 SPARSE += ("randomk:ratio=0.05", "randomk:ratio=0.8,value=bfloat16,unbiased=yes")

@@ -10,14 +10,14 @@ from samples import LARGE, same
 from strings import agree, broken, outcome, symbols, told
 
 import gcodec
-from gcodec.cuda.level_forms import rice_words
-from gcodec.cuda.tally import rice_parameter
-from gcodec.kernels import sparse_string, tally, unit_place
-from gcodec.kernels.device import Device
-from gcodec.kernels.level_codes import unit_code, word_code
-from gcodec.kernels.levels import Scale
-from gcodec.kernels.prefix_table import ready
-from gcodec.scalars import Later
+from gcodec.kernels.prefix import sparse_string, tally, unit_place
+from gcodec.kernels.prefix.level_codes import unit_code, word_code
+from gcodec.kernels.prefix.level_forms_cuda import rice_words
+from gcodec.kernels.prefix.prefix_table import ready
+from gcodec.kernels.prefix.tally_cuda import rice_parameter
+from gcodec.kernels.quantize.levels import Scale
+from gcodec.runtime.deferred import Later
+from gcodec.runtime.device import Device
 
 FIRST = 8 * 4  # behind four bytes
 

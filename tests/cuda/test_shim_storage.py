@@ -8,9 +8,9 @@ from checks import feedback_agrees, frames_agree
 from samples import LARGE, SIZES, anything, gradient, same
 
 import gcodec
-from gcodec.kernels import arithmetic, convert, reduce
-from gcodec.kernels.device import Device
-from gcodec.scalars import settled
+from gcodec.kernels.numeric import arithmetic, convert, reduce
+from gcodec.runtime.deferred import settled
+from gcodec.runtime.device import Device
 
 HALVES = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 

@@ -9,19 +9,19 @@ import pytest
 from checks import feedback_agrees, frames_agree
 from samples import same, share_of
 
-from gcodec import codebooks
+from gcodec.codecs.minifloat import codebooks
+from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, known_books, static
 from gcodec.entropy import rans
 from gcodec.entropy.huffman import code_lengths
 from gcodec.entropy.tabled import Table, chosen, front
-from gcodec.kernels.bit_string import BitString
-from gcodec.kernels.device import Device
-from gcodec.kernels.live import Live, gathered, leave_silent, silent_buckets
-from gcodec.kernels.memory import contents
-from gcodec.kernels.rans_table import write_tables
-from gcodec.kernels.table_code import SYMBOLS, TableCode, code_of
-from gcodec.minifloat_plans import KINDS, alphabet, known_books, static
-from gcodec.minifloats import MiniFloat
-from gcodec.scalars import Leading
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.live import Live, gathered, leave_silent, silent_buckets
+from gcodec.kernels.prefix.table_code import SYMBOLS, TableCode, code_of
+from gcodec.kernels.quantize.float_format import MiniFloat
+from gcodec.kernels.rans.rans_table import write_tables
+from gcodec.runtime.deferred import Leading
+from gcodec.runtime.device import Device
+from gcodec.runtime.memory import contents
 
 EVERY = np.arange(SYMBOLS, dtype=np.uint8)
 

@@ -11,10 +11,10 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import gradient, same, share_of
 
 import gcodec
-from gcodec.dct.basis import basis
-from gcodec.kernels import small_transform
-from gcodec.kernels.device import Device
-from gcodec.taps import Taps
+from gcodec.codecs.ecsq.filter_transform import Taps
+from gcodec.kernels.transform import small_transform
+from gcodec.kernels.transform.basis import basis
+from gcodec.runtime.device import Device
 
 SIZES = ((1, 3, 3), (1, 1, 2), (1, 5, 7), (3, 3, 3), (4, 1, 1), (16, 8, 8), (1, 16, 16))
 SPECS = (

@@ -8,8 +8,8 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import LARGE, anything, gradient, same
 
 import gcodec
-from gcodec.kernels import ternary
-from gcodec.kernels.device import Device
+from gcodec.kernels.quantize import ternary
+from gcodec.runtime.device import Device
 
 PACKS: tuple[ternary.Pack, ...] = ("chapter", "terngrad", "base3")
 SCALES = tuple(map(np.float32, (2.5, 1.0, 1e-40, 3e38)))

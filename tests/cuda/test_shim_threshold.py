@@ -10,8 +10,9 @@ from test_shim_level_choice import more_tensors
 from test_shim_minifloat_choice import tensors
 
 import gcodec
-from gcodec.kernels import sent_codes, threshold
-from gcodec.kernels.device import Device
+from gcodec.kernels.bits import sent_codes
+from gcodec.kernels.quantize import threshold
+from gcodec.runtime.device import Device
 
 THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
 

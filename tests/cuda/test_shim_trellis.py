@@ -8,11 +8,12 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import LARGE, same
 
 import gcodec
-from gcodec.contexts import trellis_tables
-from gcodec.contexts.scales import Matrix, Scales
-from gcodec.kernels import lane_order, scalar_quantize, scale_fit, trellis, trellis_search
-from gcodec.kernels.class_map import CLASSES
-from gcodec.kernels.device import Device
+from gcodec.entropy.context import trellis_tables
+from gcodec.entropy.context.scale_model import Matrix, Scales
+from gcodec.kernels.context import lane_order, scale_fit
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.quantize import scalar_quantize, trellis, trellis_search
+from gcodec.runtime.device import Device
 
 SIZES = (1, 7, 31, 4097, 65_536, 65_537, 150_001)
 LANES = (2, 8, 32)

@@ -8,9 +8,9 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import LARGE, anything, gradient, same
 
 import gcodec
-from gcodec.kernels import uniform
-from gcodec.kernels.device import Device
-from gcodec.kernels.ranges import ranges, read_ranges, write_ranges
+from gcodec.kernels.numeric.ranges import ranges, read_ranges, write_ranges
+from gcodec.kernels.quantize import uniform
+from gcodec.runtime.device import Device
 
 BUCKETS = (1, 2, 31, 100, 4095, 4096, 9000, 10**6)
 

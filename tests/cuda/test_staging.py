@@ -11,9 +11,9 @@ import pytest
 import shim
 from stand_in import StandIn
 
-from gcodec.kernels.device import cuda_device
-from gcodec.kernels.staging import BUFFER_SIZE, DIRECT_SIZE
-from gcodec.scalars import Leading
+from gcodec.runtime.deferred import Leading
+from gcodec.runtime.device import cuda_device
+from gcodec.runtime.staging import BUFFER_SIZE, DIRECT_SIZE
 
 needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from samples import anything, gradient
 from test_page import PAGE
 
 import gcodec
-from gcodec.kernels import device as devices
-from gcodec.kernels.device import Device
+from gcodec.runtime import device as devices
+from gcodec.runtime.device import Device
 
 ROW = re.compile(r"^\| (`.*`) \|" + 4 * r" (\d+) \|" + "$", re.MULTILINE)
 WAITS = {

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from . import ans, canonical, leb128
 from .universal import Bits, Corrupt, Truncated, fixed, read_rice, rice, to_text
 
-FILE = Path(__file__).parents[2] / "gcodec" / "contexts" / "class_tables.txt"
+FILE = Path(__file__).parents[2] / "gcodec" / "entropy" / "context" / "class_tables.txt"
 CLASSES = 64
 LARGEST_SCALE = 127
 ESCAPE = 254

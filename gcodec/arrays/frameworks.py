@@ -1,0 +1,275 @@
+"""Array libraries: how an array of each is recognised, read where it lies, and made.
+
+A library is recognised by the modules that are already loaded, never imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+
+from gcodec.runtime.foreign import adopted, on_stream
+
+FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_CUDA = 2  # of DLPack
+
+
+class Library:
+    """What all libraries have in common.
+
+    Attributes
+    ----------
+    title : str
+        What messages call it.
+    module : str
+        Which is loaded where there are arrays of it.
+    types : tuple of str
+        The classes of its arrays, in `module`.
+    to_float32 : str
+        How a caller converts ``{x}``.
+    writes : bool
+        Whether its arrays can be written to.
+    """
+
+    title: ClassVar[str]
+    module: ClassVar[str]
+    types: ClassVar[tuple[str, ...]]
+    to_float32: ClassVar[str]
+    writes: ClassVar[bool] = False
+
+    @property
+    def api(self) -> Any:
+        """The loaded module."""
+        return sys.modules[self.module]
+
+    def owns(self, x: Any) -> bool:
+        """Whether `x` is an array of this library."""
+        module = sys.modules.get(self.module)  # None also where an import is being kept out
+        return isinstance(x, tuple(getattr(module, name, ()) for name in self.types))
+
+    def dtype_of(self, x: Any) -> str:
+        """Return the name of the dtype of `x`."""
+        return str(x.dtype).rpartition(".")[2]
+
+    def check(self, x: Any, name: str) -> None:
+        """Raise TypeError unless `x` is one dense array that holds values."""
+
+    def check_host(self, x: Any, name: str) -> None:
+        """Raise TypeError unless `x` lies on the host."""
+
+    def memory(self, x: Any, name: str) -> np.ndarray:
+        """View `x` as a NumPy array of the same dtype.
+
+        Raises
+        ------
+        TypeError
+            If it is on another device, or holds no values.
+        """
+        self.check(x, name)
+        self.check_host(x, name)
+        try:
+            return self.view(x)
+        except FAILURES as error:
+            raise unreadable(name, error) from error
+
+    def view(self, x: Any) -> np.ndarray:
+        """View `x`, an array on the host, as a NumPy array."""
+        return np.asarray(x)
+
+    def make(self, array: np.ndarray, like: Any) -> Any:
+        """Make an array of the library of `array`, on the device of `like`."""
+        raise NotImplementedError
+
+    def note_write(self, x: Any) -> None:
+        """Tell the library that the memory of `x` is written to."""
+
+    def on_device(self, x: Any) -> Any:
+        """Return `x` as CuPy's, 16-bit floats by their bits, if kernels can work where it lies."""
+        return None
+
+    def of_device(self, array: Any, dtype: str) -> Any:
+        """Make an array of the library of one of CuPy, without a copy; undoes `on_device`."""
+        raise NotImplementedError
+
+    def working_on(self, x: Any) -> AbstractContextManager[None]:
+        """Launch on the stream on which the library works on `x`."""
+        return nullcontext()
+
+
+class _Torch(Library):
+    title, module, types = "torch", "torch", ("Tensor",)
+    to_float32 = "{x}.float()"
+    writes = True
+
+    def check(self, x: Any, name: str) -> None:
+        if x.device.type == "meta":
+            raise TypeError(f"{name} is on meta and holds no values")
+        if x.layout is not self.api.strided or x.is_nested:
+            raise TypeError(f"{name} is no dense tensor: make it one, as in {name}.to_dense()")
+
+    def check_host(self, x: Any, name: str) -> None:
+        if x.device.type != "cpu":
+            raise TypeError(
+                f"{name} is on {x.device}: copy it to the host first, as in {name}.cpu()"
+            )
+
+    def view(self, x: Any) -> np.ndarray:
+        x = x.detach()
+        if x.dtype is self.api.bfloat16:
+            bits: np.ndarray = x.view(self.api.int16).numpy()
+            return bits.view(_BFLOAT16)
+        array: np.ndarray = x.numpy()
+        return array
+
+    def make(self, array: np.ndarray, like: Any) -> Any:
+        if array.dtype == _BFLOAT16:
+            tensor = self.api.from_numpy(array.view(np.int16)).view(self.api.bfloat16)
+        else:
+            tensor = self.api.from_numpy(array)
+        return tensor.to(like.device)
+
+    def on_device(self, x: Any) -> Any:
+        if x.device.type != "cuda":
+            return None
+        x = x.detach()
+        if x.element_size() == 2 or not x.dtype.is_floating_point:
+            x = x.view(getattr(self.api, f"int{8 * x.element_size()}"))
+        return adopted(x)
+
+    def of_device(self, array: Any, dtype: str) -> Any:
+        kind = getattr(self.api, dtype)
+        # Not every release of CuPy has bfloat16, and not every DLPack has booleans.
+        if array.dtype.itemsize == 2 or not kind.is_floating_point:
+            return self.api.from_dlpack(array.view(f"i{array.dtype.itemsize}")).view(kind)
+        return self.api.from_dlpack(array)
+
+    def working_on(self, x: Any) -> AbstractContextManager[None]:
+        if x.device.type != "cuda":
+            return nullcontext()
+        return on_stream(x.device.index, self.api.cuda.current_stream(x.device).cuda_stream)
+
+    def note_write(self, x: Any) -> None:
+        if not x.is_inference():  # a backward pass that needs the old values then says so
+            self.api.autograd.graph.increment_version(x)
+
+
+class _Jax(Library):
+    title, module, types = "JAX", "jax", ("Array",)
+    to_float32 = "{x}.astype(jax.numpy.float32)"
+
+    def check(self, x: Any, name: str) -> None:
+        if isinstance(x, self.api.core.Tracer):
+            raise TypeError(
+                f"{name} is traced and holds no values: call gcodec outside of jax.jit, "
+                "jax.grad and jax.vmap"
+            )
+
+    def check_host(self, x: Any, name: str) -> None:
+        platforms = {device.platform for device in x.sharding.device_set}
+        if platforms != {"cpu"}:
+            raise TypeError(
+                f"{name} is on {', '.join(platforms)}: copy it to the host first, "
+                f"as in jax.device_get({name})"
+            )
+
+    def on_device(self, x: Any) -> Any:
+        if x.is_deleted() or len(x.sharding.device_set) > 1:
+            return None
+        if x.__dlpack_device__()[0] != _CUDA:
+            return None
+        narrow = x.dtype.itemsize == 2
+        return adopted(self.api.lax.bitcast_convert_type(x, np.int16) if narrow else x)
+
+    def of_device(self, array: Any, dtype: str) -> Any:
+        if array.dtype.itemsize == 2:
+            bits = self.api.numpy.from_dlpack(array.view(np.int16))
+            return self.api.lax.bitcast_convert_type(bits, dtype)
+        with self._x64() if array.dtype.itemsize == 8 else nullcontext():
+            return self.api.numpy.from_dlpack(array)
+
+    def make(self, array: np.ndarray, like: Any) -> Any:
+        wide = array.dtype.itemsize == 8  # as `like` is: made where that was enabled
+        with self._x64() if wide else nullcontext():
+            if like.committed:
+                return self.api.device_put(array, like.sharding)
+            with self.api.default_device(next(iter(like.sharding.device_set))):
+                return self.api.device_put(array)
+
+    def _x64(self) -> Any:
+        if hasattr(self.api, "enable_x64"):
+            return self.api.enable_x64(True)
+        return self.api.experimental.enable_x64()
+
+
+class _TensorFlow(Library):
+    title, module = "TensorFlow", "tensorflow"
+    types = ("Tensor", "Variable", "IndexedSlices", "SparseTensor", "RaggedTensor")
+    to_float32 = "tensorflow.cast({x}, tensorflow.float32)"
+
+    def check(self, x: Any, name: str) -> None:
+        if not isinstance(x, (self.api.Tensor, self.api.Variable)):
+            raise TypeError(f"{name} is of {type(x).__name__}: must be one dense tensor")
+        if not hasattr(x, "numpy"):
+            raise TypeError(
+                f"{name} is symbolic and holds no values: call gcodec outside of "
+                "tensorflow.function, or through tensorflow.py_function"
+            )
+
+    def check_host(self, x: Any, name: str) -> None:
+        if x.device and "CPU" not in x.device:
+            raise TypeError(
+                f"{name} is on {x.device}: copy it to the host first, as in {name}.numpy()"
+            )
+
+    def view(self, x: Any) -> np.ndarray:
+        tensor = self.api.convert_to_tensor(x)  # what a variable holds
+        # A bfloat16 scalar is no array to NumPy; of larger tensors numpy() is a copy.
+        return np.asarray(tensor.numpy() if tensor.ndim == 0 else tensor)
+
+    def dtype_of(self, x: Any) -> str:
+        return str(x.dtype.name)
+
+    def make(self, array: np.ndarray, like: Any) -> Any:
+        with self.api.device(like.device):
+            return self.api.convert_to_tensor(array)
+
+
+class _Mlx(Library):
+    title, module, types = "MLX", "mlx.core", ("array",)
+    to_float32 = "{x}.astype(mlx.core.float32)"
+
+    def view(self, x: Any) -> np.ndarray:
+        if x.dtype == self.api.bfloat16:  # which has no buffer format
+            return np.asarray(memoryview(x.view(self.api.uint16))).view(_BFLOAT16)
+        return np.asarray(memoryview(x))
+
+    def make(self, array: np.ndarray, like: Any) -> Any:
+        if array.dtype == _BFLOAT16:
+            return self.api.array(array.view(np.uint16)).view(self.api.bfloat16)
+        return self.api.array(array, dtype=like.dtype)
+
+
+_LIBRARIES = (_Torch(), _Jax(), _TensorFlow(), _Mlx())
+
+
+def library_of(x: Any) -> Library | None:
+    """Return the library of an array; None for NumPy's and for what is of none."""
+    if x is None or isinstance(x, (np.ndarray, np.generic, bytes, memoryview)):
+        return None
+    return next((library for library in _LIBRARIES if library.owns(x)), None)
+
+
+def unreadable(name: str, error: Exception) -> TypeError:
+    """Say that an array cannot be read, and why."""
+    return TypeError(f"{name} cannot be read: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return str(error).partition("\n")[0]

@@ -1,0 +1,4 @@
+"""Results as terminal tables and JSON documents.
+
+Nothing here measures.
+"""

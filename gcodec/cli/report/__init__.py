@@ -1,0 +1,4 @@
+"""Results as an HTML page with figures.
+
+Nothing here measures; matplotlib is imported by `vector_graphics` alone.
+"""

@@ -1,0 +1,27 @@
+"""Chunks of a tensor under the discrete cosine transform: the codec and its payload."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gcodec.codecs.dct8.codec import DCT8, DCT8Symbols
+
+__all__ = ["DCT8", "DCT8Symbols"]
+
+# Functions for Panthalia's message, which lie in a layer above this one.
+_PANTHALIA = {
+    "to_panthalia": "encode",
+    "from_panthalia": "decode",
+    "to_safetensors": "to_safetensors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PANTHALIA:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("gcodec.interop.panthalia"), _PANTHALIA[name])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PANTHALIA})

@@ -1,0 +1,178 @@
+"""The payload of `codecs.dct8`, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from gcodec.codecs.dct8 import levels, payload
+from gcodec.codecs.dct8.levels import SIGN, Levels
+from gcodec.entropy.positions import IndexString
+from gcodec.errors import Corrupt, FormatError, Truncated
+from gcodec.inspect.positions import positions
+from gcodec.inspect.walker import Piece, Tell, Told, Walk, Window, numbers
+from gcodec.inspect.words import lengths, readable, word
+from gcodec.kernels.bits.fields import read_fields
+from gcodec.kernels.prefix import dct_words
+from gcodec.kernels.prefix.codewords import FIXED, RICE
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+
+_HALF = 15  # bits that a scale of sign7 lacks of a binary32
+_EQUAL = 7  # the code of words of equal width
+
+
+def pieces(walk: Walk, count: int, size: int, k: int, values: str, index: str) -> Iterator[Piece]:
+    """Tell a payload of `count` chunks of a size, of which k coefficients are sent each."""
+    scales = yield from _scales(walk, count, values)
+    live = scales[levels.live(scales)]
+    total = len(live) * k
+    if values == "affine8":
+
+        def level(at: int, codes: np.ndarray) -> Iterator[Told]:
+            some = codes * 255 if k <= 2 else codes
+            for number, code in enumerate(some.tolist(), at):
+                yield Told(code, _coefficient(live[number // k], code, values))
+
+        yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
+    else:
+        yield from _sign7(walk, live, k)
+    if k == size or not total:
+        walk.finish()
+    elif index == "rice":
+        string = IndexString("rice", walk.data, walk.at, walk.end, total, len(live) * size, None)
+        for piece in positions(walk, string):
+            yield _in_chunk(piece, k, size)
+    else:
+        yield from _places(walk, total, k, size)
+        walk.finish()
+
+
+def _scales(walk: Walk, count: int, values: str) -> Generator[Piece, None, np.ndarray]:
+    def half(at: int, bits: np.ndarray) -> Iterator[Told]:
+        for chunk, number in enumerate(numbers(bits << _HALF).tolist(), at):
+            yield Told(number, f"largest magnitude of chunk {chunk}")
+
+    def both(at: int, bits: np.ndarray) -> Iterator[Told]:
+        for place, number in enumerate(numbers(bits).tolist(), at):
+            chunk, least = divmod(place, 2)
+            yield Told(
+                number, f"of chunk {chunk}", name="least" if least else "step", number=chunk
+            )
+
+    def check() -> np.ndarray:
+        return levels.read_scales(walk.data, count, values)
+
+    if values == "affine8":
+        return (yield from walk.checked("scale", "step, least", 32, 2 * count, both, check))
+    return (yield from walk.checked("scale", "scale", 16, count, half, check))
+
+
+def _sign7(walk: Walk, live: np.ndarray, k: int) -> Iterator[Piece]:
+    first, total = walk.at, len(live) * k
+
+    def sign(at: int, bits: np.ndarray) -> Iterator[Told]:
+        for number, bit in enumerate(bits.tolist(), at):
+            code = dct_words.MOST | SIGN * bit
+            alone = _coefficient(live[number // k], code, "sign7") if k == 1 else ""
+            yield Told("-" if bit else "+", alone)
+
+    def magnitude(at: int, sizes: np.ndarray) -> Iterator[Told]:
+        minus = read_fields(walk.data, first + at, 1, sizes.size)
+        for number, (size, negative) in enumerate(
+            zip(sizes.tolist(), minus.tolist(), strict=True), at
+        ):
+            if negative and not size:
+                raise Corrupt("a value of 0 is negative")
+            code = size | SIGN * negative
+            yield Told(size, _coefficient(live[number // k], code, "sign7"))
+
+    yield from walk.fields("sign", "sign", 1, total, sign)
+    if 1 < k < payload.FEW:
+        yield from walk.fields("level", "magnitude", dct_words.NBITS, total, magnitude)
+    elif k > 1:
+        yield from _words(walk, len(live), k, magnitude)
+
+
+def _words(walk: Walk, m: int, k: int, tell: Tell) -> Iterator[Piece]:
+    """Tell the magnitudes of m chunks in their words."""
+    window = Window(walk)
+    for chunk in range(m):
+        first = walk.at
+        if window.closed:
+            _, end = dct_words.read(walk.data, first, walk.end, m - chunk, k)
+            yield from walk.several("magnitude", (m - chunk) * k, {"level": end - first})
+            return
+        head = walk.field("level", "least and code", dct_words.HEAD_NBITS, (dct_words.NBITS, 3))
+        least, code = divmod(head.told.value, 8)
+        words, above, error = _above(walk, least, code, k)
+        try:
+            dct_words.read(walk.data, first, walk.end, 1, k)
+        except FormatError as found:
+            error = found
+        ends = walk.at + np.cumsum(lengths(words, above))
+        low, high = window.cut(ends)
+        if low == k:
+            walk.at = first
+            yield from walk.several("magnitude", k, {"level": int(ends[-1]) - first})
+            continue
+        name = "as they are" if code == _EQUAL else f"in Rice words of {code}"
+        text = f"chunk {chunk}: least {least}, the others {name}"
+        yield head._replace(told=head.told._replace(meaning=text))
+        before = int(ends[low - 1]) - walk.at if low else 0
+        yield from walk.several("magnitude", low, {"level": before})
+        sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
+        for i, told in zip(range(low, high), tell(chunk * k + low, sizes), strict=True):
+            yield from word(walk, "level", "magnitude", words, int(above[i]), told, chunk * k + i)
+        if error is not None:
+            raise error
+        if high < k:
+            yield from walk.several("magnitude", k - high, {"level": int(ends[-1]) - walk.at})
+
+
+def _above(
+    walk: Walk, least: int, code: int, k: int
+) -> tuple[PrefixCode, np.ndarray, FormatError | None]:
+    """Read how far magnitudes are above the least one, and in what words; and what is wrong."""
+    if code < _EQUAL:
+        rice = PrefixCode(RICE, code, 0)
+        return rice, *readable(walk, rice, k)
+    width = (dct_words.MOST - least).bit_length()
+    fit = min(k, (walk.end - walk.at) // width) if width else k
+    error = None if fit == k else Truncated("the payload ends within its magnitudes")
+    above = read_fields(walk.data, walk.at, width, fit).astype(np.uint64)
+    return PrefixCode(FIXED, width, 0), above, error
+
+
+def _places(walk: Walk, total: int, k: int, size: int) -> Iterator[Piece]:
+    width, first = payload.place_nbits(size), walk.at
+
+    def tell(at: int, places: np.ndarray) -> Iterator[Told]:
+        last = -1
+        if at % k:
+            last = int(read_fields(walk.data, first + (at - 1) * width, width, 1)[0])
+        for number, place in enumerate(places.tolist(), at):
+            last = last if number % k else -1
+            if not last < place < size:
+                raise Corrupt(f"a position is none of {size}, or not behind the last")
+            last = place
+            yield Told(place)
+
+    yield from walk.fields("index", "place", width, total, tell)
+
+
+def _in_chunk(piece: Piece, k: int, size: int) -> Piece:
+    """Tell a position among all chunks as one of its own."""
+    if piece.told.element is None or piece.number is None:
+        return piece
+    chunk, place = divmod(piece.told.element, size)
+    if chunk != piece.number // k:
+        raise Corrupt(f"a chunk has not {k} positions")
+    told = piece.told._replace(element=None, meaning=f"place {place}")
+    return piece._replace(told=told)
+
+
+def _coefficient(scale: np.ndarray, code: int, values: str) -> str:
+    """Tell the coefficient that a level of a chunk stands for."""
+    found = levels.dequantize(Levels(scale[None], np.array([[code]], np.uint8)), values)
+    return f"coefficient {float(found[0, 0])!r}"

@@ -1,0 +1,170 @@
+"""The payload of `codecs.dct8`: scales, signs, magnitudes or levels, and positions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.codecs.dct8 import levels
+from gcodec.codecs.dct8.levels import SIGN, Levels
+from gcodec.entropy import positions as position_coding
+from gcodec.entropy.positions import IndexString
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.fields import read_fields, write_fields
+from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.prefix import dct_words
+
+INDEX = ("fixed", "rice")
+
+FEW = 8  # magnitudes of a chunk from which they have words
+
+
+class Written(NamedTuple):
+    """A payload.
+
+    Attributes
+    ----------
+    code : "fixed" or "rice"
+        What the positions are in.
+    data : uint8 array
+    nbits : int
+    """
+
+    code: str
+    data: np.ndarray
+    nbits: int
+
+
+def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
+    """Return the most bits of the payload of so many chunks."""
+    head = dct_words.HEAD_NBITS if values == "sign7" and k >= FEW else 0
+    each = 1 + dct_words.NBITS if values == "sign7" else level_nbits(k)
+    nbits = count * (levels.scale_nbits(values) + head + k * each)
+    if k == size:
+        return nbits
+    fixed = count * k * place_nbits(size)
+    rice = position_coding.longest_nbits(count * size, count * k, "rice")
+    return nbits + {"fixed": fixed, "rice": rice, "auto": min(fixed, rice)}[index]
+
+
+def write(found: Levels, places: np.ndarray, size: int, values: str, index: str) -> Written:
+    """Write chunks of a size: their levels, and the (live, k) places of these."""
+    scales = levels.write_scales(found.scales, values)
+    m, k = found.codes.shape
+    string = BitString(0, scales.size + 3 * found.codes.size)
+    string.extend(scales, 8 * scales.size)
+    if values == "affine8":
+        nbits = level_nbits(k)
+        write_fields(found.codes.reshape(-1).astype(np.int64), nbits, string)
+    else:
+        string.extend(np.packbits(found.codes.reshape(-1) >= SIGN), m * k)
+        _write_magnitudes(found.codes & dct_words.MOST, string)
+    if k == size or not m:
+        return Written(INDEX[0] if index == "auto" else index, string.trimmed(), string.nbits)
+    fixed = m * k * place_nbits(size)
+    if index != "fixed":
+        positions = places + size * np.arange(m, dtype=np.int64)[:, None]
+        front = string.trimmed(), string.nbits
+        rice = position_coding.write(positions.reshape(-1), m * size, "rice", front)
+        if index == "rice" or rice.nbits < front[1] + fixed:
+            return Written("rice", rice.data, rice.nbits)
+        string = BitString(0, front[0].size + fixed // 8)
+        string.extend(*front)
+    write_fields(places.reshape(-1).astype(np.int64), place_nbits(size), string)
+    return Written("fixed", string.trimmed(), string.nbits)
+
+
+class Reader:
+    """Reads a payload; raises `Truncated` and `Corrupt`.
+
+    Parameters
+    ----------
+    data : uint8 array
+    end : int
+        Bits of the payload.
+    """
+
+    def __init__(self, data: np.ndarray, end: int) -> None:
+        check_padding(data, end)
+        self.data, self.at, self.end = data, 0, end
+
+    def scales(self, count: int, values: str) -> np.ndarray:
+        """Read the scales of so many chunks."""
+        self._pass(count * levels.scale_nbits(values))
+        return levels.read_scales(self.data, count, values)
+
+    def codes(self, m: int, k: int, values: str) -> np.ndarray:
+        """Read the (m, k) codes of the chunks that have some."""
+        if values == "affine8":
+            nbits = level_nbits(k)
+            codes = self._fields(m * k, nbits).astype(np.uint8).reshape(m, k)
+            return codes * np.uint8(255) if k <= 2 else codes
+        first = self.at // 8  # scales are whole bytes
+        self._pass(m * k)
+        bits = np.unpackbits(self.data[first:], count=m * k)
+        negative = bits.astype(bool).reshape(m, k)
+        magnitudes = self._magnitudes(m, k)
+        if (magnitudes[negative] == 0).any():
+            raise Corrupt("a value of 0 is negative")
+        return np.where(negative, magnitudes | SIGN, magnitudes).astype(np.uint8)
+
+    def places(self, m: int, k: int, size: int, index: str) -> np.ndarray:
+        """Read the (m, k) int32 places to the payload's end."""
+        if k == size or not m:
+            self._finish()
+            return np.tile(np.arange(k, dtype=np.int32), (m, 1))
+        if index == "rice":
+            string = IndexString("rice", self.data, self.at, self.end, m * k, m * size, None)
+            positions = string.read().reshape(m, k)
+            places = positions - size * np.arange(m)[:, None]
+            if (places[:, 0] < 0).any() or (places[:, -1] >= size).any():
+                raise Corrupt(f"a chunk has not {k} positions")
+        else:
+            places = self._fields(m * k, place_nbits(size)).reshape(m, k)
+            self._finish()
+            if (places[:, -1] >= size).any() or (np.diff(places, axis=1) <= 0).any():
+                raise Corrupt(f"a position is none of {size}, or not behind the last")
+        return places.astype(np.int32)
+
+    def _magnitudes(self, m: int, k: int) -> np.ndarray:
+        if k == 1:
+            return np.full((m, k), dct_words.MOST, np.uint8)
+        if k < FEW:
+            return self._fields(m * k, dct_words.NBITS).astype(np.uint8).reshape(m, k)
+        magnitudes, self.at = dct_words.read(self.data, self.at, self.end, m, k)
+        return magnitudes
+
+    def _fields(self, count: int, width: int) -> np.ndarray:
+        first = self.at
+        self._pass(count * width)
+        return read_fields(self.data, first, width, count)
+
+    def _pass(self, nbits: int) -> None:
+        if nbits > self.end - self.at:
+            raise Truncated(f"the payload has {self.end - self.at} bits where {nbits} must be")
+        self.at += nbits
+
+    def _finish(self) -> None:
+        if self.at < self.end:
+            raise Corrupt(f"the payload has {self.end - self.at} bits behind its last value")
+
+
+def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
+    """Put (m, k) magnitudes; a lone one is the largest there is, and so is not sent."""
+    k = magnitudes.shape[1]
+    if k >= FEW:
+        dct_words.write(magnitudes, string)
+    elif k > 1:
+        write_fields(magnitudes.reshape(-1).astype(np.int64), dct_words.NBITS, string)
+
+
+def level_nbits(k: int) -> int:
+    """Return the bits of a level of affine8: one of two is an end of the range."""
+    return min(k - 1, 1) if k <= 2 else 8
+
+
+def place_nbits(size: int) -> int:
+    """Return the bits of a place in a chunk of so many."""
+    return (size - 1).bit_length()

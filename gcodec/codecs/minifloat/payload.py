@@ -1,0 +1,317 @@
+"""Strings of codes of minifloats, written and read by a plan of `minifloat_plans`.
+
+With ``code=context`` a code is told as twice that of its magnitude, plus 1 where it is negative.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.codecs.minifloat.coding_choice import (
+    KINDS,
+    Plan,
+    alphabet,
+    coded,
+    is_paired,
+    plan,
+    plane_nbits,
+    static,
+)
+from gcodec.entropy import tabled
+from gcodec.entropy.context import symbol_coder
+from gcodec.entropy.context.symbol_coder import SymbolString
+from gcodec.entropy.tabled import String
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
+from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.quantize import minifloat
+from gcodec.kernels.quantize.float_format import MiniFloat
+from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.payload import Candidates
+from gcodec.runtime.deferred import Later, when_known
+from gcodec.runtime.device import device_of, host, placed, twinned
+from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
+from gcodec.wire.seek import SeekTable
+
+
+class Written(NamedTuple):
+    """A payload.
+
+    Attributes
+    ----------
+    code : str
+    book : int or None
+        The codebook, if it has one.
+    data : uint8 array
+    nbits : int
+    seek : SeekTable or None
+        None where the payload is too short for one, or has no blocks.
+    """
+
+    code: str
+    book: int | None
+    data: np.ndarray
+    nbits: int
+    seek: SeekTable | None
+
+
+@twinned("gcodec.codecs.minifloat.device")
+def choose(
+    codes: np.ndarray | Drainable,
+    n: int,
+    fmt: MiniFloat,
+    book: int | str,
+    shape: tuple[int, ...],
+    lead: np.ndarray,
+) -> Candidates:
+    """Write the shortest payload of n codes, one of several on a device; see `write`."""
+    return Candidates([write(codes, n, fmt, "auto", book, shape, lead)])
+
+
+def write(
+    codes: np.ndarray | Drainable,
+    n: int,
+    fmt: MiniFloat,
+    code: str,
+    book: int | str,
+    shape: tuple[int, ...],
+    lead: np.ndarray,
+) -> Written:
+    """Write the shortest payload of n codes.
+
+    Parameters
+    ----------
+    codes : uint8 array
+        As `kernels.minifloat` keeps them. Released if they are a `Drainable`.
+    n : int
+    fmt : MiniFloat
+    code : str
+        One of `CODES`, or "auto".
+    book : int or str
+        See `plan`. "context" has tables of its own, and "auto" takes it only where codebooks are
+        not asked for.
+    shape : tuple of int
+        Of the tensor.
+    lead : uint8 array
+        Bytes that come before them.
+    """
+    found = plan(contents(codes), n, fmt, code, book)
+    if code == "context" or (code == "auto" and book in ("auto", "empirical")):
+        # The context string may turn out not to be shorter, and the codes released until then are
+        # then quantized again: half of them, and as many bytes as float32 scales of blocks take.
+        codes = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
+        given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
+        if code == "context":
+            return Written("context", None, *symbol_coder.write(*given))
+        if (made := symbol_coder.write_shorter(*given, found.nbits)) is not None:
+            return Written("context", None, *made)
+        del given
+        codes = restored(codes)
+    if found.table is not None:
+        some = live(n, fmt, found.code)
+        return Written(found.code, found.book, *write_tabled(codes, n, fmt, found, lead, some))
+    data = minifloat.packed(contents(codes), n, fmt)
+    if lead.size:
+        data = _behind(lead, data)
+    return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
+
+
+def write_tabled(
+    given_codes: np.ndarray | Drainable,
+    n: int,
+    fmt: MiniFloat,
+    found: Plan,
+    lead: np.ndarray,
+    some: Live,
+) -> tuple[np.ndarray, int, SeekTable | None]:
+    """Write a payload by a plan that has a table, of symbols that are live."""
+    codes = contents(given_codes)
+    if found.code == "planes":
+        return _in_planes(codes, n, fmt, found, lead, some)
+
+    def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
+        return room
+
+    given: SymbolsOf | np.ndarray | Drainable = symbols_of
+    if found.symbols is not None:
+        given = found.symbols
+    elif is_paired(fmt, found.code) or per_byte(fmt) == 1:
+        given = given_codes
+    elif device_of(codes) is not None:  # which has room for all
+        given = unpack_fields(codes, n, FieldLayout(4))
+    return tabled.write(found.table, given, some, _front(lead), n)
+
+
+def _in_planes(
+    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray, some: Live
+) -> tuple[np.ndarray, int, SeekTable | None]:
+    """Write a payload of signs and mantissas, and of words for exponents."""
+    plane, layout = parts_of(codes, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
+    # Of as many as end on a byte; the others are joined to what follows.
+    whole = n - n % 8
+    packed, rest = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
+    del plane
+    head: Any = rest, plane_nbits(n - whole, fmt)
+    if found.symbols is None:
+        head = BitString()
+        head.extend(host(rest), plane_nbits(n - whole, fmt))
+
+    def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
+        return room
+
+    given: SymbolsOf | np.ndarray = exponents_of
+    if found.symbols is not None:
+        given = found.symbols
+    elif device_of(codes) is not None:  # which has room for all
+        given = parts_of(codes, n, fmt, "exponents")
+    before = lead.size + packed.size
+    data, nbits, seek = tabled.write(found.table, given, some, head, n, before)
+    data[: lead.size], data[lead.size : before] = placed(lead, data), packed
+    return data, nbits, seek
+
+
+def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return bytes that come before others, and these, where the others are."""
+    whole = empty_beside(lead.size + data.size, np.uint8, data)
+    whole[: lead.size], whole[lead.size :] = placed(lead, data), data
+    return whole
+
+
+def _last(symbols: np.ndarray) -> Any:
+    device = device_of(symbols)
+    return symbols[-1] if device is None else Later(device, symbols[-1:])
+
+
+def _front(lead: np.ndarray) -> BitString:
+    front = BitString()
+    front.extend(lead, 8 * lead.size)
+    return front
+
+
+class CodedPayload(NamedTuple):
+    """A payload that is read, of codes that have tables.
+
+    Attributes
+    ----------
+    string : String or SymbolString
+    n : int
+        Codes.
+    fmt : MiniFloat
+    code : str
+    """
+
+    string: String | SymbolString
+    n: int
+    fmt: MiniFloat
+    code: str
+
+    @classmethod
+    def of(
+        cls,
+        data: np.ndarray,
+        nbits: int,
+        n: int,
+        fmt: MiniFloat,
+        code: str,
+        book: int | None,
+        seek: SeekTable | None,
+    ) -> CodedPayload:
+        """Read the table; check what can be told without reading the string.
+
+        Parameters
+        ----------
+        data : uint8 array
+        nbits : int
+        n : int
+            Codes.
+        fmt : MiniFloat
+        code : str
+        book : int or None
+            The codebook; None where the payload has a table.
+        seek : SeekTable or None
+            The table of the payload. Blocks are then read side by side, and must be so.
+
+        Raises
+        ------
+        FormatError
+        """
+        first = plane_nbits(n, fmt) if code == "planes" else 0
+        if first > nbits:
+            raise Truncated(f"the payload has {nbits} bits, signs and mantissas {first}")
+        if code == "context":
+            largest = 2 * fmt.top + 1
+            return cls(SymbolString.of(data, 0, nbits, n, largest, seek), n, fmt, code)
+        some = live(n, fmt, code)
+        string: String
+        if book is not None:
+            string = String(static(fmt, code, book), data, first, nbits, some, seek)
+        else:
+            where = data, first, nbits, alphabet(fmt, code)
+            string = String.behind(KINDS[code], *where, some, seek)
+        string.refuse_short()
+        return cls(string, n, fmt, code)
+
+    def read(self, take: tabled.Take, *, bits_follow: bool = False) -> int:
+        """Read all codes, on the threads of the pool; return the bit behind them.
+
+        Parameters
+        ----------
+        take : callable
+            Gets the first of a range of elements, an even one, and the bytes that hold its codes.
+        bits_follow : bool
+            Whether the payload may end behind them.
+
+        Raises
+        ------
+        FormatError
+        """
+        return self.string.read(self._taking(take), bits_follow=bits_follow)
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Find where the blocks of the string begin, by reading it."""
+        return self.string.blocks(log2_block)
+
+    def _taking(self, take: tabled.Take) -> tabled.Take:
+        """Return what takes the symbols of the string and makes codes of them."""
+
+        def pairs(at: int, symbols: np.ndarray) -> None:
+            if 2 * (at + symbols.size) > self.n:
+                when_known(_last(symbols), check_last)
+            take(2 * at, symbols)
+
+        def check_last(byte: int) -> None:
+            if byte & 15:
+                raise Corrupt("the code behind the last element is not zero")
+
+        def singles(at: int, symbols: np.ndarray) -> None:
+            count = symbols.size
+            if self.code == "planes":
+                # A range begins with a multiple of 8 elements.
+                assert isinstance(self.string, String)
+                data = self.string.data[plane_nbits(at, self.fmt) // 8 :]
+                symbols = joined(symbols, data, self.fmt)
+            elif self.code == "context":
+                symbols = changed(symbols, self.fmt, "signs first")
+            if per_byte(self.fmt) == 2 and device_of(symbols) is not None:
+                symbols = pack_fields(symbols, FieldLayout(4))
+            elif per_byte(self.fmt) == 2:
+                held = np.empty(-(-count // 2), np.uint8)
+                packer(4, True)(symbols, held, False)
+                symbols = held
+            if self.code == "planes":
+                minifloat.check(symbols, count, self.fmt)
+            take(at, symbols)
+
+        return pairs if is_paired(self.fmt, self.code) else singles
+
+
+def live(n: int, fmt: MiniFloat, code: str) -> Live:
+    """Return that all of the bytes have words that stand for n codes."""
+    return Live.all(coded(n, fmt, code))

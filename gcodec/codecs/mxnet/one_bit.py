@@ -1,0 +1,108 @@
+"""mxnet-1bit: the 1-bit gradient compression of Apache MXNet, byte for byte.
+
+Per element v = x (+ residual): 1 and x̂ = 1 where v > t, 0 and x̂ = −1 else; t only moves the cut.
+The first element is in the most significant bit of the first byte; zero bits fill the last 4-byte
+word. The original's message carries neither n nor t. Bits per element: 1.
+
+NaN reaches no threshold (code 0) and stays in the residual; ±Inf is sent as ±1 at every step and
+stays in the residual. So did the original, and no step here casts a NaN.
+
+Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 2.0.0b1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.arrays.intake import Tensor
+from gcodec.codec import Codec, register
+from gcodec.inspect.packed import lookup, packed
+from gcodec.inspect.walker import Piece, Walk
+from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
+from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.quantize.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual
+from gcodec.payload import Payload
+from gcodec.runtime.lanes import BLOCK
+from gcodec.wire.kinds import Float32
+from gcodec.wire.params import param
+
+
+class OneBitSymbols(NamedTuple):
+    """Packed codes.
+
+    Attributes
+    ----------
+    codes : (4·ceil(n / 32),) uint8 array
+    """
+
+    codes: np.ndarray
+
+
+@register(id=4, name="mxnet-1bit")
+class MXNet1Bit(Codec):
+    """MXNet's 1-bit quantiser: the sign of x − t, decoded to ±1.
+
+    Parameters
+    ----------
+    threshold : float
+        Any number. It only moves the cut: decoding needs no threshold.
+    """
+
+    keeps_nonfinite = True
+    has_twins = True
+    reads_segments = True
+
+    threshold: float = param(
+        Float32("a number", lambda t: True), 0.0, "values above it are sent as 1, others as -1"
+    )
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of n codes in whole words."""
+        return 8 * ONE_BIT.nbytes(n)
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
+    ) -> OneBitSymbols:
+        return OneBitSymbols(quantize_1bit(values, np.float32(self.threshold)))
+
+    def _quantize_residual(
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+        out: np.ndarray,
+    ) -> OneBitSymbols:
+        cut = np.float32(self.threshold)
+        return OneBitSymbols(quantize_1bit_residual(tensor.values, residual, decay, cut, out))
+
+    def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
+        self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
+
+    def _dequantize_add(
+        self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
+
+    def _part_unit(self, n: int) -> int:
+        return BLOCK
+
+    def _part(self, symbols: OneBitSymbols, start: int, stop: int) -> OneBitSymbols:
+        return OneBitSymbols(symbols.codes[ONE_BIT.nbytes(start) : ONE_BIT.nbytes(stop)])
+
+    def _pack(self, symbols: OneBitSymbols) -> Payload:
+        return Payload(self, {}, symbols.codes, 8 * symbols.codes.size)
+
+    def _unpack(self, payload: Payload, n: int) -> OneBitSymbols:
+        check_length(payload.nbits, 8 * ONE_BIT.nbytes(n))
+        check_padding(payload.data, n)
+        return OneBitSymbols(payload.data)
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        return packed(walk, ONE_BIT, n, "sign", "sign", lookup("-+", 1.0))

@@ -1,0 +1,216 @@
+"""powersgd: a matrix as the product of two thin ones.
+
+A tensor of two or more dimensions is a matrix M of its first dimension m and all others, k. Sent
+are P of r rows of m values, and Q of r rows of k, and M̂ = PᵀQ: value (i, t) is the sum over j of
+P[j, i]·Q[j, t], from j = 0 on, each product and each sum rounded to float32. Where that is no
+fewer values than M has, such as for vectors, these are sent themselves. Bits per element:
+32·r·(m + k)/(m·k).
+
+Payload: P, row after row, then Q, as little-endian float32; or the values, as those of raw. NaN
+and Inf are refused.
+
+One step of the power method finds them: P is Q₀·Mᵀ, made orthonormal, and Q is P·M, so that M̂ is
+the projection of M on the rows of P. Q₀ is the Q of the step before, or random; so with feedback,
+steps go on where those before have ended. Arithmetic: see `gcodec.codecs.powersgd.low_rank`.
+
+For workers that average factors in place of gradients, see `gcodec.training.PowerSGD`.
+
+Source: Vogels et al., "PowerSGD: practical low-rank gradient compression for distributed
+optimization", NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.arrays.intake import check_top, empty_like_shape
+from gcodec.codec import Codec, register
+from gcodec.codecs.powersgd import low_rank
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.inspect.walker import Piece, Told, Walk, numbers
+from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric.products import put_product
+from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.payload import Payload
+from gcodec.runtime.deferred import when_known
+from gcodec.runtime.device import beside, device_of
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import Integer
+from gcodec.wire.params import param
+
+_MOST_RANK = 1 << 16
+
+
+class PowerSGDSymbols(NamedTuple):
+    """Bit patterns of factors, or of the values.
+
+    Attributes
+    ----------
+    rank : int
+        Rows of each factor; 0: the values themselves.
+    bits : uint32 array
+        (r·m + r·k,) those of P, row after row, then of Q; or (n,).
+    """
+
+    rank: int
+    bits: np.ndarray
+
+
+@register(id=12, name="powersgd")
+class PowerSGD(Codec):
+    """A matrix as the product of two thin ones.
+
+    Parameters
+    ----------
+    rank : int
+        Rows of each factor, 1 to 65536.
+    """
+
+    refuses_nonfinite = True
+    has_twins = True
+    symbols_on_host = True
+    takes_up_to = 0.0  # the norm of a column may pass float32
+    uses_prior = True
+    uses_shape = True
+
+    rank: int = param(Integer(1, _MOST_RANK), 4, "rows of each factor")
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return those of the values."""
+        return 32 * n
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
+    ) -> PowerSGDSymbols:
+        sizes = self._sizes(values.size)
+        if sizes is None:
+            _check_finite(values)
+            bits = empty_beside(values.size, np.uint32, values)
+            bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
+            return PowerSGDSymbols(0, bits)
+        top = _check_finite(values)
+        before, count = None, self.rank * sum(sizes)
+        if prior is not None and (prior.rank, prior.bits.size) == (self.rank, count):
+            before = self._factors(_beside(prior, values), sizes)[1]
+        how = self.rank, seed, low_rank.STREAM, before, top
+        made = low_rank.step(values.reshape(sizes), *how)
+        symbols = PowerSGDSymbols(self.rank, made.view(np.uint32))
+        when_known(low_rank.passes_float32(*self._factors(symbols, sizes)), _check_range)
+        return symbols
+
+    def _encode(self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None) -> Payload:
+        if device_of(values) is not None or self._sizes(values.size) is not None:
+            return self._pack(self._quantize(values, seed, prior))
+        _check_finite(values)
+        return self._pack(PowerSGDSymbols(0, values.view(np.uint32)))  # where the caller has them
+
+    def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
+        sizes, symbols = self._checked_sizes(symbols, out.size), _beside(symbols, out)
+        if sizes is None:
+            out.view(np.uint32)[:] = symbols.bits
+        else:
+            put_product(*self._factors(symbols, sizes), out)
+
+    def _checked_sizes(self, symbols: PowerSGDSymbols, n: int) -> tuple[int, int] | None:
+        sizes = self._sizes(n)
+        rank, count = (0, n) if sizes is None else (self.rank, self.rank * sum(sizes))
+        self._require(symbols.rank == rank and symbols.bits.size == count, n, self._shape_of(n))
+        return sizes
+
+    def _sizes(self, n: int) -> tuple[int, int] | None:
+        """Return m and k; None where the values themselves are sent."""
+        return low_rank.matrix_shape(self._shape_of(n), self.rank)
+
+    def _factors(
+        self, symbols: PowerSGDSymbols, sizes: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        m, k = sizes
+        values = symbols.bits.view(np.float32)
+        p, q = values[: m * self.rank], values[m * self.rank :]
+        return p.reshape(self.rank, m), q.reshape(self.rank, k)
+
+    def _pack(self, symbols: PowerSGDSymbols) -> Payload:
+        return Payload(self, {}, symbols.bits.view(np.uint8), 32 * symbols.bits.size)
+
+    def _unpack(self, payload: Payload, n: int) -> PowerSGDSymbols:
+        sizes = self._sizes(n)
+        check_length(payload.nbits, 32 * (n if sizes is None else self.rank * sum(sizes)))
+        # Bytes from a frame lie anywhere; kernels want them aligned.
+        bits = np.require(payload.data.view(np.uint32), requirements="A")
+        values = bits.view(np.float32)
+        _refuse_nonfinite(values)
+        symbols = PowerSGDSymbols(0 if sizes is None else self.rank, bits)
+        if sizes is not None and low_rank.passes_float32(*self._factors(symbols, sizes)):
+            raise Corrupt("a value passes float32")
+        return symbols
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if self._sizes(n) is not None or device_of(payload.data, out) is not None:
+            return super()._decode(payload, n, out)
+        check_length(payload.nbits, 32 * n)
+        values = empty_like_shape(n) if out is None else out
+        values.view(np.uint32)[:] = payload.data.view(np.uint32)
+        _refuse_nonfinite(values)
+        return values
+
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        sizes, symbols = self._sizes(n), self._unpack(payload, n)
+        if sizes is None:
+            return symbols.bits[start:stop].view(np.float32).copy()
+        p, q = self._factors(symbols, sizes)
+        first = start // sizes[1] * sizes[1]
+        rows = slice(start // sizes[1], -(-stop // sizes[1]))
+        out = empty_like_shape((rows.stop - rows.start) * sizes[1] if stop > start else 0)
+        if stop > start:
+            put_product(p[:, rows], q, out)
+        return out[start - first : stop - first].copy()
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        return 8 * data.size
+
+    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        sizes = self._sizes(n)
+        if sizes is None:
+            yield from self._told(walk, payload, n, "value", n)
+        else:
+            yield from self._told(walk, payload, n, "left factor", self.rank * sizes[0])
+            yield from self._told(walk, payload, n, "right factor", self.rank * sizes[1])
+        walk.finish()
+
+    def _told(
+        self, walk: Walk, payload: Payload, n: int, name: str, count: int
+    ) -> Iterator[Piece]:
+        def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+            for element, value in enumerate(numbers(bits).tolist(), at):
+                whole = name == "value"  # not one of a factor, which is of many elements
+                yield Told(value, element=element, decoded=(value,)) if whole else Told(value)
+
+        check = lambda: self._unpack(payload, n)  # noqa: E731
+        yield from walk.checked("value", name, 32, count, tell, check, little=True)
+
+
+def _beside(symbols: PowerSGDSymbols, array: np.ndarray) -> PowerSGDSymbols:
+    """Return symbols where an array lies."""
+    return symbols._replace(bits=beside(symbols.bits, array))
+
+
+def _refuse_nonfinite(values: np.ndarray) -> None:
+    """Raise `Corrupt` for NaN and Inf."""
+    if not all_finite(values):
+        at = int(np.argmin(np.isfinite(values)))
+        raise Corrupt("a number is not finite", 4 * at)
+
+
+def _check_finite(values: np.ndarray) -> Any:
+    """Refuse NaN and Inf; return the bits of the largest magnitude."""
+    top = max_abs_bits(values)
+    check_top(top, values)
+    return top
+
+
+def _check_range(passes: bool) -> None:
+    if passes:
+        raise ParameterError("x: must not pass float32 when it is decoded")

@@ -1,0 +1,400 @@
+"""Strings of levels and their signs, written and read by a plan of `level_plans`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
+from gcodec.entropy import tabled
+from gcodec.entropy.context import symbol_coder
+from gcodec.entropy.context.symbol_coder import SymbolString
+from gcodec.entropy.tabled import String
+from gcodec.entropy.word_string import Take, WordString
+from gcodec.errors import Corrupt
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.live import Live, gathered, refuse_silent, silent_error, spread
+from gcodec.kernels.prefix import (
+    dense_string,
+    level_codes,
+    level_forms,
+    scaled_read,
+    sparse_string,
+)
+from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.prefix.prefix_table import WIDE
+from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.kernels.prefix.units import FAR, UnitCode, Units
+from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
+from gcodec.payload import Candidates
+from gcodec.runtime.deferred import mapped
+from gcodec.runtime.device import device_of, twinned
+from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
+from gcodec.wire.seek import LOG2_BLOCK, SeekTable, first_worthwhile
+
+_NONE = np.empty(0, np.uint64)
+CLASSED = Plan("dense", "context", {})
+
+
+class Written(NamedTuple):
+    """A string, as `write_dense` returns it, and its plan."""
+
+    plan: Plan
+    data: np.ndarray
+    nbits: int
+    seek: SeekTable | None
+
+
+def write_dense(
+    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, live: Live, lead: int
+) -> tuple[np.ndarray, int, SeekTable | None]:
+    """Write the string of a dense form.
+
+    Parameters
+    ----------
+    plan : Plan
+    s : int
+    symbols_of : callable or array
+        See `dense_string.write`. With "rans" all elements must be live.
+    live : Live
+    lead : int
+        Bytes that are left free before the string and its table.
+
+    Returns
+    -------
+    data : uint8 array
+    nbits : int
+    seek : SeekTable or None
+        None where the payload is too short for one, or has no blocks.
+    """
+    if plan.code in TABLED:
+        return tabled.write(plan.table, symbols_of, live, BitString(lead), live.n)
+    code = level_codes.word_code(plan.code, s, plan.scalars)
+    where = live, 1 << LOG2_BLOCK, lead
+    data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
+    if plan.code == "packed":
+        return data, nbits, None
+    return data, nbits, seek_table(live.n, nbits, offsets)
+
+
+def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
+    """Return the seek table of a string, if it is worth one."""
+
+    def made(nbits: int, *sums: np.ndarray) -> SeekTable | None:
+        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
+
+    found: SeekTable | None = mapped(made, nbits, *sums)
+    return found
+
+
+def write_universal(
+    symbols: np.ndarray | Drainable, s: int, live: Live, form: str, code: str, lead: int
+) -> Candidates:
+    """Write the shortest string in words of a universal code; see `plan`.
+
+    All are of the same data and bits, and more than one where a device has yet to tell which form
+    is shorter.
+    """
+    made = level_forms.write(symbols, s, live, form, code, 1 << LOG2_BLOCK, lead)
+    return Candidates(of_forms(made, live.n), made.which)
+
+
+def of_forms(made: level_forms.Written, n: int) -> list[Written]:
+    """Return the strings of n elements in universal codes that may have been written."""
+    strings = []
+    for each in made.forms:
+        plan = Plan(each.name, each.code, each.scalars)
+        seek = None if each.code == "packed" else seek_table(n, each.nbits, *each.sums)
+        strings.append(Written(plan, made.data, made.nbits, seek))
+    return strings
+
+
+@twinned("gcodec.codecs.qsgd.device")
+def choose(
+    symbols: np.ndarray | Drainable,
+    s: int,
+    live: Live,
+    form: str,
+    shape: tuple[int, ...],
+    lead: int,
+) -> Candidates:
+    """Write the shortest string in any code, one of several on a device; see `plan`."""
+    found = plan(contents(symbols), s, live, form, "auto")
+    if form != "sparse" and s <= MOST_OF_BYTES:
+        # The context string may turn out not to be shorter, and the symbols released until then
+        # are then quantized again: they make room for the parts of the string, which take up to
+        # half as much memory again as they have bytes.
+        some = limited(symbols, 3 * found.nbits // 16)
+        made = symbol_coder.write_shorter(some, shape, BitString(lead), found.nbits)
+        if made is not None:
+            return Candidates([Written(CLASSED, *made)])
+        symbols = restored(some)
+    return Candidates([write(found, s, symbols, live, shape, lead)])
+
+
+def write(
+    plan: Plan,
+    s: int,
+    symbols: np.ndarray | Drainable,
+    live: Live,
+    shape: tuple[int, ...],
+    lead: int,
+) -> Written:
+    """Write the string of a plan; see `write_dense`."""
+    if plan.code == "context":
+        return Written(plan, *symbol_coder.write(symbols, shape, BitString(lead), live))
+    if plan.form == "sparse":
+        code = level_codes.unit_code(plan.code, s, plan.scalars)
+        data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
+        return Written(plan, data, nbits, seek_table(live.n, nbits, *sums))
+    if plan.code == "rans":  # which knows nothing of elements that have no symbol
+        symbols, live = gathered(symbols, live)
+    return Written(plan, *write_dense(plan, s, symbols, live, lead))
+
+
+class DenseString(NamedTuple):
+    """The string of a dense form that is read, its table behind it.
+
+    Attributes
+    ----------
+    string : WordString, String or SymbolString
+        Of a universal code, behind a table, or with classes.
+    live : Live
+        Which elements have a word; a string of rANS knows nothing of others. With classes, all
+        have a symbol if one has a word, and those that have none are 0.
+    """
+
+    string: WordString | String | SymbolString
+    live: Live
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        s: int,
+        data: np.ndarray,
+        first: int,
+        end: int,
+        live: Live,
+        seek: SeekTable | None,
+    ) -> DenseString:
+        """Read the table, if there is one; check what can be told without reading the string.
+
+        Parameters
+        ----------
+        plan : Plan
+            Its table is read from the data.
+        s : int
+        data : uint8 array
+        first, end : int
+            Bits where table and string begin, and where the string ends.
+        live : Live
+        seek : SeekTable or None
+            The table of the payload. Blocks are then read side by side, and must be so.
+
+        Raises
+        ------
+        FormatError
+        """
+        string: WordString | String | SymbolString
+        if plan.code == "context":
+            n = live.n if live.words else 0
+            return cls(SymbolString.of(data, first, end, n, 2 * s + 1, seek), live)
+        if plan.code in TABLED:
+            coded = Live.all(live.words) if plan.code == "rans" else live
+            kind: Any = plan.code
+            string = String.behind(kind, data, first, end, alphabet(s), coded, seek)
+        else:
+            code = level_codes.word_code(plan.code, s, plan.scalars)
+            string = WordString(code, data, first, end, live, seek)
+        string.refuse_short()
+        return cls(string, live)
+
+    def read(
+        self,
+        take: Take,
+        *,
+        room: np.ndarray | None = None,
+        bits_follow: bool = False,
+    ) -> int:
+        """Read all; return the bit behind it.
+
+        Parameters
+        ----------
+        take : callable
+            See `dense_string.read`.
+        room : (n,) uint8 array, optional
+            May be used for symbols; `take` may write there, from its last element on, what it
+            makes of those that it is given.
+        bits_follow : bool
+            Whether the string may end before it is told to.
+
+        Raises
+        ------
+        FormatError
+        """
+        if isinstance(self.string, WordString):
+            return self.string.read(take, bits_follow=bits_follow)
+
+        def taken(at: int, part: np.ndarray) -> None:
+            take(at, part, _NONE)
+
+        def checked(at: int, part: np.ndarray) -> None:
+            if device_of(part) is not None:  # which has room for all
+                refuse_silent(part, self.live)
+            else:
+                _, mask = self.live.part(at, at + part.size, part.size)
+                if mask is not None and part[~mask].any():
+                    raise silent_error()
+            taken(at, part)
+
+        words = self.live.words
+        if words and isinstance(self.string, SymbolString):
+            return self.string.read(checked, bits_follow=bits_follow)
+        if self.live.silent is None or (self._skips_silent and words):
+            return self.string.read(taken, bits_follow=bits_follow)
+        if room is None:
+            room = empty_beside(words, np.uint8, self.string.data)
+        symbols = room[:words]
+
+        def keep(at: int, part: np.ndarray) -> None:
+            symbols[at : at + part.size] = part
+
+        end = self.string.read(keep, bits_follow=bits_follow)
+        spread(symbols, self.live, taken)
+        return end
+
+    def read_scaled(self, scale: Scale, out: np.ndarray) -> bool:
+        """Read all and write the values to (n,) float32 `out`, where one loop does both.
+
+        Returns
+        -------
+        bool
+            Whether one does; if not, nothing is done.
+
+        Raises
+        ------
+        FormatError
+            What `out` holds is not defined then.
+        """
+        string = self.string
+        if not isinstance(string, WordString) or string.seek is None:
+            return False
+        code, seek = string.code, string.seek
+        if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.live, out):
+            return False
+        seek.must_cover(string.end - string.first)
+        where = string.first, string.end, 1 << seek.log2_block, seek.offsets
+        scaled_read.read(code, string.data, *where, scale, out)
+        return True
+
+    @property
+    def _skips_silent(self) -> bool:
+        """Whether the string itself leaves out elements that have no word."""
+        return isinstance(self.string, String) and self.string.live is self.live
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Find where blocks begin, by reading all."""
+        return self.string.blocks(log2_block)
+
+
+class SparseString(NamedTuple):
+    """The string of a sparse form that is read.
+
+    Attributes
+    ----------
+    code : UnitCode
+    data : uint8 array
+    first, end : int
+        Bits where it begins and ends.
+    seek : SeekTable or None
+        The table of the payload. Blocks are then read side by side, and must be so.
+    """
+
+    code: UnitCode
+    data: np.ndarray
+    first: int
+    end: int
+    seek: SeekTable | None
+
+    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
+        """Read all; return where blocks begin: those of the table, or of this size."""
+        known, seek = None, self.seek
+        if seek is not None and seek.positions is not None:
+            seek.must_cover(self.end - self.first)
+            log2_block, known = seek.log2_block, (seek.offsets, seek.positions)
+        where = self.first, self.end, 1 << log2_block
+        sums = sparse_string.read(self.code, self.data, *where, known, place)
+        return SeekTable.of(log2_block, *sums)
+
+    def elements(self, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+        """Read the elements that are sent of n; memory does not depend on n.
+
+        Returns
+        -------
+        positions : (k,) int64 array
+            Rising.
+        values : (k,) float32 array
+
+        Raises
+        ------
+        FormatError
+        """
+        parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
+
+        def place(units: Units, bounds: np.ndarray, positions: np.ndarray, before: int) -> int:
+            found = _elements_of(units, bounds, positions, before, n, scale)
+            parts[before] = found
+            return int(found[0][-1]) + 1 if found[0].size else before
+
+        self.read(place)
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        positions, values = zip(*(parts[before] for before in sorted(parts)), strict=True)
+        return np.concatenate(positions), np.concatenate(values)
+
+
+def _elements_of(
+    units: Units,
+    bounds: np.ndarray,
+    positions: np.ndarray,
+    before: int,
+    n: int,
+    scale: Scale,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the elements that units of levels are; see `unit_place.place_values`.
+
+    Returns
+    -------
+    positions : (k,) int64 array
+        From 0 on, rising.
+    values : (k,) float32 array
+
+    Raises
+    ------
+    Corrupt
+    """
+    count = int(bounds[-1])
+    gaps, symbols = units.gaps[:count].astype(np.uint64), units.symbols[:count].astype(np.uint64)
+    if (far := units.gaps[:count] == FAR).any():
+        gaps[far] = units.far[:count][far]
+    if units.wide.size and (wide := units.symbols[:count] == WIDE).any():
+        symbols[wide] = units.wide[:count][wide]
+    # No gap passes n < 2^63, so that the first sum that does has not wrapped.
+    ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
+    if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():
+        raise Corrupt(f"a gap passes the {n} elements of the tensor")
+    if positions.size and not np.array_equal(ends[bounds].astype(np.int64), positions):
+        raise Corrupt("the seek table or the payload is wrong: a block ends at another element")
+    places = ends[1:].astype(np.int64) - 1
+    norms = scale.norms[places // scale.bucket].astype(np.float64)
+    if not norms.all():
+        raise silent_error()
+    step, sizes = norms / np.float64(scale.s), (symbols >> np.uint64(1)).astype(np.int64)
+    with np.errstate(over="ignore", under="ignore"):  # as the kernel rounds
+        values = sizes.astype(np.float32) * step.astype(np.float32)
+        tiny = norms < TINY
+        values[tiny] = (sizes[tiny] * step[tiny]).astype(np.float32)
+    values[(symbols & np.uint64(1)).astype(np.bool_)] *= np.float32(-1)
+    return places, values

@@ -1,0 +1,159 @@
+"""How the values of a sparse message are written: rounded floats, bytes with steps, or signs.
+
+They are the front of its payload, in the order of their positions; what says where they lie comes
+behind. Numbers are big-endian, so that all of this is one bit string, most significant bit first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels.bits import byte_blocks, signs
+from gcodec.kernels.bits.dequantize import LEVELS_1BIT
+from gcodec.kernels.bits.dequantize import dequantize as dequantize_levels
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.norms import read_norms, write_norms
+from gcodec.runtime.memory import aligned_empty
+
+VALUES = ("float32", "float16", "bfloat16", "int8", "sign")
+
+_SCALE_NBITS = 32
+_INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # NaN are above
+_CODE_DTYPE = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
+_NO_SCALES = np.empty(0, np.float32)
+
+
+class SparseValues(NamedTuple):
+    """Values as they are sent.
+
+    Attributes
+    ----------
+    scales : float32 array
+        "int8": the step of each block of `byte_blocks.SIZE` values; "sign": the one size of all,
+        if there are any; else of no elements.
+    codes : uint32, uint16 or uint8 array
+        Floats: (k,), bit patterns. "int8": (k,) uint8, in two's complement. "sign": (ceil(k / 8),)
+        uint8, a bit each, the first highest, 1 for negative; zeros behind the last.
+    """
+
+    scales: np.ndarray
+    codes: np.ndarray
+
+
+def quantize(values: np.ndarray, value: str) -> SparseValues:
+    """Quantise (k,) finite float32 values; those of "float32" keep their memory.
+
+    Floats of 16 bits end with the largest of them: so feedback sends the rest later.
+    """
+    if value == "sign":
+        bits, total = signs.quantize(values, squares=False)
+        scales = np.full(min(values.size, 1), total / max(values.size, 1), np.float32)
+        return SparseValues(scales, bits)
+    if value == "int8":
+        return SparseValues(*byte_blocks.quantize(values))
+    if value == "float32":
+        return SparseValues(_NO_SCALES, values.view(np.uint32))
+    codes = convert.to_16_bits(values, value)
+    infinity = codes.dtype.type(_INFINITY[value])
+    codes -= (codes & infinity) == infinity
+    return SparseValues(_NO_SCALES, codes)
+
+
+def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
+    """Return the (k,) float32 numbers that values stand for; of "float32" the very memory.
+
+    Raises
+    ------
+    ParameterError
+        If these are not k values.
+    """
+    scales, codes = found
+    if scales.size != scales_of(k, value) or codes.size != (-(-k // 8) if value == "sign" else k):
+        raise ParameterError(f"symbols: they do not have {k} values")
+    if value == "sign":
+        out = aligned_empty(k, np.float32)
+        if k:
+            dequantize_levels(codes, LEVELS_1BIT, -scales[0], out)
+        return out
+    if value == "int8":
+        return byte_blocks.dequantize(scales, codes)
+    if value == "float32":
+        return codes.view(np.float32)
+    return convert.from_16_bits(codes, value)
+
+
+def nbits(k: int, value: str) -> int:
+    """Return the bits of k values."""
+    return _SCALE_NBITS * scales_of(k, value) + k * width_of(value)
+
+
+def packed(found: SparseValues, value: str, k: int) -> tuple[np.ndarray, int]:
+    """Return the bytes of k values, and how many bits of them count."""
+    total = nbits(k, value)
+    data = np.empty(-(-total // 8), np.uint8)
+    write_norms(found.scales, data)
+    codes = found.codes
+    data[found.scales.nbytes :] = codes.astype(codes.dtype.newbyteorder(">")).view(np.uint8)
+    return data, total
+
+
+def read(data: np.ndarray, k: int, value: str) -> SparseValues:
+    """Read k values from the front of a payload, which has as many bits as they take.
+
+    Raises
+    ------
+    Corrupt
+        If a number is not finite, a scale negative, or a byte of no meaning.
+    """
+    return SparseValues(read_scales(data, k, value), read_codes(data, k, value))
+
+
+def read_scales(data: np.ndarray, k: int, value: str) -> np.ndarray:
+    """Read the scales of k values; see `read`."""
+    scales = read_norms(data[: 4 * scales_of(k, value)])
+    if value == "int8" and byte_blocks.steps_pass_float32(scales):
+        at = next(
+            i for i in range(scales.size) if byte_blocks.steps_pass_float32(scales[i : i + 1])
+        )
+        raise Corrupt("a step is so large that values may be infinite", 4 * at)
+    return scales
+
+
+def read_codes(data: np.ndarray, k: int, value: str) -> np.ndarray:
+    """Read the codes of k values; see `read`."""
+    start, end = 4 * scales_of(k, value), -(-nbits(k, value) // 8)
+    body = data[start:end]
+    if value == "sign":
+        codes = body.copy()
+        if k % 8:  # what shares the last byte is not of the values
+            codes[-1] &= 0xFF << 8 - k % 8 & 0xFF
+        return codes
+    if value == "int8":
+        if wrong := np.flatnonzero(body == 0x80)[:1].tolist():
+            raise Corrupt("the value −128 stands for nothing", start + wrong[0])
+        return body
+    dtype = code_dtype(value)
+    codes = body.view(dtype.newbyteorder(">")).astype(dtype)
+    infinity = dtype.type(_INFINITY[value])
+    if (codes & infinity).max(initial=0) == infinity:  # the bits of NaN are more
+        at = int(np.argmax(codes & infinity == infinity))
+        raise Corrupt("a value is not finite", start + at * dtype.itemsize)
+    return codes
+
+
+def code_dtype(value: str) -> np.dtype[Any]:
+    """Return the dtype of the bit patterns of floats."""
+    return np.dtype(_CODE_DTYPE[value])
+
+
+def width_of(value: str) -> int:
+    """Return the bits of a value, its share of a scale aside."""
+    return {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "sign": 1}[value]
+
+
+def scales_of(k: int, value: str) -> int:
+    """Return how many scales k values have."""
+    return {"int8": -(-k // byte_blocks.SIZE), "sign": min(k, 1)}.get(value, 0)

@@ -1,1 +1,0 @@
-"""Files of gradients: reading, writing and measuring them."""

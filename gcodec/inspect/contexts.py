@@ -1,0 +1,138 @@
+"""Context strings: numbers of the model, scales, exceptions, and states that say the symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from gcodec.entropy.context import scale_lists
+from gcodec.entropy.context.class_tables import SENT, ClassTable
+from gcodec.entropy.context.coder import ContextString
+from gcodec.entropy.context.models import least_escape
+from gcodec.entropy.context.outliers import Exceptions
+from gcodec.entropy.context.scale_model import Matrix
+from gcodec.entropy.context.trellis_tables import TrellisTable
+from gcodec.entropy.rice import Rice
+from gcodec.errors import Corrupt
+from gcodec.inspect.packed import TellCode
+from gcodec.inspect.rans import states
+from gcodec.inspect.walker import Kind, Piece, Tell, Told, Walk
+from gcodec.kernels.context import lane_order
+from gcodec.kernels.context.exception_lists import RICE_NBITS
+from gcodec.wire.primitives import Reader
+
+
+def context_string(
+    walk: Walk,
+    kind: Kind,
+    name: str,
+    n: int,
+    tell: Tell,
+    with_trellis: bool = False,
+    largest: int | None = None,
+) -> Iterator[Piece]:
+    """Tell a string of n symbols, up to the payload's end; nothing of none.
+
+    Parameters
+    ----------
+    walk : Walk
+    kind, name : str
+        Of symbols.
+    n : int
+    tell : callable
+        Gets the symbols, exceptions too, as an int64 array.
+    with_trellis : bool
+        See `ContextString`.
+    largest : int, optional
+        Of all symbols that there may be.
+    """
+    if not n:
+        return
+    first = walk.at
+    number, lanes, width, group, count = yield from _numbers(walk)
+    Matrix(width, group).check(n)
+    yield from _scales(walk, "row", -(-n // width))
+    if group:
+        yield from _scales(walk, "column", -(-width // group))
+    if number == SENT:
+        table: Any = TrellisTable if with_trellis else ClassTable
+        _, end = table.read(number, walk.data, walk.at, walk.end)
+        yield from walk.several("frequency", 1, {"table": end - walk.at})
+    if count:
+        yield from _exceptions(walk, count, n)
+    string = ContextString.of(walk.data, first, walk.end, n, None, with_trellis)
+    yield from walk.pad(-walk.at % 8)
+    exceptions = string.exceptions
+
+    def whole(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        coded = np.arange(at, at + symbols.size)
+        places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
+        wide, known = symbols.astype(np.int64), np.isin(places, exceptions.places)
+        wide[known] = exceptions.symbols[np.searchsorted(exceptions.places, places[known])]
+        wrong = known != (symbols >= least_escape(with_trellis))
+        for place, symbol, beside, bad in zip(places.tolist(), wide, known, wrong, strict=True):
+            if largest is not None and symbol > largest:
+                raise Corrupt(f"a symbol is above {largest}")
+            if bad:
+                raise Corrupt("an escape is no exception, or an exception no escape")
+            (told,) = tell(place, symbol[None])
+            note = f"{told.meaning}, an exception" if beside else told.meaning
+            yield told._replace(meaning=note)
+
+    tables = string.table.read_tables()
+    order = string.classes, lanes, with_trellis
+    yield from states(walk, kind, name, tables, n, whole, *order)
+
+
+def each(tell: TellCode) -> Tell:
+    """Return what tells symbols, given what tells one of an element."""
+
+    def told(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        for element, symbol in enumerate(symbols.tolist(), at):
+            yield tell(symbol, element)
+
+    return told
+
+
+def _numbers(walk: Walk) -> Generator[Piece, None, list[int]]:
+    """Tell the numbers before the scales, and return them."""
+    reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    found: list[int] = []
+    for name in ("table", "states", "width", "columns of a scale", "exceptions"):
+        value = reader.uint(1) if len(found) < 2 else reader.leb128()
+        found.append(value)
+        note = "sent" if name == "table" and value == SENT else ""
+        yield walk.piece("table", name, 8 * reader.at - walk.at, Told(value, note))
+    return found
+
+
+def _scales(walk: Walk, of: str, count: int) -> Iterator[Piece]:
+    """Tell a list of scales: what comes before its words one by one, the words together."""
+    scales, end = scale_lists.read(walk.data, walk.at, walk.end, count)
+    code = walk.field("scale", f"code of {of}s", 2)
+    yield code
+    heads = [
+        ("shift", 2),
+        ("least", 7),
+        *([("centre", 7), ("k", 3)] if not code.told.value else []),
+    ]
+    for name, nbits in heads:
+        yield walk.field("scale", name, nbits)
+    yield from walk.several(f"scale of a {of}", scales.size, {"scale": end - walk.at})
+
+
+def _exceptions(walk: Walk, count: int, n: int) -> Iterator[Piece]:
+    """Tell where exceptions are, and what they are."""
+    found, _ = Exceptions.read(count, n, walk.data, walk.at, walk.end)
+    gaps = np.diff(found.places, prepend=-1) - 1
+    lists: tuple[tuple[Kind, str, np.ndarray], ...] = (
+        *(("index", "gap", gaps), ("level", "exception", found.symbols)),
+    )
+    for kind, name, numbers in lists:
+        k = walk.field("table", f"k of {name}s", RICE_NBITS)
+        yield k
+        for at, nbits in enumerate(Rice(k.told.value).lengths(numbers).tolist()):
+            told = Told(int(numbers[at]), f"element {found.places[at]}")
+            yield walk.piece(kind, name, int(nbits), told, at)

@@ -1,0 +1,221 @@
+"""The positions of sparse messages, in each of their index codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gcodec.entropy.positions import TABLED, IndexString, alphabet
+from gcodec.entropy.tabled import String
+from gcodec.errors import Corrupt, FormatError
+from gcodec.inspect import tabled
+from gcodec.inspect.walker import CHUNK, Piece, Told, Walk, Window
+from gcodec.inspect.words import (
+    UNARY,
+    lengths,
+    most_that_read,
+    positions_of,
+    read,
+    readable,
+    word,
+    words,
+)
+from gcodec.kernels.bits.fields import read_fields
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
+from gcodec.kernels.prefix.codewords import RICE
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+
+_MOST_RICE = gap_rice.MOST_HEADER_NBITS // 2
+_FIRST_NBITS = _MOST_RICE.bit_length()  # of a parameter where a group begins
+_RAW_NBITS = np.array([gap_classes.raw_nbits(one) for one in np.eye(256, dtype=np.int64)])
+
+
+def positions(walk: Walk, string: IndexString) -> Iterator[Piece]:
+    """Tell positions, which end with the payload.
+
+    Parameters
+    ----------
+    walk : Walk
+        Where they begin.
+    string : IndexString
+    """
+    string.check()
+    if string.k:
+        if string.code in TABLED:
+            yield from _classes(walk, string)
+        else:
+            tells = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
+            yield from tells[string.code](walk, string)
+    walk.finish()
+
+
+def _rice(walk: Walk, string: IndexString) -> Iterator[Piece]:
+    window, number, last, rice = Window(walk), 0, 0, 0
+    while number < string.k and not window.closed:
+        size = min(gap_rice.BLOCK, string.k - number)
+        first = walk.at
+        head = _parameter(walk, number, rice)
+        rice = head.told.value
+        code = PrefixCode(RICE, rice, 0)
+        gaps, error = readable(walk, code, size)
+        places, error = positions_of(gaps + np.uint64(1), last, string.n, error)
+        gaps = gaps[: places.size]
+        ends = walk.at + np.cumsum(lengths(code, gaps))
+        low, high = window.cut(ends)
+        if low == size:
+            walk.at = first
+            yield from walk.several("gap", size, {"index": int(ends[-1]) - first})
+        else:
+            yield head
+            nbits = int(ends[low - 1]) - walk.at if low else 0
+            yield from walk.several("gap", low, {"index": nbits})
+            for k in range(low, high):
+                told = Told(int(gaps[k]), element=int(places[k]) - 1)
+                yield from word(walk, "index", "gap", code, int(gaps[k]), told, number + k)
+        if error is not None and high == gaps.size:
+            raise error
+        number, last = number + high, int(places[high - 1]) if high else last
+    yield from walk.rest("gap", string.k - number, {}, "index")
+
+
+def _parameter(walk: Walk, number: int, before: int) -> Piece:
+    """Read and tell the parameter that comes before the gap of this number."""
+    if number % (1 << gap_rice.LOG2_GROUP) == 0:
+        head = walk.field("index", "Rice parameter", _FIRST_NBITS)
+        rice = head.told.value
+    else:
+        (steps,), end = read(walk, UNARY, 1)
+        rice = before + _difference(int(steps))
+        told = Told(rice, f"{rice - before:+d}", groups=(end - walk.at,))
+        head = walk.piece("index", "Rice parameter", end - walk.at, told)
+    if not 0 <= rice <= _MOST_RICE:
+        walk.at = head.first
+        raise Corrupt(f"a Rice parameter of {rice}")
+    return head
+
+
+def _elias_fano(walk: Walk, string: IndexString) -> Iterator[Piece]:
+    width, first = elias_fano.low_width(string.n, string.k), walk.at
+
+    def low(at: int, values: np.ndarray) -> Iterator[Told]:
+        for value in values.tolist():
+            yield Told(value)
+
+    yield from walk.fields("index", "low bits", width, string.k, low)
+    upper = _Upper(walk.data, first, width, string)
+    yield from words(walk, "index", "upper bits", UNARY, string.k, upper, upper.skip)
+
+
+class _Upper:
+    """Tells by how much the upper bits of positions rise."""
+
+    def __init__(self, data: np.ndarray, low: int, width: int, string: IndexString) -> None:
+        self._data, self._low, self._width, self._string = data, low, width, string
+        self._high = 0
+        self._last = -1
+
+    def skip(self, steps: np.ndarray) -> None:
+        """Go on behind positions that are not told."""
+        self._high += int(steps.sum())
+
+    def __call__(self, at: int, steps: np.ndarray) -> Iterator[Told]:
+        """Tell positions from number `at` on."""
+        lows = read_fields(self._data, self._low + at * self._width, self._width, steps.size)
+        for step, low in zip(steps.tolist(), lows.tolist(), strict=True):
+            self._high += step
+            position = self._high << self._width | low
+            if not self._last < position < self._string.n:
+                raise Corrupt(
+                    f"a position is not one of {self._string.n} elements, or not behind the last"
+                )
+            self._last = position
+            yield Told(step, element=position)
+
+
+def _bitmap(walk: Walk, string: IndexString) -> Iterator[Piece]:
+    first, state = walk.at, [0, 0]  # the element up to which ones are counted, and how many
+
+    def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+        for begin in range(state[0], at, 8 * CHUNK):
+            stop = min(begin + 8 * CHUNK, at)
+            state[1] += int(read_fields(walk.data, first + begin, 1, stop - begin).sum())
+        state[0] = at + bits.size
+        for place, bit in enumerate(bits.tolist(), at):
+            yield Told(bit, element=place if bit else None, number=state[1] if bit else None)
+            state[1] += bit
+
+    yield from walk.fields("index", "map", 1, string.n, tell)
+
+
+def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
+    live, code = Live.all(string.k), string.code
+    kind: Any = code
+    table = yield from tabled.table(walk, kind, alphabet(string.n), live, _meaning)
+    assert table is not None
+    coded = String(table, walk.data, walk.at, walk.end, live, None)
+    found = np.empty(string.k, np.uint8)
+
+    def take(at: int, part: np.ndarray) -> None:
+        found[at : at + part.size] = part
+
+    try:
+        coded.refuse_short()
+        end = coded.read(take, bits_follow=True)
+    except FormatError:
+        yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
+        raise
+    nbits = _RAW_NBITS[found]
+    ends = end + np.cumsum(nbits)
+    whole = int(np.searchsorted(ends, walk.end, "right"))
+
+    def raw(k: int) -> np.ndarray:
+        return gap_classes.read(
+            walk.data, end, int(ends[k - 1]) if k else end, string.n, found[:k]
+        )
+
+    places, error = most_that_read(raw, whole)
+
+    def tell(at: int, classes: np.ndarray) -> Iterator[Told]:
+        for number, told in enumerate(_tell_classes(at, classes), at):
+            yield told._replace(element=int(places[number])) if number < places.size else told
+
+    with walk.until(end):
+        yield from tabled.string(walk, table, "index", "class", string.k, tell)
+    window = Window(walk)
+    low, high = window.cut(ends[: places.size])
+    before = int(ends[low - 1]) - walk.at if low else 0
+    yield from walk.several("bits within a class", low, {"index": before})
+    for k in range(low, high):
+        if nbits[k]:
+            value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
+            yield walk.piece("index", "bits within the class", int(nbits[k]), Told(value), k)
+    if error is not None and high == places.size:
+        raise error
+    if high == places.size < string.k:
+        walk.need(int(nbits[high]))
+    yield from walk.rest("bits within a class", string.k - high, {}, "index")
+
+
+def _tell_classes(at: int, classes: np.ndarray) -> Iterator[Told]:
+    for symbol in classes.tolist():
+        yield Told(symbol, _meaning(symbol))
+
+
+def _meaning(symbol: int) -> str:
+    least, last = _distances(symbol)
+    return f"distance {least}" if least == last else f"distance {least} to {last}"
+
+
+def _distances(symbol: int) -> tuple[int, int]:
+    """Return the least and the largest distance of a class."""
+    raw = int(_RAW_NBITS[symbol])
+    least = symbol + 1 - 4 * raw << raw
+    return least, least + (1 << raw) - 1
+
+
+def _difference(zeros: int) -> int:
+    """Return by how much a Rice parameter rises, given the zeros that say so."""
+    return (zeros + 1) // 2 if zeros % 2 else -(zeros // 2)

@@ -1,0 +1,199 @@
+"""Strings of rANS, told symbol by symbol: the states, and the words that they take up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, FormatError, Truncated
+from gcodec.inspect.walker import Kind, Piece, Tell, Told, Walk, Window
+from gcodec.kernels.quantize.trellis import add_quantisers
+from gcodec.kernels.rans.rans_read import Reader
+from gcodec.kernels.rans.rans_runs import BLOCK
+from gcodec.kernels.rans.rans_string import ClassesOf
+from gcodec.kernels.rans.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
+from gcodec.kernels.rans.rans_vector import LANES, vector_width
+
+_WORD = 16  # bits
+
+
+class _Group(NamedTuple):
+    """A symbol of each lane.
+
+    Attributes
+    ----------
+    symbols, states, frequencies : list of int
+        States are those before the symbols.
+    taken : list of bool
+        Whether the state takes up a word behind the symbol.
+    total : int
+        The log2 of the sum of frequencies.
+    """
+
+    symbols: list[int]
+    states: list[int]
+    frequencies: list[int]
+    taken: list[bool]
+    total: int
+
+
+def states(
+    walk: Walk,
+    kind: Kind,
+    name: str,
+    tables: ReadTables,
+    count: int,
+    tell: Tell,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
+    with_trellis: bool = False,
+) -> Iterator[Piece]:
+    """Tell a string of so many symbols, up to the payload's end.
+
+    A symbol has no bits of its own: it is told with its lane and what it costs, before the word
+    that the lane then takes up, if it does.
+
+    Parameters
+    ----------
+    walk : Walk
+    kind, name : str
+        Of symbols, and of all bits.
+    tables : ReadTables
+    count : int
+    tell : callable
+        Gets the symbols.
+    classes_of, lanes, with_trellis
+        See `rans_string.read`.
+    """
+    string, window = _String(walk, tables, lanes, with_trellis), Window(walk)
+    for first in range(0, count, BLOCK):
+        if window.closed:
+            yield from walk.rest("states and words", count - first, {}, kind)
+            return
+        size, start = min(BLOCK, count - first), walk.at
+        heads = yield from walk.checked(
+            *(kind, "state", 8 * STATE_NBYTES, lanes, _tell_states, partial(_heads, walk, lanes)),
+            little=True,
+        )
+        # Symbols before those that are wanted cannot be left out, those behind them can.
+        want = min(size, window.left) if walk.start <= walk.at else size
+        classes = np.empty(size if classes_of else 0, np.uint8)
+        if classes_of:
+            classes = classes_of(first, first + size, classes)[:want]
+        symbols, behind, error = string.read(start, classes, want, size)
+        shown = 0
+        if with_trellis:
+            classes = classes[: symbols.size].copy()
+            add_quantisers(symbols, lanes, classes)
+        for at, group in string.groups(symbols, classes, np.concatenate([heads[None], behind])):
+            nbits = _WORD * np.cumsum(group.taken)
+            low, high = window.cut(walk.at + nbits)
+            yield from walk.several(name, low, {kind: int(nbits[low - 1]) if low else 0})
+            told = tell(first + at + low, symbols[at + low : at + high])
+            for lane, one in enumerate(told, low):
+                yield from _symbol(walk, kind, name, group, lane, one, first + at + lane)
+            shown += high
+            if high < len(group.symbols):
+                break
+        if error is not None and shown == symbols.size:
+            raise error
+        if shown < size:
+            yield from walk.rest("states and words", count - first - shown, {}, kind)
+            return
+
+
+def _tell_states(at: int, values: np.ndarray) -> Iterator[Told]:
+    for lane, state in enumerate(values.tolist(), at):
+        yield Told(state, f"of lane {lane}, where the block begins")
+
+
+def _heads(walk: Walk, lanes: int) -> np.ndarray:
+    """Read the states where a block begins."""
+    at = walk.at // 8
+    found = walk.data[at : at + STATE_NBYTES * lanes].view("<u4").astype(np.uint64)
+    if found.min() < LEAST_STATE:
+        lane = int(np.argmax(found < LEAST_STATE))
+        wrong = at + STATE_NBYTES * lane
+        raise Corrupt("a block of symbols begins in a state below 2**16", wrong)
+    return found
+
+
+def _symbol(
+    walk: Walk, kind: Kind, name: str, group: _Group, lane: int, told: Told, number: int
+) -> Iterator[Piece]:
+    """Tell a symbol, and the word that comes behind it, if one does."""
+    cost = f"{group.total - math.log2(group.frequencies[lane]):.2f} bits"
+    meaning = f"{cost}, of lane {lane} at {group.states[lane]:#010x}"
+    meaning = ", ".join(filter(None, (told.meaning, meaning)))
+    yield walk.piece(kind, name, 0, told._replace(meaning=meaning), number)
+    if group.taken[lane]:
+        at = walk.at // 8
+        word = int.from_bytes(walk.data[at : at + 2].tobytes(), "little")
+        yield walk.piece(kind, "word", _WORD, Told(word, f"taken up by lane {lane}"))
+
+
+class _String:
+    """Reads the symbols of blocks, and what becomes of the states."""
+
+    def __init__(self, walk: Walk, tables: ReadTables, lanes: int, with_trellis: bool) -> None:
+        self._tables, self._lanes = tables, lanes
+        self._read = Reader(
+            tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vector_width()
+        )
+
+    def read(
+        self, start: int, classes: np.ndarray, want: int, size: int
+    ) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
+        """Read symbols of a block of `size` from bit `start` on, and what is wrong behind them.
+
+        Returned with them are the states behind each group.
+        """
+        groups = -(-want // self._lanes)
+        ends, behind = np.empty(groups, np.int64), np.empty((groups, self._lanes), np.uint32)
+        place, found = np.array([start // 8]), np.empty(want, np.uint8)
+
+        def some(count: int) -> FormatError | None:
+            part = found[:count], self._lanes, 0, ends, behind
+            try:
+                self._read(place, classes[:count], *part)
+            except Truncated as error:
+                return error
+            except Corrupt as error:
+                return error if count == size else None  # only it ends in states that are known
+            return None
+
+        error = some(want)
+        if isinstance(error, Truncated):
+            low, high = 0, want
+            while high - low > 1:
+                middle = (low + high) // 2
+                cut = isinstance(some(middle), Truncated)
+                low, high = (low, middle) if cut else (middle, high)
+            found = found[:low]
+            some(low)
+        return found, behind.astype(np.uint64), error
+
+    def groups(
+        self, symbols: np.ndarray, classes: np.ndarray, before: np.ndarray
+    ) -> Iterator[tuple[int, _Group]]:
+        """Return the symbols by groups, with the number of the first of each."""
+        shift = np.uint64(self._tables.log2_total)
+        for at in range(0, symbols.size, self._lanes):
+            here = symbols[at : at + self._lanes].astype(np.intp)
+            place = here
+            if classes.size:
+                place = here | classes[at : at + here.size].astype(np.intp) << LOG2_ALPHABET
+            x = before[at // self._lanes][: here.size]
+            pair = self._tables.pairs[place].astype(np.uint64)
+            frequency, slot = (
+                pair & np.uint64(0xFFFF),
+                x & ((np.uint64(1) << shift) - np.uint64(1)),
+            )
+            left = frequency * (x >> shift) + slot - (pair >> np.uint64(16))
+            taken = (left < np.uint64(LEAST_STATE)).tolist()
+            total = self._tables.log2_total
+            yield at, _Group(here.tolist(), x.tolist(), frequency.tolist(), taken, total)

@@ -1,0 +1,96 @@
+"""Strings of units, a gap and a signed symbol each, told word by word."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from gcodec.errors import FormatError
+from gcodec.inspect.walker import CHUNK, Piece, TellAt, Told, Walk, Window
+from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
+from gcodec.kernels.prefix.prefix_table import WIDE
+from gcodec.kernels.prefix.unit_read import read_unit_blocks
+from gcodec.kernels.prefix.units import FAR, UnitCode, Units
+
+_READ = 1 << 16  # units that are read at a time where they are only counted
+
+
+def units(walk: Walk, code: UnitCode, n: int, tell: TellAt) -> Iterator[Piece]:
+    """Tell a string of units that goes on to the payload's end.
+
+    Parameters
+    ----------
+    walk : Walk
+    code : UnitCode
+    n : int
+        Elements among which their positions are.
+    tell : callable
+        Gets the elements, and symbols.
+    """
+    window, number, last = Window(walk), 0, 0
+    error: FormatError | None = None
+    while walk.at < walk.end and error is None:
+        shown = not window.closed
+        size = min(CHUNK, window.left) if shown and walk.start <= walk.at else _READ
+        (gaps, symbols), error = _most(walk, code, size)
+        positions, error = positions_of(gaps, last, n, error)
+        gaps, symbols = gaps[: positions.size], symbols[: positions.size]
+        gap_nbits, nbits = lengths(code.gap, gaps), lengths(code.symbol, symbols)
+        ends = walk.at + np.cumsum(gap_nbits + nbits)
+        low, high = window.cut(ends) if shown else (0, 0)
+        yield from _several(walk, gap_nbits[:low], nbits[:low])
+        told = tell(positions[low:high] - 1, symbols[low:high]) if high > low else ()
+        for k, one in zip(range(low, high), told, strict=True):
+            gap = Told(int(gaps[k]), element=int(positions[k]) - 1)
+            yield from word(walk, "index", "gap", code.gap, int(gaps[k]), gap, number + k)
+            yield from word(walk, "level", "level", code.symbol, int(symbols[k]), one, number + k)
+        yield from _several(walk, gap_nbits[high:], nbits[high:])
+        number += positions.size
+        last = int(positions[-1]) if positions.size else last
+    if error is not None:
+        yield from _lone_gap(walk, code, n, last, number)
+        raise error
+
+
+Read = tuple[np.ndarray, np.ndarray]  # gaps and symbols, uint64
+
+
+def _most(walk: Walk, code: UnitCode, size: int) -> tuple[Read, FormatError | None]:
+    """Read units up to the string's end, or one that is wrong; and tell what is."""
+
+    def read(count: int) -> Read:
+        wide = count if code.symbol.top >= WIDE else 0
+        room = Units(
+            np.empty(count, np.uint8),
+            np.empty(count, np.uint8),
+            np.empty(count, np.uint64),
+            np.empty(wide, np.uint64),
+        )
+        where = walk.data, np.array([walk.at]), np.array([count]), room, walk.end, False
+        found, _ = read_unit_blocks(code, *where) if count else (0, 0)
+        gaps, symbols = room.gaps[:found].astype(np.uint64), room.symbols[:found].astype(np.uint64)
+        far, large = room.gaps[:found] == FAR, room.symbols[:found] == WIDE
+        gaps[far] = room.far[:found][far]
+        if wide:
+            symbols[large] = room.wide[:found][large]
+        return gaps, symbols
+
+    return most_that_read(read, size)
+
+
+def _several(walk: Walk, gap_nbits: np.ndarray, nbits: np.ndarray) -> Iterator[Piece]:
+    level = split_of("level", int(nbits.sum()), nbits.size)
+    yield from walk.several("unit", nbits.size, {"index": int(gap_nbits.sum()), **level})
+
+
+def _lone_gap(walk: Walk, code: UnitCode, n: int, last: int, number: int) -> Iterator[Piece]:
+    """Tell the gap that comes next, if it is only behind it that something is wrong."""
+    with contextlib.suppress(FormatError):
+        # As the engine knows its words: of values, not shifted.
+        (value,), _ = read(walk, code.gap._replace(shift=0), 1)
+        gap = int(value) - code.gap.shift
+        if last + gap <= n:
+            found = Told(gap, element=last + gap - 1)
+            yield from word(walk, "index", "gap", code.gap, gap, found, number)

@@ -1,0 +1,178 @@
+"""Strings of prefix words, told word by word: read and measured by the codes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from gcodec.errors import Corrupt, FormatError
+from gcodec.inspect.walker import CHUNK, Kind, Piece, Tell, Told, Walk, Window
+from gcodec.kernels.prefix import prefix
+from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.table_code import TableCode
+
+_T = TypeVar("_T")
+
+UNARY = PrefixCode(RICE, 0, 0)
+
+
+def words(
+    walk: Walk,
+    kind: Kind,
+    name: str,
+    code: PrefixCode | TableCode,
+    count: int,
+    tell: Tell,
+    skip: Callable[[np.ndarray], None] | None = None,
+) -> Iterator[Piece]:
+    """Tell a string of words that goes on to the payload's end.
+
+    Parameters
+    ----------
+    walk : Walk
+    kind, name : str
+        Of a word; a sign before it is a piece of its own.
+    code : PrefixCode or TableCode
+    count : int
+        Words.
+    tell : callable
+        Gets the symbols that they stand for.
+    skip : callable, optional
+        Gets those that are left out before.
+    """
+    window, signed = Window(walk), is_signed(code)
+    at = 0
+    while at < count and not window.closed:
+        size = min(CHUNK, count - at, window.left if walk.start <= walk.at else CHUNK)
+        symbols, error = readable(walk, code, size)
+        ends = walk.at + np.cumsum(lengths(code, symbols))
+        low, high = window.cut(ends)
+        before = int(ends[low - 1]) - walk.at if low else 0
+        if skip is not None:
+            skip(symbols[:low])
+        yield from walk.several(name, low, split_of(kind, before, low if signed else 0))
+        for k, told in zip(range(low, high), tell(at + low, symbols[low:high]), strict=True):
+            yield from word(walk, kind, name, code, int(symbols[k]), told, at + k)
+        if error is not None and high == symbols.size:
+            raise error
+        at += high
+    yield from walk.rest(name, count - at, {"sign": count - at} if signed else {}, kind)
+
+
+def word(
+    walk: Walk,
+    kind: Kind,
+    name: str,
+    code: PrefixCode | TableCode,
+    symbol: int,
+    told: Told,
+    number: int,
+) -> Iterator[Piece]:
+    """Tell a word, and the sign before it if there is one, of a symbol that was read here."""
+    nbits = int(lengths(code, np.array([symbol], np.uint64))[0])
+    if is_signed(code):
+        sign = Told("-" if symbol & 1 else "+")
+        yield walk.piece("sign", "sign", 1, sign, number)
+        nbits -= 1
+    told = told._replace(groups=told.groups or _groups(code, symbol, nbits))
+    yield walk.piece(kind, name, nbits, told, number)
+
+
+def read(walk: Walk, code: PrefixCode | TableCode, count: int) -> tuple[np.ndarray, int]:
+    """Read the words that come next; return their symbols and the bit behind them."""
+    return prefix.read(code, walk.data, walk.end, count, walk.at)
+
+
+def readable(
+    walk: Walk, code: PrefixCode | TableCode, count: int
+) -> tuple[np.ndarray, FormatError | None]:
+    """Read the symbols of words that come next, up to one that is wrong; and tell what is."""
+    return most_that_read(lambda k: read(walk, code, k)[0], count)
+
+
+def most_that_read(read: Callable[[int], _T], count: int) -> tuple[_T, FormatError | None]:
+    """Read `count` symbols, or as many as there are before one that is wrong; and what is."""
+    try:
+        return read(count), None
+    except FormatError as error:
+        wrong = error
+    low, high = 0, count  # the first `low` can be read, `high` cannot
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            read(middle)
+            low = middle
+        except FormatError as error:
+            high, wrong = middle, error
+    return read(low), wrong
+
+
+def lengths(code: PrefixCode | TableCode, symbols: np.ndarray) -> np.ndarray:
+    """Return the bits of the words of uint64 symbols, signs before them included, as int64."""
+    if isinstance(code, TableCode):
+        return code.lengths[symbols.astype(np.intp)].astype(np.int64)
+    if code.rule is FIXED:
+        return np.full(symbols.size, code.parameter, np.int64)
+    return prefix.lengths(code, _values(code, symbols)).astype(np.int64) + is_signed(code)
+
+
+def is_signed(code: PrefixCode | TableCode) -> bool:
+    """Whether a sign comes before each word."""
+    return isinstance(code, PrefixCode) and code.mapping == "signed"
+
+
+def split_of(kind: Kind, nbits: int, signs: int) -> dict[str, int]:
+    """Return bits by kind, `signs` of which are signs."""
+    return {"sign": signs, kind: nbits - signs} if signs else {kind: nbits}
+
+
+def _values(code: PrefixCode, symbols: np.ndarray) -> np.ndarray:
+    """Return the values whose words stand for symbols."""
+    if code.mapping == "zigzag":
+        odd = symbols & np.uint64(1)
+        return np.asarray(symbols - odd - odd)
+    values = symbols >> np.uint64(1) if code.mapping == "signed" else symbols
+    return np.asarray(values + np.uint64(code.shift % 2**64))
+
+
+def _groups(code: PrefixCode | TableCode, symbol: int, nbits: int) -> tuple[int, ...]:
+    """Return the bits of the parts of a word, as those who read it think of them."""
+    if isinstance(code, TableCode) or code.rule is FIXED:
+        return ()
+    value = int(_values(code, np.array([symbol], np.uint64))[0])
+    if code.rule is RICE:
+        return (nbits - code.parameter, code.parameter) if code.parameter else ()
+    parts: list[int] = [1]
+    while code.rule is OMEGA and value > 1:
+        parts.insert(0, value.bit_length())
+        value = value.bit_length() - 1
+    return tuple(parts) if sum(parts) == nbits else ()
+
+
+def positions_of(
+    gaps: np.ndarray, last: int, n: int, error: FormatError | None
+) -> tuple[np.ndarray, FormatError | None]:
+    """Return positions, from 1 on, up to the first that is none; and what is wrong.
+
+    Parameters
+    ----------
+    gaps : (k,) uint64 array
+        How far each position lies behind the one before it.
+    last : int
+        The position before them.
+    n : int
+        Elements, up to 2^62.
+    error : FormatError or None
+        What is wrong behind all of them.
+    """
+    # No sum wraps before the first that passes n.
+    steps = np.concatenate([np.array([last], np.uint64), np.minimum(gaps, np.uint64(n + 1))])
+    sums = np.cumsum(steps)
+    wrong = np.flatnonzero(sums > np.uint64(n))
+    if wrong.size:
+        sums = sums[: int(wrong[0])]
+        error = Corrupt(f"a gap passes the {n} elements of the tensor")
+    return sums[1:].astype(np.int64), error

@@ -1,0 +1,92 @@
+"""What strings of codes of minifloats tell in place of the codes: parts of them, a byte for each.
+
+A code is its sign, exponent and mantissa, highest bits first; codes of up to four bits lie two in
+a byte, the first in the high half.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from gcodec.kernels.bits.pack import unpacker
+from gcodec.kernels.quantize.float_format import MiniFloat
+from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.memory import Drainable, contents, release
+
+# The bits of codes with the sign lowest; of these the codes; exponents; signs above mantissas.
+Change = Literal["signs last", "signs first", "exponents", "planes"]
+
+_CHUNK = 1 << 18  # codes that stay in a cache
+
+
+@twinned("gcodec.kernels.bits.code_parts_cuda")
+def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
+    """Return parts of n codes, as they lie in memory, as (n,) uint8.
+
+    The codes are released if they are a `Drainable`.
+    """
+    out, array, pair = np.empty(n, np.uint8), contents(codes), per_byte(fmt)
+
+    def task(start: int, stop: int) -> None:
+        for at in range(start, stop, _CHUNK):
+            part = out[at : min(at + _CHUNK, stop)]
+            take_parts(array[at // pair :], fmt, change, part)
+            release(codes, at // pair, -(-(at + part.size) // pair))
+
+    pool.run(task, n, _CHUNK)
+    return out
+
+
+def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarray) -> None:
+    """Write parts of the first (n,) codes of some, on the calling thread."""
+    held = codes[: -(-out.size // per_byte(fmt))]
+    if per_byte(fmt) == 2:
+        unpacker(4, True)(held, out)
+    else:
+        out[:] = held
+    changed(out, fmt, change)
+
+
+@twinned("gcodec.kernels.bits.code_parts_cuda")
+def changed(codes: np.ndarray, fmt: MiniFloat, change: Change) -> np.ndarray:
+    """Make parts of (n,) codes, a byte for each, in their place, on the calling thread."""
+    sign, mantissa = np.uint8(fmt.width - 1), np.uint8(fmt.mantissa)
+    if change == "exponents":
+        codes >>= mantissa
+        codes &= np.uint8((1 << fmt.exponent) - 1)
+    elif change == "planes":
+        signs = codes >> sign
+        signs <<= mantissa
+        codes &= np.uint8((1 << fmt.mantissa) - 1)
+        codes |= signs
+    elif change == "signs last":
+        signs = codes >> sign
+        codes <<= np.uint8(1)
+        codes &= np.uint8((1 << fmt.width) - 1)
+        codes |= signs
+    else:
+        signs = codes << sign
+        signs &= np.uint8(1 << fmt.width - 1)
+        codes >>= np.uint8(1)
+        codes |= signs
+    return codes
+
+
+@twinned("gcodec.kernels.bits.code_parts_cuda")
+def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarray:
+    """Return codes of (n,) exponents, and of their signs and mantissas, on the calling thread.
+
+    Of these there are fields of as many bits in the first of (k,) uint8 `data`.
+    """
+    mantissa, plane = np.uint8(fmt.mantissa), np.empty(exponents.size, np.uint8)
+    codes: np.ndarray = exponents << mantissa
+    unpacker(1 + fmt.mantissa, True)(data, plane)
+    codes |= plane & np.uint8((1 << fmt.mantissa) - 1)
+    plane >>= mantissa
+    plane <<= np.uint8(fmt.width - 1)
+    codes |= plane
+    return codes

@@ -1,0 +1,189 @@
+"""From codes of one or two bits to ±level and 0: written, added, or streamed past the cache.
+
+A `LevelCode` says where the fields of the elements lie and what they stand for; each has kernels
+of its own, made when they are first needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from gcodec.runtime.cover import cover, streams, to_cache_line
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+
+Store = Literal["write", "add", "stream"]
+
+
+class LevelCode(NamedTuple):
+    """Codes of 1 or 2 bits and the values that they stand for.
+
+    Attributes
+    ----------
+    width : int
+        Bits of a field, 1 or 2.
+    order : "msb" or "lsb"
+        Whether the first field of a byte takes its most or its least significant bits.
+    spread : bool
+        Whether each byte holds one field only, whose place is told by `shift`.
+    shift : int
+        Where `spread`: the place of the field's lowest bit in the byte.
+    meaning : "sent-plus", "minus-plus" or "shifted"
+        Of a field's bits, the upper first. 1 bit is − for 0 and + for 1 whatever this says.
+        sent-plus: 11 is +, 10 is −, 00 and 01 are 0. minus-plus: 01 is +, 10 is −, 00 is 0.
+        shifted: 00 is −, 01 is 0, 10 is +.
+    """
+
+    width: Literal[1, 2]
+    order: Literal["msb", "lsb"] = "msb"
+    spread: bool = False
+    shift: int = 0
+    meaning: Literal["sent-plus", "minus-plus", "shifted"] = "sent-plus"
+
+    @property
+    def per_byte(self) -> int:
+        """Elements in a byte."""
+        return 1 if self.spread else 8 // self.width
+
+    def nbytes(self, n: int) -> int:
+        """Bytes that hold n elements."""
+        return -(-n // self.per_byte)
+
+    def left_shift(self, k: int) -> int:
+        """How far element k of its byte is shifted to the top of 32 bits."""
+        if self.spread:
+            place = self.shift
+        elif self.order == "msb":
+            place = 8 - self.width * (k % self.per_byte + 1)
+        else:
+            place = self.width * (k % self.per_byte)
+        return 32 - self.width - place
+
+
+LEVELS_1BIT, LEVELS_2BIT = LevelCode(1), LevelCode(2)
+LEVELS_LOW_FIRST = LevelCode(2, order="lsb", meaning="minus-plus")
+LEVELS_IN_BYTES = LevelCode(2, spread=True, meaning="minus-plus")
+LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4))
+_CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
+
+
+@twinned("gcodec.kernels.bits.dequantize_cuda")
+def dequantize(
+    data: np.ndarray,
+    code: LevelCode,
+    level: np.float32,
+    out: np.ndarray,
+    add: np.float32 | None = None,
+) -> None:
+    """Write to (n,) float32 `out` what the fields of `data` stand for, or add a multiple of it.
+
+    Parameters
+    ----------
+    data : (at least code.nbytes(n),) uint8 array
+    code : LevelCode
+    level : float32
+        The value of +.
+    out : (n,) float32 array
+    add : float32, optional
+        The multiple; each product is rounded before it is added.
+    """
+    zero = np.float32(0)
+    if add is not None:
+        with np.errstate(all="ignore"):
+            # A multiple of 0 can be −0 or NaN.
+            level, zero = add * level, add * zero
+    head = to_cache_line(out, code.per_byte)
+    mode: Store = "write" if add is None else "add"
+    whole: Store = "stream" if add is None and streams(out[head:]) else mode
+
+    def blocks(start: int, stop: int) -> None:
+        part = data[code.nbytes(start) : code.nbytes(stop)]
+        _loop(code, whole)(part, level, zero, out[start:stop])
+
+    def padded(start: int, stop: int) -> None:
+        packed = np.zeros(code.nbytes(BLOCK), np.uint8)
+        part = data[code.nbytes(start) : code.nbytes(stop)]
+        packed[: part.size] = part
+        some = np.zeros(BLOCK, np.float32)
+        some[: stop - start] = out[start:stop]
+        _loop(code, mode)(packed, level, zero, some)
+        out[start:stop] = some[: stop - start]
+
+    cover(blocks, padded, head, out.size)
+
+
+@factory(lambda: itertools.product(_CODES, get_args(Store)))
+def _loop(code: LevelCode, store: Store) -> Kernel:
+    """Make the kernel of a code and a way to store: over whole blocks of `out` and their bytes."""
+    one_block = _block(code, store)
+    per_byte = code.per_byte
+    streaming = store == "stream"
+
+    @kernel("in uint8[], float32, float32, out float32[]", variant=f"{code} {store}")
+    def dequantize_blocks(data, level, zero, out):
+        # out.size is a multiple of BLOCK, data.size == out.size // per_byte: each block lies
+        # inside. Two streams keep more of the memory busy than one; stores past the cache do not
+        # gain by it.
+        half = 0 if streaming else out.size // (2 * BLOCK) * BLOCK
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                one_block(data, k // per_byte, level, zero, out, k)
+        for k in range(2 * half, out.size, BLOCK):
+            one_block(data, k // per_byte, level, zero, out, k)
+        if streaming:
+            fence()
+
+    return dequantize_blocks
+
+
+def _block(code: LevelCode, store: Store) -> Any:
+    """Make the block: 32 elements of `out` from i, out of the bytes of `data` from `at`."""
+
+    @block("data", "at", "level", "zero", "out", "i")
+    def dequantize_block(e: Emitter) -> None:
+        builder = e.builder
+        target = e.address("out", "i")
+        values = builder.bitcast(_levels(e, code, _fields_on_top(e, code)), floats())
+        if store == "stream":
+            e.store(values, target, align=32, streaming=True)
+            return
+        e.fetch(target)
+        if store == "add":
+            values = builder.fadd(e.load(target, floats()), values)
+        e.store(values, target)
+
+    return dequantize_block
+
+
+def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
+    """Emit the fields of the block's bytes, each in the top bits of its lane."""
+    count = BLOCK // code.per_byte
+    packed = e.load(e.address("data", "at"), lanes(8, count), align=1)
+    wide = e.builder.zext(packed, lanes(32, count))
+    place = lanes(32)([k // code.per_byte for k in range(BLOCK)])
+    spread = e.builder.shuffle_vector(wide, wide, place)
+    return e.builder.shl(spread, lanes(32)([code.left_shift(k) for k in range(BLOCK)]))
+
+
+def _levels(e: Emitter, code: LevelCode, fields: Any) -> Any:
+    """Emit the bits of the values."""
+    builder = e.builder
+    every = lanes(32)
+    level, zero = (builder.bitcast(e.splat(e.args[name]), every) for name in ("level", "zero"))
+    sign, thirty_one = every([SIGN] * BLOCK), every([31] * BLOCK)
+    if code.width == 1:
+        return builder.xor(level, builder.and_(builder.not_(fields), sign))
+    upper, lower = fields, builder.shl(fields, every([1] * BLOCK))
+    if code.meaning == "sent-plus":
+        sent, minus = upper, builder.not_(lower)
+    elif code.meaning == "minus-plus":
+        sent, minus = builder.or_(upper, lower), upper
+    else:
+        sent, minus = builder.not_(lower), builder.not_(upper)
+    flipped = builder.xor(level, builder.and_(minus, sign))
+    mask = builder.ashr(sent, thirty_one)
+    return builder.or_(builder.and_(flipped, mask), builder.and_(zero, builder.not_(mask)))

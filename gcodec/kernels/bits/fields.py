@@ -1,0 +1,53 @@
+"""Fields of equal width, up to 62 bits, in a bit string, the most significant bit first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.words import peek, put
+from gcodec.runtime.jit import kernel
+
+MOST_NBITS = 62
+_PUT = 56  # bits that are put at once
+
+
+def write_fields(values: np.ndarray, width: int, string: BitString) -> None:
+    """Put the `width` low bits of each of (k,) int64 values at the end of a string."""
+    assert 0 <= width <= MOST_NBITS
+    string.reserve(values.size * width // 8 + 1)
+    _write_fields(values, width, string.data, string.state)
+
+
+def read_fields(data: np.ndarray, first: int, width: int, count: int) -> np.ndarray:
+    """Read that many fields from bit `first` on, which the caller knows to be there: int64."""
+    assert 0 <= width <= MOST_NBITS and first + count * width <= 8 * data.size
+    values = np.empty(count, np.int64)
+    _read_fields(data, first, width, values)
+    return values
+
+
+@kernel("in int64[], int64, out uint8[], out uint64[]")
+def _write_fields(values, width, out, state):
+    # out has room for all bits, and the slack that putting needs.
+    at, acc, have = np.int64(state[0]), state[1], state[2]
+    mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+    upper = max(width - _PUT, 0)
+    low = np.uint64(width - upper)
+    for i in range(values.size):
+        value = np.uint64(values[i]) & mask
+        if upper:
+            acc, have, at = put(out, at, acc, have, value >> low, np.uint64(upper))
+            value &= np.uint64((1 << _PUT) - 1)
+        acc, have, at = put(out, at, acc, have, value, low)
+    state[0], state[1], state[2] = np.uint64(at), acc, have
+
+
+@kernel("in uint8[], int64, int64, out int64[]")
+def _read_fields(data, first, width, values):
+    if width == 0:
+        values[:] = 0
+        return
+    right = np.uint64(64 - width)
+    for i in range(values.size):
+        values[i] = np.int64(peek(data, first + i * width) >> right)

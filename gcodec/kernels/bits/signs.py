@@ -1,0 +1,98 @@
+"""Signs of an array, one bit each, and the sum of magnitudes or squares, in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.bits.pack import FieldLayout
+from gcodec.kernels.numeric.reduce import COLUMN, LANES, TILE, add_lanes, emit_column, fold
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import Kernel, kernel
+from gcodec.runtime.lanes import Emitter, block, doubles, floats
+from gcodec.runtime.memory import aligned_empty
+
+SIGNS = FieldLayout(width=1)
+
+
+@twinned("gcodec.kernels.bits.signs_cuda")
+def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
+    """Signs of a (n,) float32 array, and a sum.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    squares : bool
+        Whether the squares are added up, or else the magnitudes.
+
+    Returns
+    -------
+    bits : (ceil(n / 8),) uint8 array
+        1 for x < 0, so 0 for both zeros; the first element is the most significant bit.
+    total : float
+        In float64 by the fixed order; not finite if any element is not.
+    """
+    out = aligned_empty(SIGNS.nbytes(x.size), np.uint8)
+    sums = np.empty(-(-x.size // TILE), np.float64)
+    loop: Kernel = _squares if squares else _magnitudes
+
+    def task(start: int, stop: int) -> None:
+        part = sums[start // TILE : -(-stop // TILE)]
+        loop(x[start:stop], np.empty(LANES), part, out[start // 8 : -(-stop // 8)])
+
+    pool.run(task, x.size, TILE, x)
+    return out, fold(sums)
+
+
+def _column(squares: bool) -> Any:
+    """Make the block: a column of a tile of x from i; its signs, and its sum to lanes from t."""
+
+    @block("x", "i", "next", "sums", "t", "out", "at")
+    def signs(e: Emitter) -> None:
+        builder = e.builder
+        bytes_of = e.address("out", "at")
+
+        def terms(x: Any, row: int) -> list[Any]:
+            negative = builder.fcmp_ordered("<", x, floats(COLUMN)([0.0] * COLUMN))
+            e.store(e.first_highest(negative), e.element(bytes_of, row * LANES // 8), 1)
+            if squares:
+                wide = builder.fpext(x, doubles(COLUMN))
+                return [builder.fmul(wide, wide)]
+            magnitude = builder.bitcast(e.magnitude_bits(x), floats(COLUMN))
+            return [builder.fpext(magnitude, doubles(COLUMN))]
+
+        (total,) = emit_column(e, terms)
+        e.store(total, e.address("sums", "t"), 8)
+
+    return signs
+
+
+def _make(squares: bool) -> Kernel:
+    one_column = _column(squares)
+
+    @kernel("in float32[], out float64[], out float64[], out uint8[]", variant=f"{squares}")
+    def sign_tiles(x, lanes, sums, out):
+        # lanes.size == LANES, sums.size == ceil(x.size / TILE), out.size == ceil(x.size / 8)
+        for tile in range(x.size // TILE):
+            for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+                at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+                one_column(x, at, ahead, lanes, t, out, at // 8)
+            sums[tile] = add_lanes(lanes)
+        whole = x.size // TILE * TILE
+        rest, bits = x[whole:], out[whole // 8 :]
+        if rest.size:  # less than a tile
+            lanes[:] = 0.0
+            bits[:] = np.uint8(0)
+            for i in range(rest.size):
+                value = np.float64(rest[i])
+                lanes[i % LANES] += value * value if squares else abs(value)
+                if value < 0:
+                    bits[i >> 3] |= np.uint8(0x80 >> (i & 7))
+            sums[sums.size - 1] = add_lanes(lanes)
+
+    return sign_tiles
+
+
+_magnitudes, _squares = _make(False), _make(True)

@@ -1,0 +1,36 @@
+// Twin of byte_counts.py: how often each byte occurs.
+#include "kernels/numeric/counting.cuh"
+
+static const i64 PART = 1 << 16;  // bytes that a block counts at a time
+
+extern "C" __global__ void __launch_bounds__(256)
+    count_values(const u8* __restrict__ codes, i64 n, u64* __restrict__ counts) {
+    // 256 threads; counts: 256. Each warp has a table of its own.
+    __shared__ u32 tables[8 * 256];
+    u32* table = tables + (threadIdx.x >> 5) * 256;
+    for (u32 k = threadIdx.x; k < 8 * 256; k += blockDim.x) tables[k] = 0;
+    __syncthreads();
+    i64 lead = min((i64)(-(u64)codes & 3), n);  // before words of four bytes
+    i64 words = (n - lead) >> 2;
+    for (i64 part = (i64)blockIdx.x * PART; part < n; part += (i64)gridDim.x * PART) {
+        // Words by their number from part / 4 on; the last part has those behind, too.
+        i64 stop = min((part + PART) >> 2, words);
+        for (i64 row = part >> 2; row < stop; row += blockDim.x) {  // the same for all threads
+            i64 w = row + threadIdx.x;
+            u32 word = w < stop ? ((const u32*)(codes + lead))[w] : 0;
+            for (int k = 0; k < 4; k++)
+                count_place(table, w < stop ? word >> 8 * k & 255 : NOT_COUNTED, 0, 0);
+        }
+    }
+    if (blockIdx.x == 0) {
+        // What lies before and behind the words: at most three bytes each.
+        i64 i = threadIdx.x;
+        if (i < lead) atomicAdd(&table[codes[i]], 1u);
+        i64 behind = lead + 4 * words;
+        if (i < n - behind) atomicAdd(&table[codes[behind + i]], 1u);
+    }
+    __syncthreads();
+    u64 total = 0;
+    for (u32 w = 0; w < 8; w++) total += tables[w * 256 + threadIdx.x];
+    if (total) atomicAdd(&counts[threadIdx.x], total);
+}

@@ -1,0 +1,46 @@
+"""How often each byte occurs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels.numeric.words import load_word
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import kernel
+
+_VALUES = 256
+_TABLES = 8  # as a count that has just been raised is not ready to be raised again
+_APART = (
+    _VALUES + 8
+)  # elements between tables: at multiples of a page a processor takes one for another
+_BYTE, _EIGHT = np.uint64(255), np.uint64(8)
+
+
+@twinned("gcodec.kernels.numeric.byte_counts_cuda")
+def byte_counts(codes: np.ndarray) -> np.ndarray:
+    """Count the values of (n,) uint8 codes, as a (256,) int64 array where they are."""
+
+    def task(start: int, stop: int) -> np.ndarray:
+        counts = np.zeros(_TABLES * _APART, np.int64)
+        _count_values(codes[start:stop], counts)
+        return counts
+
+    total = np.zeros(_TABLES * _APART, np.int64)
+    for counts in pool.run(task, codes.size):
+        total += counts
+    found: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
+    return found
+
+
+@kernel("in uint8[], out int64[]")
+def _count_values(codes, counts):
+    # counts.size == _TABLES * _APART
+    whole = codes.size // 8
+    for i in range(whole):
+        word = load_word(codes, 8 * i)
+        for table in range(_TABLES):
+            counts[np.uint64(_APART * table) + (word & _BYTE)] += 1
+            word >>= _EIGHT
+    for i in range(8 * whole, codes.size):
+        counts[codes[i]] += 1

@@ -1,0 +1,239 @@
+"""float32 to and from float16, bfloat16 and float64, by bit patterns; at once or by segments.
+
+To nearest, ties to even, overflow to infinity. A NaN keeps its sign and the bits of its payload
+that fit (at least one), so every 16-bit pattern survives the way to float32 and back. No float32
+subnormal takes part in the arithmetic, so a process that flushes them gets the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import Kernel, inline, kernel
+from gcodec.runtime.memory import aligned_empty, bits_float, float_bits
+
+_U13, _U16, _U31 = np.uint32(13), np.uint32(16), np.uint32(31)
+_ONE = np.uint32(1)
+_ABS = np.uint32(0x7FFFFFFF)
+_INFINITY = np.uint32(0x7F800000)
+
+
+class ConvertedArray:
+    """(n,) values on the host that become float32 when a segment of them is read.
+
+    Codecs that read a tensor by segments take one in place of a (n,) float32 array, so that a
+    tensor of another dtype needs no converted copy of its size. A slice lies in memory of the
+    thread that takes it, which its next slice overwrites. Tasks that take slices name the array
+    as `beside` to `pool.run`, which then keeps segments short.
+
+    Parameters
+    ----------
+    source : (n,) array
+        Contiguous and aligned: uint16 bit patterns, float32 or float64.
+    dtype : str
+        "float16", "bfloat16", "float32" or "float64".
+    finite : bool
+        Whether NaN and infinity are read as 0.
+    """
+
+    is_converted = True
+
+    def __init__(self, source: np.ndarray, dtype: str, *, finite: bool = False) -> None:
+        self.source, self.dtype, self.finite = source, dtype, finite
+        self.size = source.size
+        self._own = threading.local()
+
+    def __getitem__(self, places: slice | np.ndarray) -> np.ndarray:
+        """Return the float32 values of a contiguous slice, or at (k,) positions."""
+        source = self.source[places]
+        room = getattr(self._own, "room", None)
+        if room is None or room.size < source.size:
+            # Fresh memory for each slice would take longer than to convert it.
+            room = self._own.room = aligned_empty(source.size, np.float32)
+        return self._put(source, room[: source.size])
+
+    def whole(self) -> np.ndarray:
+        """Return all values as an (n,) float32 array."""
+        out = aligned_empty(self.size, np.float32)
+
+        def task(start: int, stop: int) -> None:
+            self._put(self.source[start:stop], out[start:stop])
+
+        pool.run(task, self.size, beside=self if self.finite else None)
+        return out
+
+    def finite_or_zero(self) -> ConvertedArray:
+        """Return the array with NaN and infinity read as 0."""
+        return ConvertedArray(self.source, self.dtype, finite=True)
+
+    def _put(self, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+        if self.dtype in _FROM_16_BITS:
+            _FROM_16_BITS[self.dtype](source, out)
+        else:
+            with np.errstate(all="ignore"):
+                out[:] = source
+        if self.finite:
+            out[~np.isfinite(out)] = 0
+        return out
+
+
+def is_converted(values: Any) -> bool:
+    """Whether values are a `ConvertedArray`."""
+    return type(values) is ConvertedArray
+
+
+def whole(values: Any) -> np.ndarray:
+    """Return (n,) float32 values that may be a `ConvertedArray` as an array."""
+    found: np.ndarray = values.whole() if type(values) is ConvertedArray else values
+    return found
+
+
+@twinned("gcodec.kernels.numeric.convert_cuda")
+def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
+    # Bytes from a frame lie anywhere; kernels want them aligned.
+    bits = np.require(bits, requirements="A")
+    out = aligned_empty(bits.size, np.float32)
+    return _segments(_FROM_16_BITS[dtype], bits, out)
+
+
+@twinned("gcodec.kernels.numeric.convert_cuda")
+def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
+    """(n,) float32 as the (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
+    out = aligned_empty(x.size, np.uint16)
+    return _segments(_TO_16_BITS[dtype], x, out)
+
+
+@twinned("gcodec.kernels.numeric.convert_cuda")
+def from_float64(x: np.ndarray) -> np.ndarray:
+    """(n,) float64 as (n,) float32."""
+    with np.errstate(all="ignore"):
+        return x.astype(np.float32)
+
+
+@twinned("gcodec.kernels.numeric.convert_cuda")
+def to_float64(x: np.ndarray) -> np.ndarray:
+    """(n,) float32 as (n,) float64."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return x.astype(np.float64)
+
+
+def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
+    """Write (n,) float32 values to `out` on the calling thread.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Contiguous, on the host.
+    dtype : str
+        "float16", "bfloat16" or "float64".
+    out : (n,) array of `dtype`
+        Contiguous and aligned.
+    """
+    if dtype in _TO_16_BITS:
+        _TO_16_BITS[dtype](x, out.view(np.uint16))
+        return
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
+        out[:] = x
+
+
+@twinned("gcodec.kernels.numeric.convert_cuda")
+def finite_or_zero(x: np.ndarray) -> np.ndarray:
+    """(n,) float32, with 0 in the place of NaN and infinity."""
+    return np.where(np.isfinite(x), x, np.float32(0))
+
+
+def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Round (n,) float32 values to those of `dtype`; the very array where nothing changes."""
+    if dtype in ("float32", "float64"):
+        return x
+    return from_16_bits(to_16_bits(x, dtype), dtype)
+
+
+@twinned("gcodec.kernels.numeric.convert_cuda")
+def round_number(value: float, dtype: str) -> np.float32:
+    """Round one number to float32, and that to `dtype`."""
+    rounded: np.float32 = round_to(np.full(1, value, np.float32), dtype)[0]
+    return rounded
+
+
+def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def task(start: int, stop: int) -> None:
+        convert(source[start:stop], out[start:stop])
+
+    pool.run(task, out.size, beside=source)
+    return out
+
+
+@kernel("in uint16[], out float32[]")
+def _from_bfloat16(bits, out):
+    for i in range(out.size):  # bits.size == out.size
+        out[i] = bits_float(np.uint32(np.uint32(bits[i]) << _U16))
+
+
+@kernel("in float32[], out uint16[]")
+def _to_bfloat16(x, out):
+    for i in range(out.size):  # x.size == out.size
+        bits = float_bits(x[i])
+        odd = np.uint32((bits >> _U16) & _ONE)
+        rounded = np.uint32(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> _U16)
+        top = np.uint32(bits >> _U16)
+        nan = top if top & np.uint32(0x7F) else np.uint32(top | np.uint32(0x40))
+        is_nan = np.uint32(bits & _ABS) > _INFINITY
+        out[i] = np.uint16(nan if is_nan else rounded)
+
+
+@inline
+def half_to_single(half):
+    """Return the bits of the float32 that equals a float16, given its bits as uint32."""
+    sign = np.uint32(np.uint32(half & np.uint32(0x8000)) << _U16)
+    exponent = np.uint32(half & np.uint32(0x7C00))
+    mantissa = np.uint32(half & np.uint32(0x03FF))
+    body = np.uint32(np.uint32(half & np.uint32(0x7FFF)) << _U13)
+    # Rebias by 112; infinity and NaN get the top exponent, which is 112 further.
+    normal = np.uint32(body + np.uint32(0x38000000))
+    special = np.uint32(body + np.uint32(0x70000000))
+    tiny = float_bits(np.float32(mantissa) * np.float32(2.0**-24))
+    value = special if exponent == np.uint32(0x7C00) else normal
+    value = tiny if exponent == np.uint32(0) else value
+    return np.uint32(value | sign)
+
+
+@inline
+def single_to_half(bits):
+    """Return the bits of the float16 nearest to a float32, both as uint32."""
+    magnitude = np.uint32(bits & _ABS)
+    sign = np.uint32(np.uint32(bits >> _U16) & np.uint32(0x8000))
+    odd = np.uint32((magnitude >> _U13) & _ONE)
+    rounded = np.uint32(np.uint32(magnitude + np.uint32(np.uint32(0xFFF) + odd)) >> _U13)
+    normal = np.uint32(rounded - np.uint32(0x1C000))
+    # Below 2^-14 one unit is 2^-24, which is what adding 1/2 rounds to.
+    sum_ = float_bits(bits_float(magnitude) + np.float32(0.5))
+    tiny = np.uint32(sum_ - np.uint32(0x3F000000))
+    payload = np.uint32(np.uint32(magnitude >> _U13) & np.uint32(0x3FF))
+    payload = payload if payload else np.uint32(0x200)
+    value = tiny if magnitude < np.uint32(0x38800000) else normal
+    value = np.uint32(0x7C00) if magnitude >= np.uint32(0x47800000) else value
+    value = np.uint32(np.uint32(0x7C00) | payload) if magnitude > _INFINITY else value
+    return np.uint32(value | sign)
+
+
+@kernel("in uint16[], out float32[]")
+def _from_float16(bits, out):
+    for i in range(out.size):  # bits.size == out.size
+        out[i] = bits_float(half_to_single(np.uint32(bits[i])))
+
+
+@kernel("in float32[], out uint16[]")
+def _to_float16(x, out):
+    for i in range(out.size):  # x.size == out.size
+        out[i] = np.uint16(single_to_half(float_bits(x[i])))
+
+
+_FROM_16_BITS = {"float16": _from_float16, "bfloat16": _from_bfloat16}
+_TO_16_BITS = {"float16": _to_float16, "bfloat16": _to_bfloat16}

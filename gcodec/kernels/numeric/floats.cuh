@@ -1,0 +1,137 @@
+// Arithmetic of float32 that keeps subnormal numbers, whatever the compiler was told.
+//
+// CuPy compiles with -ftz=true: instructions on float32 then take subnormal numbers for zero, and
+// give zero for them. So comparisons are made on bits; and where a subnormal number may go in or
+// come out, the instruction of a sum, product or quotient is written out. Where there are no such
+// instructions, as on the host, it is taken in float64 and rounded here. That is the same number:
+// 53 bits are enough for rounding twice to be rounding once (53 >= 2 * 24 + 2), and below 2^-126,
+// where fewer bits are left, sums and products are exact in float64, and quotients no nearer to the
+// middle of two numbers than 2^-48 of theirs.
+#pragma once
+#include "runtime/types.cuh"
+
+static const u32 SIGN_BIT = 0x80000000u;
+static const u32 MAGNITUDE = 0x7FFFFFFFu;
+static const u32 INFINITY_BITS = 0x7F800000u;
+static const u32 EXPONENT = 0x7F800000u;
+static const u32 QUIET = 0x00400000u;  // of a NaN
+
+__device__ __forceinline__ u32 bits_of(f32 x) { return __float_as_uint(x); }
+__device__ __forceinline__ f32 float_of(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ bool is_nan(u32 bits) { return (bits & MAGNITUDE) > INFINITY_BITS; }
+__device__ __forceinline__ bool is_finite(u32 bits) { return (bits & MAGNITUDE) < INFINITY_BITS; }
+
+// A key that orders bit patterns as the numbers: −0 is equal to +0, NaN lies beyond infinity.
+__device__ __forceinline__ i32 order_of(u32 bits) {
+    i32 magnitude = (i32)(bits & MAGNITUDE);
+    return bits & SIGN_BIT ? -magnitude : magnitude;
+}
+__device__ __forceinline__ bool less(u32 a, u32 b) {
+    return !is_nan(a) && !is_nan(b) && order_of(a) < order_of(b);
+}
+__device__ __forceinline__ bool less_equal(u32 a, u32 b) {
+    return !is_nan(a) && !is_nan(b) && order_of(a) <= order_of(b);
+}
+
+// float32 to float64, exactly, given its bits.
+__device__ __forceinline__ f64 widened(u32 bits) {
+    if (bits & EXPONENT) return (f64)float_of(bits);
+    f64 size = (f64)(i32)(bits & MAGNITUDE) * 0x1p-149;  // the mantissa counts units of 2^-149
+    return bits & SIGN_BIT ? -size : size;
+}
+
+// float64 to float32, to nearest, ties to even: the bits.
+__device__ __forceinline__ u32 narrowed(f64 x) {
+    u64 bits = (u64)__double_as_longlong(x);
+    u64 magnitude = bits & 0x7FFFFFFFFFFFFFFFull;
+    if (magnitude >= 0x3810000000000000ull)  // from 2^-126 on, NaN included
+        return bits_of((f32)x);
+    // The last bit of 2^-97 counts 2^-149, so adding it rounds to that.
+    f64 sum = __longlong_as_double((i64)magnitude) + 0x1p-97;
+    u32 units = (u32)((u64)__double_as_longlong(sum) - (u64)__double_as_longlong(0x1p-97));
+    return units | (u32)(bits >> 32 & SIGN_BIT);
+}
+
+// What x86 gives where a sum or product is NaN: the first operand that is one, made quiet.
+__device__ __forceinline__ u32 nan_of(u32 a, u32 b) {
+    return is_nan(a) ? a | QUIET : is_nan(b) ? b | QUIET : SIGN_BIT | INFINITY_BITS | QUIET;
+}
+
+__device__ __forceinline__ bool may_be_subnormal(u32 bits) { return (bits & EXPONENT) == 0; }
+
+#ifdef __CUDA_ARCH__
+
+// Instructions of PTX keep subnormal numbers unless they say .ftz, and rounded ones are never
+// contracted; what is written as one stays as it is.
+
+// a + b
+__device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
+    f32 sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(float_of(a)), "f"(float_of(b)));
+    return is_nan(bits_of(sum)) ? nan_of(a, b) : bits_of(sum);
+}
+
+// a * b
+__device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
+    f32 product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(float_of(a)), "f"(float_of(b)));
+    return is_nan(bits_of(product)) ? nan_of(a, b) : bits_of(product);
+}
+
+// a / b
+__device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
+    f32 quotient;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(float_of(a)), "f"(float_of(b)));
+    return bits_of(quotient);
+}
+
+#else
+
+// The same where there is no such instruction.
+
+__device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
+    u32 sum = bits_of(__fadd_rn(float_of(a), float_of(b)));
+    if (may_be_subnormal(a) | may_be_subnormal(b) | may_be_subnormal(sum))
+        sum = narrowed(widened(a) + widened(b));
+    return is_nan(sum) ? nan_of(a, b) : sum;
+}
+
+__device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
+    u32 product = bits_of(__fmul_rn(float_of(a), float_of(b)));
+    // A product just below 2^-126 may have been rounded up to it: then it is right as well.
+    if (may_be_subnormal(a) | may_be_subnormal(b) | may_be_subnormal(product))
+        product = narrowed(widened(a) * widened(b));
+    return is_nan(product) ? nan_of(a, b) : product;
+}
+
+__device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
+    return narrowed(widened(a) / widened(b));
+}
+
+#endif
+
+// a - b
+__device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }
+
+// factor * value where that is to be added, else the value.
+__device__ __forceinline__ u32 times(u32 value, f32 factor, i32 add) {
+    return add ? multiply_bits(bits_of(factor), value) : value;
+}
+
+// Elements i to i + 3 of n, those behind the end as `fill`; at once where they lie on 16 bytes.
+__device__ __forceinline__ uint4 load_four(const u32* x, i64 i, i64 n, u32 fill) {
+    if (i + 4 <= n && ((u64)(x + i) & 15) == 0) return *(const uint4*)(x + i);
+    return make_uint4(i < n ? x[i] : fill, i + 1 < n ? x[i + 1] : fill, i + 2 < n ? x[i + 2] : fill,
+                      i + 3 < n ? x[i + 3] : fill);
+}
+
+__device__ __forceinline__ void store_four(u32* x, i64 i, i64 n, uint4 values) {
+    if (i + 4 <= n && ((u64)(x + i) & 15) == 0) {
+        *(uint4*)(x + i) = values;
+        return;
+    }
+    if (i < n) x[i] = values.x;
+    if (i + 1 < n) x[i + 1] = values.y;
+    if (i + 2 < n) x[i + 2] = values.z;
+    if (i + 3 < n) x[i + 3] = values.w;
+}

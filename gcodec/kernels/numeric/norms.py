@@ -1,0 +1,113 @@
+"""Norms of buckets: of Euclid, by the fixed order of sums, or the largest magnitude."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels.numeric.reduce import (
+    INFINITY_BITS,
+    LANES,
+    TILE,
+    max_abs_bits,
+    sum_squares,
+    tile_squares,
+)
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import kernel
+from gcodec.runtime.memory import bits_float, float_bits
+
+Norm = Literal["l2", "max"]
+
+_PART = 1 << 18  # elements whose norms are made at a time
+
+
+@twinned("gcodec.kernels.numeric.norms_cuda")
+def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
+    """Norms of the buckets of a (n,) float32 array, each rounded once to float32.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    bucket : int
+        Elements of a bucket, of which the last may have fewer.
+    kind : {"l2", "max"}
+
+    Returns
+    -------
+    (ceil(n / bucket),) float32 array
+        Not finite where x is not, or where the norm passes float32.
+    """
+    out = np.empty(-(-x.size // bucket), np.float32)
+    if bucket >= pool.SEGMENT:
+        for b in range(out.size):
+            out[b] = _norm(x[b * bucket : (b + 1) * bucket], kind)
+        return out
+
+    def task(start: int, stop: int) -> None:
+        step = max(_PART // bucket, 1) * bucket
+        for at in range(start, stop, step):
+            part = x[at : min(at + step, stop)]
+            _fill(part, bucket, kind, out[at // bucket : -(-(at + part.size) // bucket)])
+
+    pool.run(task, x.size, bucket)
+    return out
+
+
+@twinned("gcodec.kernels.numeric.norms_cuda", by="data")
+def write_norms(found: np.ndarray, data: np.ndarray) -> None:
+    """Write norms as binary32, big-endian, to the first bytes of `data`."""
+    data[: found.nbytes] = found.astype(">f4").view(np.uint8)
+
+
+@twinned("gcodec.kernels.numeric.norms_cuda")
+def read_norms(data: np.ndarray) -> np.ndarray:
+    """Read what `write_norms` wrote: whole numbers of four bytes."""
+    bits = data.view(">u4").astype(np.uint32)
+    wrong = np.flatnonzero(bits >= INFINITY_BITS)  # the sign is the highest bit
+    if wrong.size:
+        raise norm_error(int(wrong[0]))
+    return bits.view(np.float32)
+
+
+def norm_error(bucket: int) -> Corrupt:
+    """Say that the norm of a bucket is none."""
+    return Corrupt("a norm must be finite, and not negative", 4 * bucket)
+
+
+def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:
+    """Write the norms of buckets of less than 2^19 elements, so of at most 128 tiles."""
+    if kind == "max":
+        _largest(x, bucket, out)
+        return
+    tiles = -(-bucket // TILE)
+    sums = np.zeros((out.size, tiles))
+    tile_squares(x, bucket, tiles, np.empty(LANES), sums.reshape(-1))
+    # The lanes of the tiles' sums behind these are 0; so are those that make pairs.
+    while tiles > 1:
+        half = 1 << (tiles - 1).bit_length() - 1
+        sums[:, : tiles - half] += sums[:, half:tiles]
+        tiles = half
+    with np.errstate(over="ignore"):
+        out[:] = np.sqrt(sums[:, 0])
+
+
+def _norm(x: np.ndarray, kind: Norm) -> np.float32:
+    if kind == "max":
+        return np.uint32(max_abs_bits(x)).view(np.float32)
+    with np.errstate(over="ignore"):
+        return np.float32(np.sqrt(sum_squares(x)))
+
+
+@kernel("in float32[], int64, out float32[]")
+def _largest(x, bucket, out):
+    # out.size == ceil(x.size / bucket)
+    for b in range(out.size):
+        values = x[b * bucket : b * bucket + bucket]
+        top = np.uint32(0)
+        for i in range(values.size):
+            top = max(top, np.uint32(float_bits(values[i]) & np.uint32(0x7FFFFFFF)))
+        out[b] = bits_float(top)

@@ -1,0 +1,123 @@
+"""Least and largest value of each bucket of an array.
+
+Values are compared as integer keys made of their bits, in which −0 is below +0 and NaN lies beyond
+the infinities: so one pass finds the range and whether all is finite.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import kernel
+
+RANGE_NBYTES = 8  # of a bucket
+_PART = 1 << 18  # elements
+
+
+@twinned("gcodec.kernels.numeric.ranges_cuda")
+def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
+    """Least and largest value of each bucket.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    bucket : int
+        Elements of a bucket, from 1; the last may be smaller.
+
+    Returns
+    -------
+    found : (ceil(n / bucket), 2) float32 array
+        A zero is +0.
+    finite : bool
+        Whether x holds neither NaN nor Inf; only then ranges are right.
+    """
+    count = -(-x.size // bucket)
+    keys = np.empty((count, 2), np.int32)
+    if bucket < pool.SEGMENT:
+
+        def buckets(start: int, stop: int) -> None:
+            first, last = start // bucket, -(-stop // bucket)
+            part = x[start:stop].view(np.int32)
+            _ranges(part, bucket, keys[first:last].reshape(-1))
+
+        pool.run(buckets, x.size, bucket, x)
+    else:
+        for b in range(count):
+            keys[b] = _range(x, b * bucket, min((b + 1) * bucket, x.size))
+    if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
+        return keys.view(np.float32), False
+    np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
+    found = keys.view(np.float32)
+    found += 0  # −0 becomes +0
+    return found, True
+
+
+@twinned("gcodec.kernels.numeric.ranges_cuda")
+def write_ranges(found: np.ndarray, data: np.ndarray) -> None:
+    """Write (k, 2) ranges as binary32, big-endian, to the first bytes of `data`."""
+    data[: found.nbytes].view(">f4")[:] = found.reshape(-1)
+
+
+@twinned("gcodec.kernels.numeric.ranges_cuda")
+def read_ranges(data: np.ndarray) -> np.ndarray:
+    """Read the (k, 2) ranges that `write_ranges` wrote to 8·k bytes."""
+    return data.view(">f4").astype(np.float32).reshape(-1, 2)
+
+
+@twinned("gcodec.kernels.numeric.ranges_cuda")
+def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
+    """Raise `Corrupt` unless the first `size` bytes are ranges, and the padding is zero.
+
+    Parameters
+    ----------
+    data : (ceil(nbits / 8),) uint8 array
+    size : int
+        A multiple of 8.
+    nbits : int
+    """
+    check_padding(data, nbits)
+    found = read_ranges(data[:size])
+    low, high = found[:, 0], found[:, 1]
+    wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))
+    wrong |= (np.signbit(found) & (found == 0)).any(axis=1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise range_error(low[at], high[at], at)
+
+
+def range_error(low: np.float32, high: np.float32, bucket: int) -> Corrupt:
+    """Say that a bucket has no range."""
+    return Corrupt(f"a range of {low} to {high} is none", RANGE_NBYTES * bucket)
+
+
+def _range(x: np.ndarray, first: int, end: int) -> tuple[int, int]:
+    """Find the range of one large bucket, elements `first` to `end`, cut into segments."""
+
+    def task(start: int, stop: int) -> np.ndarray:
+        found = np.empty((-(-(stop - start) // _PART), 2), np.int32)
+        # From the last part to the first: the quantiser then finds the first in the cache.
+        for part in range(len(found) - 1, -1, -1):
+            at = start + part * _PART
+            some = x[first + at : first + min(at + _PART, stop)]
+            _ranges(some.view(np.int32), _PART, found[part])
+        return found
+
+    keys = np.concatenate(pool.run(task, end - first))
+    return int(keys[:, 0].min()), int(keys[:, 1].max())
+
+
+@kernel("in int32[], int64, out int32[]")
+def _ranges(bits, bucket, keys):
+    # keys.size == 2 * ceil(bits.size / bucket)
+    for b in range(keys.size // 2):
+        part = bits[b * bucket : (b + 1) * bucket]
+        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+        for i in range(part.size):
+            key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & 0x7FFFFFFF))
+            low, high = min(low, key), max(high, key)
+        keys[2 * b], keys[2 * b + 1] = low, high

@@ -1,0 +1,331 @@
+"""Reductions whose result does not depend on threads or device.
+
+Sums follow one written order: tiles of 4096 elements; in a tile, lane t of 256 adds elements t,
+t + 256, … in float64; the lanes are added by a binary tree (128, 64, … 1); the tile sums are
+reduced by the same rule until one is left. Squares of float32 are exact in float64, so a device
+that fuses multiply and add gets the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, floats, lanes
+from gcodec.runtime.memory import emit_prefetch, float_bits
+
+TILE = 4096
+LANES = 256
+COLUMN = 16  # lanes whose sums fit into registers; of float32, a cache line
+INFINITY_BITS = 0x7F800000  # of a float32; those of NaN are above
+
+
+class Moments(NamedTuple):
+    """What one pass over an array of n float32 elements tells.
+
+    Attributes
+    ----------
+    total, squares : float
+        Sums of the values and of their squares, in float64 by the fixed order.
+    largest : int
+        Bit pattern of the largest absolute value; NaN counts above infinity.
+    """
+
+    total: float
+    squares: float
+    largest: int
+
+
+@twinned("gcodec.kernels.numeric.reduce_cuda")
+def moments(x: np.ndarray) -> Moments:
+    """Sum, sum of squares and largest absolute value of a (n,) float32 array."""
+    tiles = -(-x.size // TILE)
+    sums, squares = np.empty(tiles, np.float64), np.empty(tiles, np.float64)
+
+    def task(start: int, stop: int) -> int:
+        part = slice(start // TILE, -(-stop // TILE))
+        scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
+        return int(_tile_moments(x[start:stop], *scratch, sums[part], squares[part]))
+
+    largest = max(pool.run(task, x.size, TILE, x))
+    return Moments(fold(sums), fold(squares), largest)
+
+
+@twinned("gcodec.kernels.numeric.reduce_cuda")
+def sum_squares(x: np.ndarray) -> float:
+    """Sum of squares of a (n,) float32 array, in float64 by the fixed order."""
+    sums = np.empty(-(-x.size // TILE), np.float64)
+
+    def task(start: int, stop: int) -> None:
+        part = sums[start // TILE : -(-stop // TILE)]
+        tile_squares(x[start:stop], TILE, 1, np.empty(LANES), part)
+
+    pool.run(task, x.size, TILE, x)
+    return fold(sums)
+
+
+def tile_sums(values: np.ndarray) -> np.ndarray:
+    """Sum the tiles of (n,) float64 values, as `fold` takes them."""
+    sums = np.empty(-(-values.size // TILE), np.float64)
+    _tile_sums(values, np.empty(LANES), sums)
+    return sums
+
+
+@twinned("gcodec.kernels.numeric.reduce_cuda")
+def fold(sums: np.ndarray) -> float:
+    """Reduce the (n,) float64 sums of tiles by the rule of tiles."""
+    while sums.size > 1:
+        sums = tile_sums(sums)
+    return float(sums[0]) if sums.size else 0.0
+
+
+@twinned("gcodec.kernels.numeric.reduce_cuda")
+def max_abs_bits(x: np.ndarray) -> int:
+    """Bit pattern of the largest |x| of a (n,) float32 array; NaN counts above infinity."""
+    return max(pool.run(lambda i, j: int(_max_abs_bits(x[i:j].view(np.uint32))), x.size, 1, x))
+
+
+@twinned("gcodec.kernels.numeric.reduce_cuda")
+def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> int:
+    """Bit pattern of the largest |x + decay·residual| of (n,) float32 arrays."""
+
+    def task(start: int, stop: int) -> int:
+        return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay))
+
+    return max(pool.run(task, x.size))
+
+
+def all_finite(x: np.ndarray) -> bool:
+    """Whether a (n,) float32 array holds neither NaN nor infinity."""
+    return max_abs_bits(x) < INFINITY_BITS
+
+
+def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> bool:
+    """Whether x + decay·residual of (n,) float32 arrays holds neither NaN nor infinity."""
+    return max_abs_bits_corrected(x, residual, decay) < INFINITY_BITS
+
+
+@twinned("gcodec.kernels.numeric.reduce_cuda")
+def newly_infinite(
+    values: np.ndarray, x: np.ndarray, residual: np.ndarray, decay: np.float32
+) -> bool:
+    """Whether (n,) float32 values hold NaN or infinity, and x + decay·residual does not."""
+    return not all_finite(values) and all_finite_corrected(x, residual, decay)
+
+
+@inline
+def add_lanes(lanes):
+    """Sum of LANES float64 lanes, by a binary tree."""
+    width = LANES // 2
+    while width >= 1:
+        for t in range(width):  # t + width < 2 * width <= LANES
+            lanes[t] += lanes[t + width]
+        width //= 2
+    return lanes[0]
+
+
+def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]:
+    """Emit sums over the rows of a whole tile, for COLUMN lanes from element i of x on.
+
+    `terms` gets each row's float32 vector and its number, and returns float64 vectors to add up.
+    The columns of a tile ask for the lines of the next one in order, each for a row, from element
+    `next` of x on: memory likes to be read in order.
+    """
+    from llvmlite import ir
+
+    source, ahead = e.address("x", "i"), e.address("x", "next")
+    totals: list[Any] = []
+    for row in range(TILE // LANES):
+        here = e.element(source, row * LANES)
+        emit_prefetch(e.builder, e.element(ahead, row * COLUMN))
+        found = terms(e.load(here, floats(COLUMN)), row)
+        zero = ir.Constant(doubles(COLUMN), [0.0] * COLUMN)
+        totals = totals or [zero] * len(found)
+        totals = [e.builder.fadd(a, b) for a, b in zip(totals, found, strict=True)]
+        e.in_order()
+    return totals
+
+
+@block("x", "i", "next", "sums", "squares", "t", "largest", "zero")
+def _moments_column(e: Emitter) -> None:
+    """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
+    builder = e.builder
+    at = e.address("largest", "zero")
+    top = [e.load(at, lanes(32, COLUMN))]
+
+    def terms(x: Any, row: int) -> list[Any]:
+        bits = e.magnitude_bits(x)
+        top[0] = builder.select(builder.icmp_unsigned(">", bits, top[0]), bits, top[0])
+        wide = builder.fpext(x, doubles(COLUMN))
+        return [wide, builder.fmul(wide, wide)]
+
+    total, square = emit_column(e, terms)
+    e.store(total, e.address("sums", "t"), 8)
+    e.store(square, e.address("squares", "t"), 8)
+    e.store(top[0], at)
+
+
+@kernel("in float32[], out float64[], out uint32[], out float64[], out float64[]")
+def _tile_moments(x, scratch, top, sums, squares):
+    # sums.size == squares.size == ceil(x.size / TILE), of which only the last tile may be shorter;
+    # scratch.size == 2 * LANES; top is COLUMN zeros
+    lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
+    for tile in range(x.size // TILE):
+        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
+        sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
+    rest = x[x.size // TILE * TILE :]
+    if rest.size:
+        scratch[:] = 0.0
+        for i in range(rest.size):
+            value = np.float64(rest[i])
+            lanes_1[i % LANES] += value
+            lanes_2[i % LANES] += value * value
+            top[0] = max(top[0], np.uint32(float_bits(rest[i]) & np.uint32(0x7FFFFFFF)))
+        sums[sums.size - 1], squares[sums.size - 1] = add_lanes(lanes_1), add_lanes(lanes_2)
+    largest = np.uint32(0)
+    for k in range(COLUMN):  # top.size == COLUMN
+        largest = max(largest, top[k])
+    return largest
+
+
+def _squares_block(add: bool) -> Any:
+    """Make the block: squares of 32 elements of x from i, written or added to lanes from t."""
+
+    @block("x", "i", "lanes", "t")
+    def squares(e: Emitter) -> None:
+        builder = e.builder
+        source, target = e.address("x", "i"), e.address("lanes", "t")
+        e.fetch(source)
+        wide = builder.fpext(e.load(source, floats()), doubles())
+        square = builder.fmul(wide, wide)
+        if add:
+            square = builder.fadd(e.load(target, doubles(), 8), square)
+        e.store(square, target, 8)
+
+    return squares
+
+
+_write_squares = _squares_block(False)
+_add_squares = _squares_block(True)
+
+
+@block("lanes", "zero")
+def _fold_lanes(e: Emitter) -> None:
+    """Add up LANES lanes by a binary tree down to 16, which stay in the first ones."""
+    builder = e.builder
+    first = e.address("lanes", "zero")
+    held = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
+    while len(held) > 1:
+        half = len(held) // 2
+        held = [builder.fadd(held[k], held[half + k]) for k in range(half)]
+    e.store(held[0], first, 8)
+
+
+def bucket_squares(bucket: int) -> Any:
+    """Make the block: the sum of squares of x from i, of a power of two from 32 to TILE elements.
+
+    It is written to `lanes`, of which one is enough; all is kept in registers. Values should lie
+    in a cache: what is read out of order comes slowly from memory.
+    """
+    across = min(bucket, LANES)
+
+    @block("x", "i", "lanes", "zero")
+    def squares(e: Emitter) -> None:
+        builder, source = e.builder, e.address("x", "i")
+
+        def column(first: int) -> Any:
+            total = None
+            for row in range(0, bucket, across):
+                here = e.element(source, row + first)
+                wide = builder.fpext(e.load(here, floats(COLUMN)), doubles(COLUMN))
+                square = builder.fmul(wide, wide)
+                total = square if total is None else builder.fadd(total, square)
+            return total
+
+        def added(first: int, step: int) -> Any:
+            """Add up every `step`-th column from one on: halves first, as the tree does."""
+            if step * COLUMN == across:
+                return column(first * COLUMN)
+            return builder.fadd(added(first, 2 * step), added(first + step, 2 * step))
+
+        total = added(0, 1)
+        while (half := total.type.count // 2) > 0:
+            low, high = (
+                builder.shuffle_vector(
+                    total, total, lanes(32, half)([first + k for k in range(half)])
+                )
+                for first in (0, half)
+            )
+            total = builder.fadd(low, high)
+        e.store(total, e.address("lanes", "zero"), 8)
+
+    return squares
+
+
+@kernel("in float32[], int64, int64, out float64[], out float64[]")
+def tile_squares(x, bucket, tiles, lanes, sums):
+    """Sum the squares of each tile of each bucket."""
+    # lanes.size == LANES; sums.size == ceil(x.size / bucket) * tiles, tiles == ceil(bucket / TILE)
+    for b in range(sums.size // tiles):
+        values = x[b * bucket : b * bucket + bucket]
+        for tile in range((values.size + TILE - 1) // TILE):
+            part = values[tile * TILE : tile * TILE + TILE]
+            whole = part.size - part.size % BLOCK
+            if part.size < LANES:
+                lanes[:] = 0.0
+            for i in range(0, min(whole, LANES), BLOCK):
+                _write_squares(part, i, lanes, i)
+            for i in range(LANES, whole, BLOCK):  # i % LANES + BLOCK <= LANES
+                _add_squares(part, i, lanes, i % LANES)
+            for i in range(whole, part.size):
+                value = np.float64(part[i])
+                lanes[i % LANES] = value * value + (lanes[i % LANES] if i >= LANES else 0.0)
+            width = LANES // 2
+            if part.size > 16:
+                _fold_lanes(lanes, 0)
+                width = 8
+            # What is added of lanes behind the part is 0, and squares are no −0.
+            while width >= part.size and width > 1:
+                width //= 2
+            while width >= 1:
+                for t in range(width):  # 2 * width <= LANES
+                    lanes[t] += lanes[t + width]
+                width //= 2
+            sums[b * tiles + tile] = lanes[0]
+
+
+@kernel("in float64[], out float64[], out float64[]")
+def _tile_sums(x, lanes, sums):
+    # sums.size == ceil(x.size / TILE); lanes.size == LANES
+    for tile in range(sums.size):
+        values = x[tile * TILE : tile * TILE + TILE]
+        lanes[:] = 0.0
+        for i in range(values.size):  # i % LANES < LANES
+            lanes[i % LANES] += values[i]
+        sums[tile] = add_lanes(lanes)
+
+
+@kernel("in float32[], in float32[], float32")
+def _max_abs_bits_corrected(x, residual, decay):
+    # x.size == residual.size
+    top = np.uint32(0)
+    for i in range(x.size):
+        value = np.uint32(float_bits(x[i] + decay * residual[i]) & np.uint32(0x7FFFFFFF))
+        top = max(top, value)
+    return top
+
+
+@kernel("in uint32[]")
+def _max_abs_bits(bits):
+    top = np.uint32(0)
+    for i in range(bits.size):
+        value = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
+        top = max(top, value)
+    return top

@@ -1,0 +1,289 @@
+"""Words of universal codes: one rule per code, for one value, that writes and that reads.
+
+A word is a run of zeros, which may be longer than any integer has bits, and at most 128 bits
+behind it. Bits are in strings whose first bit is the most significant of the first byte.
+
+    word(value, parameter) -> zeros, high, low, nbits
+        `zeros` 0-bits, then the lowest `nbits` (1 to 128) bits of the 128-bit number high:low,
+        the most significant first.
+    value(data, at, end, parameter) -> value, next
+        Reads the word from bit `at` of a string in `data` that ends at bit `end`; at <= end <=
+        8 * data.size. `next` is the bit behind it; or CORRUPT where the bits up to `end` do not
+        begin the word of any value of 64 bits; or TRUNCATED where they begin one and end in it.
+
+Bits behind `end` count as zeros: that completes a word to the least value that begins so. Where
+even this one is too large, the word is corrupt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.kernels.numeric.words import leading_zeros, peek
+from gcodec.runtime.jit import inline, subroutine
+
+TRUNCATED = -1
+CORRUPT = -2
+
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+_MOST = np.uint64(2**64 - 1)
+
+
+class Rule(NamedTuple):
+    """A code, but for its parameter.
+
+    Attributes
+    ----------
+    name : str
+    word : subroutine
+        (value: uint64, parameter: uint64) -> (zeros: uint64, high: uint64, low: uint64,
+        nbits: int64)
+    value : subroutine
+        (data: uint8[], at: int64, end: int64, parameter: uint64) -> (value: uint64, next: int64)
+    """
+
+    name: str
+    word: Any
+    value: Any
+
+
+@inline
+def _bit_length(value):
+    return 64 - np.int64(leading_zeros(value))
+
+
+@inline
+def _power(exponent):
+    """Two to an exponent from 0 to 63."""
+    return _ONE << np.uint64(exponent)
+
+
+@subroutine(variant="take")
+def _take(data, at, count, end):
+    """Return the `count` bits from `at` on, 0 to 64; those from `end` on are 0."""
+    have = end - at
+    if count <= 0 or have <= 0:
+        return _ZERO
+    bits = peek(data, at)
+    if have < 64:
+        bits &= ~(_MOST >> np.uint64(have))
+    return bits >> np.uint64(64 - count)
+
+
+@subroutine(variant="run")
+def _run(data, at, end):
+    """Return how many zeros there are from `at` on, before a one or the end."""
+    first = at
+    while at < end:
+        zeros = np.int64(leading_zeros(peek(data, at)))
+        at += zeros
+        if zeros < 64:
+            break
+    return min(at, end) - first
+
+
+@subroutine(variant="omega")
+def _omega_word(value, parameter):
+    """Value >= 1: a zero, and before it the value, then the bits of that less one, and so on."""
+    high, low, nbits = _ZERO, _ZERO, np.int64(1)
+    while value > _ONE:
+        length = _bit_length(value)
+        # 1 <= nbits <= 65 + 6 + 3
+        low |= value << np.uint64(nbits) if nbits < 64 else _ZERO
+        high |= value >> np.uint64(64 - nbits) if nbits < 64 else value << np.uint64(nbits - 64)
+        nbits += length
+        value = np.uint64(length - 1)
+    return _ZERO, high, low, nbits
+
+
+@subroutine(variant="omega")
+def _omega_value(data, at, end, parameter):
+    bits = peek(data, at)  # most words lie in these
+    have = min(end - at, 64)
+    value, used = _ONE, np.int64(0)
+    while used < have:  # so no shift passes 63
+        if bits << np.uint64(used) >> np.uint64(63) == 0:
+            return value, at + used + 1
+        if value > np.uint64(62) or used + np.int64(value) + 1 > have:
+            break
+        count = np.int64(value) + 1
+        value = bits << np.uint64(used) >> np.uint64(64 - count)
+        used += count
+    value = _ONE
+    while at < end:
+        if not _take(data, at, 1, end):
+            return value, at + 1
+        if value > np.uint64(63):  # a group of more than 64 bits
+            return _ZERO, np.int64(CORRUPT)
+        count = np.int64(value) + 1
+        value = _take(data, at, count, end)
+        at += count
+    # At the end, or behind it: in the last group.
+    return _ZERO, np.int64(TRUNCATED)
+
+
+@subroutine(variant="gamma")
+def _gamma_word(value, parameter):
+    """Value >= 1: as many zeros as it has bits but one, then the value."""
+    length = _bit_length(value)
+    return np.uint64(length - 1), _ZERO, value, length
+
+
+@subroutine(variant="gamma")
+def _gamma_value(data, at, end, parameter):
+    zeros = _run(data, at, end)
+    if zeros > 63:
+        return _ZERO, np.int64(CORRUPT)
+    after = at + 2 * zeros + 1
+    if after > end:
+        return _ZERO, np.int64(TRUNCATED)
+    return _take(data, at + zeros, zeros + 1, end), after
+
+
+@subroutine(variant="delta")
+def _delta_word(value, parameter):
+    """Value >= 1: how many bits it has as a gamma word, then all of them but the first."""
+    length = _bit_length(value)
+    prefix = _bit_length(np.uint64(length))
+    rest = length - 1
+    low = value ^ _power(rest)
+    high = _ZERO
+    if rest > 0:  # and at most 63
+        low |= np.uint64(length) << np.uint64(rest)
+        high = np.uint64(length) >> np.uint64(64 - rest)
+    else:
+        low = _ONE
+    return np.uint64(prefix - 1), high, low, prefix + rest
+
+
+@subroutine(variant="delta")
+def _delta_value(data, at, end, parameter):
+    zeros = _run(data, at, end)
+    if zeros > 6:
+        return _ZERO, np.int64(CORRUPT)
+    length = np.int64(_take(data, at + zeros, zeros + 1, end))
+    if length > 64:
+        return _ZERO, np.int64(CORRUPT)
+    at += 2 * zeros + 1
+    if at > end or at + length - 1 > end:  # so length is whole, and at least 1
+        return _ZERO, np.int64(TRUNCATED)
+    return _power(length - 1) | _take(data, at, length - 1, end), at + length - 1
+
+
+@subroutine(variant="expgolomb")
+def _expgolomb_word(value, parameter):
+    """Value + 2^k, in at most 65 bits, behind as many zeros as these are more than k + 1."""
+    k = np.int64(parameter)
+    low = value + _power(k)
+    high = _ONE if low < value else _ZERO
+    length = 65 if high else _bit_length(low)
+    return np.uint64(length - 1 - k), high, low, np.int64(length)
+
+
+@subroutine(variant="expgolomb")
+def _expgolomb_value(data, at, end, parameter):
+    k = np.int64(parameter)
+    zeros = _run(data, at, end)
+    count = zeros + k  # bits behind the first one
+    if count > 64:
+        return _ZERO, np.int64(CORRUPT)
+    at += zeros + 1
+    rest = _take(data, at, count, end)
+    if count == 64 and rest >= _power(k):
+        return _ZERO, np.int64(CORRUPT)
+    if at + count > end:
+        return _ZERO, np.int64(TRUNCATED)
+    first = _power(count) if count < 64 else _ZERO  # 2^64 wraps to 0, and so does the difference
+    return first + rest - _power(k), at + count
+
+
+@inline
+def _remainders(divisor):
+    """Return the bits c of the longer words of remainders, and how many words are one shorter."""
+    bits = _bit_length(divisor - _ONE)
+    short = _ZERO
+    if bits > 0:
+        short = _power(bits - 1) + _power(bits - 1) - divisor  # 2^64 wraps to 0
+    return bits, short
+
+
+@subroutine(variant="golomb")
+def _golomb_word(value, parameter):
+    """Value div b as zeros, then a one and the remainder."""
+    bits, short = _remainders(parameter)
+    quotient = value // parameter
+    rest = value - quotient * parameter
+    if rest < short:  # so bits >= 1
+        return quotient, _ZERO, _power(bits - 1) | rest, bits
+    rest += short
+    if bits == 64:
+        return quotient, _ONE, rest, np.int64(65)
+    return quotient, _ZERO, _power(bits) | rest, bits + 1
+
+
+@subroutine(variant="golomb")
+def _golomb_value(data, at, end, parameter):
+    bits, short = _remainders(parameter)
+    zeros = _run(data, at, end)
+    quotient = np.uint64(zeros)
+    if quotient > _MOST // parameter:
+        return _ZERO, np.int64(CORRUPT)
+    at += zeros + 1
+    after = at + bits
+    rest = _take(data, at, bits - 1, end)
+    if rest < short:  # so bits >= 1
+        after -= 1
+    else:
+        rest = _take(data, at, bits, end) - short
+    value = quotient * parameter
+    if rest > _MOST - value:
+        return _ZERO, np.int64(CORRUPT)
+    if after > end:
+        return _ZERO, np.int64(TRUNCATED)
+    return value + rest, after
+
+
+@subroutine(variant="rice")
+def _rice_word(value, parameter):
+    """Value >> k as zeros, then a one and the k lowest bits."""
+    first = _power(parameter)
+    return value >> parameter, _ZERO, first | (value & (first - _ONE)), np.int64(parameter) + 1
+
+
+@subroutine(variant="rice")
+def _rice_value(data, at, end, parameter):
+    zeros = _run(data, at, end)
+    if np.uint64(zeros) > _MOST >> parameter:
+        return _ZERO, np.int64(CORRUPT)
+    k = np.int64(parameter)
+    at += zeros + 1
+    if at + k > end:
+        return _ZERO, np.int64(TRUNCATED)
+    return np.uint64(zeros) << parameter | _take(data, at, k, end), at + k
+
+
+@subroutine(variant="fixed")
+def _fixed_word(value, parameter):
+    """Value < 2^parameter, in that many bits."""
+    return _ZERO, _ZERO, value, np.int64(parameter)
+
+
+@subroutine(variant="fixed")
+def _fixed_value(data, at, end, parameter):
+    width = np.int64(parameter)
+    if at + width > end:
+        return _ZERO, np.int64(TRUNCATED)
+    return _take(data, at, width, end), at + width
+
+
+OMEGA = Rule("omega", _omega_word, _omega_value)  # from 1; no parameter
+GAMMA = Rule("gamma", _gamma_word, _gamma_value)  # from 1; no parameter
+DELTA = Rule("delta", _delta_word, _delta_value)  # from 1; no parameter
+EXPGOLOMB = Rule("expgolomb", _expgolomb_word, _expgolomb_value)  # k, 0 to 63
+GOLOMB = Rule("golomb", _golomb_word, _golomb_value)  # b, 1 to 2^64 - 1
+RICE = Rule("rice", _rice_word, _rice_value)  # k, 0 to 63
+FIXED = Rule("fixed", _fixed_word, _fixed_value)  # bits, 1 to 64
+UNIVERSAL = (OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE)  # they have words of all numbers

@@ -1,0 +1,129 @@
+"""Positions by Elias and Fano: low bits as they are, and how often the others rise, in unary.
+
+For k of n positions the low bits are the floor(log2(n / k)) lowest. First come those of all
+positions; then for each position as many zeros as its other bits, as a number, are above those of
+the one before it, or above 0, and a one.
+
+Sources: Elias, "Efficient storage and retrieval by content and address of static files", 1974;
+Fano, "On the number of bits required to implement an associative memory", 1971.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.fields import read_fields, write_fields
+from gcodec.kernels.numeric.words import leading_zeros, peek
+from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
+from gcodec.runtime.jit import kernel
+
+
+def low_width(n: int, k: int) -> int:
+    """Return how many low bits each of k of n positions has."""
+    return (n // k).bit_length() - 1
+
+
+def nbits(positions: np.ndarray, n: int) -> int:
+    """Return the bits of the string of (k,) int64 positions, rising and below n."""
+    k = positions.size
+    width = low_width(n, k)
+    return k * (width + 1) + (int(positions[-1]) >> width)
+
+
+def write(positions: np.ndarray, n: int, string: BitString) -> None:
+    """Put positions at the end of a string."""
+    k = positions.size
+    width = low_width(n, k)
+    write_fields(positions, width, string)
+    size = k + (int(positions[-1]) >> width)
+    ones = np.zeros(-(-size // 8), np.uint8)
+    _write_ones(positions, width, ones)
+    string.extend(ones, size)
+
+
+def offsets(positions: np.ndarray, n: int, every: int) -> np.ndarray:
+    """Bits before each block of `every` positions, of those behind the low bits, and of all."""
+    k = positions.size
+    counts = np.append(np.arange(0, k, every), k)
+    before = positions[counts - 1] >> low_width(n, k)
+    before[0] = 0
+    return np.asarray(before + counts)
+
+
+@kernel("in int64[], int64, out uint8[]")
+def _write_ones(positions, width, ones):
+    # ones.size == ceil((k + the last position >> width) / 8)
+    for i in range(positions.size):
+        place = (positions[i] >> width) + i
+        ones[place >> 3] |= np.uint8(0x80 >> (place & 7))
+
+
+def read_blocks(
+    data: np.ndarray,
+    end: int,
+    n: int,
+    low: int,
+    width: int,
+    every: int,
+    known: bool,
+    starts: np.ndarray,
+    lasts: np.ndarray,
+    positions: np.ndarray,
+) -> None:
+    """Read blocks of `every` positions; see `gap_rice.read_blocks`.
+
+    Parameters
+    ----------
+    low : int
+        The bit where the low bits of the first position are.
+    width : int
+        How many each has.
+    """
+    lows = read_fields(data, low, width, positions.size)
+    _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions)
+
+
+@kernel(
+    "in uint8[], int64, int64, int64, int64, boolean, in int64[], out int64[], out int64[], "
+    "out int64[]"
+)
+def _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions):
+    # lows.size == positions.size
+    blocks = starts.size - 1
+    most = n >> width
+    for b in range(blocks):
+        at, last = starts[b], lasts[b] - 1
+        high = last >> width if last >= 0 else np.int64(0)
+        i, stop = b * every, min((b + 1) * every, positions.size)
+        while i < stop:
+            word = peek(data, at)  # zeros behind the data: `most` tells when they are too many
+            used = 0
+            while word and i < stop:
+                zeros = np.int64(leading_zeros(word))
+                word = word << np.uint64(zeros) << np.uint64(1)
+                used += zeros + 1
+                high += zeros
+                position = np.int64(np.uint64(high) << np.uint64(width)) | lows[i]
+                if high > most or position <= last or position >= n:
+                    starts[blocks] = CORRUPT
+                    return
+                positions[i] = position
+                last = position
+                i += 1
+            if i < stop:
+                high += 64 - used
+                used = 64
+                if high > most:  # so nothing passes 63 bits; some zeros may be behind the end
+                    starts[blocks] = TRUNCATED if at + used > end else CORRUPT
+                    return
+            at += used
+        if at > end:
+            starts[blocks] = TRUNCATED
+            return
+        if known:
+            if at != starts[b + 1] or last + 1 != lasts[b + 1]:
+                starts[blocks] = CORRUPT
+                return
+        else:
+            starts[b + 1], lasts[b + 1] = at, last + 1

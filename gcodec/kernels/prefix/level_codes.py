@@ -1,0 +1,127 @@
+"""The codes of levels and their signs, as QSGD's authors define them and others, and the shortest.
+
+A symbol is twice the level, plus 1 where it is negative. A dense form has a word for each element;
+a sparse one a unit for each level that is not 0: how far it lies behind the one before, and it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.tally import Tally, best_rice, tally
+from gcodec.kernels.prefix.units import UnitCode
+
+MOST_RICE = 47
+_FARTHEST = 2**63 - 1  # gap
+
+
+class Plan(NamedTuple):
+    """How the levels of a tensor are written.
+
+    Attributes
+    ----------
+    form : "dense" or "sparse"
+    code : "omega", "rice" or "packed"
+    scalars : dict of str to int
+        The Rice parameters: ``rice`` of the levels, ``rice_gap`` of the gaps.
+    nbits : int
+        Bits of the string; 0 where there was nothing to choose.
+    """
+
+    form: str
+    code: str
+    scalars: dict[str, Any]
+    nbits: int
+
+
+def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
+    """Return the words of a dense form, of levels up to s."""
+    top = 2 * s + 1
+    if code == "omega":
+        return PrefixCode(OMEGA, 0, 1, "signed", 1, top)
+    if code == "rice":
+        return PrefixCode(RICE, scalars["rice"], 0, "zigzag", 0, top)
+    return PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, top)
+
+
+def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> UnitCode:
+    """Return the units of a sparse form, of levels up to s."""
+    top = 2 * s + 1
+    if code == "omega":
+        gap = PrefixCode(OMEGA, 0, 1, top=_FARTHEST)
+        return UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, top))
+    gap = PrefixCode(RICE, scalars["rice_gap"], 0, "plain", -1, _FARTHEST)
+    return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
+
+
+def pairs(form: str, code: str) -> list[tuple[str, str]]:
+    """Return the forms and codes among which there is a choice, where either may be "auto"."""
+    forms = ("dense", "sparse") if form == "auto" else (form,)
+    codes = ("omega", "rice", "packed") if code == "auto" else (code,)
+    return [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
+
+
+def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
+    """Return the plan of the shortest string, by exact length; the first of equals.
+
+    Parameters
+    ----------
+    symbols : (n,) unsigned array
+    s : int
+        The largest level.
+    live : Live
+        Which elements have a word in a dense form; all others are 0.
+    form, code : str
+        Those to take; "auto" for any. The code packed is dense only.
+    """
+    every = pairs(form, code)
+    if len(every) == 1 and code != "rice":  # nothing to choose
+        return Plan(*every[0], {}, 0)
+    counts = tally(symbols)
+    plans = [_plan(*pair, s, symbols, counts, symbols.size - live.words) for pair in every]
+    return min(plans, key=lambda plan: plan.nbits)
+
+
+def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, silent: int) -> Plan:
+    if code == "packed":
+        return Plan(form, code, {}, (symbols.size - silent) * (2 * s).bit_length())
+    if code == "omega":
+        if form == "dense":
+            nbits = int(counts.above @ (_OMEGA + 1)) - 2 * silent
+        else:
+            nbits = int(counts.levels @ (_OMEGA + 1) + counts.gaps @ _OMEGA)
+        return Plan(form, code, {}, nbits)
+    if form == "dense":
+        k, nbits = best_rice(symbols, "zigzag", counts, silent)
+        return Plan(form, code, {"rice": k}, nbits)
+    k, nbits = best_rice(symbols, "levels", counts)
+    k_gap, gaps_nbits = best_rice(symbols, "gaps", counts)
+    return Plan(form, code, {"rice": k, "rice_gap": k_gap}, counts.sent + nbits + gaps_nbits)
+
+
+def longest_nbits(form: str, code: str, s: int) -> int:
+    """Return the most bits that each element of a string takes, of levels up to s."""
+    width = (2 * s).bit_length()
+    if form == "sparse":  # one level behind another takes most for each element
+        longest = {"omega": 2 + _omega_nbits(s), "rice": 2 + width}
+    else:
+        longest = {"omega": 1 + _omega_nbits(s + 1), "rice": 1 + width, "packed": width}
+    return min(longest.values()) if code == "auto" else longest[code]
+
+
+def _omega_nbits(value: int) -> int:
+    """Return the bits of an omega word."""
+    nbits = 1
+    while value > 1:
+        nbits += value.bit_length()
+        value = value.bit_length() - 1
+    return nbits
+
+
+_OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by the bits of the value, less 1

@@ -1,0 +1,181 @@
+"""The writer of units: those of four symbols at a time where there are many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels.bits.bit_string import SLACK, BitString
+from gcodec.kernels.numeric.words import bytes_at_least, count_ones, put, trailing_zeros
+from gcodec.kernels.prefix.prefix_table import UNIT_KINDS, WIDE, Kind
+from gcodec.kernels.prefix.prefix_write import fours_of, narrowed, spelling
+from gcodec.kernels.prefix.unit_table import NEAR, unit_tables
+from gcodec.kernels.prefix.units import SCAN, UnitCode, name_of
+from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.lanes import BLOCK
+
+_MANY = 6  # units among SCAN symbols from which on four symbols are looked up at once
+_LENGTH = np.uint64(63)
+_SIX = np.uint64(6)
+
+
+def write_units(
+    code: UnitCode,
+    symbols: np.ndarray,
+    base: int,
+    number: int,
+    last: int,
+    every: int,
+    string: BitString,
+    bits: np.ndarray,
+    positions: np.ndarray,
+) -> tuple[int, int]:
+    """Put the units of a part of a tensor at the end of a string, on the calling thread.
+
+    Parameters
+    ----------
+    code : UnitCode
+    symbols : (n,) unsigned array
+        Elements `base` to `base` + n.
+    base : int
+    number, last : int
+        Units before them, and the position of the last of these, or 0.
+    every : int
+        Units of a block.
+    string : BitString
+    bits, positions : int64 array
+        Of all blocks of the tensor; written for those that begin here: bits of the string, its
+        lead too, and the position of the last unit before it.
+
+    Returns
+    -------
+    int, int
+        Units up to the last of these, and its position.
+    """
+    tables = unit_tables(code.gap, code.symbol)
+    places = np.empty(BLOCK, np.uint32)
+    parameters = np.uint64(code.gap.parameter), np.uint64(code.symbol.parameter)
+    small, wide = narrowed(symbols, code.symbol.top)
+    progress = np.array([0, last - base, number], np.int64)
+    loop = _writer(code.kind)
+    while True:
+        room = string.data, string.state
+        marks = bits, positions, progress
+        loop(small, wide, base, every, *tables, *parameters, places, *room, *marks)
+        if progress[0] == small.size:
+            return int(progress[2]), int(progress[1]) + base
+        string.grow()
+
+
+@factory(lambda: ((kind,) for kind in UNIT_KINDS))
+def _writer(kind: tuple[Kind, Kind]) -> Kernel:
+    spell_gap, spell = spelling(kind[0]), spelling(kind[1])
+
+    @kernel(
+        "in uint8[], in uint64[], int64, int64, in uint64[], in uint64[], in uint64[], uint64, "
+        "uint64, out uint32[], out uint8[], out uint64[], out int64[], out int64[], out int64[]",
+        variant=name_of(kind),
+    )
+    def write_some(
+        small,
+        wide,
+        base,
+        every,
+        gaps,
+        singles,
+        groups,
+        p_gap,
+        p,
+        places,
+        out,
+        state,
+        bits,
+        positions,
+        progress,
+    ):
+        # small.size == wide.size, unless no symbol is WIDE; gaps.size == NEAR. `progress` tells
+        # the symbols that found room, the position of the last unit from `base` on, and how many
+        # units there were, of all that bits and positions have room for.
+        at, acc, have = np.int64(state[0]), state[1], state[2]
+        i, last, number = progress[0], progress[1], progress[2]
+        limit = out.size - SLACK
+        until = (every - number % every) % every  # units before the next block begins
+        missing = np.uint64(0)
+        full = False
+        while i < small.size and not full:
+            span = min(SCAN, small.size - i)
+            mask = np.uint64(0)
+            if span == SCAN:
+                mask = bytes_at_least(small, i, np.uint8(1))
+                near = i - last + SCAN < NEAR and until > SCAN
+                if near and count_ones(mask) >= np.uint64(_MANY):
+                    # Groups of four, up to one that has no word.
+                    start = i
+                    for _ in range(SCAN // BLOCK):
+                        fours_of(small, i, places, 0)
+                        if places[BLOCK // 4]:
+                            break
+                        k = 0
+                        while k < BLOCK // 4 and at <= limit:
+                            group = groups[places[k]]
+                            nbits = group & _LENGTH
+                            count = np.int64((group >> np.uint64(16)) & np.uint64(7))
+                            lead = np.int64((group >> np.uint64(8)) & np.uint64(15))
+                            before = (
+                                gaps[np.uint64(i + 1 + lead - last)] if count else np.uint64(0)
+                            )
+                            if nbits == _LENGTH or (before == 0 and count):
+                                break
+                            word = (before >> _SIX) << nbits | group >> np.uint64(24)
+                            nbits += before & _LENGTH
+                            acc, have, at = put(out, at, acc, have, word, nbits)
+                            i += 4
+                            if count:
+                                last = i - np.int64((group >> np.uint64(12)) & np.uint64(15))
+                            number += count
+                            until -= count
+                            k += 1
+                        if k < BLOCK // 4:
+                            break
+                    if i > start:
+                        continue
+            else:
+                for k in range(span):
+                    mask |= np.uint64(small[i + k] != 0) << np.uint64(k)
+            while mask:
+                here = i + np.int64(trailing_zeros(mask))
+                if at > limit:
+                    span, full = here - i, True
+                    break
+                if until == 0:
+                    until = every
+                    bits[number // every] = 8 * at + np.int64(have)
+                    positions[number // every] = base + last
+                gap = np.uint64(here + 1 - last)
+                symbol = small[here]
+                word = singles[symbol]
+                before = gaps[gap] if gap < np.uint64(NEAR) else np.uint64(0)
+                if word and before:
+                    behind = word & _LENGTH
+                    nbits = (before & _LENGTH) + behind
+                    acc, have, at = put(
+                        out, at, acc, have, (before >> _SIX) << behind | word >> _SIX, nbits
+                    )
+                else:
+                    old_acc, old_have, old_at = acc, have, at
+                    acc, have, at, missing = spell_gap(gap, p_gap, out, acc, have, at)
+                    if missing == 0:
+                        value = wide[here] if symbol == WIDE else np.uint64(symbol)
+                        acc, have, at, missing = spell(value, p, out, acc, have, at)
+                    if missing:
+                        acc, have, at = old_acc, old_have, old_at
+                        span, full = here - i, True
+                        break
+                last = here + 1
+                number += 1
+                until -= 1
+                mask &= mask - np.uint64(1)
+            i += span
+        state[0], state[1], state[2], state[3] = np.uint64(at), acc, have, missing
+        progress[0], progress[1], progress[2] = i, last, number
+
+    return write_some

@@ -1,0 +1,67 @@
+"""Formats of minifloats: a sign, a few bits of exponent, a few of mantissa.
+
+A format is named by its bits: ``e2m1`` has two of exponent and one of mantissa. Code j from 0 on
+stands for the magnitude (1 + m/2^M)·2^e with e = j >> M and m = j mod 2^M; but 2·m/2^M where e is
+0, so that 0 is one of them. A style may leave out codes at the end, which others use for infinity
+and NaN: ``full`` none, ``ieee`` those of the largest exponent, ``fn`` the last one.
+
+>>> from gcodec.kernels.quantize.float_format import MiniFloat
+>>> MiniFloat("e2m1", "ieee").magnitudes()
+array([0., 1., 2., 3., 4., 6.], dtype=float32)
+
+Sources: OCP 8-bit Floating Point Specification 1.0 (``e4m3`` with ``fn``, ``e5m2`` with ``ieee``,
+of which all magnitudes are 2^7 and 2^15 times as large here); Chen et al., "Convert, compress,
+correct", arXiv 2203.09044 (``e2m1`` with ``ieee``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+FORMATS = ("e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
+STYLES = ("full", "ieee", "fn")
+
+
+class MiniFloat(NamedTuple):
+    """A format, and which of its codes are left out.
+
+    Attributes
+    ----------
+    format : str
+        One of `FORMATS`.
+    style : str
+        One of `STYLES`.
+    """
+
+    format: str
+    style: str = "full"
+
+    @property
+    def exponent(self) -> int:
+        """Bits of the exponent."""
+        return int(self.format[1])
+
+    @property
+    def mantissa(self) -> int:
+        """Bits of the mantissa."""
+        return int(self.format[3])
+
+    @property
+    def width(self) -> int:
+        """Bits of a value, its sign too."""
+        return 1 + self.exponent + self.mantissa
+
+    @property
+    def top(self) -> int:
+        """The last code of a magnitude that is not left out."""
+        left_out = {"full": 0, "ieee": 1 << self.mantissa, "fn": 1}[self.style]
+        return (1 << self.width - 1) - 1 - left_out
+
+    def magnitudes(self) -> np.ndarray:
+        """Return the magnitudes of all codes, which rise: a (top + 1,) float32 array."""
+        exponents, mantissas = np.divmod(np.arange(self.top + 1), 1 << self.mantissa)
+        fractions = np.float32(mantissas) / np.float32(1 << self.mantissa)
+        normal = np.ldexp(np.float32(1) + fractions, exponents)
+        return np.where(exponents > 0, normal, np.float32(2) * fractions).astype(np.float32)

@@ -1,0 +1,130 @@
+// Twins of the kernels of ternary.py and ternary_block.py: 0 or ±1 at random, and three packs.
+#include "kernels/numeric/floats.cuh"
+#include "kernels/numeric/philox.cuh"
+#include "runtime/report.cuh"
+
+static const int TRITS = 5;  // in a byte of base3
+
+// A scale of 0, of which all is 0, sends nothing: 0/0 would be no number.
+__device__ __forceinline__ u32 divisor_of(u32 scale) { return scale ? scale : INFINITY_BITS; }
+
+// Whether an element is sent: |x| / scale, rounded once, against a random word. scale > 0.
+__device__ __forceinline__ bool is_sent(u32 x, u32 scale, u32 word) {
+    u32 size = x & MAGNITUDE;
+    if (size >= scale) return true;
+    // A quotient below 2^-126 sends nothing, so it may be taken for zero.
+    i32 bound = __float2int_rz(__fmul_rn(float_of(divide_bits(size, scale)), 0x1p31f));
+    return (i32)(word >> 1) < bound;
+}
+
+__device__ __forceinline__ u32 code_of(u32 x, u32 scale, u32 word, u32 zero, u32 plus, u32 minus) {
+    if (!is_sent(x, scale, word)) return zero;
+    return x & SIGN_BIT ? minus : plus;
+}
+
+// chapter: four codes in a byte, the first lowest.
+extern "C" __global__ void chapter_blocks(const u32* x, i64 n, const u32* scale, u64 seed, u8* out) {
+    u32 size = divisor_of(*scale);
+    for (i64 at = GCODEC_FIRST; 4 * at < n; at += GCODEC_STEP) {
+        Words random = philox(seed, (u64)at, ROUNDING);
+        uint4 four = load_four(x, 4 * at, n, 0);  // a zero is not sent
+        u32 byte = code_of(four.x, size, random.of[0], 0, 1, 2) |
+                   code_of(four.y, size, random.of[1], 0, 1, 2) << 2 |
+                   code_of(four.z, size, random.of[2], 0, 1, 2) << 4 |
+                   code_of(four.w, size, random.of[3], 0, 1, 2) << 6;
+        out[at] = (u8)byte;
+    }
+}
+
+// terngrad: byte i of `size` holds codes i, i + size, i + 2 * size, i + 3 * size, each plus one;
+// behind the n codes come 0, 1, 2, 3 as far as there is room.
+extern "C" __global__ void strided_bytes(
+    const u32* x, i64 n, const u32* scale, u64 seed, i64 size, u8* out) {
+    u32 divisor = divisor_of(*scale);
+    for (i64 first = 4 * GCODEC_FIRST; first < size; first += 4 * GCODEC_STEP) {
+        u32 bytes[4] = {};
+        for (int field = 0; field < 4; field++) {
+            i64 start = field * size + first;
+            int phase = (int)(start & 3);
+            Words one = philox(seed, (u64)start >> 2, ROUNDING);
+            Words two = phase ? philox(seed, ((u64)start >> 2) + 1, ROUNDING) : one;
+            for (int k = 0; k < 4; k++) {
+                i64 i = start + k;
+                u32 word = 0;
+                for (int w = 0; w < 4; w++) {  // kept in registers: no index that varies
+                    if (phase + k == w) word = one.of[w];
+                    if (phase + k == w + 4) word = two.of[w];
+                }
+                u32 code = i < n ? code_of(x[i], divisor, word, 1, 2, 0) : (u32)(i - n);
+                bytes[k] |= code << 2 * field;  // a pad code is below 4 wherever it is stored
+            }
+        }
+        for (int k = 0; k < 4; k++)
+            if (first + k < size) out[first + k] = (u8)bytes[k];
+    }
+}
+
+// base3: five codes in a byte, the first with weight 1. Twenty elements make four bytes.
+extern "C" __global__ void base3_tiles(
+    const u32* x, i64 n, const u32* scale, u64 seed, u8* out, i64 nbytes) {
+    u32 divisor = divisor_of(*scale);
+    for (i64 group = GCODEC_FIRST; 20 * group < n; group += GCODEC_STEP) {
+        u32 sums[4] = {}, power = 1;
+        Words random = {};
+#pragma unroll
+        for (int k = 0; k < 4 * TRITS; k++) {
+            i64 i = 20 * group + k;
+            if (k % 4 == 0) random = philox(seed, (u64)i >> 2, ROUNDING);
+            if (k % TRITS == 0) power = 1;
+            if (i < n)
+                sums[k / TRITS] += power * code_of(x[i], divisor, random.of[k % 4], 0, 1, 2);
+            power *= 3;
+        }
+        for (int b = 0; b < 4; b++)
+            if (4 * group + b < nbytes) out[4 * group + b] = (u8)sums[b];
+    }
+}
+
+// The value of each code of base3, written or added. data has a byte for each five of the n.
+extern "C" __global__ void base3_levels(
+    const u8* data, i64 n, const u32* level, f32 factor, i32 add, u32* out) {
+    u32 size = times(*level, factor, add), zero = times(0, factor, add);
+    for (i64 at = GCODEC_FIRST; TRITS * at < n; at += GCODEC_STEP) {
+        u32 byte = data[at];
+        for (int k = 0; k < TRITS; k++) {
+            u32 code = byte % 3;
+            byte /= 3;
+            i64 i = TRITS * at + k;
+            if (i >= n) break;
+            u32 value = code == 0 ? zero : size ^ (code == 2 ? SIGN_BIT : 0);
+            out[i] = add ? add_bits(out[i], value) : value;
+        }
+    }
+}
+
+// Reports the first byte in which a field of two bits is 11, of those before `plain`.
+extern "C" __global__ void code_11_bits(const u8* data, i64 plain, u64* wrong) {
+    for (i64 at = GCODEC_FIRST; at < plain; at += GCODEC_STEP)
+        if (data[at] & (data[at] >> 1) & 0x55) report(wrong, at);
+}
+
+// terngrad: reports what is wrong in the bytes from `plain` on, the last four of `size`: in the
+// first word a code 11, in the second a pad code. One thread looks at a byte.
+extern "C" __global__ void check_strided(const u8* data, i64 n, i64 plain, i64 size, u64* wrong) {
+    i64 at = plain + GCODEC_FIRST;
+    if (at >= size) return;
+    for (int field = 0; field < 4; field++) {
+        i64 index = field * size + at;
+        u32 code = data[at] >> 2 * field & 3;
+        if (index < n && code == 3) report(&wrong[0], at);
+        if (index >= n && (i64)code != index - n) report(&wrong[1], at);
+    }
+}
+
+// base3: reports bytes above 242, and in the second word the last byte if it is not below `end`.
+extern "C" __global__ void check_base3(const u8* data, i64 nbytes, u32 end, u64* wrong) {
+    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
+        if (data[at] > 242) report(&wrong[0], at);
+        if (at == nbytes - 1 && data[at] >= end) report(&wrong[1], at);
+    }
+}

@@ -1,0 +1,208 @@
+"""Quantisers of MXNet, by a threshold, that write packed codes of 2 bits or 1 in one pass.
+
+The arithmetic is MXNet's: v = x + decay·residual, compare, residual = v − what will be decoded,
+each step rounded once to float32.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels.bits.pack import FieldLayout, check_padding
+from gcodec.runtime.cover import cover, streams, to_cache_line
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
+from gcodec.runtime.memory import aligned_empty
+
+TWO_BIT = FieldLayout(width=2, align=4)
+ONE_BIT = FieldLayout(width=1, align=4)
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+@twinned("gcodec.kernels.quantize.threshold_cuda")
+def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
+    """Codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00; packed bytes."""
+    return _quantize(TWO_BIT, x, None, _ZERO, threshold, threshold)
+
+
+@twinned("gcodec.kernels.quantize.threshold_cuda")
+def quantize_2bit_residual(
+    x: np.ndarray,
+    residual: np.ndarray,
+    decay: np.float32,
+    threshold: np.float32,
+    level: np.float32,
+    left: np.ndarray,
+) -> np.ndarray:
+    """Quantise v = x + decay·residual by `threshold`; v − (±level or 0) goes to `left`.
+
+    That may be `residual` itself.
+    """
+    return _quantize(TWO_BIT, x, (residual, left), decay, threshold, level)
+
+
+@twinned("gcodec.kernels.quantize.threshold_cuda")
+def quantize_1bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
+    """Codes of a (n,) float32 array: 1 for x > t, else 0; packed bytes."""
+    return _quantize(ONE_BIT, x, None, _ZERO, threshold, _ONE)
+
+
+@twinned("gcodec.kernels.quantize.threshold_cuda")
+def quantize_1bit_residual(
+    x: np.ndarray,
+    residual: np.ndarray,
+    decay: np.float32,
+    threshold: np.float32,
+    left: np.ndarray,
+) -> np.ndarray:
+    """Quantise v = x + decay·residual by `threshold`; v − (±1) goes to `left`; see above."""
+    return _quantize(ONE_BIT, x, (residual, left), decay, threshold, _ONE)
+
+
+@twinned("gcodec.kernels.quantize.threshold_cuda")
+def check_codes_2bit(data: np.ndarray, n: int) -> None:
+    """Raise `Corrupt` for padding behind n codes that is not zero, or a code 01."""
+    check_padding(data, 2 * n)
+    if _code_01_bits(data):
+        raise Corrupt("the code 01 stands for nothing")
+
+
+def _quantize(
+    layout: FieldLayout,
+    x: np.ndarray,
+    memory: tuple[np.ndarray, np.ndarray] | None,
+    *scalars: np.float32,
+) -> np.ndarray:
+    """Run a quantising kernel over `x`; return the packed codes, padded with zero bits.
+
+    `memory` is the residual, and where the next one is written.
+    """
+    n = x.size
+    width = layout.width
+    head = to_cache_line(x if memory is None else memory[1], 8 // width)
+    stream = memory is not None and memory[0] is not memory[1] and streams(memory[1][head:])
+    loop = _quantizer(width, stream)
+    out = aligned_empty(layout.nbytes(n), np.uint8)
+    out[-(-n * width // 8) :] = 0
+
+    def blocks(start: int, stop: int) -> None:
+        part = out[start * width // 8 : stop * width // 8]
+        if memory is None:
+            nothing, spare = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+            loop(x[start:stop], nothing, spare, 0, *scalars, part)
+        else:
+            before, after = (array[start:stop] for array in memory)
+            loop(x[start:stop], before, after, 1, *scalars, part)
+
+    def padded(start: int, stop: int) -> None:
+        # NaN reaches no threshold, so the bits of the padding are zero.
+        some = np.full(BLOCK, np.nan, np.float32)
+        some[: stop - start] = x[start:stop]
+        error = np.zeros(BLOCK, np.float32)
+        if memory is not None:
+            error[: stop - start] = memory[0][start:stop]
+        packed = np.empty(BLOCK * width // 8, np.uint8)
+        _quantizer(width, False)(some, error, error, 1, *scalars, packed)
+        if memory is not None:
+            memory[1][start:stop] = error[: stop - start]
+        at, size = start * width // 8, -(-(stop - start) * width // 8)
+        out[at : at + size] = packed[:size]
+
+    cover(blocks, padded, head, n, x)
+    return out
+
+
+def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
+    """Make a block quantiser from `rule`, which emits the comparison and the packing.
+
+    For 32 elements of x from i and of before and after from j: v = x + decay·before,
+    after = v − the step of the rule, past the cache if so; codes go to bytes of `out` from `at`.
+    """
+
+    @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at")
+    def quantize(e: Emitter) -> None:
+        source, kept = e.address("x", "i"), e.address("before", "j")
+        decay, threshold, level = (
+            e.splat(e.args[name]) for name in ("decay", "threshold", "level")
+        )
+        e.fetch(source)
+        e.fetch(kept)
+        memory = e.builder.fmul(decay, e.load(kept, floats()))
+        v = e.builder.fadd(e.load(source, floats()), memory)
+        step, codes = rule(e, v, threshold, level)
+        left = e.builder.fsub(v, step)
+        e.store(left, e.address("after", "j"), align=32 if stream else 4, streaming=stream)
+        e.store(codes, e.address("out", "at"), align=1)
+
+    return quantize
+
+
+def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+    """Code 3, step = level where v ≥ threshold; 2, −level where v ≤ −threshold; else 0, 0."""
+    builder, code = e.builder, lanes(8)
+    up = builder.fcmp_ordered(">=", v, threshold)
+    down = builder.fcmp_ordered("<=", v, builder.fneg(threshold))
+    zero = v.type([0.0] * BLOCK)
+    step = builder.select(up, level, builder.select(down, builder.fneg(level), zero))
+    negative = builder.select(down, code([2] * BLOCK), code([0] * BLOCK))
+    codes = builder.select(up, code([3] * BLOCK), negative)
+    # Four codes in the bytes of a word: one multiplication collects them in its top byte.
+    four = builder.bitcast(codes, lanes(32, BLOCK // 4))
+    collect = four.type([1 | 1 << 10 | 1 << 20 | 1 << 30] * (BLOCK // 4))
+    top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
+    return step, builder.trunc(top, lanes(8, BLOCK // 4))
+
+
+def _rule_1bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+    """Code 1, step = level where v > threshold; else 0, −level."""
+    up = e.builder.fcmp_ordered(">", v, threshold)
+    return e.builder.select(up, level, e.builder.fneg(level)), e.first_highest(up)
+
+
+@factory(lambda: itertools.product((1, 2), (False, True)))
+def _quantizer(width: int, stream: bool) -> Kernel:
+    """Make the kernel of codes of 1 or 2 bits, which may write what is left past the cache."""
+    one_block = _quantize_block(_rule_1bit if width == 1 else _rule_2bit, stream)
+    per_byte = 8 // width
+
+    @kernel(
+        "in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]",
+        variant=f"{width} {stream}",
+    )
+    def quantize_blocks(x, before, after, stride, decay, threshold, level, out):
+        # x is whole blocks: a multiple of BLOCK elements, and out the packed bytes of as many
+        # codes. before and after are as long as x where stride is 1, and BLOCK long where it is 0.
+        # So each block lies inside its arrays.
+        #
+        # Blocks are taken from the two halves in turn: two streams keep more of the memory busy
+        # than one, which gains a tenth. An odd block in the middle comes last.
+        half = x.size // (2 * BLOCK) * BLOCK
+        for i in range(0, half, BLOCK):
+            for k in (i, half + i):
+                at, j = k // per_byte, k * stride
+                one_block(x, k, before, after, j, decay, threshold, level, out, at)
+        for k in range(2 * half, x.size, BLOCK):
+            at, j = k // per_byte, k * stride
+            one_block(x, k, before, after, j, decay, threshold, level, out, at)
+        if stream:
+            fence()
+
+    return quantize_blocks
+
+
+@kernel("in uint8[]")
+def _code_01_bits(data):
+    # The low bit of a field set without its high bit, gathered over all bytes. Masked at the end,
+    # and every step cut to 8 bits, so that the loop runs on byte lanes.
+    found = np.uint8(0)
+    for i in range(data.size):
+        high = np.uint8(data[i] >> np.uint8(1))
+        found = np.uint8(found | np.uint8(data[i] & np.uint8(~high)))
+    return found & np.uint8(0x55)

@@ -1,0 +1,298 @@
+"""Uniform levels between the least and the largest value of a bucket: quantise, pack, and back.
+
+All arithmetic is float64, rounded once to the float32 that is decoded, so that no range is too
+small or too large for it. With L = 2^bits − 1, q = rint((x − low)·(L/(high − low))). At random,
+floor takes the place of rint, and 1 is added where (u >> 1) < int32(f·2^31), f being what floor
+cut off and u the random word of the element. With D = (high − low)/L, x̂ = low + q·D where |low| ≤
+|high|, else high + (q − L)·D: counted from the smaller end, both ends are exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from gcodec.kernels.bits.pack import packing, unpacking
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words
+from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
+
+Store = Literal["write", "stream", "add"]
+
+_TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
+
+
+@twinned("gcodec.kernels.quantize.uniform_cuda")
+def quantize(
+    x: np.ndarray, found: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
+) -> None:
+    """Quantise a (n,) float32 array and pack the codes, most significant bit first.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    found : (ceil(n / bucket), 2) float32 array
+        What `ranges` returned.
+    bucket : int
+    bits : int
+        From 1 to 8.
+    seed : int or None
+        None rounds to nearest, ties to even.
+    out : (ceil(n * bits / 8),) uint8 array
+    """
+    flat = found.reshape(-1)
+    loop = _quantizer(bits, seed is not None)
+
+    def task(start: int, stop: int) -> None:
+        part = out[start * bits // 8 : -(-stop * bits // 8)]
+        key = np.uint64(seed or 0)
+        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), part)
+
+    pool.run(task, x.size, _TILE, x)
+
+
+@twinned("gcodec.kernels.quantize.uniform_cuda")
+def dequantize(
+    data: np.ndarray, found: np.ndarray, bucket: int, bits: int, out: np.ndarray
+) -> None:
+    """Write to (n,) float32 `out` what packed codes stand for; see `quantize`."""
+    store: Store = "stream" if streams(out) else "write"
+    _dequantize(data, found, bucket, bits, store, np.float32(1), out)
+
+
+@twinned("gcodec.kernels.quantize.uniform_cuda")
+def dequantize_add(
+    data: np.ndarray,
+    found: np.ndarray,
+    bucket: int,
+    bits: int,
+    scale: np.float32,
+    out: np.ndarray,
+) -> None:
+    """Add `scale` times what packed codes stand for to (n,) float32 `out`."""
+    _dequantize(data, found, bucket, bits, "add", scale, out)
+
+
+def _dequantize(
+    data: np.ndarray,
+    found: np.ndarray,
+    bucket: int,
+    bits: int,
+    store: Store,
+    scale: np.float32,
+    out: np.ndarray,
+) -> None:
+    flat = found.reshape(-1)
+    loop = _dequantizer(bits, store)
+
+    def task(start: int, stop: int) -> None:
+        part = data[start * bits // 8 : -(-stop * bits // 8)]
+        loop(part, np.uint64(start), flat, bucket, scale, *_scratch(), out[start:stop])
+
+    pool.run(task, out.size, _TILE)
+
+
+def _scratch() -> tuple[np.ndarray, ...]:
+    """Make codes, rest, numbers and flips of a task."""
+    return (
+        np.zeros(_TILE + BLOCK, np.uint8),
+        np.zeros(BLOCK, np.float32),
+        np.empty(2 * BLOCK),
+        np.empty(BLOCK, np.uint8),
+    )
+
+
+# --- the numbers of each lane, told by its bucket ------------------------------------------------
+
+
+@inline
+def _fill(numbers, flips, found, bucket, start, tell):
+    """Write two numbers and a byte for each of the BLOCK elements from `start` on.
+
+    numbers.size == 2 * BLOCK, flips.size == BLOCK; the three come from ``tell(low, high)``. Lanes
+    behind the last bucket, which are cut, have its numbers. Returned is up to where they hold.
+    """
+    last = found.size // 2 - 1
+    b = min(start // bucket, last)
+    end = (b + 1) * bucket
+    lane = 0
+    while lane < BLOCK:
+        stop = min(end - start, BLOCK) if b < last else BLOCK
+        one, two, flip = tell(np.float64(found[2 * b]), np.float64(found[2 * b + 1]))
+        for k in range(lane, stop):  # stop <= BLOCK
+            numbers[k], numbers[BLOCK + k], flips[k] = one, two, flip
+        if lane == 0 and stop == BLOCK:
+            return end
+        lane = stop
+        b, end = b + 1, end + bucket
+    return start
+
+
+def _numbers(e: Emitter) -> tuple[Any, Any]:
+    """Emit the loads of the two numbers."""
+    first = e.address("numbers", "zero")
+    return e.load(first, doubles(), 8), e.load(e.element(first, BLOCK), doubles(), 8)
+
+
+# --- quantise ------------------------------------------------------------------------------------
+
+
+def _quantize_block(bits: int, stochastic: bool) -> Any:
+    """Make the block: 32 elements of x from i, from element `start` of the tensor, to a code each.
+
+    `numbers` holds the low and the factor of each lane.
+    """
+    levels = 2**bits - 1
+
+    @block("x", "i", "numbers", "zero", "seed", "start", "codes", "at")
+    def quantize_block(e: Emitter) -> None:
+        builder = e.builder
+        every = lanes(32)
+        source = e.address("x", "i")
+        e.fetch(source)
+        wide = builder.fpext(e.load(source, floats()), doubles())
+        low, factor = _numbers(e)
+        r = builder.fmul(builder.fsub(wide, low), factor)
+        if stochastic:
+            whole = e.call("llvm.floor", r)
+            rest = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
+            bound = builder.fptosi(rest, every)
+            seed, start = e.args["seed"], e.args["start"]
+            span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
+            (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+            up = builder.icmp_signed("<", halves, bound)
+            codes = builder.sub(builder.fptosi(whole, every), builder.sext(up, every))
+            # r may pass the last level by the rounding of its factor.
+            top = every([levels] * BLOCK)
+            codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
+        else:
+            codes = builder.fptosi(e.call("llvm.rint", r), every)
+        e.store(builder.trunc(codes, lanes(8)), e.address("codes", "at"), align=1)
+
+    return quantize_block
+
+
+@factory(lambda: itertools.product(range(1, 9), (False, True)))
+def _quantizer(bits: int, stochastic: bool) -> Kernel:
+    one_block = _quantize_block(bits, stochastic)
+    pack = packing(bits, True)
+    packed = bits < 8
+    levels = np.float64(2**bits - 1)
+
+    @inline
+    def factor_of(low, high):
+        return low, levels / (high - low) if high > low else 0.0, np.uint8(0)
+
+    @kernel(
+        "in float32[], uint64, uint64, in float32[], int64, "
+        "out uint8[], out float32[], out float64[], out uint8[], out uint8[]",
+        variant=f"{bits} {stochastic}",
+    )
+    def quantize_tiles(x, first, seed, found, bucket, codes, rest, numbers, flips, out):
+        # x is from element `first` on, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
+        # codes.size == _TILE + BLOCK, rest and flips have BLOCK elements, numbers twice as many.
+        held = np.int64(first)
+        for tile in range(0, x.size, _TILE):
+            values = x[tile : tile + _TILE]
+            part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
+            target = codes if packed else part  # codes of 8 bits need no packing
+            whole = values.size - values.size % BLOCK
+            for i in range(0, whole, BLOCK):
+                start = np.int64(first) + tile + i
+                if start + BLOCK > held:
+                    held = _fill(numbers, flips, found, bucket, start, factor_of)
+                one_block(values, i, numbers, 0, seed, np.uint64(start), target, i)
+            if whole < values.size:
+                start = np.int64(first) + tile + whole
+                held = _fill(numbers, flips, found, bucket, start, factor_of)
+                for k in range(values.size - whole):  # fewer than BLOCK
+                    rest[k] = values[whole + k]
+                one_block(rest, 0, numbers, 0, seed, np.uint64(start), codes, _TILE)
+                for k in range(values.size - whole):
+                    target[whole + k] = codes[_TILE + k]
+            if packed:
+                pack(codes[: values.size], part, False)
+
+    return quantize_tiles
+
+
+# --- dequantise ----------------------------------------------------------------------------------
+
+
+def _dequantize_block(store: Store) -> Any:
+    """Make the block: 32 codes from `at` to elements of `out` from i.
+
+    `numbers` holds for each lane the end that levels are counted from and the step away from it;
+    `flips` the bits of a code that are turned over, so that it counts from there.
+    """
+
+    @block("codes", "at", "numbers", "flips", "zero", "scale", "out", "i")
+    def dequantize_block(e: Emitter) -> None:
+        builder = e.builder
+        target = e.address("out", "i")
+        flips = e.load(e.address("flips", "zero"), lanes(8), 1)
+        codes = builder.xor(e.load(e.address("codes", "at"), lanes(8), 1), flips)
+        end, step = _numbers(e)
+        steps = builder.sitofp(builder.zext(codes, lanes(32)), doubles())
+        exact = builder.fadd(end, builder.fmul(steps, step))
+        values = builder.fptrunc(exact, floats())
+        e.store_as(store, values, target)
+
+    return dequantize_block
+
+
+@factory(lambda: itertools.product(range(1, 9), get_args(Store)))
+def _dequantizer(bits: int, store: Store) -> Kernel:
+    one_block = _dequantize_block(store)
+    last_block = _dequantize_block("add" if store == "add" else "write")
+    unpack = unpacking(bits, True)
+    levels = 2**bits - 1
+    packed = bits < 8
+    streaming = store == "stream"
+
+    @inline
+    def end_of(low, high):
+        step = (high - low) / levels
+        if abs(low) <= abs(high):
+            return low, step, np.uint8(0)
+        return high, -step, np.uint8(levels)
+
+    @kernel(
+        "in uint8[], uint64, in float32[], int64, float32, "
+        "out uint8[], out float32[], out float64[], out uint8[], out float32[]",
+        variant=f"{bits} {store}",
+    )
+    def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, flips, out):
+        # out is from element `first` on, a multiple of _TILE; data.size == ceil(out.size * bits /
+        # 8). For the scratch, see quantize_tiles; codes of 8 bits need no unpacking.
+        held = np.int64(first)
+        for tile in range(0, out.size, _TILE):
+            values = out[tile : tile + _TILE]
+            if packed:
+                part = data[tile * bits // 8 : (tile + _TILE) * bits // 8]
+                unpack(part, codes[: values.size])
+                some = codes
+            else:
+                some = data[tile : tile + _TILE]
+            whole = values.size - values.size % BLOCK
+            for i in range(0, whole, BLOCK):
+                start = np.int64(first) + tile + i
+                if start + BLOCK > held:
+                    held = _fill(numbers, flips, found, bucket, start, end_of)
+                one_block(some, i, numbers, flips, 0, scale, values, i)
+            if whole < values.size:
+                held = _fill(numbers, flips, found, bucket, np.int64(first) + tile + whole, end_of)
+                for k in range(values.size - whole):  # fewer than BLOCK
+                    codes[k], rest[k] = some[whole + k], values[whole + k]
+                last_block(codes, 0, numbers, flips, 0, scale, rest, 0)
+                for k in range(values.size - whole):
+                    values[whole + k] = rest[k]
+        if streaming:
+            fence()
+
+    return dequantize_tiles

@@ -1,0 +1,186 @@
+// The reader of rANS blocks: a warp for each run of symbols that the seek table tells, a lane for
+// each state; or one warp for all blocks, where there is no table.
+#include "kernels/numeric/scan.cuh"
+#include "kernels/quantize/trellis.cuh"
+
+static const u32 LEAST_STATE = 1u << 16;
+static const int THREADS = 128;
+static const int SLOTS = 1 << 15;
+static const int SYMBOLS = 256;
+static const i64 LEFT = 64;  // a status is 64 times the run, plus what is wrong
+static const int TRUNCATED = 1, LOW_HEAD = 2, OTHER_END = 3, BROKEN = 4;
+
+// The next words of a string, those of 96 in registers: three for each lane.
+struct Words {
+    const u8* data;
+    i64 end;   // the byte where they end
+    i64 from;  // the byte of the first that is held
+    u32 first, second, third;
+
+    __device__ __forceinline__ u32 load(i64 word) const {
+        i64 at = from + 2 * (word + (threadIdx.x % WARP));
+        if (at < 0 || at + 2 > end) return 0;
+        return data[at] | (u32)data[at + 1] << 8;
+    }
+    __device__ __forceinline__ void seek(i64 at) {
+        from = at;
+        first = load(0);
+        second = load(WARP);
+        third = load(2 * WARP);
+    }
+    // The word `ahead` < 64 of the first, for each lane another; all lanes call it.
+    __device__ __forceinline__ u32 at(int ahead) const {
+        u32 one = __shfl_sync(EVERY_LANE, first, ahead & 31);
+        u32 two = __shfl_sync(EVERY_LANE, second, ahead & 31);
+        return ahead < WARP ? one : two;
+    }
+    __device__ __forceinline__ void go_on() {
+        from += 2 * WARP;
+        first = second;
+        second = third;
+        third = load(2 * WARP);
+    }
+};
+
+// One model of all symbols, whose tables are in shared memory.
+struct OneModel {
+    const u8* symbol_of;
+    const u32* pair_of;
+
+    __device__ __forceinline__ u32 of(i64) const { return 0; }
+    __device__ __forceinline__ u32 with(u32, u32) const { return 0; }
+    __device__ __forceinline__ u32 symbol(u32, u32 slot) const { return symbol_of[slot]; }
+    __device__ __forceinline__ u32 pair(u32, u32 symbol) const { return pair_of[symbol]; }
+};
+
+// One for each class, whose tables lie behind each other; all symbols have a class below 64. With a
+// trellis there are such of both quantisers, and each lane has a path in each run of it.
+struct Classes {
+    const u8* classes;
+    const u8* symbol_of;
+    const u32* pair_of;
+    i32 log2_total;
+    bool trellis;
+
+    __device__ __forceinline__ u32 of(i64 i) const { return classes[i]; }
+    __device__ __forceinline__ u32 with(u32 number, u32 path) const {
+        return trellis ? number | above_class(path) : number;
+    }
+    __device__ __forceinline__ u32 symbol(u32 number, u32 slot) const {
+        return symbol_of[number << log2_total | slot];
+    }
+    __device__ __forceinline__ u32 pair(u32 number, u32 symbol) const {
+        return pair_of[number << 8 | symbol];
+    }
+};
+
+// `offsets` tells the bit of each run from `origin` on, and where the last ends, and `states` those
+// of the 2, 8 or 32 lanes before each, but for runs that begin a block of 2^18, whose states are in
+// the data. They are known and checked if `chained`; else only the first offset is, and one warp
+// finds the others. All are words: the string begins with a byte. Runs that are `together`, side by
+// side, are read by one warp.
+template <class Model>
+__device__ __forceinline__ void read_runs(
+    const Model& model, int lanes, const u8* data, i64 end, i64* offsets, i64 origin, u32* states,
+    i64 n, i32 log2_block, i32 log2_run, i64 together, i32 chained, i32 log2_total, u8* out,
+    i64* status
+) {
+    int lane = threadIdx.x % WARP;
+    bool active = lane < lanes;
+    i64 warp = blockIdx.x * (i64)(THREADS / WARP) + threadIdx.x / WARP;
+    i64 size = 1ll << log2_run, count = (n + size - 1) / size;
+    i64 run = chained ? warp * together : 0;
+    i64 last = chained && run + together < count ? run + together : count;
+    if (run >= count || (!chained && warp)) return;  // whole warps
+    i64 inside = (1ll << (log2_block - log2_run)) - 1;  // of the number of a run
+    u32 mask = (1u << log2_total) - 1, x = LEAST_STATE, path = 0;
+    Words words = {data, end, 0, 0, 0, 0};
+    i64 place = (origin + offsets[run]) >> 3;  // the byte of the next word
+    for (; run < last; ++run) {  // below count
+        int wrong = place < 0 || place > end ? BROKEN : 0;
+        bool fresh = (run & inside) == 0;
+        if (fresh && !wrong) {
+            if (place + 4 * lanes > end) {  // the states before the words of a block
+                wrong = TRUNCATED;
+            } else {
+                if (active) {
+                    x = 0;
+                    for (int k = 0; k < 4; ++k) x |= (u32)data[place + 4 * lane + k] << 8 * k;
+                }
+                place += 4 * lanes;
+                if (__any_sync(EVERY_LANE, x < LEAST_STATE)) wrong = LOW_HEAD;
+            }
+        } else if (chained && !fresh && active) {
+            x = states[run * lanes + lane];
+        }
+        i64 i = run * size, stop = i + size < n ? i + size : n;
+        if (!wrong) words.seek(place);
+        u32 next = active && i + lane < stop ? model.of(i + lane) : 0;
+        for (; i < stop && !wrong; i += lanes) {  // the same for all lanes
+            bool need = false;
+            if ((i & (RUN - 1)) == 0) path = 0;
+            u32 number = model.with(next, path);
+            if (active && i + lanes + lane < stop) next = model.of(i + lanes + lane);  // in time
+            if (active && i + lane < stop) {
+                u32 slot = x & mask, symbol = model.symbol(number, slot);
+                u32 pair = model.pair(number, symbol);
+                out[i + lane] = (u8)symbol;
+                path = path_after(path, symbol);
+                x = (pair & 0xFFFF) * (x >> log2_total) + slot - (pair >> 16);
+                need = x < LEAST_STATE;
+            }
+            u32 needed = __ballot_sync(EVERY_LANE, need);
+            int ahead = (int)((place - words.from) >> 1) + __popc(needed & ((1u << lane) - 1));
+            u32 word = words.at(ahead);  // at most 31 held ones were taken, and 31 are before it
+            if (need) x = x << 16 | word;
+            place += 2 * __popc(needed);
+            if (place > end) wrong = TRUNCATED;
+            if (place - words.from >= 2 * WARP) words.go_on();
+        }
+        bool whole = ((run + 1) & inside) == 0 || stop == n;
+        if (!wrong && whole && __any_sync(EVERY_LANE, x != LEAST_STATE)) wrong = OTHER_END;
+        i64 behind = 8 * place - origin;
+        if (!wrong && chained) {
+            // run + 1 < count
+            bool other = !whole && active && x != states[(run + 1) * lanes + lane];
+            if (__any_sync(EVERY_LANE, other || behind != offsets[run + 1])) wrong = BROKEN;
+        }
+        if (wrong) {
+            if (lane == 0) atomicMin(status, LEFT * run + wrong);
+            return;
+        }
+        if (!chained) {
+            if (lane == 0) offsets[run + 1] = behind;
+            if (!whole && active) states[(run + 1) * lanes + lane] = x;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
+    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 log2_block,
+    i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs, u8* out,
+    i64* status
+) {
+    __shared__ u8 symbol_of[SLOTS];
+    __shared__ u32 pair_of[SYMBOLS];
+    for (int k = threadIdx.x; k < 1 << log2_total; k += THREADS) symbol_of[k] = slots[k];
+    for (int k = threadIdx.x; k < SYMBOLS; k += THREADS) pair_of[k] = pairs[k];
+    __syncthreads();
+    OneModel model = {symbol_of, pair_of};
+    read_runs(
+        model, WARP, data, end, offsets, origin, states, n, log2_block, log2_run, 1, chained,
+        log2_total, out, status
+    );
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 8) read_classed(
+    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 lanes,
+    i32 log2_block, i32 log2_run, i64 together, i32 trellis, i32 chained, i32 log2_total,
+    const u8* slots, const u32* pairs, const u8* classes, u8* out, i64* status
+) {
+    Classes model = {classes, slots, pairs, log2_total, trellis != 0};
+    read_runs(
+        model, lanes, data, end, offsets, origin, states, n, log2_block, log2_run, together, chained,
+        log2_total, out, status
+    );
+}

@@ -1,0 +1,337 @@
+"""rANS strings: blocks of 2^18 symbols, each its states and then its words, in parallel.
+
+All is little-endian. A block of m symbols is its 32 states, where a reader starts, of 4 bytes
+each, then the words that it takes up; the last may have fewer symbols. Short strings may have
+fewer states. A reader ends each block with all states 2^16. Where a run of symbols begins, tables
+tell a bit, and within a block the states.
+
+Symbols may have classes, each with a model of its own: who writes a symbol puts its class above
+it, and who reads one tells its class first. With a trellis (see `trellis`), the quantiser that is
+next is a part of the model too: who writes puts it above the class, and who reads finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString, written
+from gcodec.kernels.prefix.dense_string import SymbolsOf, parts_of
+from gcodec.kernels.rans.rans_read import Reader
+from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
+from gcodec.kernels.rans.rans_table import STATE_NBYTES, ReadTables, WriteTables
+from gcodec.kernels.rans.rans_vector import LANES, vector_width
+from gcodec.kernels.rans.rans_write import Writer
+from gcodec.runtime import pool
+from gcodec.runtime.device import twinned
+from gcodec.runtime.memory import Drainable, release
+
+_SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+
+ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
+
+
+@twinned("gcodec.kernels.rans.rans_string_cuda", by="symbols")
+def write(
+    tables: WriteTables,
+    symbols: SymbolsOf | np.ndarray | Drainable,
+    n: int,
+    lead: np.ndarray,
+    log2_run: int = LOG2_BLOCK,
+    lanes: int = LANES,
+    before_join: Callable[[int], None] | None = None,
+) -> tuple[np.ndarray, int, Runs]:
+    """Write the string of n symbols.
+
+    Parameters
+    ----------
+    tables : WriteTables
+        Every symbol must have a frequency.
+    symbols : callable or array
+        The symbols as an (n,) uint8 array, or uint16 with classes, released if it is a
+        `Drainable`; or what returns those of a range, where it may use an array of as many for it,
+        and is called on the threads of the pool.
+    n : int
+    lead : uint8 array
+        Bytes that go before the string.
+    log2_run : int
+        Of the symbols of a run, from 5 to 18.
+    lanes : int
+        States of a block.
+    before_join : callable, optional
+        Gets `nbits` when all symbols have been read; see `bit_string.written`. On the host only.
+
+    Returns
+    -------
+    data : uint8 array
+    nbits : int
+        Of lead and string.
+    runs : Runs
+    """
+    get = parts_of(symbols)
+    runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
+    if 0 < n <= BLOCK:  # so that nothing has to grow
+        write_block = Writer(tables, n, lanes, vector_width())
+        told = 1 << log2_run, 0, runs.offsets, runs.states
+        block = write_block(get(0, n, np.empty(n, dtype)), *told)
+        runs.settle(runs.offsets[:-1].copy(), np.array([0, block.size]))
+        nbits = 8 * (lead.size + block.size)
+        if before_join is not None:
+            before_join(nbits)
+        return np.concatenate((lead, block)), nbits, runs
+    ends = np.zeros(-(-n >> LOG2_BLOCK) + 1, np.int64)
+
+    def task(start: int, stop: int) -> BitString:
+        string: BitString | None = None
+        size = min(BLOCK, stop - start)
+        write_block, room = Writer(tables, size, lanes, vector_width()), np.empty(size, dtype)
+        for at in range(start, stop, BLOCK):
+            end = min(at + BLOCK, stop)
+            part = get(at, end, room[: end - at])
+            told = at >> log2_run, runs.offsets, runs.states
+            block = write_block(part, 1 << log2_run, *told)
+            release(symbols, at, end)
+            # If it goes on like this, the rest will find room too.
+            needed = int(_SPARE * block.size * max((stop - at) / BLOCK, 1))
+            if string is None:
+                string = BitString(lead.size if start == 0 else 0, needed)
+            string.reserve(needed)
+            used = int(string.state[0])
+            string.data[used : used + block.size] = block
+            string.state[0] = used + block.size
+            ends[1 + (at >> LOG2_BLOCK)] = block.size
+        return BitString(lead.size) if string is None else string
+
+    data, nbits, _ = written(task, n, BLOCK, before_join)
+    data[: lead.size] = lead
+    ends.cumsum(out=ends)
+    runs.settle(runs.offsets[:-1].copy(), ends)
+    return data, nbits, runs
+
+
+def heads_nbits(n: int, lanes: int = LANES) -> int:
+    """Return the bits of the states of all blocks of n symbols."""
+    return 8 * STATE_NBYTES * lanes * -(-n >> LOG2_BLOCK)
+
+
+def most_nbits(n: int) -> int:
+    """Return the most bits that the string of n symbols has."""
+    return heads_nbits(n) + 16 * n
+
+
+def refuse_short(n: int, nbits: int, lanes: int = LANES) -> None:
+    """Raise `Truncated` if so many bits cannot hold n symbols."""
+    least = heads_nbits(n, lanes)
+    if least > nbits:
+        raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
+
+
+@twinned("gcodec.kernels.rans.rans_string_cuda", by="data")
+def read(
+    tables: ReadTables,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    n: int,
+    take: Callable[[int, np.ndarray], None],
+    runs: Runs | None = None,
+    bits_follow: bool = False,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> int:
+    """Read the string of n symbols.
+
+    Parameters
+    ----------
+    tables : ReadTables
+    data : uint8 array
+    first, end : int
+        Bits where the string begins, a multiple of 8, and where it ends.
+    n : int
+    take : callable
+        Gets the first of a range of symbols, and these as a uint8 array that later ones overwrite;
+        called on the threads of the pool, for all ranges in any order.
+    runs : Runs, optional
+        Blocks are then read side by side, and all runs must begin where and as they say.
+    bits_follow : bool
+        Whether the string may end before `end`.
+    classes_of : callable, optional
+        Returns the classes of a range as a uint8 array, where it may use an array of as many for
+        it; given if there are models of several, called on the threads of the pool.
+    lanes : int
+        States of a block.
+    trellis : bool
+        Whether the quantiser that is next is a part of the model; there are then classes.
+
+    Returns
+    -------
+    int
+        The bit where it ends.
+
+    Raises
+    ------
+    FormatError
+    """
+    refuse_short(n, end - first, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
+    if runs is None:
+        found = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
+    else:
+        found = string.read_side_by_side(runs, 0, n)
+    if found < end and not bits_follow:
+        raise Corrupt(f"the payload has {end - found} bits behind its last word")
+    return found
+
+
+@twinned("gcodec.kernels.rans.rans_string_cuda", by="data")
+def read_range(
+    tables: ReadTables,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    n: int,
+    start: int,
+    stop: int,
+    take: Callable[[int, np.ndarray], None],
+    runs: Runs | None = None,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> None:
+    """Read symbols start to stop - 1 of a string of n, and some before and behind; see `read`.
+
+    With `runs`, those are read that have them, and the one before, and must end as the next
+    begins; else all blocks up to the last that has some. `take` gets runs that are whole.
+    """
+    if runs is None:
+        # Blocks up to any are a string too.
+        upto = min(-(-stop >> LOG2_BLOCK) << LOG2_BLOCK, n)
+        read(tables, data, first, end, upto, take, None, upto < n, classes_of, lanes, trellis)
+        return
+    refuse_short(n, end - first, lanes)
+    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
+    string.read_side_by_side(runs, start, stop)
+
+
+@twinned("gcodec.kernels.rans.rans_string_cuda", by="data")
+def index(
+    tables: ReadTables,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    n: int,
+    log2_run: int,
+    classes_of: ClassesOf | None = None,
+    lanes: int = LANES,
+    trellis: bool = False,
+) -> Runs:
+    """Find where the runs of a string begin, by reading it; see `read`."""
+    refuse_short(n, end - first, lanes)
+    runs = Runs.empty(log2_run, n, lanes)
+    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
+    found = string.read_in_order(runs)
+    if found < end:
+        raise Corrupt(f"the payload has {end - found} bits behind its last word")
+    return runs
+
+
+class _String(NamedTuple):
+    """Reads the blocks of a string; see `read`."""
+
+    tables: ReadTables
+    data: np.ndarray
+    first: int
+    end: int
+    n: int
+    take: Callable[[int, np.ndarray], None]
+    classes_of: ClassesOf | None
+    lanes: int
+    trellis: bool
+
+    def read_in_order(self, runs: Runs) -> int:
+        """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
+        read_block, room = self._reader(1), np.empty(min(BLOCK, self.n), np.uint8)
+        models = np.empty_like(room)
+        place = np.array([self.first // 8])
+        count, per_block = runs.states.shape[0], 1 << LOG2_BLOCK - runs.log2_run
+        ends, behind = np.empty(count, np.int64), runs.states
+        for at in range(0, self.n, BLOCK):
+            symbols = room[: min(BLOCK, self.n - at)]
+            row, classes = at >> runs.log2_run, self._classes(at, at + symbols.size, models)
+            read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, behind)
+            self.take(at, symbols)
+            place[0] = ends[min(row + per_block, count) - 1]
+        runs.offsets[1:] = 8 * ends - self.first
+        runs.states[1:] = runs.states[:-1]
+        runs.states[::per_block] = 0
+        return 8 * int(place[0])
+
+    def read_side_by_side(self, runs: Runs, start: int, stop: int) -> int:
+        """Read what covers a range where runs tell that it begins; return the bit behind all."""
+        runs.check(self.n, self.end - self.first, self.lanes)
+        every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
+        start, stop = runs.covering(start, stop, self.n)
+        origin = start >> LOG2_BLOCK << LOG2_BLOCK
+
+        def task(at: int, end: int) -> None:
+            at, end = max(origin + at, start), min(origin + end, stop)
+            # The tables of many models leave no room for two blocks in the caches.
+            ways = 1 if self.tables.classed else 2
+            read_one, read_two = self._reader(1), self._reader(ways)
+            room = np.empty(min(2 * BLOCK, end - at), np.uint8)
+            models = np.empty_like(room)
+            found = Runs.empty(runs.log2_run, room.size, self.lanes)
+            while at < end:
+                # Two full blocks, if another one follows: no word is then near the end of data.
+                two = at % BLOCK == 0 and at + 2 * BLOCK <= end and at + 2 * BLOCK < self.n
+                two &= ways == 2
+                upto = min((at >> LOG2_BLOCK) + (2 if two else 1) << LOG2_BLOCK, end)
+                rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
+                places, moved = (self.first + runs.offsets[rows][::per_block]) >> 3, 0
+                symbols, classes = room[: upto - at], self._classes(at, upto, models)
+                read_blocks = read_two if two else read_one
+                if at % BLOCK:
+                    read_blocks, places, moved = self._resumed(runs, rows)
+                whole = upto % BLOCK == 0 or upto == self.n
+                try:
+                    read_blocks(places, classes, symbols, every, 0, *found[1:], whole)
+                except Truncated as error:
+                    raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
+                if not runs.same(rows, found, self.first - 8 * moved):
+                    raise Corrupt("the seek table or the payload is wrong: a run begins elsewhere")
+                for k in range(0, symbols.size, BLOCK):
+                    self.take(at + k, symbols[k : k + BLOCK])
+                at = upto
+
+        pool.run(task, stop - origin, BLOCK)
+        return self.first + int(runs.offsets[-1])
+
+    def _resumed(self, runs: Runs, rows: slice) -> tuple[Reader, np.ndarray, int]:
+        """Make of runs from within a block one of its own: states, which its words follow.
+
+        Return its reader, where it begins, and how many bytes lie ahead of it in `data`.
+        """
+        at, stop = ((self.first + runs.offsets[[rows.start, rows.stop]]) >> 3).tolist()
+        head = runs.states[rows.start].astype("<u4").view(np.uint8)
+        # As many more as whole groups of symbols may take up.
+        end = min(self.end // 8, self.data.size, stop + 2 * self.lanes)
+        data = np.concatenate((head, self.data[at:end]))
+        reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vector_width())
+        return reader, np.zeros(1, np.int64), at - head.size
+
+    def _reader(self, ways: int) -> Reader:
+        end = min(self.end // 8, self.data.size)
+        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vector_width())
+
+    def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        if self.classes_of is None:
+            return room[:0]
+        return self.classes_of(start, stop, room[: stop - start])
+
+
+def _ignore(at: int, symbols: np.ndarray) -> None:
+    """Take symbols of which only the ends of their runs are wanted."""

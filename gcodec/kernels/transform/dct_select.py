@@ -1,0 +1,170 @@
+"""The k largest coefficients of each chunk, by magnitude; of equal ones the first.
+
+Magnitudes are compared as the integers of their bits. The k-th largest of the largest of each
+group of elements bounds the k-th largest of all from below: few elements are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.numeric.words import trailing_zeros
+from gcodec.runtime.device import twinned
+from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, lanes
+
+_MAGNITUDE = np.int32(SIGN - 1)
+_WIDTHS = (BLOCK, 8)  # elements of a group
+
+
+@twinned("gcodec.kernels.transform.dct_select_cuda")
+def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bool:
+    """Select from each chunk; tell whether all of its elements are finite.
+
+    Parameters
+    ----------
+    y : (m, size) float32 array
+    k : int
+        From 1 to size.
+    places : (m, k) int32 array
+        Set to where in their chunk the elements are, rising.
+    values : (m, k) float32 array
+        Set to the elements.
+    """
+    size = y.shape[1]
+    width = next((width for width in _WIDTHS if 2 * k * width <= size), 1)
+    tops, some = np.empty(-(-size // width), np.int32), np.empty((2, size), np.int32)
+    flat = y.reshape(-1).view(np.int32), size, k
+    scratch = tops, np.empty(1, np.uint32), some[0], some[1]
+    found = values.reshape(-1).view(np.int32)
+    return bool(_selecting(width)(*flat, *scratch, places.reshape(-1), found))
+
+
+def _keys(e: Emitter) -> Any:
+    """Emit the magnitudes of 32 elements of x from i on, as integers."""
+    bits = e.load(e.address("x", "i"), lanes(32))
+    return e.builder.and_(bits, bits.type([SIGN - 1] * BLOCK))
+
+
+@block("x", "i", "tops", "g")
+def _find_top(e: Emitter) -> None:
+    """Store the largest of 32 keys."""
+    from llvmlite import ir
+
+    builder, keys, count = e.builder, _keys(e), BLOCK
+    while count > 1:  # the first half against the second
+        count //= 2
+        halves = (lanes(32, count)(list(range(at, at + count))) for at in (0, count))
+        one, other = (builder.shuffle_vector(keys, keys, half) for half in halves)
+        keys = builder.select(builder.icmp_signed(">", one, other), one, other)
+    builder.store(builder.extract_element(keys, ir.IntType(32)(0)), e.address("tops", "g"))
+
+
+@block("x", "i", "bound", "mask", "zero")
+def _find_mask(e: Emitter) -> None:
+    """Store which of 32 keys are not below a bound, the first as the lowest bit."""
+    from llvmlite import ir
+
+    above = e.builder.icmp_signed(">=", _keys(e), e.splat(e.args["bound"]))
+    e.builder.store(e.builder.bitcast(above, ir.IntType(BLOCK)), e.address("mask", "zero"))
+
+
+@subroutine(variant="count_from")
+def _count_from(keys, size, bound):
+    """Count the first `size` keys that are not below a bound."""
+    count = np.int32(0)
+    for i in range(size):
+        count = np.int32(count + np.int32(keys[i] >= bound))
+    return np.int64(count)
+
+
+@subroutine(variant="bound_of")
+def _bound_of(keys, size, k, more, low, high):
+    """Return a bound from which k of the first keys are, or up to so many more; or the k-th key.
+
+    The k-th largest is from low on, and below high.
+    """
+    while np.int64(high) - low > 1:
+        middle = np.int32(low + (np.int64(high) - low) // 2)
+        count = _count_from(keys, size, middle)
+        if count >= k:
+            low = middle
+            if count <= k + more:
+                break
+        else:
+            high = middle
+    return low
+
+
+@factory(lambda: ((width,) for width in (*_WIDTHS, 1)))
+def _selecting(width: int) -> Kernel:
+    """Make the kernel for groups of so many elements."""
+
+    @kernel(
+        "in int32[], int64, int64, out int32[], out uint32[], out int32[], out int32[], "
+        "out int32[], out int32[]",
+        variant=f"{width}",
+    )
+    def select_largest(x, size, k, tops, mask, at, keys, places, found):
+        # places.size == found.size == k * (x.size / size); tops.size == ceil(size / width) >= k;
+        # at.size == keys.size == size.
+        whole = size - size % BLOCK
+        for chunk in range(x.size // size):
+            base = chunk * size
+            groups = size // width
+            for g in range(groups):
+                if width == BLOCK:
+                    _find_top(x, base + g * width, tops, g)
+                else:
+                    top = np.int32(0)
+                    for i in range(base + g * width, base + g * width + width):
+                        top = max(top, np.int32(x[i] & _MAGNITUDE))
+                    tops[g] = top
+            if groups < tops.size:
+                top = np.int32(0)
+                for i in range(base + groups * width, base + size):
+                    top = max(top, np.int32(x[i] & _MAGNITUDE))
+                tops[groups] = top
+            most = np.int32(0)
+            for g in range(tops.size):
+                most = max(most, tops[g])
+            if most >= INFINITY_BITS:
+                return False
+            above = np.int32(most + 1)
+            bound = _bound_of(tops, tops.size, k, k >> 3, np.int32(0), above)
+            # What is not below the bound, in order: at least k elements, and at most size.
+            count = 0
+            for i in range(0, whole, BLOCK):
+                if width == BLOCK and tops[i // BLOCK] < bound:
+                    continue
+                _find_mask(x, base + i, bound, mask, 0)
+                word = mask[0]
+                while word:
+                    place = i + np.int64(trailing_zeros(word))
+                    at[count] = place
+                    keys[count] = np.int32(x[base + place] & _MAGNITUDE)
+                    count += 1
+                    word = np.uint32(word & np.uint32(word - np.uint32(1)))
+            for i in range(whole, size):
+                key = np.int32(x[base + i] & _MAGNITUDE)
+                if key >= bound:
+                    at[count] = i
+                    keys[count] = key
+                    count += 1
+            last = _bound_of(keys, count, k, 0, bound, above)
+            ties = k - _count_from(keys, count, np.int32(last + 1))
+            # Those above the last, and the first ones that are equal to it: k in all.
+            out = chunk * k
+            for j in range(count):
+                tie = keys[j] == last
+                if keys[j] > last or (tie and ties > 0):
+                    places[out] = at[j]
+                    found[out] = x[base + at[j]]
+                    out += 1
+                    ties -= tie
+        return True
+
+    return select_largest

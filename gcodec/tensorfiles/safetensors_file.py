@@ -1,0 +1,201 @@
+"""Read .safetensors files, whole or in shards, and write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from gcodec.errors import Corrupt, FormatError, LimitExceeded, ParameterError, Truncated
+from gcodec.limits import Limits
+from gcodec.tensorfiles.entries import (
+    MAX_ENTRIES,
+    READABLE,
+    Array,
+    Dump,
+    Entry,
+    element_count,
+    native,
+    readable,
+    shown,
+    stays_inside,
+)
+
+_DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+    **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
+    **{"BOOL": "bool", "C64": "complex64"},
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
+    **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
+    **{"F4": "float4_e2m1fn", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn"},
+}
+_MAX_INDEX = 64 << 20
+# The library refuses longer ones.
+_MAX_HEADER = 100_000_000
+
+
+def _translated(error: Exception, path: Path) -> FormatError:
+    kind = Truncated if _is_cut(path) else Corrupt
+    return kind(f"safetensors cannot read it: {shown(error)}")
+
+
+def _is_cut(path: Path) -> bool:
+    # The library has one and the same error for too few bytes of data and too many.
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        data_start = 8 + int.from_bytes(file.read(8), "little")
+        if size < data_start:
+            return size < 8 or data_start <= _MAX_HEADER
+        try:
+            header = json.loads(file.read(data_start - 8))
+            header.pop("__metadata__", None)
+            ends = [tensor["data_offsets"][1] for tensor in header.values()]
+            return bool(data_start + max(ends, default=0) > size)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return False
+
+
+class SafetensorsDump(Dump):
+    """A .safetensors file, memory-mapped by the safetensors library."""
+
+    format = "safetensors"
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        super().__init__(path, limits)
+        try:
+            # The library annotates the class, not its methods.
+            self._file = cast(Any, safe_open(str(path), framework="numpy"))
+            self.metadata = dict(sorted((self._file.metadata() or {}).items()))
+            self._set_entries(self._entry(name) for name in self._file.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise _translated(error, path) from None
+
+    def _entry(self, name: str) -> Entry:
+        part = self._file.get_slice(name)
+        code = part.get_dtype()
+        return Entry(name, _DTYPES.get(code, code.lower()), tuple(part.get_shape()))
+
+    def _load(self, entry: Entry) -> Array:
+        what = f"tensor {shown(entry.name)}"
+        dtype = readable(what, entry.dtype)
+        elements = element_count(what, entry.shape, dtype.itemsize)
+        nbytes = elements * dtype.itemsize
+        self.limits.check(what, elements, nbytes, nbytes)
+        try:
+            array: Array = self._file.get_tensor(entry.name)
+        except SafetensorError as error:
+            raise _translated(error, self.path) from None
+        return native(array)
+
+    def _close(self) -> None:
+        self._file.__exit__(None, None, None)
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Read which shard holds which tensor from a .safetensors.index.json file.
+
+    Returns
+    -------
+    dict of str to str
+        File names by tensor name. All lie within the folder of the index.
+
+    Raises
+    ------
+    FormatError
+        If the index is damaged, too large, or names a shard outside its folder.
+    """
+    size = path.stat().st_size
+    if size > _MAX_INDEX:
+        raise LimitExceeded(f"index of {size} bytes, more than {_MAX_INDEX}")
+    if not size:
+        raise Truncated("index is empty")
+    try:
+        index = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise Corrupt("index is not JSON") from None
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(shards, dict):
+        raise Corrupt("index has no weight_map")
+    if len(shards) > MAX_ENTRIES:
+        raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one index")
+    for shard in shards.values():
+        if not isinstance(shard, str) or not _is_inside(shard):
+            raise Corrupt(f"index names {shown(shard)}, which is no shard in its folder")
+    return shards
+
+
+def _is_inside(shard: str) -> bool:
+    return shard.endswith(".safetensors") and shard.isprintable() and stays_inside(shard)
+
+
+class ShardedDump(Dump):
+    """Several .safetensors files, and the index that names them."""
+
+    format = "safetensors"
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        super().__init__(path, limits)
+        self._shards = read_index(path)
+        self._open: tuple[str, SafetensorsDump] | None = None
+        entries: dict[str, Entry] = {}
+        try:
+            for shard in dict.fromkeys(self._shards.values()):
+                dump = self._shard(shard)
+                entries |= {e.name: e for e in dump.entries if self._shards.get(e.name) == shard}
+                self.metadata |= dump.metadata
+            for name, shard in self._shards.items():
+                if name not in entries:
+                    raise Corrupt(f"shard {shown(shard)} has no tensor {shown(name)}")
+        except BaseException:
+            self.close()
+            raise
+        self._set_entries(entries[name] for name in self._shards)
+
+    def _shard(self, shard: str) -> SafetensorsDump:
+        # One shard open at a time: there can be more of them than file descriptors.
+        if self._open is None or self._open[0] != shard:
+            self._close()
+            try:
+                self._open = (shard, SafetensorsDump(self.path.parent / shard, self.limits))
+            except FormatError as error:
+                raise type(error)(f"shard {shown(shard)}: {error}") from None
+        return self._open[1]
+
+    def _load(self, entry: Entry) -> Array:
+        return self._shard(self._shards[entry.name]).load(entry)
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+        self._open = None
+
+
+def can_store(dtype: np.dtype[np.generic]) -> bool:
+    """Tell whether the format has a code for a dtype that can be loaded again."""
+    return dtype.name in _DTYPES.values() and dtype.name in READABLE
+
+
+def write_safetensors(
+    file: BinaryIO, tensors: Mapping[str, Array], metadata: Mapping[str, str]
+) -> None:
+    """Write tensors to a .safetensors file.
+
+    Raises
+    ------
+    ParameterError
+        If the library is too old for a dtype among them.
+    """
+    # The library takes the memory of an array to be in C order, and replaces any file, even a
+    # device, that it is given the path of.
+    arrays = {name: np.asarray(native(tensor), order="C") for name, tensor in tensors.items()}
+    try:
+        data = save(arrays, dict(metadata) or None)
+    except SafetensorError as error:
+        raise ParameterError(f"safetensors cannot write these tensors: {shown(error)}") from None
+    file.write(data)

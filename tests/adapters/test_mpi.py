@@ -1,0 +1,53 @@
+"""The wires of MPI, among real processes where there is an MPI library with its mpiexec."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What Open MPI asks for in a container of two cores; others do not look at it.
+OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def ranks(*before: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*before, sys.executable, "-W", "error", str(ROOT / "tests" / "mpi_ranks.py")],
+        env={**os.environ, **OPEN_MPI, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_ranks() -> None:
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    own = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(own)) or shutil.which("mpiexec")
+    done = ranks()
+    if "cannot load MPI library" in done.stderr:
+        pytest.skip("there is no MPI library")
+    assert done.stdout == "rank 0 of 1 is fine\n", done.stderr
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    done = ranks(mpiexec, "-n", "3")
+    expected = [f"rank {rank} of 3 is fine" for rank in range(3)]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+def test_without_mpi4py() -> None:
+    code = "import sys; sys.modules['mpi4py'] = None\nimport gcodec.mpi"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "needs mpi4py: pip install 'gcodec[mpi]'" in run.stderr.splitlines()[-1]

@@ -1,0 +1,171 @@
+"""gcodec in numcodecs and in Zarr, of both formats."""
+
+from __future__ import annotations
+
+import array
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.errors import ParameterError, Truncated
+
+numcodecs = pytest.importorskip("numcodecs", reason="numcodecs is not installed")
+
+from gcodec.numcodecs import GradientCodec  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+X = np.random.default_rng(1).standard_normal((10, 7)).astype(np.float32)
+
+
+@pytest.fixture
+def zarr() -> Any:
+    module = pytest.importorskip("zarr", reason="zarr is not installed")
+    if int(module.__version__.split(".")[0]) < 3:
+        pytest.skip("zarr is of version 2")
+    return module
+
+
+# --- numcodecs ----------------------------------------------------------------------------------
+
+
+def test_configuration() -> None:
+    numcodecs.register_codec(GradientCodec)
+    codec = GradientCodec({"name": "qsgd", "s": 3, "form": "dense"}, seed=4)
+    config = codec.get_config()
+    assert config["id"] == "gcodec"
+    assert config["spec"] == str(gcodec.parse("qsgd:s=3,form=dense"))
+    assert numcodecs.get_codec(config) == codec != GradientCodec("qsgd:s=3")
+    for wrong in ({"spec": "nosuch"}, {"seed": -1}, {"nonfinite": "x"}, {"dtype": "int8"}):
+        with pytest.raises(ParameterError):
+            GradientCodec(**{"spec": "raw", **wrong})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bfloat16", ">f4"])
+def test_arrays(dtype: str) -> None:
+    x = X.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    codec = GradientCodec("qsgd:s=3", seed=9)
+    frame = codec.encode(x)
+    assert frame == gcodec.encode(x, "qsgd:s=3", seed=9)
+    decoded = codec.decode(frame)
+    assert (decoded.dtype.itemsize, decoded.shape) == (x.dtype.itemsize, x.shape)
+    out = np.empty_like(decoded)
+    assert codec.decode(bytearray(frame), out=out) is out
+    assert np.array_equal(out, decoded)
+    flat = bytearray(decoded.nbytes)
+    codec.decode(frame, out=flat)
+    assert bytes(flat) == decoded.tobytes()
+
+
+def test_buffers_that_are_no_arrays() -> None:
+    codec = GradientCodec("raw")
+    assert codec.decode(codec.encode(array.array("f", [1, 2]))).tolist() == [1, 2]
+    with pytest.raises(TypeError, match="dtype uint8"):
+        codec.encode(b"1234")
+    assert GradientCodec("raw", dtype="float16").decode(
+        GradientCodec("raw", dtype="float16").encode(np.float16([1, 2]).tobytes())
+    ).tolist() == [1, 2]
+    with pytest.raises(TypeError, match="dtype object"):
+        codec.encode(np.array([None]))
+    typed, bits = GradientCodec("raw", dtype="float32"), np.float32([1, 2]).view(np.uint32)
+    assert typed.decode(typed.encode(bits)).tolist() == [1, 2]
+    for counts in (np.arange(4), np.arange(4, dtype=np.int16)):  # half a value, or two
+        with pytest.raises(TypeError, match=f"dtype {counts.dtype}"):
+            typed.encode(counts)
+    with pytest.raises(ParameterError, match=r"buf\.nbytes=5"):
+        typed.encode(b"12345")
+    with pytest.raises(ParameterError, match=r"out\.nbytes=192: must be 96"):
+        codec.decode(codec.encode(X.reshape(-1)[:24]), out=np.empty(24))
+    with pytest.raises(ValueError, match="contiguous"):
+        codec.encode(X[::2, ::2])
+    with pytest.raises(Truncated):
+        codec.decode(codec.encode(X)[:-1])
+    with pytest.raises(ValueError, match="elements"):
+        codec.decode(codec.encode(X), out=np.empty(3, np.float32))
+    assert codec.decode(codec.encode(np.asfortranarray(X))).tobytes() == X.tobytes("F")
+
+
+# --- Zarr ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_zarr_2(zarr: Any, order: str) -> None:
+    numcodecs.register_codec(GradientCodec)
+    store = zarr.storage.MemoryStore()
+    made = zarr.create_array(
+        store,
+        shape=X.shape,
+        chunks=(4, 3),
+        dtype="float32",
+        zarr_format=2,
+        order=order,
+        compressors=GradientCodec("raw"),
+    )
+    made[:] = X
+    assert np.array_equal(zarr.open_array(store, mode="r")[:], X)
+
+
+def test_zarr_3(zarr: Any) -> None:
+    module = importlib.import_module("gcodec.zarr")
+    zarr.registry.register_codec("gcodec", module.GradientCodec)
+    store = zarr.storage.MemoryStore()
+    codec = module.GradientCodec("topk:k=3", seed=2)
+    options = {"shape": X.shape, "chunks": (4, 3), "compressors": None}
+    made = zarr.create_array(store, dtype="float32", serializer=codec, **options)
+    made[:] = X
+    opened = zarr.open_array(store, mode="r")
+    found = opened[:]
+    for i in range(0, 10, 4):
+        for j in range(0, 7, 3):
+            chunk = np.zeros((4, 3), np.float32)
+            part = X[i : i + 4, j : j + 3]
+            chunk[: part.shape[0], : part.shape[1]] = part
+            decoded = gcodec.decode(gcodec.encode(chunk, "topk:k=3"))
+            assert np.array_equal(
+                found[i : i + 4, j : j + 3], decoded[tuple(map(slice, part.shape))]
+            )
+    assert opened.serializer == codec
+    assert module.GradientCodec.from_dict(codec.to_dict()) == codec
+    sharded = zarr.create_array(
+        zarr.storage.MemoryStore(),
+        shape=(8, 6),
+        shards=(8, 6),
+        chunks=(4, 3),
+        dtype="float64",
+        serializer=module.GradientCodec("raw"),
+    )
+    sharded[:] = X[:8, :6]
+    assert np.array_equal(sharded[:], X[:8, :6])
+    with pytest.raises(ParameterError, match="dtype='int32'"):
+        zarr.create_array(zarr.storage.MemoryStore(), dtype="int32", serializer=codec, **options)
+    with pytest.raises(ParameterError, match="nonfinite"):
+        module.GradientCodec("raw", nonfinite="x")
+
+
+# --- packaging ----------------------------------------------------------------------------------
+
+
+def test_entry_points_name_what_there_is() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    found = re.findall(
+        r'^\[project\.entry-points\."(\w+)\.codecs"\]\ngcodec = "([\w.]+):(\w+)"$', text, re.M
+    )
+    assert [group for group, _, _ in found] == ["numcodecs", "zarr"]
+    for group, module, name in found:
+        assert module == f"gcodec.{group}"
+        pytest.importorskip(group, reason=f"{group} is not installed")
+        assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+@pytest.mark.parametrize("module", ["numcodecs", "zarr"])
+def test_without_the_package(module: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None\nimport gcodec.{module}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1].endswith(f"pip install 'gcodec[{module}]'")

@@ -1,0 +1,328 @@
+"""The DDP hook among real processes, which talk gloo over the loopback."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = (
+    *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
+    *("scaler", "scaler_of_half", "under_way", "keys"),
+    *("layouts", "sparse", "arguments", "mismatch", "communicator", "stalled"),
+)
+COMPRESSED = ["first.weight", "last.weight", "second.weight"]
+
+
+def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
+    """Return what each rank wrote; None of one that wrote nothing."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "GCODEC_NUM_THREADS": "1",
+    }
+    words = [sys.executable, "-W", "error", str(ROOT / "tests" / "ddp_ranks.py")]
+    ranks = [
+        subprocess.Popen(
+            [*words, str(rank), str(size), str(directory), *scenarios],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        printed = [rank.communicate(timeout=300)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    for rank, text in zip(ranks, printed, strict=True):
+        assert rank.returncode == 0, text
+    return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """What each of two ranks saw of a scenario."""
+    found = run_ranks(2, tmp_path_factory.mktemp("pair"), *SCENARIOS)
+    return lambda scenario: [rank[scenario] for rank in found if scenario in rank]
+
+
+def check_exact(seen: list[Any]) -> None:
+    for rank in seen:
+        assert rank["wrong"] == []
+        assert rank["kept"] == dict.fromkeys(rank["kept"], True)
+        assert rank["sent"] < 5 * 4 * rank["values"]
+        names = [f"{kind}:{name}" for kind in ("residual", "step") for name in COMPRESSED]
+        assert rank["keys"] == sorted([*names, "iteration", "rank", "size"])
+        assert rank["digest"] == seen[0]["digest"]
+        assert rank["received"] == sum(other["sent"] for other in seen) - rank["sent"]
+        assert min(rank["coding"]) > 0
+
+
+@pytest.mark.parametrize("scenario", ["exact", "exact_at_random"])
+def test_gradients_are_those_of_feedback_on_each_rank(
+    pair: Callable[[str], list[Any]], scenario: str
+) -> None:
+    check_exact(pair(scenario))
+
+
+def test_four_ranks_of_which_one_dies(tmp_path: Path) -> None:
+    seen = run_ranks(4, tmp_path, "exact_at_random", "communicator", "killed")
+    check_exact([rank["exact_at_random"] for rank in seen])
+    for rank in seen:
+        check_communicator(rank["communicator"], 4)
+    left = [rank["killed"] for rank in seen if "killed" in rank]
+    assert len(left) == 3
+    for rank in left:
+        first, second = rank["errors"]
+        assert "ddp_hook: step 2: " in first
+        assert second.startswith("the exchange failed before: ")
+        assert rank["seconds"] < 45  # not by the timeout, of 60
+
+
+def test_steps_without_an_exchange(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("no_sync")
+    assert first == second
+    assert first["close"]
+
+
+def test_infinity_is_seen_and_leaves_residuals_alone(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("nonfinite")
+    assert first == second
+    assert first["infinite"] == ["second.weight"]
+    assert first["same"]
+    assert first["moved"]
+    assert first["finite"]
+
+
+def test_steps_that_a_loss_scaler_drops_leave_no_trace(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    first, second = pair("scaler")
+    assert first == second
+    assert first["wrong"] == first["changed"] == []
+    assert first["skipped"] == [True] * 12
+
+
+def test_a_step_that_passes_float16_leaves_no_trace(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("scaler_of_half"):
+        assert rank == {"finite": [True, False, True], "changed": [True, False, True]}
+
+
+def test_a_state_that_is_saved_in_the_middle_of_a_step(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("under_way"):
+        assert rank == {"middle": True, "end": False, "broken": True, "again": True}
+
+
+def test_ranks_with_a_key(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("keys"):
+        assert (rank["same"], rank["more"], rank["shown"]) == (True, True, False)
+        assert "does not bear the tag of this key" in rank["wrong"]
+        expected = "ddp_hook: the ranks differ: keyed=True on rank 0, False on rank 1"
+        assert rank["missing"] == expected
+        assert rank["refused"] == "key='…': must be 1 to 64 bytes"
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("resume")
+    for named in ("True", "False"):
+        whole, again, half = first[named]
+        assert whole == again != half
+        assert first[named] == second[named]
+    assert first["refused"] == "state['rank']=7: must be 0: each has its own"
+
+
+def test_rules_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("policies")
+    assert first == second
+    assert first["residuals"] == ["residual:second.weight"]
+    assert first["plain"] == ["iteration", "rank", "size"]
+
+
+def test_gradients_of_other_layouts(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("layouts"):
+        assert rank == {"strided": True, "close": [True] * 4}
+
+
+def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("sparse"):
+        assert rank == {"close": [True] * 3, "same": True}
+
+
+def test_arguments_that_are_refused(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("arguments"):
+        assert rank == {"wrong": []}
+
+
+def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("mismatch"):
+        assert rank["error"] == "ddp_hook: the ranks differ: seed=3 on rank 0, 4 on rank 1"
+
+
+def test_a_rank_that_does_not_answer(pair: Callable[[str], list[Any]]) -> None:
+    waiting, _ = pair("stalled")
+    assert "ddp_hook: step 1: " in waiting["error"]
+    assert 3 < waiting["seconds"] < 30
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_communicator(pair: Callable[[str], list[Any]], rank: int) -> None:
+    check_communicator(pair("communicator")[rank], 2)
+
+
+@pytest.mark.gpu
+def test_communicator_of_nccl(tmp_path: Path) -> None:
+    import torch
+
+    size = min(torch.cuda.device_count(), 2)
+    if not size or not torch.distributed.is_nccl_available():
+        pytest.skip("there is no CUDA device, or torch has no NCCL")
+    for rank in run_ranks(size, tmp_path, "communicator_nccl"):
+        check_communicator(rank["communicator_nccl"], size)
+
+
+def check_communicator(seen: Any, size: int) -> None:
+    third = 1 / 3
+    expected = [[size * (i + 3 * j) * third + sum(range(size)) for i in range(3)] for j in (0, 1)]
+    assert seen.pop("sum") == [pytest.approx(row) for row in expected]
+    assert seen == {
+        "protocol": True,
+        "gather": [True] * 4,
+        "empty": True,
+        "to": True,
+        "exchange": True,
+        "broadcast": [True] * size,
+    }
+
+
+SPECS = ("mxnet-2bit", "sign", "qsgd", "topk:ratio=0.1", "powersgd", "minifloat:code=none")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
+    """By Inf of another rank, or as no message came: the arrays are those of before."""
+    from gcodec.torch.messages import BucketCoder, Key, Part
+
+    codec, rng = gcodec.parse(spec), np.random.default_rng(3)
+    coders = [
+        BucketCoder(gcodec.Feedback(spec, seed=1, rank=rank), 1, rank, Key(None))
+        for rank in range(2)
+    ]
+    plain = [gcodec.Feedback(spec, seed=1, rank=rank) for rank in range(2)]
+
+    def gradients() -> list[list[Part]]:
+        return [
+            [Part(name, rng.standard_normal((40, 30), np.float32), codec) for name in "ab"]
+            for _ in coders
+        ]
+
+    def step(wrong: str = "") -> None:
+        """Exchange two buckets, with Inf in a tensor of one of them, on one rank."""
+        for _ in range(2):
+            parts = gradients()
+            for name in wrong:
+                parts[1]["ab".index(name)].values[3, 3] = np.inf
+            for feedback, every in zip([] if wrong else plain, parts, strict=False):
+                for part in every:
+                    feedback.compress(part.name, part.values)
+            pairs = list(zip(coders, parts, strict=True))
+            messages = [coder.encode(every, 0) for coder, every in pairs]
+            for coder, every in pairs:
+                coder.average(every, messages)
+                found = [bool(np.isfinite(part.values).all()) for part in every]
+                assert found == [name not in wrong for name in "ab"]
+        for coder in coders:
+            coder.rollback() if wrong else coder.commit()
+
+    def residuals() -> dict[str, np.ndarray]:
+        found = {}
+        for rank, coder in enumerate(coders):
+            assert coder.feedback is not None
+            for name in "ab":
+                found[f"{rank}{name}"] = coder.feedback._tensors.states[name].array
+        return found
+
+    for _ in range(3):
+        step()
+    for wrong in ("a", "b", "", "ab", "a"):
+        before = residuals()
+        bits = {key: array.tobytes() for key, array in before.items()}
+        if wrong:
+            step(wrong)
+        else:  # no message arrives
+            for coder, every in zip(coders, gradients(), strict=True):
+                coder.encode(every, 0)
+                coder.rollback()
+        for key, array in residuals().items():
+            assert array is before[key]
+            assert array.tobytes() == bits[key]
+        step()
+    for coder, feedback in zip(coders, plain, strict=True):
+        assert coder.feedback is not None
+        found, expected = coder.feedback.state_dict(), feedback.state_dict()
+        assert {key: value.tobytes() for key, value in found.items()} == {
+            key: value.tobytes() for key, value in expected.items()
+        }
+        # A spare array for each tensor of a step, and one that a step has read twice.
+        assert coder.feedback._tensors.spares.counts() == [3]
+
+
+def test_messages_that_were_tampered_with() -> None:
+    """What was left out, sent again, swapped or sent by another rank is refused with a key."""
+    from gcodec.errors import FormatError
+    from gcodec.torch.messages import BucketCoder, Key, Part
+
+    codec, rng = gcodec.parse("sign"), np.random.default_rng(4)
+    coders = [BucketCoder(gcodec.Feedback(codec), 1, rank, Key(b"key")) for rank in range(2)]
+
+    def parts(names: str) -> list[Part]:
+        shapes = [Part(n, rng.standard_normal((9, 30), np.float32), codec) for n in names]
+        return [*shapes, Part("bias", rng.standard_normal(5, np.float32), None)]
+
+    def step(names: str, change: Callable[[list[bytes]], list[bytes]]) -> list[bytes]:
+        every = [parts(names), parts(names)]
+        messages = [coder.encode(p, 0) for coder, p in zip(coders, every, strict=True)]
+        coders[0].average(every[0], change(messages))
+        return messages
+
+    before = step("ab", lambda messages: messages)
+    start = 16 + 2  # of the frames
+
+    def without_first(message: bytes) -> bytes:
+        _, end = gcodec.frame.Frame.read(message, start, gcodec.Limits(), b"key")
+        _, next_end = gcodec.frame.Frame.read(message, end, gcodec.Limits(), b"key")
+        return message[:16] + b"\0" + message[17:end] + message[next_end:]
+
+    changes: list[Callable[[list[bytes]], list[bytes]]] = [
+        lambda messages: before,
+        lambda messages: [messages[1], messages[0]],
+        lambda messages: [messages[0], messages[0]],
+        lambda messages: [messages[0], without_first(messages[1])],
+        lambda messages: [messages[0], messages[1][:16] + b"\2" + messages[1][17:]],
+        lambda messages: [messages[0], bytes(16) + messages[1][16:]],
+        lambda messages: [messages[0], messages[1][16:]],
+        lambda messages: [messages[0], b""],
+        lambda messages: [messages[0], messages[1][:-1] + b"x"],
+    ]
+    for change in changes:
+        with pytest.raises(FormatError, match="the message of rank"):
+            step("ab", change)
+    step("ab", lambda messages: messages)

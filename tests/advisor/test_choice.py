@@ -1,0 +1,337 @@
+"""`gcodec.choose` and `gcodec encode -c auto:`: what is promised of error and bits."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from bench import hard_tensors
+from gcodec.advisor import choose, estimate
+from gcodec.arrays.intake import intake
+from gcodec.cli.main import cli
+from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
+from gcodec.entropy.context import coder
+from gcodec.kernels.quantize import scalar_quantize
+from gcodec.tensorfiles.dumps import open_dump
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+LAPLACE = np.float32(1e-3) * np.random.default_rng(0).laplace(size=(64, 128)).astype(np.float32)
+SPARSE = np.where(np.arange(1 << 16) % 5000, 0, 0.3).astype(np.float32)
+SPARSE[::10000] *= 3
+
+
+def error_of(x, decoded):
+    wide = x.astype(np.float64)
+    return ((wide - decoded.astype(np.float64)) ** 2).sum() / ((wide**2).sum() or 1)
+
+
+@pytest.mark.parametrize("error", [1e-9, 1e-4, 0.01, 0.3, 0.9, 1])
+@pytest.mark.parametrize(
+    "x",
+    [
+        *(LAPLACE.reshape(-1)[:n] for n in (0, 1, 16, 300)),
+        *(LAPLACE, SPARSE, np.zeros((3, 5), np.float32), np.full(99, 1e-44, np.float32)),
+        *(np.full(5000, 0.3, np.float32), np.full(5000, 3e38, np.float32)),
+        *(LAPLACE.astype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16, np.float64)),
+    ],
+    ids=lambda x: f"{x.dtype}-{x.size}",
+)
+def test_the_error_is_met(x, error):
+    codec = gcodec.choose(x, max_err=error)
+    assert error_of(x, gcodec.decode(gcodec.encode(x, codec))) <= error
+
+
+@pytest.mark.parametrize("bits", [0.1, 1, 2, 4, 12, 33])
+@pytest.mark.parametrize("x", [LAPLACE, SPARSE], ids=["laplace", "sparse"])
+def test_the_bits_are_met(x, bits):
+    codec = gcodec.choose(x, max_bits=bits)
+    assert 8 * len(gcodec.encode(x, codec)) <= bits * x.size
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_small_tensors_are_held_to_the_payload(bits):
+    x = LAPLACE.reshape(-1)[:16]
+    codec = gcodec.choose(x, max_bits=bits)
+    assert codec.encode(x).nbits <= bits * x.size
+    assert error_of(x, gcodec.decode(gcodec.encode(x, codec))) < 1
+
+
+@pytest.mark.parametrize("bits", [1.0, 2.05, 3.5])
+@pytest.mark.parametrize("n", [1, 5, 17, 63])
+def test_words_that_are_not_full_take_bits_too(n, bits):
+    x = LAPLACE[0, :n]
+    codec = gcodec.choose(x, max_bits=bits)
+    assert codec.encode(x).nbits <= bits * n
+
+
+@pytest.mark.parametrize("bits", [0.3, 0.9, 1.2])
+@pytest.mark.parametrize("n", [700, 2112])
+def test_one_value_takes_bits_too(n, bits):
+    """An entropy of 0 is not that of a code."""
+    x = np.full(n, 0.37, np.float32)
+    codec = gcodec.choose(x, max_bits=bits)
+    assert codec.encode(x).nbits <= bits * n
+
+
+TARGETS = [
+    *({"max_err": error} for error in (0.5, 0.1, 0.02, 0.001)),
+    *({"max_bits": bits} for bits in (0.2, 4.0)),
+]
+
+
+class Work:
+    """Counts passes over values that choices and encodes make, weighted by what each costs.
+
+    The unit is a pass that finds levels. Costs are those measured on matrices of 4 Mi values.
+    """
+
+    def __init__(self, monkeypatch):
+        self.levels = self.products = self.passes = 0
+        for name in ("rated_levels", "scaled_levels"):
+            self._count(monkeypatch, deadzone, name, lambda x, *_: x.size)
+        self._count(monkeypatch, scalar_quantize, "plain_sums", lambda x, *_: x.size / 2)
+        self._count(
+            monkeypatch, estimate, "_product", lambda a, b: a.size * b.shape[1], "products"
+        )
+        for module, name, cost in (
+            (quantizer, "nbits_of", lambda levels: levels.symbols.size),
+            (
+                coder,
+                "write",
+                lambda plan, written, *_: 1.5 * len(getattr(written, "array", written)),
+            ),
+            (reconstruction, "largest", lambda x: x.size / 4),
+            (estimate, "moments", lambda x: x.size / 2),
+            (choose, "_error", lambda codec, levels, *_: levels.symbols.size),
+            (np, "count_nonzero", lambda x, *_: np.size(x) / 2),
+            (np, "zeros", lambda shape, *_: np.prod(shape)),  # whose pages are then new
+        ):
+            self._count(monkeypatch, module, name, cost, "passes")
+
+    def _count(self, monkeypatch, module, name, cost, kind="levels"):
+        function = getattr(module, name)
+
+        def counted(*args, **options):
+            setattr(self, kind, getattr(self, kind) + cost(*args))
+            return function(*args, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    def of(self, call):
+        """Return the values that levels were found for, and the products of trials."""
+        self.levels = self.products = self.passes = 0
+        call()
+        return self.levels, self.products
+
+    def total(self, call):
+        """Return the cost of all passes, where 16 multiply-adds cost as much as one level."""
+        levels, products = self.of(call)
+        return levels + self.passes + products / 16
+
+
+def work_ratio(work, x, target):
+    """Return the work of a choice over that of encoding with ecsq at the same target."""
+    ((key, value),) = target.items()
+    spec = f"ecsq:{'nmse' if key == 'max_err' else 'bits'}={value}"
+    encode = work.total(functools.partial(gcodec.encode, x, spec))
+    return work.total(functools.partial(gcodec.choose, x, **target)) / encode
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (512, 512)], ids=str)
+def test_choosing_takes_at_most_the_work_of_three_encodes(shape, monkeypatch):
+    work = Work(monkeypatch)
+    for name, x in hard_tensors.matrices(*shape):
+        for target in TARGETS:
+            assert work_ratio(work, x, target) <= 3, (name, target)
+
+
+@pytest.mark.parametrize("bits", [0.1, 0.2, 1.0])
+def test_choosing_takes_at_most_the_work_of_three_encodes_where_two_searches_are_made(
+    bits, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    rows, columns = rng.standard_normal((2048, 1)), rng.standard_normal(2048)
+    x = rng.standard_normal((2048, 2048), np.float32)
+    x *= np.exp(1.5 * rows + columns).astype(np.float32)
+    assert work_ratio(Work(monkeypatch), x, {"max_bits": bits}) <= 3
+
+
+@pytest.mark.parametrize("bits", [0.2, 1.0, 4.0])
+def test_choosing_takes_at_most_the_work_of_three_encodes_where_a_trial_decides(bits, monkeypatch):
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((2048, 48)), rng.standard_normal((48, 2048))
+    x = (left.astype(np.float32) @ right.astype(np.float32)) / np.float32(7)
+    assert work_ratio(Work(monkeypatch), x, {"max_bits": bits}) <= 3
+
+
+def test_the_work_of_a_trial_is_known_beforehand(monkeypatch):
+    work = Work(monkeypatch)
+    x = np.ones((300, 500), np.float32)
+    for rank in (1, 7, 40):
+        rows = estimate.start(x, rank, 0)
+        _, products = work.of(lambda rows=rows: estimate.errors_of_ranks(x, rows, 387.3))
+        assert products <= estimate.trial_work(x.shape, rank) * x.size
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e35])
+def test_a_trial_has_the_errors_of_the_encoder(scale):
+    rng = np.random.default_rng(4)
+    decay = np.arange(1, 41) ** -0.8
+    x = (rng.normal(size=(200, 40)) * decay @ rng.normal(size=(40, 333))).astype(np.float32)
+    x = x / np.abs(x).max() * np.float32(scale)
+    norm = np.sqrt((x.astype(np.float64) ** 2).sum())
+    errors = estimate.errors_of_ranks(x, estimate.start(x, 50, 7), norm)
+    for rank in (1, 5, 20, 40, 50):
+        codec = gcodec.parse(f"powersgd:rank={rank}")
+        decoded = codec.decode(codec.encode(x, seed=7), x.shape)
+        assert errors[rank - 1] == pytest.approx(error_of(x, decoded), abs=2e-6)
+
+
+@pytest.mark.parametrize("bits", [0.2, 1, 4])
+def test_a_frame_with_a_seek_table_has_the_bits(bits):
+    rng = np.random.default_rng(0)
+    for x in (rng.standard_normal(1 << 19, np.float32), rng.laplace(size=(512, 1024))):
+        x = x.astype(np.float32)
+        codec = gcodec.choose(x, max_bits=bits)
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec))
+        assert codec.name == "ecsq" and (bits < 1 or frame.seek is not None)
+        assert 0.93 * bits * x.size <= 8 * frame.nbytes <= bits * x.size
+
+
+@pytest.mark.parametrize("bits", [1.85, 1.9, 1.95])
+def test_the_bits_include_the_seek_table(bits):
+    """States of rANS take nearly 1 % of the payload, more than the search leaves out."""
+    x = np.random.default_rng(0).standard_normal(1 << 19, np.float32)
+    room = choose._Room.of(intake(x), bits)
+    payload = gcodec.parse(f"ecsq:bits={bits}").encode(x)
+    data = gcodec.encode(x, f"ecsq:bits={bits}")
+    assert payload.seek is not None and payload.seek.states is not None
+    assert room.excess(payload) == 8 * len(data) - bits * x.size
+    assert 8 * len(gcodec.encode(x, gcodec.choose(x, max_bits=bits))) <= bits * x.size
+
+
+def test_no_search_where_levels_cannot_have_so_many_bits(monkeypatch):
+    work = Work(monkeypatch)
+    x = np.zeros((512, 512), np.float32)
+    x[::20] = np.random.default_rng(0).standard_normal((26, 512))
+    encode, _ = work.of(lambda: gcodec.encode(x, "ecsq:nmse=1e-10"))
+    levels, _ = work.of(lambda: gcodec.choose(x, max_bits=4))
+    assert levels <= 1.5 * encode
+
+
+def test_what_is_chosen():
+    assert str(gcodec.choose(LAPLACE, max_err=0.04)) == "ecsq:nmse=0.04"
+    assert str(gcodec.choose(LAPLACE, max_err=0.1)) == "ecsq:trellis=yes,nmse=0.1"
+    assert str(gcodec.choose(LAPLACE.reshape(-1)[:2000], max_err=0.1)) == "ecsq:nmse=0.1"
+    assert str(gcodec.choose(LAPLACE, max_err=0)) == "raw"
+    assert str(gcodec.choose(LAPLACE.astype(np.float16), max_err=0)) == "raw:dtype=float16"
+    assert str(gcodec.choose(SPARSE, max_err=0)) == "topk:k=14"
+    assert gcodec.choose(LAPLACE[0, :16], max_err=0.1).name == "minmax"
+    assert gcodec.choose(np.full(5000, 0.3, np.float32), max_err=0.1).name == "qsgd"
+
+
+def low_rank(rank, noise, shape=(256, 300)):
+    rng = np.random.default_rng(rank)
+    made = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
+    return (made + noise * rng.normal(size=shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("error", [0.001, 0.01, 0.1])
+def test_low_rank_is_found(error, dtype):
+    x = low_rank(3, 0.02).astype(dtype)
+    codec = gcodec.choose(x, max_err=error)
+    assert codec.name == "powersgd"
+    frame = gcodec.encode(x, codec)
+    assert error_of(x, gcodec.decode(frame)) <= error
+    assert len(frame) < len(gcodec.encode(x, f"ecsq:nmse={error}"))
+
+
+def test_the_seed_that_is_told_is_what_counts(tmp_path):
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(256, 12)) * 0.7 ** np.arange(12), rng.normal(size=(12, 300))
+    x = (left @ right).astype(np.float32)
+    codecs = [gcodec.choose(x, max_err=0.04, seed=seed) for seed in range(4)]
+    assert len(set(map(str, codecs))) > 1
+    for seed, codec in enumerate(codecs):
+        assert codec.name == "powersgd"
+        assert error_of(x, gcodec.decode(gcodec.encode(x, codec, seed=seed))) <= 0.04
+    source, target = tmp_path / "x.npy", tmp_path / "x.gcf"
+    np.save(source, x)
+    arguments = ["encode", str(source), "-c", "auto:err=0.04", "--seed", "7", "-o", str(target)]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert error_of(x, gcodec.decode(target.read_bytes())) <= 0.04
+
+
+def test_low_rank_is_found_for_bits():
+    x = low_rank(2, 0.01)
+    codec = gcodec.choose(x, max_bits=2)
+    assert codec.name == "powersgd"
+    frame = gcodec.encode(x, codec)
+    assert 8 * len(frame) <= 2 * x.size
+    levels = gcodec.encode(x, "ecsq:bits=1.98")
+    assert error_of(x, gcodec.decode(frame)) < error_of(x, gcodec.decode(levels))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        low_rank(256, 0),
+        low_rank(3, 0.02).reshape(-1),  # a vector
+        np.float32(1e-30) * low_rank(3, 0.02),  # whose factors would lose bits
+        np.float32(1e37) * low_rank(3, 0.02),  # whose projections might pass float32
+    ],
+    ids=["full rank", "vector", "tiny", "huge"],
+)
+def test_no_factors_where_they_are_no_good(x):
+    assert gcodec.choose(x, max_err=0.05).name == "ecsq"
+
+
+@pytest.mark.parametrize("largest", [65000, 40000, 10000])
+@pytest.mark.parametrize("shape", [(40, 8, 3, 3), (20, 4, 16, 16)])
+def test_taps_near_the_end_of_their_dtype(shape, largest):
+    """What coefficients leave over adds up, to values that the dtype does not have."""
+    rng = np.random.default_rng(0)
+    x = rng.laplace(size=shape) + 3 * rng.laplace(size=(*shape[:2], 1, 1))
+    x = (x / np.abs(x).max() * largest).astype(np.float16)
+    for error in (0.3, 0.05):
+        found = gcodec.decode(gcodec.encode(x, gcodec.choose(x, max_err=error)))
+        off = (found.astype(float) - x) ** 2
+        assert off.sum() <= error * (x.astype(float) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"max_err": 0.1, "max_bits": 1}, *({"max_err": e} for e in (-1, np.nan, np.inf, "0.1"))],
+    ids=str,
+)
+def test_bounds_are_refused(given):
+    with pytest.raises(gcodec.ParameterError, match="max_err"):
+        gcodec.choose(LAPLACE, **given)
+
+
+def test_values_are_refused():
+    with pytest.raises(gcodec.ParameterError, match="NaN"):
+        gcodec.choose(np.array([1, np.nan], np.float32), max_err=0.1)
+    with pytest.raises(gcodec.ParameterError, match=r"max_err=0\.0: must be at least"):
+        gcodec.choose(np.array([1, 1 / 3]), max_err=0)
+
+
+def test_the_command(tmp_path):
+    target = tmp_path / "out.gcf"
+    arguments = ["encode", str(EXAMPLE), "-c", "auto:err=0.05", "-o", str(target)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    with open_dump(EXAMPLE) as dump:
+        frames = gcodec.iter_frames(target.read_bytes())
+        for entry, frame in zip(dump.entries, frames, strict=True):
+            assert error_of(np.asarray(dump.load(entry)), frame.decode()) <= 0.05
+    for spec in ("auto:", "auto:err=x", "auto:rate=1", "auto:err=-1"):
+        arguments = ["encode", str(EXAMPLE), "-c", spec, "-o", str(tmp_path / "no.gcf")]
+        assert CliRunner().invoke(cli, arguments).exit_code == 2, spec

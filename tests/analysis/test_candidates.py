@@ -1,0 +1,70 @@
+"""Candidates come from the registry, and the best of them is within its budget."""
+
+from __future__ import annotations
+
+import pytest
+
+import gcodec
+from gcodec.analysis.candidates import Budget, all_settings, best, pareto, settings, shortlist
+from gcodec.analysis.groups import pattern_of
+from gcodec.analysis.trials import Trial
+
+
+def trial(spec: str, bits: float, error: float) -> Trial:
+    return Trial(gcodec.parse(spec), 0, bits, 1.0, error**0.5)
+
+
+@pytest.mark.parametrize("name", sorted(gcodec.codecs()))
+def test_settings_of_a_codec_are_its_own_and_differ(name):
+    found = settings(gcodec.codecs()[name])
+    specs = [str(codec) for codec in found]
+    assert specs and len(set(specs)) == len(specs) <= 40
+    assert all(codec.name == name and gcodec.parse(str(codec)).name == name for codec in found)
+
+
+def test_settings_span_what_a_codec_declares():
+    specs = {str(codec) for codec in all_settings()}
+    assert {f"minmax:bits={bits}" for bits in range(1, 8)} | {"minmax", "raw"} <= specs
+    assert {"qsgd:s=60,bucket=256,code=auto", "topk:ratio=0.16", "dct8:k=8"} <= specs
+    assert "minifloat:format=e4m3,block=256" in specs
+    assert {spec.partition(":")[0] for spec in specs} == set(gcodec.codecs())
+
+
+def test_budgets():
+    by_error, by_bits = Budget(max_err=0.01), Budget(max_bits=4)
+    trials = [
+        trial("raw", 32, 0),
+        trial("minmax", 8, 1e-4),
+        trial("minmax:bits=4", 4, 0.02),
+        trial("minmax:bits=5", 5, 0.009),
+        trial("sign", 1, 0.4),
+    ]
+    assert str(best(trials, by_error).codec) == "minmax:bits=5"
+    assert str(best(trials, by_bits).codec) == "minmax:bits=4"
+    assert best(trials, Budget(0.01, 4)) is None
+    assert str(best(trials, Budget(0.5, 4)).codec) == "sign"
+    kept = {str(codec) for codec in shortlist([trials], by_error)}
+    assert kept == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
+    assert (str(by_error), str(Budget(0.1, 2))) == ("error ≤ 0.01", "error ≤ 0.1, bits/v ≤ 2")
+
+
+def test_the_front_has_what_nothing_beats():
+    points = [(1, 0.5), (2, 0.5), (2, 0.1), (3, 0.2), (0.5, 0.9), (1, 0.6), (4, 0.05)]
+    assert pareto(points) == [4, 0, 2, 6]
+    assert pareto([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("blk.0.attn.q", "blk.*.attn.q"),
+        ("layers.3.experts.17.w1", "layers.*.experts.*.w1"),
+        ("block/12/kernel", "block/*/kernel"),
+        ("7", "*"),
+        ("layer2.conv1.weight", "layer2.conv1.weight"),
+        ("ln_1.bias", "ln_1.bias"),
+        ("a.1b.2", "a.1b.*"),
+    ],
+)
+def test_patterns_of_repeated_blocks(name, pattern):
+    assert pattern_of(name) == pattern

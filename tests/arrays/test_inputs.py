@@ -1,0 +1,565 @@
+"""What can be encoded, what is refused with advice, and where results can be written to."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import strategies as gs
+
+import gcodec
+from gcodec import ParameterError
+from gcodec.arrays.intake import intake
+
+X = np.array([[0.5, -0.5, 0.0, 3.0], [1.25, -0.0, -8.0, 2.0**-10]], np.float32)
+
+
+def frame_of(x: Any, spec: str = "raw", **kwargs: Any) -> bytes:
+    return gcodec.encode(x, spec, **kwargs)
+
+
+# --- layouts ------------------------------------------------------------------------------------
+
+
+class Exporter:
+    """An object that knows DLPack and nothing else."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.x.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
+class OldExporter:
+    """DLPack as it was before it had versions, and of that only the call that is needed."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __dlpack__(self, stream: None = None) -> Any:
+        return self.x.__dlpack__(stream=stream)
+
+
+class OnDevice(Exporter):
+    """DLPack that says it is elsewhere than its memory is."""
+
+    def __init__(self, x: np.ndarray, kind: int) -> None:
+        super().__init__(x)
+        self.kind = kind
+
+    def __dlpack_device__(self) -> Any:
+        return self.kind, 0
+
+
+class Convertible:
+    """An object that converts itself to a NumPy array and does nothing else."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.dtype = getattr(x, "dtype", None)
+        self.shape = getattr(x, "shape", None)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if isinstance(self.x, Exception):
+            raise self.x
+        return self.x
+
+
+def layouts(x: np.ndarray, tmp_path: Path) -> dict[str, Any]:
+    """Return the same array in all the ways that one can lie in memory."""
+    itemsize = x.dtype.itemsize
+    wide = np.zeros((x.shape[0], 3 * x.shape[1]), x.dtype)
+    wide[:, ::3] = x
+    mirrored = x[::-1, ::-1].copy()[::-1, ::-1]
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    shifted = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    on_disk = np.memmap(tmp_path / f"x{itemsize}", x.dtype, "w+", shape=x.shape)
+    on_disk[...] = x
+    found = {
+        "fortran": np.asfortranarray(x),
+        "strided": wide[:, ::3],
+        "negative strides": mirrored,
+        "transposed": x.T.copy().T,
+        "read-only": frozen,
+        "misaligned": shifted,
+        "memmap": on_disk,
+        "subclass": x.view(np.matrix) if x.dtype.kind == "f" else x,
+        "big-endian": x.astype(x.dtype.newbyteorder(">")) if x.dtype.kind == "f" else x,
+        "__array__": Convertible(x),
+    }
+    if x.dtype.kind == "f":
+        found["buffer"] = memoryview(x)
+        found["dlpack"] = Exporter(x)
+        found["old dlpack"] = OldExporter(x)
+        found["big-endian buffer"] = memoryview(x.astype(x.dtype.newbyteorder(">")))
+    return found
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("spec", ["raw", "mxnet-2bit", "mxnet-1bit"])
+def test_layouts(dtype: str, spec: str, tmp_path: Path) -> None:
+    x = X.astype(gs.DTYPES[dtype])
+    expected = frame_of(x, spec)
+    for layout, given in layouts(x, tmp_path).items():
+        assert frame_of(given, spec) == expected, layout
+
+
+def test_shapes_without_a_second_element() -> None:
+    for x in (np.float32(0.75), np.array(0.75, np.float32), np.full((1, 1), 0.75, np.float32)):
+        decoded = gcodec.decode(frame_of(x))
+        assert decoded.shape == x.shape
+        assert decoded == np.float32(0.75)
+    for shape in ((0,), (3, 0), (0, 0, 7)):
+        for dtype in gs.DTYPES.values():
+            x = np.empty(shape, dtype)
+            for codec in gs.FEW:
+                decoded = gcodec.decode(frame_of(x, codec))
+                assert (decoded.shape, decoded.dtype) == (shape, dtype)
+                gcodec.decode_add(frame_of(x, codec), np.zeros(shape, np.float32))
+
+
+def test_broadcast_arrays() -> None:
+    x = np.broadcast_to(np.float32(0.5), (50, 3))
+    assert gcodec.decode(frame_of(x)).tolist() == [[0.5] * 3] * 50
+    assert frame_of(x, "mxnet-2bit") == frame_of(x.copy(), "mxnet-2bit")
+
+
+def test_buffers() -> None:
+    values = [0.5, -1.0, 3.0]
+    assert gcodec.decode(frame_of(array.array("f", values))).tolist() == values
+    doubles = gcodec.decode(frame_of(array.array("d", values)))
+    assert (doubles.dtype, doubles.tolist()) == (np.float64, values)
+    assert gcodec.decode(frame_of((ctypes.c_float * 3)(*values))).tolist() == values
+
+
+def test_what_lies_right_already_is_not_copied() -> None:
+    shapes = (X, X.reshape(-1), X[1:], X[:0], X.T.copy().T.T, np.full((), 2, np.float32))
+    for x in (*shapes, memoryview(X), Exporter(X), array.array("f", [1, 2]), Convertible(X)):
+        values = intake(x).values
+        given = np.asarray(getattr(x, "x", x))
+        assert values.size == 0 or np.shares_memory(values, given)
+    assert not np.shares_memory(intake(X.T).values, X)
+
+
+def test_dlpack_that_fails_is_a_type_error() -> None:
+    class Broken(Exporter):
+        def __dlpack__(self, **kwargs: Any) -> Any:
+            raise BufferError("not exportable")
+
+    class Both(Broken, Convertible):
+        pass
+
+    with pytest.raises(TypeError, match=r"^x cannot be read through DLPack: not exportable"):
+        frame_of(Broken(X))
+    assert frame_of(Both(X)) == frame_of(X)
+
+
+@pytest.mark.parametrize("kind", [7, 8, 10, 14])
+def test_dlpack_on_a_device(kind: int) -> None:
+    with pytest.raises(TypeError, match=rf"^x is on device 0 of DLPack's kind {kind}: copy it"):
+        frame_of(OnDevice(X, kind))
+    with pytest.raises(TypeError, match=r"^out is on device"):
+        gcodec.decode(frame_of(X), out=OnDevice(X, kind))
+
+
+def test_objects_that_cannot_be_converted() -> None:
+    for error in (TypeError("no\nmore"), ValueError("no"), RuntimeError("no")):
+        with pytest.raises(TypeError, match=r"^x cannot be read: no$"):
+            frame_of(Convertible(error))
+    with pytest.raises(TypeError, match=r"^x cannot be read"):
+        frame_of(Convertible([1.0]))  # __array__ is to give an array
+    released = memoryview(X)
+    released.release()
+    with pytest.raises(TypeError, match=r"^x cannot be read: .*released"):
+        frame_of(released)
+
+
+def test_the_input_is_never_written_to() -> None:
+    for codec in gs.FEW:
+        x = X.copy()
+        x.flags.writeable = False
+        payload = codec.encode(x)
+        frame_of(x, codec)
+        codec.quantize_residual(x, np.zeros(x.shape, np.float32))
+        assert x.tobytes() == X.tobytes()
+        assert not np.shares_memory(payload.data, x)
+
+
+def test_results_outlive_what_they_came_from() -> None:
+    for codec in gs.FEW:
+        x = X.copy()
+        symbols = codec.quantize(x)
+        before = codec.pack(symbols).tobytes()
+        frame = bytearray(frame_of(x, codec))
+        decoded = gcodec.decode(frame)
+        kept = decoded.copy()
+        x[...] = 99
+        frame[:] = bytes(len(frame))
+        assert codec.pack(symbols).tobytes() == before
+        assert np.array_equal(decoded, kept)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+NUMBERS = [
+    *(np.ones(3, kind) for kind in ("i1", "u1", "i4", ">i8", "?", "O")),
+    np.int64(1),
+    np.ones(3, np.longdouble),
+    np.ones(3, ml_dtypes.float8_e4m3fn),
+    np.ones(3, ml_dtypes.int4),
+    memoryview(b"\1\1\1\1"),
+    array.array("i", [1, 1]),
+    Convertible(np.ones(3, int)),
+]
+NO_NUMBERS = [
+    *(np.zeros(3, kind) for kind in ("c8", "c16", "M8[s]", "m8[s]", "S1", "V4")),
+    np.array(["a"]),
+    np.zeros(3, [("a", "f4")]),
+]
+
+
+def dtype_id(x: Any) -> str:
+    return str(getattr(x, "dtype", type(x).__name__))
+
+
+@pytest.mark.parametrize("x", NUMBERS, ids=dtype_id)
+def test_numbers_that_are_not_taken(x: Any) -> None:
+    if getattr(x, "dtype", None) == np.float64:
+        pytest.skip("long double is double here")
+    with pytest.raises(TypeError, match=r"^x has dtype .*float32.* as in ") as raised:
+        gcodec.encode(x, "sign")
+    advice = str(raised.value).partition("as in ")[2]
+    converted = eval(advice, {"x": x, "numpy": np})
+    assert (gcodec.decode(frame_of(converted)) == 1).all()
+
+
+@pytest.mark.parametrize("x", NUMBERS + NO_NUMBERS, ids=dtype_id)
+def test_dtypes_that_are_not_taken(x: Any) -> None:
+    if getattr(x, "dtype", None) == np.float64:
+        pytest.skip("long double is double here")
+    with pytest.raises(TypeError, match=r"^x has dtype"):
+        gcodec.parse("sign").quantize(x)
+    with pytest.raises(TypeError, match=r"^x has dtype"):
+        gcodec.parse("raw").quantize_residual(x, np.zeros(3, np.float32))
+    with pytest.raises(TypeError, match=r"^grad has dtype"):
+        gcodec.Feedback("raw").compress("w", x)
+
+
+@pytest.mark.parametrize("x", NO_NUMBERS, ids=dtype_id)
+def test_advice_only_where_there_is_some(x: Any) -> None:
+    with pytest.raises(TypeError, match=r"^x has dtype .* gcodec takes float32") as raised:
+        frame_of(x)
+    assert "as in" not in str(raised.value)
+    assert ("imaginary" in str(raised.value)) == (x.dtype.kind == "c")
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [1.0, 2.0],
+        (1.0,),
+        1.5,
+        None,
+        "text",
+        b"bytes",
+        bytearray(4),
+        {},
+        object(),
+        [[1], [2, 3]],
+        np.ndarray,
+    ],
+)
+def test_what_is_no_array(x: Any) -> None:
+    with pytest.raises(TypeError, match=r"^x is a .*: must be an array"):
+        frame_of(x)
+
+
+def test_masked_arrays() -> None:
+    with pytest.raises(TypeError, match="filled"):
+        frame_of(np.ma.masked_less(X, 0))
+
+
+@pytest.mark.parametrize("there", ["interface", "dlpack"])
+def test_device_arrays_are_not_copied_silently(
+    there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
+
+    class Device:
+        dtype, shape = X.dtype, X.shape
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            return {}
+
+    for call in (
+        frame_of,
+        lambda like: gcodec.decode(frame_of(X), like=like),
+        lambda out: gcodec.decode(frame_of(X), out=out),
+    ):
+        with pytest.raises(ImportError, match=r"need CuPy: .*gcodec\[cuda12\]"):
+            call(OnDevice(X, 2) if there == "dlpack" else Device())
+
+
+def test_objects_that_answer_to_every_name() -> None:
+    class Yes:
+        def __getattr__(self, name: str) -> Yes:
+            return self
+
+    with pytest.raises(TypeError, match=r"^x is a Yes: must be an array"):
+        frame_of(Yes())
+
+
+@pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="NumPy 1 has 32 dimensions")
+def test_too_many_dimensions() -> None:
+    assert gcodec.decode(frame_of(np.ones((1,) * 32, np.float32))).ndim == 32
+    with pytest.raises(ParameterError, match="ndim"):
+        frame_of(np.ones((1,) * 33, np.float32))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.0, "1", None, True, np.float32(1)])
+def test_seeds(seed: Any) -> None:
+    for call in (
+        lambda: frame_of(X, seed=seed),
+        lambda: gcodec.parse("raw").quantize(X, seed=seed),
+        lambda: gcodec.parse("raw").quantize_residual(X, np.zeros_like(X), seed=seed),
+        lambda: gcodec.Feedback("raw", seed=seed),
+    ):
+        with pytest.raises(ParameterError, match="seed"):
+            call()
+
+
+def test_seeds_of_numpy() -> None:
+    assert frame_of(X, seed=np.uint64(7)) == frame_of(X, seed=np.int8(7)) == frame_of(X, seed=7)
+
+
+@pytest.mark.parametrize("policy", ["ignore", "", None, 0])
+def test_policies(policy: Any) -> None:
+    with pytest.raises(ParameterError, match="nonfinite"):
+        frame_of(X, nonfinite=policy)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2.0,), ("2",), (2, -3)])
+def test_shapes_to_decode_to(shape: Any) -> None:
+    with pytest.raises(ParameterError, match="shape"):
+        gcodec.parse("raw").decode(b"", shape)
+
+
+# --- values that are not ordinary ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nonfinite(dtype: str, value: float) -> None:
+    x = np.zeros(300, gs.DTYPES[dtype])
+    x[[17, 170]] = value
+    with pytest.raises(ParameterError, match="2 NaN or Inf, the first at flat index 17"):
+        frame_of(x)
+    zeroed = np.zeros(300, gs.DTYPES[dtype])
+    for spec in ("raw", "mxnet-2bit", "mxnet-1bit"):
+        assert frame_of(x, spec, nonfinite="zero") == frame_of(zeroed, spec)
+    assert np.isnan(x[17]) or np.isinf(x[17])
+    kept = gcodec.decode(frame_of(x, nonfinite="propagate"))
+    assert gs.same_bits(kept, x)
+    two_bit = gcodec.decode(frame_of(x, "mxnet-2bit", nonfinite="propagate"))
+    assert float(two_bit[17]) == (0 if np.isnan(value) else np.copysign(0.5, value))
+    one_bit = gcodec.decode(frame_of(x, "mxnet-1bit", nonfinite="propagate"))
+    assert float(one_bit[17]) == (1 if value > 0 else -1)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e300, np.finfo(np.float64).max])
+def test_float64_beyond_float32(value: float) -> None:
+    x = np.array([1.0, value])
+    with pytest.raises(ParameterError, match="flat index 1"):
+        frame_of(x)
+    assert gcodec.decode(frame_of(x, nonfinite="zero")).tolist() == [1.0, 0.0]
+    assert gcodec.decode(frame_of(x, nonfinite="propagate"))[1] == np.copysign(np.inf, value)
+
+
+def test_float64_below_float32() -> None:
+    x = np.array([1e-300, -1e-300, 1e-45, 5e-324])
+    decoded = gcodec.decode(frame_of(x))
+    assert decoded.tolist() == x.astype(np.float32).astype(np.float64).tolist()
+    assert np.signbit(decoded).tolist() == [False, True, False, False]
+
+
+def test_signalling_nan_of_float64_is_quiet() -> None:
+    x = np.array([0x7FF0000000000001, 0xFFF4000000000000], np.uint64).view(np.float64)
+    assert np.isnan(gcodec.decode(frame_of(x, nonfinite="propagate"))).all()
+    with pytest.raises(ParameterError, match="NaN"):
+        frame_of(x)
+    assert gcodec.decode(frame_of(x, nonfinite="zero")).tolist() == [0, 0]
+
+
+def test_signalling_nan_of_float32_in_another_dtype() -> None:
+    x = np.array([0x7F800001, 0xFFBFFFFF], np.uint32).view(np.float32)
+    frame = frame_of(x, nonfinite="propagate")
+    assert gcodec.decode(frame).tobytes() == x.tobytes()
+    for dtype in gs.DTYPES.values():
+        decoded = gcodec.decode(frame, like=np.empty(2, dtype))
+        with np.errstate(invalid="ignore"):
+            assert np.isnan(decoded).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_16_bit_pattern_survives(dtype: str) -> None:
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    x = patterns.view(gs.DTYPES[dtype])
+    for spec in ("raw", f"raw:dtype={dtype}"):
+        frame = frame_of(x, spec, nonfinite="propagate")
+        assert np.array_equal(gcodec.decode(frame).view(np.uint16), patterns)
+
+
+def test_zeros_and_subnormals() -> None:
+    x = np.array([0.0, -0.0, 1e-45, -1e-45, 1.1e-38, 2.0**-126], np.float32)
+    assert gcodec.decode(frame_of(x)).tobytes() == x.tobytes()
+    smallest = gcodec.decode(frame_of(x, "mxnet-2bit:threshold=1.1754944e-38"))
+    assert smallest.tolist() == [0, 0, 0, 0, 0, 2.0**-126]
+    assert gcodec.decode(frame_of(x, "mxnet-1bit")).tolist() == [-1, -1, 1, -1, 1, 1]
+
+
+@pytest.mark.parametrize("server", ["no", "yes"])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-8, 1.0, 1e30])
+def test_automatic_threshold_takes_any_scale(server: str, scale: float) -> None:
+    x = (np.linspace(-1, 1, 101) * scale).astype(np.float32)
+    spec = f"mxnet-2bit:threshold=auto,server={server}"
+    decoded = gcodec.decode(frame_of(x, spec))
+    assert np.isfinite(decoded).all()
+
+
+# --- results where the caller wants them --------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+def test_like(dtype: str, tmp_path: Path) -> None:
+    frame = frame_of(X)
+    for layout, like in layouts(np.zeros(X.shape, gs.DTYPES[dtype]), tmp_path).items():
+        if not hasattr(like, "dtype"):
+            with pytest.raises(TypeError, match=r"^like is a .*: must be an array"):
+                gcodec.decode(frame, like=like)
+            continue
+        decoded = gcodec.decode(frame, like=like)
+        assert (type(decoded), decoded.dtype) == (np.ndarray, like.dtype), layout
+        assert np.array_equal(decoded, X.astype(gs.DTYPES[dtype]))
+        assert decoded.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+def test_like_a_scalar(dtype: str) -> None:
+    scalar = gs.DTYPES[dtype].type(0.75)
+    array_0d = np.asarray(scalar)
+    frame = frame_of(scalar)
+    assert frame == frame_of(array_0d)
+    assert type(gcodec.decode(frame, like=scalar)) is type(scalar)
+    assert gcodec.decode(frame, like=scalar) == scalar
+    decoded = gcodec.decode(frame, like=array_0d)
+    assert (type(decoded), decoded.shape, decoded.dtype) == (np.ndarray, (), array_0d.dtype)
+
+
+@pytest.mark.parametrize("like", [[1.0], 1.5, "x", object(), array.array("f", [1]), np.float32])
+def test_like_what_is_no_array(like: Any) -> None:
+    with pytest.raises(TypeError, match=r"^like is a .*: must be an array"):
+        gcodec.decode(frame_of(X), like=like)
+
+
+def test_results_into_buffers(tmp_path: Path) -> None:
+    flat = X.reshape(-1)
+    frame = frame_of(flat)
+    for target in (
+        array.array("f", bytes(4 * flat.size)),
+        memoryview(bytearray(4 * flat.size)).cast("f"),
+        (ctypes.c_float * flat.size)(),
+        np.memmap(tmp_path / "out", np.float32, "w+", shape=flat.shape),
+        np.zeros(3 * flat.size, np.float32)[::-3],
+        np.frombuffer(bytearray(1 + 4 * flat.size), np.uint8)[1:].view(np.float32),
+    ):
+        assert gcodec.decode(frame, out=target) is target
+        assert np.array_equal(np.asarray(target), flat)
+        gcodec.decode_add(frame, target, 2)
+        assert np.array_equal(np.asarray(target), 3 * flat)
+
+
+def test_targets_that_are_refused() -> None:
+    frame = frame_of(X)
+    frozen = np.zeros_like(X)
+    frozen.flags.writeable = False
+    one = np.zeros((2, 1), np.float32)
+    broadcast = np.lib.stride_tricks.as_strided(one, X.shape, (4, 0))
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (frozen, ParameterError, "is read-only"),
+        (memoryview(bytes(32)).cast("f", (2, 4)), ParameterError, "is read-only"),
+        (broadcast, ParameterError, "is broadcast"),
+        (X.astype(">f4"), ParameterError, r"\.dtype='>f4': must be float32"),
+        (X.astype(np.float64), ParameterError, r"\.dtype='float64': must be float32"),
+        (X.reshape(-1), ParameterError, r"\.shape=\(8,\): must be \(2, 4\)"),
+        (np.float32(0), ParameterError, "is a scalar"),
+        (np.ma.masked_less(X, 0), TypeError, "is a masked array"),
+        (Convertible(np.zeros_like(X)), TypeError, "is a Convertible: must be an array to write"),
+        ([[0.0] * 4] * 2, TypeError, "is a list: must be an array to write"),
+    ]
+    for target, error, message in cases:
+        with pytest.raises(error, match=f"^out ?{message}"):
+            gcodec.decode(frame, out=target)
+        with pytest.raises(error, match=f"^acc ?{message}"):
+            gcodec.decode_add(frame, target)
+    assert not one.any()
+    assert not frozen.any()
+
+
+def test_buffers_for_frames() -> None:
+    frame = frame_of(X)
+    block = bytearray(300)
+    for target in (
+        bytearray(200),
+        memoryview(block)[99:],
+        array.array("d", bytes(200)),
+        np.zeros(200, np.uint8),
+        np.zeros((10, 20), np.int8)[3:],
+        np.zeros(200, ">f8"),
+    ):
+        used = gcodec.encode(X, "raw", out=target)
+        assert memoryview(target).tobytes()[:used] == frame
+    assert not any(block[:99])
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (bytes(200), ParameterError, "out is read-only"),
+        (bytearray(5), ParameterError, "out='5 bytes': must be at least"),
+        (np.zeros(400, np.uint8)[::2], TypeError, "out: .*contiguous"),
+        (np.zeros(400, ml_dtypes.bfloat16), TypeError, "out: "),
+        ([0] * 200, TypeError, "out: .*bytes-like"),
+    ]
+    for target, error, message in cases:
+        with pytest.raises(error, match=message):
+            gcodec.encode(X, "raw", out=target)
+
+
+# --- numbers beside an array ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decay", ["1", None, True, 1j, np.nan, -np.inf, 1e300, 10**400])
+@pytest.mark.parametrize("spec", ["raw", "mxnet-2bit", "mxnet-1bit"])
+def test_decays_that_are_no_finite_number(spec: str, decay: object) -> None:
+    residual = np.ones(3, np.float32)
+    with pytest.raises(gcodec.ParameterError, match=r"decay=.*finite as float32"):
+        gcodec.parse(spec).quantize_residual(np.ones(3, np.float32), residual, decay=decay)
+    assert (residual == 1).all()
+
+
+@pytest.mark.parametrize("scale", ["1", None, True, 1j, np.complex64(1), 10**400])
+def test_scales_that_are_no_number(scale: object) -> None:
+    acc = np.ones(3, np.float32)
+    frame = gcodec.encode(np.ones(3, np.float32), "raw")
+    with pytest.raises(gcodec.ParameterError, match=r"scale=.*a number"):
+        gcodec.decode_add(frame, acc, scale)
+    assert (acc == 1).all()

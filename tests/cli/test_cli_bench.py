@@ -1,0 +1,228 @@
+"""`gcodec bench`: what it counts is what it says; the times are nobody's."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from example_files import DUMP
+
+import gcodec
+from gcodec.analysis import synthetic
+from gcodec.cli import timing
+from gcodec.cli.main import cli
+from gcodec.feedback import derive_seed
+from gcodec.tensorfiles.dumps import open_dump, write_dump
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    monkeypatch.setattr(timing, "_LEAST", 0.0)
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(cli, ["bench", *map(str, args), "--rounds", "2"])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def document(*args):
+    return json.loads(run(*args, "--json").stdout)
+
+
+def test_bits_and_errors_are_those_of_frames():
+    specs = ["raw", "qsgd:bucket=512", "topk:ratio=0.1"]
+    layers = "layer*.weight"
+    options = [word for spec in specs for word in ("-c", spec)]
+    found = document(DUMP, *options, "-L", layers, "--seed", "5")
+    with open_dump(DUMP) as dump:
+        names = [e.name for e in dump.entries if e.name.startswith("layer")]
+        tensors = {e.name: dump.load(e) for e in dump.entries if e.name in names}
+        tensors = {name: x for name, x in tensors.items() if name.endswith(".weight")}
+    values = sum(x.size for x in tensors.values())
+    assert (found["schema"], found["tensors"]) == ("gcodec.bench/1", len(tensors))
+    assert (found["values"], found["bytes"]) == (values, 4 * values)
+    assert [one["codec"] for one in found["codecs"]] == specs
+    for spec, one in zip(specs, found["codecs"], strict=True):
+        nbytes = error = signal = 0
+        for name, x in tensors.items():
+            frame = gcodec.encode(x, spec, seed=derive_seed(5, name=name), name=name)
+            nbytes += len(frame)
+            wide = x.astype(np.float64)
+            error += ((wide - gcodec.decode(frame)) ** 2).sum()
+            signal += (wide**2).sum()
+        assert one["bits_per_value"] == pytest.approx(8 * nbytes / values, rel=1e-12)
+        assert one["error"] == pytest.approx(error / signal, rel=1e-9)
+        split = sum(v for k, v in one.items() if k.endswith("_bits_per_value"))
+        assert split == pytest.approx(one["bits_per_value"])
+        for key in ("encode", "decode", "memcpy"):
+            assert one[f"{key}_bytes_per_second"] > 0
+        assert one["encode_peak_bytes"] >= nbytes
+
+
+def timed(encode, decode, nbits=800, raw=400):
+    return timing.Timed(
+        codec=gcodec.parse("raw"),
+        values=100,
+        raw_nbytes=raw,
+        split={"payload": nbits},
+        error=0.0,
+        encode=encode,
+        decode=decode,
+        copies=(1.0, 2.0, 8.0),
+        encode_peak=0,
+        decode_peak=0,
+        doubt=None,
+    )
+
+
+def test_rates():
+    one = timed((2.0, 4.0, 4.0), (1.0, 1.0, 1.0))
+    assert one.rate(one.encode) == 400 / 4
+    assert one.to_copy(one.encode) == 0.5  # of 1/2, 2/4, 8/4
+    assert one.to_copy(one.decode) == 2
+    # At this speed of the link, 4 + 1 s and 800 bits take as long as 3,200 bits.
+    assert one.pays_below == (3200 - 800) / 5
+    assert 5 + 800 / one.pays_below == pytest.approx(3200 / one.pays_below)
+    assert timed((1.0,) * 3, (1.0,) * 3, nbits=3201).pays_below == 0
+
+
+def test_all_codecs_by_default():
+    found = document("synthetic:gennorm,beta=0.8,n=5000,seed=3")
+    assert [one["codec"] for one in found["codecs"]] == [
+        str(cls()) for cls in gcodec.codecs().values()
+    ]
+    assert (found["values"], found["tensors"], found["notes"]) == (5000, 1, [])
+
+
+def test_forms(capsys):
+    source = ("synthetic:gennorm,n=3000", "-c", "sign", "-c", "raw", "-c", "minmax:bits=4")
+    rows = list(csv.DictReader(run(*source, "--csv").stdout.splitlines()))
+    assert [row["codec"] for row in rows] == ["sign", "raw", "minmax:bits=4"]
+    assert float(rows[1]["error"]) == 0
+    lines = run(*source, "--markdown", "--sort", "bits").stdout.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["sign", "minmax:bits=4", "raw"]
+    assert len({line.count("|") for line in lines}) == 1
+    table = run(*source, "--sort", "err").stdout.splitlines()
+    assert [line.split()[0] for line in table[3:]] == ["raw", "minmax:bits=4", "sign"]
+    assert "median of 2 rounds" in table[0] and "memcpy" in table[0]
+    assert "never" in table[3]
+    run(*source, "--sort", "link", "-q")
+    run(*source, "--csv", "--json", code=2)
+
+
+def test_samples_and_odd_tensors_are_told(tmp_path):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(50, 40)).astype(np.float32)
+    x[3, 3], x[4, 4] = np.nan, np.inf
+    tensors = {
+        "x": x,
+        "half": random.normal(size=1000).astype(ml_dtypes.bfloat16),
+        "empty": np.zeros(0, np.float32),
+        "steps": np.array([7]),
+    }
+    path = tmp_path / "a.npz"
+    write_dump(path, tensors.items())
+    result = run(path, "-c", "raw", "--sample", "300", "--json")
+    found = json.loads(result.stdout)
+    assert found["values"] == 300
+    assert found["bytes"] == 4 * 200 + 2 * 100, "each tensor its share, in its own dtype"
+    assert any("sample of 300 of 3,000" in line for line in found["notes"])
+    assert "other dtypes" in result.stderr
+    full = json.loads(run(path, "-c", "raw", "--full", "--json").stdout)
+    assert full["values"] == 3000
+    assert any(line.startswith("2 values NaN or Inf") for line in full["notes"])
+    assert full["codecs"][0]["error"] == 0
+
+
+def test_a_codec_that_refuses_is_left_out_or_told(tmp_path, monkeypatch):
+    def refuse(self, values, seed, prior):
+        raise gcodec.ParameterError("x: not these")
+
+    monkeypatch.setattr(gcodec.codecs()["sign"], "_encode", refuse)
+    source = "synthetic:gennorm,n=100"
+    assert any("not these" in line for line in document(source)["notes"])
+    assert "sign: tensor 'gennorm:n=100': x: not these" in run(source, "-c", "sign", code=2).stderr
+
+
+def test_threads_are_put_back(monkeypatch):
+    monkeypatch.delenv("GCODEC_NUM_THREADS", raising=False)
+    assert document("synthetic:gennorm,n=100", "-c", "sign", "-t", "3")["threads"] == 3
+    assert "GCODEC_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "message"),
+    [
+        ("synthetic:cauchy", 2, "synthetic='cauchy': must be one of gradient, gennorm"),
+        ("synthetic:gennorm,beta=0", 2, "beta=0.0: must be a number from 0.1 to 100"),
+        ("synthetic:gennorm,beta", 2, "name:key=value"),
+        ("synthetic:gennorm,n=300000000", 4, "--max-elems 300000000"),
+        ("nothing.npz", 2, "nothing.npz: no such file"),
+    ],
+)
+def test_wrong_sources(source, code, message):
+    assert message in run(source, code=code).stderr
+
+
+def test_frames_are_no_dump(tmp_path):
+    path = tmp_path / "a.gcf"
+    path.write_bytes(gcodec.encode(np.ones(3, np.float32), "raw"))
+    assert "must be one file of tensors" in run(path, code=2).stderr
+    write_dump(tmp_path / "i.npz", [("i", np.arange(3))])
+    assert "no tensor of floats" in run(tmp_path / "i.npz", code=2).stderr
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.8, 1.0, 2.0, 8.0])
+def test_synthetic_values_have_their_distribution(beta):
+    from scipy import stats
+
+    drawn = synthetic.parse_synthetic(f"synthetic:gennorm,beta={beta},n=20000,seed=1").draw()
+    assert (drawn.dtype, drawn.shape) == (np.float32, (20000,))
+    scale = 1 / stats.gennorm.std(beta)
+    assert stats.kstest(drawn, stats.gennorm(beta, scale=scale).cdf).pvalue > 0.01
+    again = synthetic.parse_synthetic(f"synthetic:gennorm,seed=1,n=20000,beta={beta}")
+    assert np.array_equal(again.draw(), drawn)
+
+
+def test_drawn_gradients_have_what_is_fitted():
+    from bench.gradient_fit import fit
+
+    found = fit(synthetic.Gradient(shape=(500, 150), seed=1).draw())
+    assert found[0] == pytest.approx(0.67, abs=0.1)
+    assert found[1] == pytest.approx(0.33, abs=0.1)
+    assert found[2] == pytest.approx(synthetic.BETA, abs=0.15)
+    assert found[3:6] == pytest.approx(np.array(synthetic.SHARES[:3]), rel=0.4)
+
+
+def test_drawn_gradients_are_the_same_however_they_are_named(monkeypatch):
+    drawn = synthetic.parse_synthetic("synthetic:shape=300x70,seed=3").draw()
+    assert (drawn.dtype, drawn.shape) == (np.float32, (300, 70))
+    again = synthetic.parse_synthetic("synthetic:gradient,seed=3,shape=300x70")
+    monkeypatch.setattr(synthetic, "_PART", 1000)  # values at a time
+    assert np.array_equal(again.draw(), drawn)
+    other = synthetic.parse_synthetic("synthetic:shape=300x70").draw()
+    assert not np.array_equal(other, drawn)
+    assert abs(np.log(np.square(drawn).mean())) < 0.7
+
+
+@pytest.mark.parametrize("shape", ["1x1", "1x9", "9", "70x1", "2x3"])
+def test_small_drawn_gradients_are_finite(shape):
+    drawn = synthetic.parse_synthetic(f"synthetic:shape={shape}").draw()
+    assert "x".join(map(str, drawn.shape)) == shape and np.isfinite(drawn).all()
+
+
+def test_a_matrix_is_drawn_where_nothing_is_named():
+    found = document("-c", "powersgd:rank=16", "-c", "dct8", "--rounds", "1")
+    powersgd, dct8 = found["codecs"]
+    assert found["source"] == "synthetic:shape=1024x1024"
+    assert powersgd["bits_per_value"] == pytest.approx(1, rel=0.01)
+    assert powersgd["doubt"] is None and "independent" in dct8["doubt"]
+    printed = run("synthetic:gennorm,n=3000", "-c", "powersgd", "--rounds", "1").stdout
+    assert "? powersgd: not judged here, as independent values have no rows" in printed

@@ -1,0 +1,280 @@
+"""`gcodec compare`, and the differences that it shows."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import gcodec
+from gcodec.analysis.compare import difference, together, unequal
+from gcodec.cli.main import cli
+from gcodec.tensorfiles.dumps import open_dump, write_dump
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+
+
+def run(*args: Any, code: int = 0) -> Result:
+    result = CliRunner().invoke(cli, ["compare", *map(str, args)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def document(*args: Any, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
+    assert found["schema"] == "gcodec.compare/1" and found["exit_code"] == code
+    return found
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def npz(path: Path, **tensors: np.ndarray) -> Path:
+    write_dump(path, tensors.items())
+    return path
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Path:
+    """The example as frames."""
+    path = tmp_path / "example.gcf"
+    with open_dump(EXAMPLE) as dump, path.open("wb") as file:
+        for entry in dump.entries:
+            file.write(gcodec.encode(dump.load(entry), "minmax:bits=4", name=entry.name))
+    return path
+
+
+def test_a_dump_and_its_frames(frames: Path) -> None:
+    found = document(EXAMPLE, frames)
+    decoded = {f.name: f.decode() for f in gcodec.iter_frames(frames.read_bytes())}
+    errors, squares, products, others = [], [], [], []
+    with open_dump(EXAMPLE) as dump:
+        for entry, row in zip(dump.entries, found["tensors"], strict=True):
+            x = dump.load(entry).astype(np.float64)
+            y = decoded[entry.name].astype(np.float64)
+            error = ((y - x) ** 2).sum()
+            assert row["name"] == entry.name and row["passes"]
+            assert row["nmse"] == pytest.approx(error / (x**2).sum(), rel=1e-12)
+            cosine = (x * y).sum() / np.linalg.norm(x) / np.linalg.norm(y)
+            assert row["cosine"] == pytest.approx(cosine, rel=1e-12)
+            assert row["max_error"] == np.abs(y - x).max()
+            agree = (np.sign(x) == np.sign(y))[x != 0].mean()
+            assert row["sign_agreement"] == pytest.approx(agree, rel=1e-15)
+            errors.append(error)
+            squares.append((x**2).sum())
+            products.append((x * y).sum())
+            others.append((y**2).sum())
+    total = found["total"]
+    assert total["values"] == 77_754
+    assert total["nmse"] == pytest.approx(sum(errors) / sum(squares), rel=1e-12)
+    cosine = sum(products) / math.sqrt(sum(squares) * sum(others))
+    assert total["cosine"] == pytest.approx(cosine, rel=1e-12)
+
+
+def test_the_bound_is_for_each_tensor(frames: Path) -> None:
+    errors = [row["nmse"] for row in document(EXAMPLE, frames)["tensors"]]
+    worst = max(errors)
+    assert run(EXAMPLE, frames, "--max-err", worst).stderr == ""
+    result = run(EXAMPLE, frames, "--max-err", np.nextafter(worst, 0), code=1)
+    assert "1 tensor above --max-err" in result.stderr
+    found = document(EXAMPLE, frames, "--max-err", sorted(errors)[-3], code=1)
+    assert sum(not row["passes"] for row in found["tensors"]) == 2
+    assert "2 tensors above" in found["errors"][0]["message"]
+    run(frames, frames, "--max-err", "0")
+    run(EXAMPLE, EXAMPLE, "--max-err", "0")
+
+
+def test_rows_are_chosen_and_sorted(frames: Path) -> None:
+    found = document(EXAMPLE, frames, "-L", "*.bias", "--sort", "err")["tensors"]
+    assert len(found) == 10 and all(row["name"].endswith(".bias") for row in found)
+    assert [row["nmse"] for row in found] == sorted((r["nmse"] for r in found), reverse=True)
+    names = [row["name"] for row in document(EXAMPLE, frames, "--sort", "name")["tensors"]]
+    assert names == sorted(names)
+    sizes = [row["values"] for row in document(EXAMPLE, frames, "--sort", "size")["tensors"]]
+    assert sizes == sorted(sizes, reverse=True)
+    lines = run(EXAMPLE, frames, "--top", "2", "--sort", "size").stdout.splitlines()
+    assert len(lines) == 6 and lines[-2].startswith("(27 more)") and "77,754" in lines[-1]
+    assert "no tensor matches" in run(EXAMPLE, frames, "-L", "none", code=2).stderr
+
+
+def test_files_that_do_not_match(tmp_path: Path) -> None:
+    x = normal(3, 4)
+    a = npz(tmp_path / "a.npz", x=x, only=x, turned=x, wave=np.ones(3, np.complex64))
+    b = npz(tmp_path / "b.npz", x=-x, turned=x.T, new=x)
+    found = document(a, b, code=1)
+    rows = {row["name"]: row for row in found["tensors"]}
+    assert rows["only"]["problem"] == "only in A" and rows["only"]["b"] is None
+    assert rows["new"]["problem"] == "only in B" and rows["new"]["a"] is None
+    assert rows["turned"]["problem"] == "another shape"
+    assert rows["turned"]["b"]["shape"] == [4, 3]
+    assert rows["x"]["nmse"] == pytest.approx(4) and rows["x"]["cosine"] == -1
+    assert rows["x"]["sign_agreement"] == 0
+    assert found["left_out"] == ["wave"] and found["total"]["values"] == 12
+    assert "'only': only in A, and 2 more that do not match" in found["errors"][0]["message"]
+    result = run(a, b, code=1)
+    assert (
+        "3x4 : 4x3" in result.stdout
+        and "left out, as no frame holds their dtype: wave" in result.stderr
+    )
+    run(a, b, "-L", "x")
+
+
+def test_lone_tensors_match_whatever_their_names(tmp_path: Path) -> None:
+    x = normal(5)
+    a = npz(tmp_path / "a.npz", x=x)
+    b = tmp_path / "b.gcf"
+    b.write_bytes(gcodec.encode(x, "raw"))
+    assert document(a, b)["tensors"][0]["nmse"] == 0
+    b.write_bytes(gcodec.encode(x, "raw") + gcodec.encode(x, "raw"))
+    names = [row["name"] for row in document(a, b, code=1)["tensors"]]
+    assert names == ["x", "tensor0", "tensor1"]
+
+
+def test_dtypes_may_differ(tmp_path: Path) -> None:
+    x = normal(100)
+    a = npz(tmp_path / "a.npz", x=x.astype(np.float64), y=x, z=x)
+    half, brain = x.astype(np.float16), x.astype(ml_dtypes.bfloat16)
+    b = tmp_path / "b.safetensors"
+    write_dump(b, {"x": x, "y": half, "z": brain}.items())
+    rows = document(a, b)["tensors"]
+    assert rows[0]["nmse"] == 0 and rows[1]["b"]["dtype"] == "float16"
+    assert 0 < rows[1]["nmse"] < 1e-6 < rows[2]["nmse"] < 1e-4
+    assert "float32 : bfloat16" in run(a, b).stdout
+
+
+def test_integers_must_be_equal(tmp_path: Path) -> None:
+    steps, mask, x = np.array([2**62, 2**62 + 1, -1]), np.array([True, False]), normal(4)
+    a = npz(tmp_path / "a.npz", steps=steps, mask=mask, x=x)
+    b = tmp_path / "b.gcf"
+    b.write_bytes(
+        b"".join(gcodec.encode(t, "raw", name=n) for n, t in dict(steps=steps, mask=mask).items())
+        + gcodec.encode(x, "minmax", name="x")
+    )
+    found = document(a, b)
+    rows = {row["name"]: row for row in found["tensors"]}
+    assert rows["steps"] == {
+        "name": "steps",
+        "a": {"dtype": "int64", "shape": [3]},
+        "b": {"dtype": "int64", "shape": [3]},
+        "passes": True,
+        "values": 3,
+        "unequal": 0,
+    }
+    assert found["integers"] == {"tensors": 2, "unequal": 0} and found["left_out"] == []
+    assert found["total"]["values"] == 4  # errors are of floats alone
+    assert run(a, b).stdout.count("equal") == 2
+    # One in 2^62 is not equal, though float64 cannot tell.
+    c = npz(tmp_path / "c.npz", steps=steps + np.array([0, 1, 0]), mask=~mask, x=x)
+    found = document(a, c, code=1)
+    rows = {row["name"]: row for row in found["tensors"]}
+    assert rows["steps"]["unequal"] == 1 and not rows["steps"]["passes"]
+    assert rows["mask"]["unequal"] == 2 and rows["x"]["passes"]
+    assert found["integers"] == {"tensors": 2, "unequal": 2}
+    told = "'steps' is int64: 1 of 3 values differ, and 1 more that differ"
+    assert found["errors"][0]["message"] == told
+    result = run(a, c, "--sort", "err", code=1)
+    assert "1 differ" in result.stdout and "2 differ" in result.stdout
+    # Numbers count, not widths; a lost tensor and one of floats do not match.
+    d = npz(tmp_path / "d.npz", steps=steps.astype(object).astype(np.int64), mask=mask * 1.0)
+    found = document(a, d, "-L", "steps", "-L", "mask", code=1)
+    problems = [row.get("problem") for row in found["tensors"]]
+    assert problems == [None, "another dtype"]
+    e = npz(tmp_path / "e.npz", x=x)
+    assert document(a, e, code=1)["tensors"][0]["problem"] == "only in A"
+
+
+def test_unreadable_files(frames: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gcf"
+    cut.write_bytes(frames.read_bytes()[:-1])
+    assert "frame 28" in run(EXAMPLE, cut, code=1).stderr
+    data = bytearray(frames.read_bytes())
+    data[-1] ^= 1  # the checksum of the last payload
+    cut.write_bytes(data)
+    found = document(EXAMPLE, cut, code=1)
+    assert [row.get("problem") for row in found["tensors"]].count("unreadable") == 1
+    assert "payload's checksum" in found["errors"][0]["message"]
+    cut.write_bytes(b"")
+    assert "empty" in run(EXAMPLE, cut, code=1).stderr
+    cut.write_bytes(gcodec.encode(normal(2), "raw", name="w") * 2)
+    assert "two frames are named 'w'" in run(EXAMPLE, cut, code=3).stderr
+    assert "no such file" in run(EXAMPLE, tmp_path / "none.npz", code=2).stderr
+    assert run(EXAMPLE, frames, "--max-elems", "1000", code=4)
+    assert document(EXAMPLE, tmp_path / "cut.gcf", code=3)["total"] is None
+
+
+def test_names_are_harmless(tmp_path: Path) -> None:
+    name = "[red]x[/red]\x1b[31m\n"
+    a = tmp_path / "a.gcf"
+    a.write_bytes(b"".join(gcodec.encode(normal(2), "raw", name=n) for n in (name, "y")))
+    b = npz(tmp_path / "b.npz", y=normal(2))
+    result = run(a, b, code=1)
+    assert "\x1b" not in result.output and "[red]x[/red]\\x1b[31m\\n" in result.output
+
+
+# --- differences
+
+
+def test_integers_of_different_widths_are_compared_as_numbers() -> None:
+    small, large = np.array([0, 1, 255], np.uint8), np.array([0, 1, 255], np.uint64)
+    assert unequal(small, large) == unequal(large, small.astype(np.int16)) == 0
+    minus, top = np.array([-1, 0]), np.array([2**64 - 1, 2**63], np.uint64)
+    assert unequal(minus, top) == unequal(top, minus) == 2
+    assert unequal(np.array([True, False]), np.array([1, 1], np.int8)) == 1
+    many = np.arange(300_000).reshape(3, 100_000)
+    other = many.copy()
+    other[2, -1] += 1
+    assert unequal(many, many) == 0 and unequal(many, other) == 1
+    assert unequal(many[:0], many[:0]) == 0
+
+
+def test_special_values() -> None:
+    a = np.array([1, np.nan, np.inf, -0.0], np.float32)
+    same = difference(a, a.copy())
+    assert (same.nmse, same.max_error, same.cosine, same.sign_agreement) == (0, 0, 1, 1)
+    wild = difference(a, np.array([1, 0, np.inf, 0], np.float32))
+    assert wild.nmse == wild.max_error == math.inf
+    assert difference(a, np.array([1, np.nan, -np.inf, 0], np.float32)).nmse == math.inf
+    zero = np.zeros(3, np.float32)
+    nothing = difference(zero, zero)
+    assert nothing.nmse == 0 and math.isnan(nothing.cosine) and math.isnan(nothing.sign_agreement)
+    assert difference(zero, zero + 1).nmse == math.inf
+    empty = difference(zero[:0], zero[:0])
+    assert (empty.values, empty.nmse, empty.max_error) == (0, 0, 0)
+    assert together([]).nmse == 0 and together([nothing, wild]).nmse == math.inf
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1.0, 1e160, 1e300])
+def test_no_square_overflows_or_vanishes(unit: float) -> None:
+    a = np.array([3.0, -4.0]) * unit
+    found = difference(a, a * 1.5)
+    assert found.nmse == pytest.approx(0.25) and found.cosine == pytest.approx(1)
+    assert found.norm_a == pytest.approx(5 * unit)
+    near = difference(np.array([1e150, 0]), np.array([1e150, 1e-160]))
+    assert near.max_error == 1e-160
+
+
+def test_parts_are_as_the_whole() -> None:
+    a, b = normal(3000), normal(3000, seed=1)
+    parts = [difference(a[i : i + 1000], b[i : i + 1000]) for i in (0, 1000, 2000)]
+    whole, joined = difference(a, b), together(parts)
+    assert joined == pytest.approx(whole, rel=1e-12)
+
+
+def test_sums_have_one_order() -> None:
+    """Lane t of 256 adds elements t, t + 256, …; then lanes in halves."""
+    a = normal(1000).astype(np.float64)
+    lanes = np.zeros(256)
+    for i, x in enumerate(a.tolist()):
+        lanes[i % 256] += x * x
+    while lanes.size > 1:
+        lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+    assert difference(a, a).norm_a == math.sqrt(lanes[0])

@@ -1,0 +1,433 @@
+"""`gcodec encode`, `decode` and `verify`: what they read and write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from gcodec.cli.main import cli
+from gcodec.feedback import derive_seed
+from gcodec.tensorfiles.dumps import open_dump, write_dump
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+DATA = ROOT / "tests" / "data"
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def run(*args, code=0, **more):
+    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def load(path):
+    with open_dump(path) as dump:
+        return {entry.name: dump.load(entry) for entry in dump.entries}
+
+
+def gaussian(*shape, dtype=np.float32):
+    return np.random.default_rng(1).normal(size=shape).astype(dtype)
+
+
+def dump(folder, name="dump.safetensors", **tensors):
+    write_dump(folder / name, (tensors or {"w": gaussian(4, 5)}).items())
+    return folder / name
+
+
+def frames_file(path, *frames):
+    path.write_bytes(b"".join(frames))
+    return path
+
+
+# --- encode
+
+
+@pytest.mark.parametrize("spec", ["raw:dtype=bfloat16", "mxnet-2bit:threshold=auto"])
+@pytest.mark.parametrize(
+    "source",
+    [EXAMPLE, *sorted(p for p in DATA.iterdir() if p.suffix != ".md")],
+    ids=lambda p: p.name,
+)
+def test_bytes_are_those_of_the_library(tmp_path, source, spec):
+    target = tmp_path / "out.gcf"
+    run("encode", source, "-c", spec, "-o", target, "--seed", "7")
+    expected = [
+        gcodec.encode(x, spec, seed=derive_seed(7, name=name), name=name)
+        for name, x in load(source).items()
+    ]
+    assert target.read_bytes() == b"".join(expected)
+
+
+def test_round_trip_keeps_names_shapes_and_dtypes(tmp_path):
+    tensors = {
+        "a/b": gaussian(3, 4),
+        "h": gaussian(7, dtype=np.float16),
+        "b": gaussian(2, 2, dtype=ml_dtypes.bfloat16),
+        "scalar": np.array(2.5, np.float32),
+        "empty": np.zeros((0, 3), np.float32),
+        "x\n\x1b[31m": gaussian(5),
+    }
+    source = dump(tmp_path, **tensors)
+    run("encode", source, "-c", "raw")
+    encoded = source.with_suffix(".gcf")
+    run("verify", encoded)
+    for target in ("back.safetensors", "back.npz"):
+        run("decode", encoded, "-o", tmp_path / target)
+        found = load(tmp_path / target)
+        assert found.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert found[name].dtype == tensor.dtype
+            assert found[name].shape == tensor.shape
+            assert found[name].tobytes() == tensor.tobytes()
+    run("decode", encoded, "--force")
+    assert load(source).keys() == tensors.keys()
+
+
+def test_summary_and_document_of_encode(tmp_path):
+    target = tmp_path / "a.gcf"
+    result = run("encode", EXAMPLE, "-c", "mxnet-2bit", "-o", target)
+    nbytes = target.stat().st_size
+    bits = 8 * nbytes / 77_754
+    assert f"{EXAMPLE} -> {target}   29 tensors   77,754 values   " in result.stdout
+    assert f"{bits:.2f} bits/value   {4 * 77_754 / nbytes:.1f}x" in result.stdout
+    again = ["encode", EXAMPLE, "-c", "mxnet-2bit", "-o", target, "--force"]
+    assert run(*again, "-q").output == ""
+    document = json.loads(run(*again, "--json").stdout)
+    assert document["schema"] == "gcodec.encode/1"
+    (file,) = document["files"]
+    assert (file["bytes"], file["values"], file["tensors"]) == (nbytes, 77_754, 29)
+    assert file["bits_per_value"] == bits
+
+
+def test_tensors_that_cannot_meet_a_target_are_named_once(tmp_path):
+    weights = {"fc.weight": gaussian(60, 50), "fc.bias": gaussian(32), "few": gaussian(3)}
+    source, target = dump(tmp_path, **weights), tmp_path / "a.gcf"
+    command = ["encode", source, "-c", "ecsq:bits=1.5", "-o", target, "--force"]
+    result = run(*command)
+    expected = (
+        "2 tensors cannot meet bits=1.5 and got the nearest: fc.bias (4), few (42.7); "
+        "strict=yes refuses such tensors\n"
+    )
+    assert result.stderr == expected
+    assert run(*command, "--quiet").output == ""
+    (file,) = json.loads(run(*command, "--json").stdout)["files"]
+    assert file["missed"] == {
+        "fc.bias": {"parameter": "bits", "target": 1.5, "reached": 4.0},
+        "few": {"parameter": "bits", "target": 1.5, "reached": 128 / 3},
+    }
+    assert {frame.name for frame in gcodec.iter_frames(target.read_bytes())} == set(weights)
+    before = target.read_bytes()
+    result = run("encode", source, "-c", "ecsq:bits=1.5,strict=yes", "-o", target, "-f", code=2)
+    assert "tensor 'fc.bias': bits=1.5: must be at least" in result.stderr
+    assert target.read_bytes() == before
+
+
+def test_an_existing_output_is_kept_unless_forced(tmp_path):
+    source = dump(tmp_path)
+    target = tmp_path / "dump.gcf"
+    target.write_bytes(b"mine")
+    refused = run("encode", source, "-c", "raw", code=2)
+    assert refused.stderr == f"gcodec: {target}: exists already; pass --force to replace it\n"
+    assert target.read_bytes() == b"mine"
+    run("encode", source, "-c", "raw", "--force")
+    run("decode", target, code=2)  # it would replace the dump itself
+
+
+def test_several_inputs(tmp_path):
+    one, two = dump(tmp_path, "one.safetensors"), dump(tmp_path, "two.npz")
+    out = tmp_path / "new" / "folder"
+    run("encode", tmp_path, "-c", "raw", "-o", out)
+    assert {p.name for p in out.iterdir()} == {"one.gcf", "two.gcf"}
+    run("encode", one, two, "-c", "raw")
+    assert (tmp_path / "two.gcf").read_bytes() == (out / "two.gcf").read_bytes()
+    # The .gcf files that now lie there are not taken for dumps.
+    run("encode", tmp_path, "-c", "raw", "--force")
+    assert run("verify", tmp_path).stdout.count(": ok") == 2
+    clash = run("encode", DATA, "-c", "raw", "-o", out, code=2)
+    assert "would be written to it" in clash.stderr
+    assert "there is no .gcf file here" in run("verify", DATA, code=2).stderr
+
+
+def test_tensors_that_no_codec_takes(tmp_path):
+    source = dump(tmp_path, **{"w": gaussian(3), "fft[0].wave": np.ones(5, np.complex64)})
+    refused = run("encode", source, "-c", "raw", code=3)
+    assert "tensor 'fft[0].wave' is complex64" in refused.stderr
+    advice = refused.stderr.rpartition("-L ")[2].strip().strip("'")
+    run("encode", source, "-c", "raw", "-L", advice)
+    run("decode", tmp_path / "dump.gcf", "-o", tmp_path / "back.npz")
+    assert load(tmp_path / "back.npz").keys() == {"w"}
+    assert "no tensor matches" in run("encode", source, "-c", "raw", "-fL", "no*", code=2).stderr
+
+
+WHOLE = {
+    "w": gaussian(4, 5),
+    "half": gaussian(7, dtype=np.float16),
+    "brain": gaussian(2, 2, dtype=ml_dtypes.bfloat16),
+    "double": gaussian(3).astype(np.float64),
+    "empty": np.zeros((0, 3), np.float32),
+    "bn.num_batches_tracked": np.array(300),
+    "mask": np.array([[True], [False]]),
+    "no rows": np.zeros(0, np.int32),
+} | {name: np.array([0, 1, np.iinfo(name).max, np.iinfo(name).min], name) for name in INTEGERS}
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_a_whole_dump_comes_back(tmp_path, suffix):
+    source = dump(tmp_path, "whole.safetensors", **WHOLE)
+    result = run("encode", source, "-c", "raw")
+    assert "11 tensors of integers or booleans as raw: " in result.stdout
+    encoded = source.with_suffix(".gcf")
+    run("verify", encoded)
+    run("seek", encoded, "--force")
+    for verb in ("inspect", "dissect"):
+        assert "num_batches_tracked" in run(verb, encoded).stdout
+    back = tmp_path / f"back{suffix}"
+    run("decode", encoded, "-o", back)
+    found = load(back)
+    assert found.keys() == WHOLE.keys()
+    for name, tensor in WHOLE.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        assert found[name].tobytes() == tensor.tobytes(), name
+    for one in (encoded, back):
+        run("compare", source, one, "--max-err", "0")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("-c", "ecsq:nmse=0.01"),
+        ("-c", "raw:dtype=float16"),
+        ("-c", "auto:err=0.01"),
+        ("-p", "{}"),
+        ("-c", "sign", "--nonfinite", "zero"),
+    ],
+    ids=str,
+)
+def test_integers_travel_as_raw_whatever_the_codec(tmp_path, how):
+    source = dump(tmp_path, **WHOLE)
+    rules = tmp_path / "policy.json"
+    rules.write_text('{"*": "topk:ratio=0.5"}')
+    args = [str(rules) if arg == "{}" else arg for arg in how]
+    document = json.loads(run("encode", source, *args, "--json").stdout)
+    kept = [name for name, tensor in WHOLE.items() if tensor.dtype.kind in "iub"]
+    assert sorted(document["files"][0]["integers"]) == sorted(kept) and len(kept) == 11
+    assert document["files"][0]["tensors"] == len(WHOLE)
+    data = source.with_suffix(".gcf").read_bytes()
+    for frame in gcodec.iter_frames(data):
+        tensor = WHOLE[frame.name]
+        assert (frame.dtype, frame.shape) == (str(tensor.dtype), tensor.shape)
+        if frame.name in kept:
+            assert str(frame.codec) == "raw"
+            assert frame.decode().tobytes() == tensor.tobytes()
+        else:
+            assert frame.codec != gcodec.parse("raw") or "auto" in str(args)
+
+
+def test_a_state_dict_of_torch_comes_back(tmp_path):
+    source = ROOT / "tests" / "dumps" / "whole_model.pt"
+    run("encode", source, "-c", "raw", "-o", tmp_path / "a.gcf")
+    run("decode", tmp_path / "a.gcf", "-o", tmp_path / "back.npz")
+    tensors, found = load(source), load(tmp_path / "back.npz")
+    assert found.keys() == tensors.keys()
+    assert {tensor.dtype.kind for tensor in tensors.values()} == {"f", "i", "u", "b", "V"}
+    assert tensors["1.num_batches_tracked"].shape == () and tensors["empty"].shape == (0, 3)
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert found[name].tobytes() == tensor.tobytes()
+
+
+def test_a_state_dict_of_an_installed_torch_comes_back(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    model(torch.zeros(2, 1, 5, 5))
+    model.register_buffer("mask", torch.tensor([True, False]))
+    model.register_buffer("row_ids", torch.arange(5, dtype=torch.int32))
+    model.register_buffer("brain", torch.ones(3).bfloat16())
+    state = model.state_dict()
+    torch.save(state, tmp_path / "model.pt")
+    run("encode", tmp_path / "model.pt", "-c", "ecsq:nmse=0.001")
+    run("decode", tmp_path / "model.gcf", "-o", tmp_path / "back.safetensors")
+    from safetensors.torch import load_file
+
+    back = load_file(tmp_path / "back.safetensors")
+    assert back.keys() == state.keys() and int(state["1.num_batches_tracked"]) == 1
+    for name, tensor in state.items():
+        assert (back[name].dtype, back[name].shape) == (tensor.dtype, tensor.shape)
+        if not tensor.dtype.is_floating_point:
+            assert torch.equal(back[name], tensor)
+    model.load_state_dict(back)
+
+
+def test_policy_for_nan(tmp_path):
+    x = gaussian(5)
+    x[3] = np.nan
+    source = dump(tmp_path, x=x)
+    refused = run("encode", source, "-c", "raw", code=1)
+    assert "tensor 'x' holds 1 NaN or Inf, the first at flat index 3" in refused.stderr
+    assert list(tmp_path.iterdir()) == [source]
+    for policy in ("zero", "propagate"):
+        target = tmp_path / f"{policy}.gcf"
+        run("encode", source, "-c", "raw", "--nonfinite", policy, "-o", target)
+        decoded = gcodec.decode(target.read_bytes())
+        assert np.array_equal(decoded[3], 0 if policy == "zero" else np.nan, equal_nan=True)
+    beyond = dump(tmp_path, "beyond.npz", x=np.array([0, 1e300]))
+    assert "flat index 1" in run("encode", beyond, "-c", "raw", code=1).stderr
+
+
+@pytest.mark.parametrize("spec", ["nope", "raw:x=1", "mxnet-2bit:threshold=-1", "raw:"])
+def test_bad_specs_are_usage_errors(tmp_path, spec):
+    assert run("encode", dump(tmp_path), "-c", spec, code=2).stderr.startswith("gcodec: ")
+    run("inspect", tmp_path, "-c", spec, code=2)
+
+
+# --- decode
+
+
+def test_frames_without_a_name_are_numbered(tmp_path):
+    x = gaussian(3)
+    named = gcodec.encode(x, "raw", name="w")
+    path = frames_file(tmp_path / "a.gcf", gcodec.encode(x, "raw"), named, gcodec.encode(x, "raw"))
+    run("decode", path)
+    assert load(tmp_path / "a.safetensors").keys() == {"tensor0", "w", "tensor1"}
+
+
+def test_two_frames_of_one_name_are_refused(tmp_path):
+    frame = gcodec.encode(gaussian(3), "raw", name="w\x1b")
+    path = frames_file(tmp_path / "a.gcf", frame, frame)
+    assert r"two frames are named 'w\x1b'" in run("decode", path, code=3).stderr
+    clash = gcodec.encode(gaussian(3), "raw", name="tensor0")
+    run("decode", frames_file(path, clash, gcodec.encode(gaussian(3), "raw")), code=3)
+    reserved = gcodec.encode(gaussian(3), "raw", name="__metadata__")
+    run("decode", frames_file(path, reserved), code=3)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+OUTSIDE = ["../../x", "a/../../x", "/etc/x", "//host/x", "C:x", "C:/x", "c:\\x", "..\\x", "\\x"]
+OUTSIDE += ["a\\..\\..\\x", ".. /x", "a/.../x", "..", "\\\\host\\share\\x"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_names_that_leave_the_folder_of_an_archive(tmp_path, name):
+    path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw", name=name))
+    refused = run("decode", path, "-o", tmp_path / "a.npz", code=3)
+    assert "must be a path within the archive" in refused.stderr
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(gcodec.ParameterError, match="name of a tensor"):
+        write_dump(tmp_path / "b.npz", [(name, gaussian(3))])
+    # These names are keys, and never paths.
+    run("decode", path, "-o", tmp_path / "a.safetensors")
+    assert load(tmp_path / "a.safetensors").keys() == {name}
+
+
+def test_names_that_stay_in_the_folder_of_an_archive(tmp_path):
+    names = [
+        "layer.0/w",
+        "a\\b",
+        "..x",
+        "x..",
+        "a..b",
+        "w:0",
+        "layer/bias:0",
+        ".",
+        "/".join("abc"),
+    ]
+    names.remove("w:0")  # a drive, to Windows
+    tensors = {name: gaussian(3) for name in names}
+    frames = (gcodec.encode(x, "raw", name=name) for name, x in tensors.items())
+    path = frames_file(tmp_path / "a.gcf", *frames)
+    run("decode", path, "-o", tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz").keys() == tensors.keys()
+
+
+def test_decode_reads_stdin(tmp_path):
+    frame = gcodec.encode(gaussian(3), "raw", name="w")
+    target = tmp_path / "a.npz"
+    run("decode", "-", "-o", target, input=frame)
+    assert load(target)["w"].tobytes() == gaussian(3).tobytes()
+    assert "pass -o OUT" in run("decode", "-", input=frame, code=2).stderr
+
+
+def test_decode_of_unsuitable_names(tmp_path):
+    path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw"))
+    assert ".safetensors or .npz" in run("decode", path, "-o", tmp_path / "a.pt", code=2).stderr
+    assert "no such file" in run("decode", tmp_path / "b.gcf", code=2).stderr
+    document = json.loads(run("decode", path, "--json").stdout)
+    assert (document["schema"], document["values"]) == ("gcodec.decode/1", 3)
+
+
+# --- verify, and what all make of damage
+
+
+def test_every_flipped_byte_and_every_cut_is_found(tmp_path):
+    good = gcodec.encode(gaussian(9), "mxnet-2bit", name="w")
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 0x10
+        frames_file(tmp_path / f"flip{at:03}.gcf", good, bytes(bad))
+        if at:
+            frames_file(tmp_path / f"cut{at:03}.gcf", good, good[:at])
+    frames_file(tmp_path / "empty.gcf")
+    frames_file(tmp_path / "good.gcf", good, good)
+    result = run("verify", "--json", tmp_path, code=3)  # 3: a version from the future
+    document = json.loads(result.stdout)
+    verdicts = {Path(file["file"]).name: file["ok"] for file in document["files"]}
+    assert [name for name, ok in verdicts.items() if ok] == ["good.gcf"]
+    assert len(document["errors"]) == len(verdicts) - 1
+    for error in document["errors"]:
+        if "empty" not in error["file"]:
+            assert len(good) <= error["offset"] <= 2 * len(good)
+            assert "frame 1" in error["message"]
+
+
+def test_damage_is_told_with_its_place(tmp_path):
+    good = gcodec.encode(gaussian(9), "raw", name="w")
+    bad = bytearray(good)
+    bad[-6] ^= 1
+    path = frames_file(tmp_path / "a.gcf", good, bytes(bad))
+    message = "frame 1: the payload's checksum is wrong"
+    place = f"(at byte {2 * len(good) - 4})"
+    for args in (["verify"], ["decode"]):
+        result = run(*args, path, code=1)
+        assert result.stderr == f"gcodec: {path}: {message} {place}\n"
+        assert result.stdout == ""
+    assert "2 frames" in run("inspect", path).stdout  # which reads headers only
+    bad[10] ^= 1  # in its name
+    frames_file(path, good, bytes(bad))
+    message = f"frame 1: the header's checksum is wrong (at byte {len(good) + 15})"
+    assert run("inspect", path, code=1).stderr == f"gcodec: {path}: {message}\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_payload_that_does_not_unpack_is_told_with_its_place(tmp_path):
+    codec = gcodec.parse("mxnet-2bit")
+    payload = codec.encode(gaussian(9))
+    data = payload.data.copy()
+    data[0] = 0b01000000  # a code that stands for nothing
+    forged = payload._replace(data=data)
+    frame = gcodec.Frame(codec, "float32", (9,), forged, "w").to_bytes()
+    good = gcodec.encode(gaussian(3), "raw")
+    path = frames_file(tmp_path / "a.gcf", good, frame)
+    result = run("verify", path, code=1)
+    start = len(good) + frame.index(data.tobytes())
+    assert f"frame 1 'w': the code 01 stands for nothing (at byte {start})" in result.stderr
+    assert "the code 01" in run("decode", path, code=1).stderr
+
+
+def test_limits_are_kept(tmp_path):
+    frame = gcodec.encode(gaussian(100), "raw")
+    path = frames_file(tmp_path / "a.gcf", frame)
+    for verb in ("verify", "decode", "inspect"):
+        refused = run(verb, path, "--max-elems", "99", code=4)
+        assert "to allow it, pass --max-elems 100" in refused.stderr
+        refused = run(verb, path, "--max-bytes", "399", code=4)
+        assert "to allow it, pass --max-bytes 400" in refused.stderr
+    run("inspect", dump(tmp_path), "--max-elems", "19", code=4)
+    run("encode", dump(tmp_path, "b.npz"), "-c", "raw", "--max-elems", "19", code=4)

@@ -1,0 +1,321 @@
+"""`gcodec inspect` and `gcodec codecs`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from gcodec.cli.main import cli
+from gcodec.feedback import derive_seed
+from gcodec.tensorfiles.dumps import open_dump, write_dump
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+EVIL = ("[red]x[/red]", "\x1b[31mevil", "a\nb", "\u202egnp")
+
+
+def run(*args, code=0, **more):
+    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def inspected(*args, code=0):
+    def refuse(text):
+        raise AssertionError(f"{text} is no JSON")
+
+    result = run("inspect", "--json", *args, code=code)
+    document = json.loads(result.stdout, parse_constant=refuse)
+    assert document["schema"] == "gcodec.inspect/1"
+    assert document["exit_code"] == code
+    return document
+
+
+def dump(folder, **tensors):
+    path = folder / "dump.safetensors"
+    write_dump(path, tensors.items())
+    return path
+
+
+def gaussian(n=1000, seed=0):
+    return np.random.default_rng(seed).normal(size=n).astype(np.float32)
+
+
+def test_table_of_the_example():
+    result = run("inspect", EXAMPLE)
+    lines = result.stdout.splitlines()
+    headline = "29 tensors   77,754 values   float32   306.1 KiB   model=resnet8_digits"
+    assert lines[0].startswith("resnet8_digits_step0300.safetensors   safetensors   ")
+    assert headline in lines[0] and "step=300" in lines[0]
+    row = next(line for line in lines if line.startswith("layer3.conv2.weight"))
+    assert row.split()[1:8] == ["64x64x3x3", "float32", "36,864", "2.4e-03", "1.7e-02", "0", "0"]
+    assert "█" in row
+    assert re.search(r" gennorm 1\.29  0\.04\d ", row)
+    assert "best fit beta    W2  at 0.01" in lines[2]
+    assert sum("float32" in line for line in lines[1:]) == 29
+    assert lines[-1].split()[:2] == ["total", "77,754"]
+    assert result.stderr == f"next: gcodec inspect {EXAMPLE} --max-err 0.01\n"
+    assert "\x1b" not in result.output
+    assert run("inspect", "-q", EXAMPLE).stderr == ""
+
+
+def test_bits_and_errors_are_those_of_real_frames():
+    spec = "mxnet-2bit:threshold=0.01"
+    found = inspected(EXAMPLE, "-c", spec)["files"][0]
+    squares = errors = nbytes = 0
+    with open_dump(EXAMPLE) as opened:
+        for entry, row in zip(opened.entries, found["tensors"], strict=True):
+            x = opened.load(entry)
+            seed = derive_seed(0, name=entry.name)
+            frame = gcodec.encode(x, spec, seed=seed, name=entry.name)
+            wide = x.astype(np.float64)
+            error = np.sum((wide - gcodec.decode(frame)) ** 2)
+            (fit,) = row["codecs"]
+            assert row["name"] == entry.name
+            assert fit["codec"] == spec
+            assert fit["bytes"] == len(frame)
+            assert fit["bits_per_value"] == 8 * len(frame) / x.size
+            assert fit["nmse"] == pytest.approx(error / np.sum(wide**2), rel=1e-9)
+            nbytes += len(frame)
+            errors += error
+            squares += np.sum(wide**2)
+    (total,) = found["total"]["codecs"]
+    assert total["bits_per_value"] == pytest.approx(8 * nbytes / 77_754)
+    assert total["nmse"] == pytest.approx(errors / squares, rel=1e-9)
+    assert found["metadata"]["step"] == "300"
+
+
+def test_the_nearest_distribution_is_named(tmp_path):
+    random = np.random.default_rng(0)
+    tensors = {
+        "normal": random.normal(size=20_000),
+        "laplace": random.laplace(size=20_000),
+        "heavy": random.gamma(2, size=20_000) ** 2 * random.choice([-1, 1], 20_000),
+        "few": random.normal(size=15),
+        "zeros": np.zeros(50),
+    }
+    path = dump(tmp_path, **{name: x.astype(np.float32) for name, x in tensors.items()})
+    rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
+    assert rows["few"]["fits"] == rows["zeros"]["fits"] == []
+    for name, beta in (("normal", 2), ("laplace", 1), ("heavy", 0.5)):
+        found = rows[name]["fits"]
+        assert [fit["w2_in_rms"] for fit in found] == sorted(fit["w2_in_rms"] for fit in found)
+        assert sorted((fit["distribution"], fit["method"]) for fit in found) == [
+            ("gennorm", "likelihood"),
+            ("gennorm", "moments"),
+            ("laplace", "likelihood"),
+            ("normal", "likelihood"),
+        ]
+        assert found[0]["beta"] == pytest.approx(beta, rel=0.06)
+        assert found[0]["w2_in_rms"] < 0.1 and found[0]["ks"] < 0.02
+        (normal,) = (fit for fit in found if fit["distribution"] == "normal")
+        assert normal["sigma"] == pytest.approx(rows[name]["rms"], rel=1e-6)
+        assert normal["alpha"] == pytest.approx(normal["sigma"] * 2**0.5, rel=1e-6)
+    lines = run("inspect", path).stdout.splitlines()
+    (heavy,) = (line for line in lines if line.startswith("heavy"))
+    assert re.search(r" gennorm 0\.[45]\d  0\.\d{3} ", heavy)
+
+
+def test_names_from_files_are_harmless_and_exact_in_json(tmp_path):
+    path = dump(tmp_path, **{name: gaussian(9) for name in EVIL})
+    for args in (["inspect", path], ["encode", path, "-c", "raw"]):
+        output = run(*args).output
+        assert "\x1b" not in output and "\u202e" not in output
+    shown = run("inspect", path).stdout
+    for text in ("[red]x[/red]", r"\x1b[31mevil", r"a\nb", r"\u202egnp"):
+        assert sum(line.startswith(text) for line in shown.splitlines()) == 1
+        assert text in run("inspect", path.with_suffix(".gcf")).stdout
+    assert {row["name"] for row in inspected(path)["files"][0]["tensors"]} == set(EVIL)
+
+
+def test_colour_is_for_terminals_and_does_not_come_from_names(tmp_path):
+    path = dump(tmp_path, **{"\x1b[31mevil": np.array([1, np.nan], np.float32)})
+    coloured = run("inspect", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
+    assert "\x1b[31m" in coloured and r"\x1b[31mevil" in coloured
+    plain = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+    assert "\x1b[31m" not in run("inspect", path, env=plain).stdout
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones(columns):
+    env = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": str(columns), "TERM": "xterm"}
+    result = run("inspect", EXAMPLE, "--top", "3", "-c", "sign", "-c", "minmax", env=env)
+    lines = re.sub("\x1b\\[[0-9]*m", "", result.stdout).splitlines()
+    assert all(len(line) <= columns for line in lines[1:])
+    assert any("best fit" in line for line in lines) == (columns >= 100)
+    assert f"{columns} columns have no room for: " in result.stderr
+    assert lines[-1].split()[0] == "total" and "8.4e-03" in lines[-1]
+
+
+def test_long_names_are_elided_in_the_middle(tmp_path):
+    name = "first." + "x" * 100 + ".last"
+    lines = run("inspect", dump(tmp_path, **{name: gaussian(9)})).stdout.splitlines()
+    assert any(line.startswith("first.x") and "…" in line and ".last" in line for line in lines)
+
+
+def test_plain_ascii_where_the_stream_has_no_more(tmp_path):
+    path = dump(tmp_path, ü=gaussian())
+    result = CliRunner(charset="ascii").invoke(cli, ["inspect", str(path)])
+    assert result.exit_code == 0
+    row = next(line for line in result.stdout.splitlines() if line.startswith(r"\xfc"))
+    assert "@" in row
+
+
+def test_nonfinite_values_are_named(tmp_path):
+    bad = gaussian()
+    bad[[17, 40]] = np.nan, np.inf
+    result = run("inspect", dump(tmp_path, good=gaussian(), bad=bad), "-c", "minmax")
+    assert "! 2 NaN or Inf: bad[17], bad[40]" in result.stdout
+    assert "tried with 0 in their place" in result.stdout
+    assert result.stderr.rstrip().endswith("--nonfinite zero")
+    document = inspected(tmp_path / "dump.safetensors", "-c", "minmax")["files"][0]
+    worse = dump(tmp_path, a=np.full(50, np.nan, np.float32), b=bad)
+    assert "! 52 NaN or Inf: a[0], a[1], a[2], b[17], b[40] and 47 more" in (
+        run("inspect", worse).stdout
+    )
+    row = next(row for row in document["tensors"] if row["name"] == "bad")
+    assert (row["nonfinite"], row["first_nonfinite"]) == (2, [17, 40])
+    bad[[17, 40]] = 0
+    wide = bad.astype(np.float64)
+    decoded = gcodec.decode(gcodec.encode(bad, "minmax"))
+    assert row["codecs"][0]["nmse"] == pytest.approx(np.sum((wide - decoded) ** 2) / (wide @ wide))
+
+
+def test_tensors_that_are_no_gradients(tmp_path):
+    path = dump(
+        tmp_path,
+        **{
+            "w": gaussian(),
+            "bn1.steps": np.array(3),
+            "bn2.steps": np.array(4),
+            "i[0]": np.ones(2, int),
+        },
+    )
+    result = run("inspect", path, "--each", "-c", "sign")
+    assert result.stdout.count("not a gradient: int64") == 3
+    assert run("inspect", path).stdout.count("not a gradient: int64") == 3  # bn1 is no number
+    assert result.stderr.rstrip().endswith("-L '!*.steps' -L '!i[[]0]'")
+    words = ["-L", "!*.steps", "-L", "!i[[]0]"]
+    run("encode", path, "-c", "raw", *words)
+    rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
+    assert rows["bn1.steps"]["note"] == "not a gradient: int64"
+    assert "rms" not in rows["bn1.steps"]
+
+
+def test_odd_tensors_divide_by_nothing(tmp_path):
+    path = dump(
+        tmp_path,
+        empty=np.zeros((0, 3), np.float32),
+        zeros=np.zeros(5, np.float32),
+        scalar=np.array(2, np.float32),
+        nan=np.array([np.nan], np.float32),
+        huge=np.full(4, 3e38, np.float32),
+        wide=np.array([1e300, 1.0]),
+    )
+    codecs = ["-c", "minmax", "-c", "sign"]
+    result = run("inspect", path, *codecs)
+    assert "wide: no minmax and no sign" in result.stderr
+    rows = {row["name"]: row for row in inspected(path, *codecs)["files"][0]["tensors"]}
+    assert rows["empty"]["rms"] is None
+    assert rows["empty"]["codecs"][0]["bits_per_value"] is None
+    assert rows["zeros"]["codecs"][0]["nmse"] == 0
+    one_bit = inspected(path, "-c", "mxnet-1bit")["files"][0]["tensors"]  # ±1, whatever it gets
+    assert next(row for row in one_bit if row["name"] == "zeros")["codecs"][0]["nmse"] == "inf"
+    assert rows["huge"]["rms"] == pytest.approx(3e38)
+    assert "problem" in rows["wide"]["codecs"][0]
+
+
+def test_an_empty_dump_is_an_empty_table(tmp_path):
+    assert "0 tensors" in run("inspect", dump(tmp_path)).stdout
+
+
+def test_layers_sort_and_top():
+    kept = inspected(EXAMPLE, "-L", "*.conv?.weight", "-L", "!layer3.*", "--sort", "size")
+    suggested = run(
+        "inspect", EXAMPLE, "-L", "*.bias", "-c", "minmax", "-c", "sign"
+    ).stderr.rstrip()
+    assert suggested.endswith("-c sign -L '*.bias'")
+    names = [row["name"] for row in kept["files"][0]["tensors"]]
+    assert names == [f"layer{i}.conv{j}.weight" for i, j in ((2, 2), (2, 1), (1, 1), (1, 2))]
+    by_bits = inspected(EXAMPLE, "--sort", "bits", "-c", "minmax")["files"][0]["tensors"]
+    bits = [row["codecs"][0]["bits_per_value"] for row in by_bits]
+    assert bits == sorted(bits, reverse=True)
+    by_error = inspected(EXAMPLE, "--sort", "err", "-c", "mxnet-1bit")["files"][0]["tensors"]
+    errors = [row["codecs"][0]["nmse"] for row in by_error]
+    assert errors == sorted(errors, reverse=True)
+    lines = run("inspect", EXAMPLE, "--sort", "name", "--top", "2").stdout.splitlines()
+    assert [line.split()[0] for line in lines[-4:]] == ["bn1.bias", "bn1.weight", "(27", "total"]
+    assert "77,754" in lines[-1]
+    assert "matches --layers nope" in run("inspect", EXAMPLE, "-L", "nope", code=2).stderr
+
+
+def test_large_tensors_are_sampled_and_it_says_so(tmp_path):
+    x = gaussian(50_000)
+    x[49_999] = np.nan
+    path = dump(tmp_path, x=x)
+    result = run("inspect", path, "--sample", "20000")
+    assert "1 tensor of more than 20,000 values: distribution, fit, entropy of a sample" in (
+        result.stderr
+    )
+    assert "20,000 of 50,000 values, seed 0;" in result.stderr
+    assert "a sample" not in run("inspect", path, "--full", "--sample", "1").stderr
+    row = inspected(path, "--sample", "20000")["files"][0]["tensors"][0]
+    assert (row["values"], row["measured"], row["nonfinite"]) == (50_000, 20_000, 1)
+    assert row["rms"] == pytest.approx(np.sqrt(np.mean(x[:-1].astype(float) ** 2)))
+    again, other = (inspected(path, "--sample", "20000", "--seed", seed) for seed in "01")
+    assert again == inspected(path, "--sample", "20000") != other
+    assert again["files"][0]["sample"] == {"values_per_tensor": 20_000, "seed": 0}
+    whole = inspected(path, "--full")["files"][0]["tensors"][0]
+    assert whole["measured"] == 50_000
+    assert sum(whole["histogram"]["counts"]) == 49_999
+
+
+def test_where_the_bytes_of_frames_go(tmp_path):
+    path = tmp_path / "a.gcf"
+    frames = [
+        gcodec.encode(gaussian(10).reshape(2, 5), "mxnet-1bit", name="first"),
+        gcodec.encode(gaussian(0), "raw"),
+    ]
+    path.write_bytes(b"".join(frames))
+    document = inspected(path)["files"][0]
+    first, second = document["frames"]
+    assert (first["name"], second["name"]) == ("first", None)
+    assert (first["shape"], first["dtype"], first["values"]) == ([2, 5], "float32", 10)
+    assert (first["start"], second["start"]) == (0, len(frames[0]))
+    assert (first["payload_bytes"], first["checksum_bytes"]) == (4, 8)
+    assert first["header_bytes"] == len(frames[0]) - 12
+    assert (first["ratio"], second["bits_per_value"]) == (40 / len(frames[0]), None)
+    assert document["total"]["bytes"] == sum(map(len, frames)) == document["bytes"]
+    shown = run("inspect", path).stdout
+    assert "first" in shown and "(frame 1)" in shown and "mxnet-1bit" in shown
+
+
+def test_codecs_lists_what_is_registered():
+    lines = run("codecs").stdout.splitlines()
+    for name in gcodec.codecs():
+        assert any(line.split()[:1] == [name] for line in lines)
+    document = json.loads(run("codecs", "--json").stdout)
+    assert document["schema"] == "gcodec.codecs/1"
+    assert [c["name"] for c in document["codecs"]] == list(gcodec.codecs())
+    (raw,) = json.loads(run("codecs", "raw", "--json").stdout)["codecs"]
+    assert (raw["id"], raw["max_bits_per_value"]) == (1, 32)
+    assert raw["parameters"][0]["default"] == "float32"
+
+
+@pytest.mark.parametrize("name", sorted(gcodec.codecs()))
+def test_codecs_tells_all_about_one(name):
+    shown = run("codecs", name).stdout
+    assert shown.startswith(f"{name}   id {gcodec.codecs()[name].id}   at most ")
+    for declared in gcodec.codecs()[name].declared():
+        assert declared.name in shown and declared.doc in shown
+
+
+def test_codecs_of_an_unknown_name():
+    assert "one of raw" in run("codecs", "nope", code=2).stderr

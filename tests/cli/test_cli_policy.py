@@ -1,0 +1,151 @@
+"""`gcodec encode --policy`: what each tensor gets, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from gcodec.cli.main import cli
+from gcodec.feedback import derive_seed
+from gcodec.tensorfiles.dumps import open_dump, write_dump
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+RULES = {
+    "rules": [
+        {"name": ["*.bias", "*.bn?.*"], "codec": "raw"},
+        {"max_bytes": 4096, "codec": "raw:dtype=bfloat16"},
+        {"ndim": 4, "codec": "mxnet-2bit:threshold=auto"},
+        {"name": "fc.*", "codec": "mxnet-1bit"},
+    ]
+}
+
+
+def run(*args, code=0, **more):
+    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def dump(tmp_path):
+    rng = np.random.default_rng(1)
+    shapes = {"a.bias": (9,), "a.weight": (4, 4), "b[0]\x1b": (2,)}
+    path = tmp_path / "dump.npz"
+    write_dump(path, ((k, rng.standard_normal(s).astype(np.float32)) for k, s in shapes.items()))
+    return path
+
+
+def write(folder, source, name="policy.json"):
+    path = folder / name
+    path.write_text(source if isinstance(source, str) else json.dumps(source), "utf-8")
+    return path
+
+
+def test_bytes_are_those_of_the_library(tmp_path):
+    policy = gcodec.Policy(RULES)
+    target = tmp_path / "out.gcf"
+    run("encode", EXAMPLE, "-p", write(tmp_path, RULES), "-o", target, "--seed", "7")
+    used = set()
+    expected = b""
+    with open_dump(EXAMPLE) as opened:
+        for entry in opened.entries:
+            x = opened.load(entry)
+            codec = policy.codec(entry.name, x.shape, x.dtype)
+            used.add(codec.name)
+            seed = derive_seed(7, name=entry.name)
+            expected += gcodec.encode(x, codec, seed=seed, name=entry.name)
+    assert target.read_bytes() == expected
+    assert len(used) > 1
+    run("verify", target)
+    run("decode", target, "-o", tmp_path / "back.npz")
+    frames = json.loads(run("inspect", target, "--json").stdout)["files"][0]["frames"]
+    specs = [str(frame.codec) for frame in gcodec.iter_frames(expected)]
+    assert [frame["codec"] for frame in frames] == specs
+
+
+def test_one_rule_writes_what_its_codec_writes(tmp_path, dump):
+    for name, options in (
+        ("a", ["-c", "mxnet-2bit"]),
+        ("b", ["-p", write(tmp_path, {"*": "mxnet-2bit"})]),
+    ):
+        run("encode", dump, *options, "-o", tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_summary_and_document(tmp_path, dump):
+    source = {"*.bias": "raw", "*": "mxnet-2bit:threshold=auto"}
+    call = ["encode", dump, "--force", "--policy", write(tmp_path, source)]
+    assert run(*call).stdout.endswith("x   1 raw, 2 mxnet-2bit:threshold=auto\n")
+    assert run(*call, "-q").output == ""
+    document = json.loads(run(*call, "--json").stdout)
+    assert document["schema"] == "gcodec.encode/1"
+    assert document["codec"] is None
+    assert document["policy"] == gcodec.Policy(source).to_dict()
+    assert document["files"][0]["codecs"] == {"raw": 1, "mxnet-2bit:threshold=auto": 2}
+    document = json.loads(run("encode", dump, "-f", "-c", "raw", "--json").stdout)
+    assert (document["codec"], document["policy"]) == ("raw", None)
+    assert document["files"][0]["codecs"] == {"raw": 3}
+    assert "raw" not in run("encode", dump, "-f", "-c", "raw").stdout
+
+
+def test_a_policy_from_stdin(dump):
+    run("encode", dump, "-p", "-", input='{"*": "raw"}')
+    assert dump.with_suffix(".gcf").is_file()
+
+
+def test_no_match_writes_nothing(tmp_path, dump):
+    policy = write(tmp_path, {"a.*": "raw"})
+    before = sorted(tmp_path.iterdir())
+    refused = run("encode", dump, "-p", policy, "-o", tmp_path / "new" / "a.gcf", code=2)
+    assert refused.stderr.startswith(
+        f"gcodec: {dump}: tensor 'b[0]\\x1b', ndim 1, 8 bytes: no rule"
+    )
+    assert sorted(tmp_path.iterdir()) == before
+    run("encode", dump, "-p", policy, "-L", "a.*")
+    assert run("verify", dump.with_suffix(".gcf")).stdout.count("2 frames") == 1
+
+
+def test_files_after_one_that_does_not_match_are_encoded(tmp_path, dump):
+    other = tmp_path / "z.npz"
+    write_dump(other, [("a.w", np.ones(3, np.float32))])
+    run("encode", dump, other, "-p", write(tmp_path, {"a.*": "raw"}), code=2)
+    assert other.with_suffix(".gcf").is_file() and not dump.with_suffix(".gcf").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('{"*": "raw"', "must be JSON: "),
+        ('{"*": "raw", "*": "raw"}', "policy['*']='raw': must be given once"),
+        ('[{"codec": "raw", "ndim": true}]', "policy.rules[0].ndim=True: must be an integer from"),
+        ('{"*": "nope"}', "policy['*']: codec='nope': must be one of raw, "),
+        ("[" * 100_000, "nested"),
+        (" " * (1 << 20) + "[]", "must be at most 1048576 bytes"),
+    ],
+)
+def test_wrong_policies(tmp_path, dump, source, message):
+    policy = write(tmp_path, source)
+    refused = run("encode", dump, "-p", policy, code=2)
+    assert refused.stderr.startswith(f"gcodec: {policy}: policy")
+    assert message in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not dump.with_suffix(".gcf").exists()
+
+
+def test_a_codec_or_a_policy(tmp_path, dump):
+    policy = write(tmp_path, {"*": "raw"})
+    for options in ([], ["-c", "raw", "-p", policy], ["-c", "", "-p", policy]):
+        refused = run("encode", dump, *options, code=2)
+        assert "Pass either --codec SPEC or --policy FILE.json." in refused.stderr
+    assert "missing.json" in run("encode", dump, "-p", tmp_path / "missing.json", code=2).stderr
+    run("encode", dump, "-p", tmp_path, code=2)
+    policy.write_bytes(b"\xff")
+    assert "must be UTF-8" in run("encode", dump, "-p", policy, code=2).stderr
+    assert not dump.with_suffix(".gcf").exists()

@@ -1,0 +1,280 @@
+"""The command as a process: exit codes, weight, signals and pipes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shlex
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from gcodec.cli.main import cli
+from gcodec.tensorfiles.dumps import write_dump
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+VERBS = cli.list_commands(click.Context(cli))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+HEAVY = (
+    *("numpy", "rich", "numba", "scipy", "ml_dtypes", "safetensors", "gcodec.codec"),
+    *("multiprocessing", "concurrent.futures", "statistics", "click.shell_completion", "decimal"),
+)
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(cli, [str(arg) for arg in args])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def process(*args, **more):
+    return subprocess.Popen(
+        [sys.executable, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        text=True,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], *([v, "--help"] for v in VERBS)])
+def test_help_loads_nothing_heavy(args):
+    script = (
+        "import sys\n"
+        "from gcodec.cli.main import main\n"
+        f"assert main({args!r}, standalone_mode=False) == 0\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    out, err = process("-c", script).communicate()
+    assert out.splitlines()[-1] == "[]", err
+
+
+def test_module_and_version():
+    out, err = process("-m", "gcodec", "--version").communicate()
+    assert (out, err) == (f"gcodec, version {gcodec.__version__}\n", "")
+
+
+def test_help_names_every_verb():
+    shown = run("--help").stdout
+    assert all(f"\n  {verb} " in shown for verb in VERBS)
+    assert "No such command" in run("nope", code=2).stderr
+
+
+def test_exit_codes(tmp_path):
+    frame = gcodec.encode(np.ones(4, np.float32), "raw")
+    files = {
+        "good.gcf": frame,
+        "damaged.gcf": frame[:-1],
+        "future.gcf": frame[:3] + b"\x63" + frame[4:],
+        "cut.safetensors": EXAMPLE.read_bytes()[:1000],
+        "text.npy": b"no numpy",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with zipfile.ZipFile(tmp_path / "evil.pt", "w") as archive:
+        archive.writestr("evil/data.pkl", pickle.dumps(print, protocol=2))
+        archive.writestr("evil/version", "3")
+    expected = {
+        "good.gcf": 0,
+        "damaged.gcf": 1,
+        "missing.npz": 2,
+        "future.gcf": 3,
+        "cut.safetensors": 3,
+        "text.npy": 3,
+        "evil.pt": 5,
+    }
+    for name, code in expected.items():
+        result = run("inspect", tmp_path / name, code=code)
+        assert not code or result.stderr.startswith(f"gcodec: {tmp_path / name}: ")
+    run("inspect", tmp_path / "good.gcf", "--max-elems", "3", code=4)
+    # Of several files, the worst; and the good ones are shown all the same.
+    result = run("inspect", *(tmp_path / name for name in files), tmp_path / "evil.pt", code=5)
+    assert result.stdout.startswith("good.gcf")
+    assert result.stderr.count("gcodec: ") == 5
+    run("verify", tmp_path / "damaged.gcf", tmp_path / "good.gcf", code=1)
+    run("inspect", code=2)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("inspect", "--max-err", "nan"),
+        ("inspect", "--max-bits", "nan"),
+        ("compare", EXAMPLE, "--max-err", "nan"),
+    ],
+    ids=lambda args: " ".join(map(str, args[::2])),
+)
+def test_nan_bounds_nothing(args):
+    """No error is above it, so that all would pass."""
+    assert "not a number" in run(*args, EXAMPLE, code=2).stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path, closed):
+    """As a daemon has them; and a file that is written does not take their numbers."""
+    words = [sys.executable, "-m", "gcodec", "encode", "-c", "raw", str(EXAMPLE)]
+    command = f"{shlex.join(words)} -o {shlex.quote(str(tmp_path / 'a.gcf'))} {closed}"
+    subprocess.run(
+        ["sh", "-c", command], check=True, capture_output=True, timeout=60, env=ENVIRONMENT
+    )
+    assert len(list(gcodec.iter_frames((tmp_path / "a.gcf").read_bytes()))) == 29
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no such device")
+def test_frames_to_a_pipe(tmp_path):
+    words = [sys.executable, "-m", "gcodec", "encode", "-q", "-c", "raw", str(EXAMPLE)]
+    done = subprocess.run(
+        [*words, "-o", "/dev/stdout"], check=True, capture_output=True, timeout=60, env=ENVIRONMENT
+    )
+    assert len(list(gcodec.iter_frames(done.stdout))) == 29
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
+def test_a_file_that_may_not_be_read(tmp_path):
+    path = tmp_path / "a.npz"
+    path.touch(0)
+    assert "Permission denied" in run("inspect", path, code=3).stderr
+
+
+def test_an_output_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "a.gcf"
+    result = run("encode", EXAMPLE, "-c", "raw", "-o", target, code=3)
+    assert result.stderr.count("\n") == 1
+
+
+def test_paths_in_messages_are_harmless(tmp_path):
+    path = tmp_path / "a\x1b[31m.npz"
+    path.write_bytes(b"")
+    assert "\x1b" not in run("inspect", path, code=3).stderr
+
+
+@pytest.mark.parametrize("verb", ["encode", "decode"])
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path, monkeypatch, verb):
+    x = np.ones(4, np.float32)
+    source = tmp_path / "a.npz"
+    if verb == "encode":
+        write_dump(source, [("a", x), ("b", x)])
+        args = ["encode", source, "-c", "raw"]
+    else:
+        source = tmp_path / "a.gcf"
+        frames = [gcodec.encode(x, "raw", name=name) for name in "ab"]
+        source.write_bytes(b"".join(frames))
+        args = ["decode", source, "-o", tmp_path / "out.npz"]
+    calls = []
+
+    def interrupted(real):
+        def call(*args, **more):
+            calls.append(1)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return real(*args, **more)
+
+        return call
+
+    monkeypatch.setattr(gcodec, "encode", interrupted(gcodec.encode))
+    monkeypatch.setattr(gcodec.Frame, "decode", interrupted(gcodec.Frame.decode))
+    run(*args, code=130)
+    assert len(calls) == 2
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
+    script = (
+        "import time, gcodec\n"
+        "def slow(*args, **more):\n"
+        "    print('encoding', flush=True)\n"
+        "    time.sleep(60)\n"
+        "gcodec.encode = slow\n"
+        "from gcodec.cli.main import main\n"
+        f"main(['encode', {str(EXAMPLE)!r}, '-c', 'raw', '-o', {str(tmp_path / 'a.gcf')!r}])"
+    )
+    with process("-c", script) as running:
+        assert running.stdout.readline() == "encoding\n"
+        assert len(list(tmp_path.iterdir())) == 1  # the unfinished file
+        running.send_signal(number)
+        out, err = running.communicate(timeout=30)
+        assert (running.returncode, out, err) == (code, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("args", [["inspect", EXAMPLE], ["codecs", "--json"]])
+def test_a_reader_that_goes_away_is_no_error(args):
+    with process("-m", "gcodec", *args) as running:
+        running.stdout.close()
+        err = running.stderr.read()
+        assert running.wait(30) == 141
+        assert err == ""
+
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+@needs_full
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(["inspect", "A.gcf"], ["inspect", "A.npz", "--json"], ["dissect", "A.gcf"]),
+        *(["compare", "A.npz", "A.gcf"], ["verify", "A.gcf", "B.gcf"], ["seek", "-f", "A.gcf"]),
+        *(["encode", "A.npz", "-c", "raw", "-o", "B.gcf"], ["decode", "A.gcf"]),
+        *(["codecs"], ["--help"], ["inspect", "--help"], ["--version"]),
+    ],
+    ids=" ".join,
+)
+def test_a_full_standard_output_is_to_blame(tmp_path, args):
+    x = np.ones(4, np.float32)
+    write_dump(tmp_path / "A.npz", [("w", x)])
+    (tmp_path / "A.gcf").write_bytes(gcodec.encode(x, "raw", name="w"))
+    if "B.gcf" in args and args[0] == "verify":
+        (tmp_path / "B.gcf").write_bytes(gcodec.encode(x, "raw", name="w"))
+    with FULL.open("w") as full:
+        made = subprocess.run(
+            [sys.executable, "-m", "gcodec", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert made.returncode == 3, made.stderr
+    lines = [line for line in made.stderr.splitlines() if not line.startswith("payloads were")]
+    assert lines == ["gcodec: standard output: No space left on device"]
+
+
+@needs_full
+def test_a_full_output_file_is_to_blame(tmp_path):
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
+    result = run("encode", tmp_path / "a.npz", "-c", "raw", "-o", FULL, code=3)
+    assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+    document = run("encode", tmp_path / "a.npz", "-c", "raw", "-o", FULL, "--json", code=3)
+    assert json.loads(document.stdout)["errors"][0]["file"] == "/dev/full"
+    (tmp_path / "a.gcf").write_bytes(gcodec.encode(np.ones(4, np.float32), "raw", name="w"))
+    result = run("seek", tmp_path / "a.gcf", "-o", FULL, code=3)
+    assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+
+
+def test_a_write_that_fails_names_the_target(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
+    monkeypatch.setattr(os, "fsync", refuse)
+    result = run("encode", tmp_path / "a.npz", "-c", "raw", code=3)
+    assert result.stderr == f"gcodec: {tmp_path / 'a.gcf'}: No space left on device\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

@@ -1,0 +1,189 @@
+"""`gcodec inspect --report`: one page, without scripts, whose every text is escaped."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from gcodec.analysis import fits
+from gcodec.cli.main import cli
+from gcodec.cli.report import figures
+from gcodec.cli.report.pictures import Picture, density_at, quantiles_at
+from gcodec.cli.report.report_page import escaped
+from gcodec.tensorfiles.dumps import write_dump
+
+ROOT = Path(__file__).parents[2]
+EVIL = {
+    "<script>alert(1)</script>": "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>': '"><img src=x onerror=alert(1)>',
+    "\x1b[31m\n\u202e [red]": r"\x1b[31m\n\u202e [red]",
+    r"#010101 1.23456 $\frac{a}{b}$": r"#010101 1.23456 $\frac{a}{b}$",
+}
+
+
+class Page(HTMLParser):
+    """The tags and the texts of a page, and whether tags match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(cli, [str(arg) for arg in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a dump with names of all kinds, and the page on it."""
+    pytest.importorskip("matplotlib")
+    folder = tmp_path_factory.mktemp("report")
+    path, target = folder / "evil.safetensors", folder / "page.html"
+    random = np.random.default_rng(0)
+    tensors = [(name, random.laplace(size=(12, 20)).astype(np.float32)) for name in EVIL]
+    tensors[-1][1][0, 1] = np.nan
+    tensors += [("few", np.ones(3, np.float32)), ("empty", np.zeros(0, np.float32))]
+    tensors += [("zeros", np.zeros(50, np.float32)), ("steps", np.array(3))]
+    write_dump(path, tensors, {"model": "</style><script>2</script>\x1b[2J"})
+    run("inspect", path, "--max-err", "0.1", "--report", target, "-q", "--seed", "5")
+    return path, target
+
+
+def test_the_page_is_whole_and_runs_nothing(made):
+    text = made[1].read_text("utf-8")
+    page = Page(text)
+    names = {tag for tag, _ in page.tags}
+    assert {"svg", "details", "summary", "table", "dl", "figure"} <= names
+    assert not names & {"script", "img", "link", "iframe", "object", "image", "foreignobject"}
+    for _, attributes in page.tags:
+        assert not any(key.startswith("on") or key == "src" for key in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids)) > 0
+    for used in re.findall(r'(?:href="|url\()#([^")]+)', text):
+        assert used in ids
+    assert "http" not in re.sub(r'http-equiv="[^"]*"|xmlns[^ >]*', "", text)
+    assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
+    assert set(re.findall(r"var\((--\w+)\)", text)) <= set(re.findall(r"(--\w+):", text))
+
+
+def test_names_are_shown_as_they_are_and_do_nothing(made):
+    text = made[1].read_text("utf-8")
+    texts = Page(text).texts
+    for name, shown in EVIL.items():
+        assert any(part.strip() == shown for part in texts), name
+    assert "\x1b" not in text and "\u202e" not in text
+    assert r"</style><script>2</script>\x1b[2J" in "".join(texts)
+    assert text.count("<style>") == 1
+    assert any(r"! 1 NaN or Inf: #010101 1.23456 $\frac{a}{b}$[1]" in part for part in texts)
+
+
+def test_the_page_says_how_to_make_it_again(made):
+    path, target = made
+    text = html.unescape(target.read_text("utf-8"))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in text
+    command = f"gcodec inspect {path} --max-err 0.1 --sample 65536 --seed 5 --report {target}"
+    assert command in text
+    for name in ("numpy", "numba", "scipy", "matplotlib", "Python", "seed", "processor"):
+        assert f"<dt>{name}</dt><dd>" in text
+    assert f"<dt>gcodec</dt><dd>{gcodec.__version__}</dd>" in text
+    for codec in gcodec.codecs():
+        if codec != "mxnet-1bit":  # whose error is beyond the diagram
+            assert f">{codec}</text>" in text
+    for word in ("Shannon bound", "front", "header", "level", "Gbit/s", "Pareto"):
+        assert word in text
+
+
+def test_what_no_report_is_made_of(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_dump(path, [("w", np.ones(9, np.float32))])
+    run("encode", path, "-c", "raw")
+    assert "must name a file that ends in .html" in (
+        run("inspect", path, "--report", path, code=2).stderr
+    )
+    frames, target = path.with_suffix(".gcf"), tmp_path / "r.html"
+    assert "holds frames" in run("inspect", frames, "--report", target, code=2).stderr
+    assert not target.exists()
+
+
+def test_missing_matplotlib_is_told_with_what_to_install(tmp_path):
+    path, target = tmp_path / "a.safetensors", tmp_path / "r.html"
+    write_dump(path, [("w", np.ones(9, np.float32))])
+    code = (
+        "import sys\nsys.modules['matplotlib'] = None\n"
+        "from gcodec.cli.report.vector_graphics import require_matplotlib\n"
+        "try:\n    require_matplotlib()\nexcept ImportError as error:\n    print(error)\n"
+        "from gcodec.cli.main import main\n"
+        f"print(main(['inspect', {str(path)!r}, '--report', {str(target)!r}],"
+        " standalone_mode=False))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    advice = "a report needs matplotlib: pip install 'gcodec[report]'"
+    assert done.stdout.splitlines() == [advice, "2"]
+    assert done.stderr == f"gcodec: --report: {advice}\n" and not target.exists()
+
+
+def test_pictures():
+    x = np.random.default_rng(0).laplace(size=20_000) * 1e-3
+    picture = Picture.of(np.concatenate([x, np.zeros(5), [np.nan, 1.0]]))
+    assert (picture.values, picture.zeros) == (20_001, 5)
+    width = picture.edges[1] - picture.edges[0]
+    inside = picture.density.sum() * width
+    assert inside == pytest.approx(1 - picture.beyond / picture.values)
+    assert (np.diff(picture.quantiles) >= 0).all() and picture.quantiles[-1] > 16
+    assert Picture.of(np.zeros(100)) is None
+    shape = fits.Shape(1.0, 1.0)
+    grid = np.linspace(-30, 30, 60_001)
+    below = np.cumsum(density_at(shape, grid)) * (grid[1] - grid[0])
+    shares = np.array([0.001, 0.3, 0.5, 0.9])
+    assert np.interp(shares, below, grid) == pytest.approx(quantiles_at(shape, shares), abs=2e-3)
+
+
+def test_rates_without_codecs_or_shapes_are_an_empty_diagram():
+    pytest.importorskip("matplotlib")
+    assert figures.rate_distortion([], []).startswith("<svg ")
+    assert figures.link_speeds([("raw", 0.0)]).count("never") == 1
+    assert figures.stacked_bits([], []).endswith("</svg>")
+    assert escaped('<a href="x">\t') == r"&lt;a href=&quot;x&quot;&gt;\t"
+
+
+def test_the_example_is_small():
+    page = ROOT / "examples" / "resnet8_digits_step0300.html"
+    assert page.stat().st_size < 400_000
+    text = page.read_text("utf-8")
+    Page(text)
+    source = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+    assert hashlib.sha256(source.read_bytes()).hexdigest() in text
+    (command,) = re.findall(r"<dt>command</dt><dd>(.*?)</dd>", text)
+    assert html.unescape(command) in (ROOT / "examples" / "README.md").read_text("utf-8")

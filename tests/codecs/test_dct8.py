@@ -1,0 +1,493 @@
+"""dct8: its basis, selection, transforms, levels and bytes; what a stranger's bytes may be."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import fft
+
+import gcodec
+from gcodec import Corrupt, FormatError, Limits, ParameterError, Truncated
+from gcodec.codecs.dct8 import chunks, levels, transform
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.prefix import dct_words
+from gcodec.kernels.transform import basis
+from gcodec.kernels.transform.dct_select import largest
+
+F = np.float32
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(F)
+
+
+def error(x: np.ndarray, spec: str) -> float:
+    y = gcodec.decode(gcodec.encode(x, spec))
+    return float(((x.astype(np.float64) - y) ** 2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
+# --- the basis -----------------------------------------------------------------------------------
+
+
+def nearest(value: Decimal) -> float:
+    """Return the binary32 nearest to a number, by rational arithmetic."""
+    near = F(float(value))
+    around = [np.nextafter(near, F(-9)), near, np.nextafter(near, F(9))]
+    return float(min(around, key=lambda one: abs(Fraction(float(one)) - Fraction(value))))
+
+
+def pi() -> Decimal:
+    """Machin's formula, to the digits of the context."""
+
+    def arctan(inverse: int) -> Decimal:
+        term, total, k = Decimal(1) / inverse, Decimal(0), 0
+        while total + term / (2 * k + 1) != total:
+            total += term / (2 * k + 1)
+            term, k = -term / inverse**2, k + 1
+        return total
+
+    return 4 * (4 * arctan(5) - arctan(239))
+
+
+def cosine(angle: Decimal) -> Decimal:
+    term, total, k = Decimal(1), Decimal(0), 0
+    while total + term != total:
+        total, k = total + term, k + 2
+        term *= -angle * angle / (k * (k - 1))
+    return total
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 16, 61, 64, 255, 256, 257, 1000, 4096])
+def test_the_basis_is_rounded_from_exact_numbers(n: int) -> None:
+    scaled, plain = basis.waves(n)
+    with localcontext() as context:
+        context.prec = 60
+        assert basis.basis(n)[0, 0] == basis.basis(n)[0, -1] == nearest((1 / Decimal(n)).sqrt())
+        for m in range(0, n, max(n // 61, 1)):
+            exact = cosine(pi() * m / (2 * n))
+            for wave, factor in ((plain, Decimal(1)), (scaled, (2 / Decimal(n)).sqrt())):
+                assert wave[m] == nearest(exact * factor)
+                assert wave[2 * n - m] == -wave[m] == -wave[(4 * n - m) % (4 * n)]
+        assert scaled[n] == scaled[3 * n] == plain[n] == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 64, 100, 300, 1025])
+def test_the_basis_is_that_of_scipy(n: int) -> None:
+    rows = basis.basis(n)
+    np.testing.assert_allclose(rows, fft.dct(np.eye(n), norm="ortho", axis=0), atol=1e-7)
+    np.testing.assert_allclose(rows.astype(float) @ rows.T, np.eye(n), atol=1e-6)
+
+
+# --- selection -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 33, 64, 100, 1000, 4096])
+def test_selection_is_that_of_a_stable_sort(size: int) -> None:
+    rng = np.random.default_rng(size)
+    plain = rng.standard_normal((6, size)).astype(F)
+    few = rng.integers(-2, 3, (6, size)).astype(F)
+    for y in (plain, few, np.zeros_like(plain), plain * F(1e-42), -np.ones_like(plain)):
+        for k in {1, min(2, size), min(32, size), size // 2 or 1, size}:
+            places, values = np.empty((6, k), np.int32), np.empty((6, k), F)
+            assert largest(y, k, places, values)
+            order = np.sort(np.argsort(-np.abs(y), axis=1, kind="stable")[:, :k], axis=1)
+            np.testing.assert_array_equal(places, order)
+            np.testing.assert_array_equal(values, np.take_along_axis(y, order, axis=1))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 31, 32, 99])
+def test_selection_sees_what_is_not_finite(bad: float, at: int) -> None:
+    y = noise(3, 100)
+    y[2, at] = bad
+    for k in (1, 20, 100):
+        assert not largest(y, k, np.empty((3, k), np.int32), np.empty((3, k), F))
+
+
+# --- transforms ----------------------------------------------------------------------------------
+
+CHUNKS = ["7", "64", "300", "4096", "8x8", "64x64", "3x5", "100x3", "3x300", "4x4x4", "2x3x5"]
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_all_coefficients_give_the_tensor_back(chunk: str) -> None:
+    sizes = tuple(map(int, chunk.split("x")))
+    x = noise(2 * math.prod(sizes) + 3)
+    cut = chunks.flat(x.size, sizes)
+    found = transform.select(x, cut, cut.size)
+    assert found is not None
+    padded = np.append(x, np.zeros(cut.count * cut.size - x.size)).reshape(-1, *sizes)
+    expected = fft.dctn(padded, axes=range(1, 1 + len(sizes)), norm="ortho")
+    np.testing.assert_allclose(found[1].reshape(padded.shape), expected, atol=1e-4)
+    back = np.empty_like(x)
+    starts = np.arange(cut.count + 1) * cut.size
+    transform.restore(starts, found[0].reshape(-1), found[1].reshape(-1), cut, back)
+    np.testing.assert_allclose(back, x, atol=1e-4)
+
+
+def in_order(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
+    """Transform one chunk back by the definition: products and sums in float32, one by one."""
+    for axis in (2, 1, 0):
+        y = np.moveaxis(y, axis, 0)
+        total = np.zeros_like(y)
+        for row, some in zip(basis.basis(sizes[axis]), y, strict=True):
+            total += np.multiply.outer(row, some)
+        y = np.moveaxis(total, 0, axis)
+    return y
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (1, 300, 4)])
+def test_the_inverse_is_the_sums_in_their_order(sizes: tuple[int, int, int]) -> None:
+    size = math.prod(sizes)
+    rng = np.random.default_rng(size)
+    places = np.sort(rng.choice(size, min(40, size), replace=False)).astype(np.int32)
+    values = rng.standard_normal(places.size).astype(F)
+    y = np.zeros(size, F)
+    y[places] = values
+    out = np.empty(size, F)
+    cut = chunks.Runs(size, sizes, edge=False)
+    transform.restore(np.array([0, places.size]), places, values, cut, out)
+    expected = in_order(y.reshape(sizes), sizes).reshape(-1)
+    assert out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("spec", ["dct8", "dct8:layout=tiles", "dct8:chunk=1000,k=9"])
+def test_threads_do_not_change_bytes(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noise(1100, 1000)
+    frames, decoded = set(), set()
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        frames.add(gcodec.encode(x, spec))
+        decoded.add(gcodec.decode(min(frames)).tobytes())
+    assert len(frames) == len(decoded) == 1
+
+
+# --- layouts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (70,), (13, 21), (65, 1), (5, 7, 3)])
+@pytest.mark.parametrize("layout", ["flat", "tiles"])
+def test_layouts_give_the_shape_back(shape: tuple[int, ...], layout: str) -> None:
+    x = noise(*shape)
+    frame = gcodec.encode(x, f"dct8:chunk=8x8,k=64,layout={layout}")
+    y = gcodec.decode(frame)
+    assert y.shape == shape
+    np.testing.assert_allclose(y, x, atol=0.1)
+    acc = np.zeros_like(x)
+    gcodec.decode_add(frame, acc)
+    np.testing.assert_array_equal(acc, y)
+
+
+def test_tiles_are_tiles() -> None:
+    x = np.zeros((20, 13), F)
+    x[8:16, 8:] = 1  # a tile of its own, filled up with ones
+    y = gcodec.decode(gcodec.encode(x, "dct8:chunk=8x8,k=1,layout=tiles"))
+    np.testing.assert_allclose(y, x, rtol=1e-6, atol=0)
+
+
+def test_tiles_are_those_of_dimension_0_and_the_rest() -> None:
+    x = noise(6, 4, 5)
+    spec = "dct8:chunk=4x4,k=3,layout=tiles"
+    there = gcodec.decode(gcodec.encode(x, spec))
+    np.testing.assert_array_equal(
+        there.reshape(6, 20), gcodec.decode(gcodec.encode(x.reshape(6, 20), spec))
+    )
+    codec = gcodec.parse(spec)
+    assert codec.encode(x).tobytes() != codec.encode(x.reshape(4, 30)).tobytes()
+    np.testing.assert_array_equal(codec.decode(codec.encode(x), x.shape), there)
+    symbols = codec.quantize(x)
+    assert codec.pack(symbols).tobytes() == codec.encode(x).tobytes()
+    np.testing.assert_array_equal(codec.dequantize(symbols, x.shape), there)
+
+
+def test_a_vector_is_filled_up_with_its_last_element() -> None:
+    x = np.full(10, 3, F)
+    y = gcodec.decode(gcodec.encode(x, "dct8:chunk=2x2,k=1,layout=tiles"))
+    np.testing.assert_allclose(y, x, rtol=1e-6)
+    y = gcodec.decode(gcodec.encode(x, "dct8:chunk=4,k=1"))  # zeros are
+    assert abs(y[-1] - 3) > 1
+
+
+def test_feedback_knows_the_shape() -> None:
+    feedback = gcodec.Feedback("dct8:chunk=8x8,k=4,layout=tiles")
+    x, total = noise(20, 13), np.zeros((20, 13), F)
+    for _ in range(30):
+        total += gcodec.decode(feedback.compress("w", x))
+    np.testing.assert_allclose(total + feedback.residual("w"), 30 * x, atol=1e-3)
+    assert error(x, "dct8:chunk=8x8,k=4,layout=tiles") > 0.5
+    assert ((total / 30 - x) ** 2).sum() < 0.2 * (x**2).sum()
+
+
+# --- levels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", ["sign7", "affine8"])
+def test_levels_are_nearest(values: str) -> None:
+    v = noise(9, 32)
+    found = levels.quantize(v, values)
+    decoded = levels.dequantize(found, values)
+    step = np.ptp(v, axis=1) / 255 if values == "affine8" else np.abs(v).max(axis=1) / 127 * 1.004
+    assert np.all(np.abs(decoded - v) <= step[:, None] * 0.501 + np.abs(v) * 2.0**-9)
+
+
+@pytest.mark.parametrize("values", ["sign7", "affine8"])
+@pytest.mark.parametrize("k", [1, 2, 32])
+@pytest.mark.parametrize("power", [-110, -37, 60])
+def test_size_does_not_matter(values: str, k: int, power: int) -> None:
+    """A chunk of size 1e-11 codes as well as one of size 1: the same but for a power of two."""
+    x, spec = noise(2, 4096), f"dct8:values={values},k={k}"
+    one, other = (gcodec.decode(gcodec.encode(y, spec)) for y in (x, np.ldexp(x, power)))
+    np.testing.assert_array_equal(np.ldexp(one, power), other)
+
+
+@pytest.mark.parametrize("values", ["sign7", "affine8"])
+def test_subnormal_chunks(values: str) -> None:
+    x = (np.random.default_rng(0).integers(-4000, 4000, 64) * 2.0**-140).astype(F)
+    assert error(x, f"dct8:chunk=8x8,k=64,values={values}") < 1e-3
+    tiny = np.full(64, 2.0**-149, F)
+    assert np.isfinite(gcodec.decode(gcodec.encode(tiny, f"dct8:chunk=8x8,values={values}"))).all()
+
+
+@pytest.mark.parametrize(
+    ("unit", "sign7", "affine8"), [(1e-40, 1e-4, 1e-4), (1e-41, 2e-4, 1e-4), (1e-42, 0.02, 2e-4)]
+)
+def test_subnormal_tensors_are_not_silent(unit: float, sign7: float, affine8: float) -> None:
+    x = (np.random.default_rng(0).standard_normal(4096) * unit).astype(F)
+    for chunk, k in (("8x8", 64), ("64x64", 4096)):
+        assert error(x, f"dct8:chunk={chunk},k={k}") < sign7
+        assert error(x, f"dct8:chunk={chunk},k={k},values=affine8") < affine8
+    # Where few coefficients are sent, these are the error, and not their levels.
+    ordinary = error((x / F(unit)).astype(F), "dct8:chunk=8x8,k=8")
+    assert error(x, "dct8:chunk=8x8,k=8") == pytest.approx(ordinary, rel=0.02)
+
+
+def test_what_is_below_all_levels_is_silent() -> None:
+    """Of 64 equal elements v the only coefficient is about 8·v; levels end at 2^-142."""
+    for units, silent in ((1, True), (8, True), (24, False)):
+        x = np.full((8, 8), units * 2.0**-149, F)
+        payload = gcodec.parse("dct8:chunk=8x8,k=2").encode(x)
+        assert (payload.tobytes() == bytes(2)) == silent, units
+    feedback = gcodec.Feedback("dct8:chunk=8x8,k=2")
+    feedback.compress("w", np.full((8, 8), 2.0**-149, F))
+    assert (feedback.residual("w") == F(2.0**-149)).all()
+
+
+def test_few_coefficients_waste_no_bits() -> None:
+    x = noise(4096)
+    one, two = (gcodec.parse(f"dct8:k={k}").encode(x).nbits for k in (1, 2))
+    assert one == 16 + 1 + 12  # Panthalia: 136
+    assert two == 16 + 2 * (1 + 7 + 12)  # Panthalia: 208
+    codec = gcodec.parse("dct8:values=affine8,k=1")
+    assert codec.encode(x).nbits == 64 + 12
+    assert codec.replaced(k=2).encode(x).nbits == 64 + 2 * (1 + 12)
+
+
+def test_chunks_of_zeros_take_their_scale_alone() -> None:
+    x = np.zeros(10 * 4096, F)
+    assert gcodec.parse("dct8").encode(x).nbits == 10 * 16
+    x[5000] = 1
+    payload = gcodec.parse("dct8").encode(x)
+    assert payload.nbits < 10 * 16 + 64 * 8
+    assert not gcodec.parse("dct8").decode(payload, x.size)[8192:].any()
+
+
+@pytest.mark.parametrize("kind", ["normal", "laplace", "cauchy", "smooth"])
+def test_a_chunk_of_4096_takes_64_bytes(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    make = {"normal": rng.standard_normal, "laplace": rng.laplace, "cauchy": rng.standard_cauchy}
+    sizes = []
+    for _ in range(20):
+        x = make[kind](size=4096) if kind in make else np.cumsum(rng.standard_normal(4096))
+        sizes.append(gcodec.parse("dct8").encode(x.astype(F)).data.size)
+    assert np.mean(sizes) <= 64
+
+
+def test_magnitudes_are_read_as_they_were_written() -> None:
+    rng = np.random.default_rng(1)
+    rows = [rng.integers(low, 128, (3, 40)) for low in (0, 60, 120, 127)]
+    rows += [np.zeros((1, 40)), np.full((1, 40), 127), np.where(np.arange(40) == 7, 127, 0)[None]]
+    magnitudes = np.concatenate(rows).astype(np.uint8)
+    string = BitString()
+    string.extend(np.array([0xE0], np.uint8), 3)
+    dct_words.write(magnitudes, string)
+    data, end = string.trimmed(), string.nbits
+    found, behind = dct_words.read(data, 3, end, *magnitudes.shape)
+    np.testing.assert_array_equal(found, magnitudes)
+    assert behind == end
+    with pytest.raises(Truncated):
+        dct_words.read(data[: end // 16], 3, end // 16 * 8, *magnitudes.shape)
+
+
+# --- what must be refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("nonfinite", ["raise", "propagate"])
+def test_nan_never_poisons_a_residual(bad: float, nonfinite: Any) -> None:
+    feedback = gcodec.Feedback("dct8:chunk=8x8,k=4", nonfinite=nonfinite)
+    x = noise(100)
+    feedback.compress("w", x)
+    before = feedback.residual("w").copy()
+    wrong = x.copy()
+    wrong[70] = bad
+    with pytest.raises(ParameterError, match="NaN or Inf"):
+        feedback.compress("w", wrong)
+    np.testing.assert_array_equal(feedback.residual("w"), before)
+    residual = before.copy()
+    with pytest.raises(ParameterError):
+        gcodec.parse("dct8").quantize_residual(wrong, residual)
+    np.testing.assert_array_equal(residual, before)
+
+
+@pytest.mark.parametrize("values", ["sign7", "affine8"])
+def test_what_passes_float32_is_refused(values: str) -> None:
+    x = np.full(64, 3e38, F)
+    spec = f"dct8:chunk=8x8,values={values}"
+    with pytest.raises(ParameterError, match="float32"):
+        gcodec.encode(x, spec)
+    residual = np.zeros_like(x)
+    with pytest.raises(ParameterError):
+        gcodec.parse(spec).quantize_residual(x, residual)
+    assert not residual.any()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["dct8:chunk=0", "dct8:chunk=4097", "dct8:chunk=512x256", "dct8:chunk=2x2x2x2"]
+    + [
+        "dct8:chunk=",
+        "dct8:chunk=8x",
+        "dct8:chunk=-8",
+        "dct8:k=0",
+        "dct8:chunk=2x2x2,layout=tiles",
+    ],
+)
+def test_chunks_that_are_none(spec: str) -> None:
+    with pytest.raises(ParameterError):
+        gcodec.parse(spec)
+
+
+@pytest.mark.parametrize("value", [64, "64", (64,), [64]])
+def test_ways_to_say_a_chunk(value: Any) -> None:
+    codec = gcodec.parse({"name": "dct8", "chunk": value})
+    assert codec == gcodec.parse("dct8:chunk=64")
+    assert gcodec.parse({"name": "dct8", "chunk": [8, 8]}) == gcodec.parse("dct8:chunk=8x8")
+
+
+def payload_of(spec: str, n: int, seed: int = 0) -> gcodec.Payload:
+    return gcodec.parse(spec).encode(noise(n, seed=seed))
+
+
+SPECS = [
+    f"dct8:chunk=8x8,k={k},values={v},index={i}"
+    for k in (1, 5, 20)
+    for v in ("sign7", "affine8")
+    for i in ("fixed", "rice")
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_bytes_that_can_be_read_are_those_that_would_be_written(spec: str) -> None:
+    payload, rng = payload_of(spec, 200), np.random.default_rng(0)
+    read = 0
+    for _ in range(300):
+        data = payload.data.copy()
+        for _ in range(rng.integers(1, 3)):
+            data[rng.integers(data.size)] ^= 1 << rng.integers(8)
+        strange = payload._replace(data=data)
+        try:
+            symbols = payload.codec.unpack(strange, 200)
+        except (Truncated, Corrupt):
+            continue
+        read += 1
+        assert np.isfinite(payload.codec.dequantize(symbols, 200)).all()
+        again = payload.codec.pack(symbols)
+        if payload.codec.index == "fixed":
+            assert again.tobytes() == data.tobytes()
+        for one, other in zip(payload.codec.unpack(again, 200), symbols, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert read > 10  # of signs at least
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_short_and_long_payloads(spec: str) -> None:
+    payload = payload_of(spec, 200)
+    for nbits in range(0, payload.nbits, 7):
+        data = payload.data[: -(-nbits // 8)].copy()
+        if nbits % 8:
+            data[-1] &= 0xFF << 8 - nbits % 8 & 0xFF
+        with pytest.raises(FormatError):
+            payload.codec.decode(payload._replace(data=data, nbits=nbits), 200)
+    more = np.append(payload.data, np.zeros(2, np.uint8))
+    with pytest.raises(FormatError):
+        payload.codec.decode(payload._replace(data=more, nbits=8 * more.size), 200)
+    with pytest.raises(FormatError):
+        payload.codec.decode(payload, 1000)  # other chunks
+
+
+@pytest.mark.parametrize("bits", [0x7F800000, 0x7FC00000, 0xBF800000, 0xFF800000, 0x80000000])
+@pytest.mark.parametrize("field", [0, 1])
+def test_scales_that_are_none(bits: int, field: int) -> None:
+    payload = payload_of("dct8:chunk=8x8,k=5,values=affine8", 64)
+    data = payload.data.copy()
+    data[4 * field : 4 * field + 4] = list(bits.to_bytes(4, "big"))
+    if field == 1 and bits == 0xBF800000:  # a least value may be negative
+        payload.codec.decode(payload._replace(data=data), 64)
+        return
+    with pytest.raises(Corrupt, match="scale"):
+        payload.codec.decode(payload._replace(data=data), 64)
+    payload = payload_of("dct8:chunk=8x8,k=5", 64)
+    data = payload.data.copy()
+    data[:2] = 0xFF
+    with pytest.raises(Corrupt, match="scale"):
+        payload.codec.decode(payload._replace(data=data), 64)
+
+
+def test_values_that_pass_float32_are_refused() -> None:
+    x = np.zeros(64, F)
+    x[0] = 1  # what all coefficients add up to
+    payload = gcodec.parse("dct8:chunk=8x8,k=64").encode(x)
+    data = payload.data.copy()
+    data[:2] = 0xFE, 0xFF  # the largest M
+    with pytest.raises(Corrupt, match="float32"):
+        payload.codec.decode(payload._replace(data=data), 64)
+
+
+def test_positions_beyond_a_chunk() -> None:
+    payload = payload_of("dct8:chunk=7x9,k=1,index=fixed", 63)
+    assert payload.nbits == 16 + 1 + 6
+    data = payload.data.copy()
+    data[2] |= 0x7E  # position 63 of 63
+    with pytest.raises(Corrupt, match="position"):
+        payload.codec.decode(payload._replace(data=data), 63)
+
+
+def test_frames_keep_to_their_limits() -> None:
+    frame = gcodec.encode(np.zeros(2**20, F), "dct8:chunk=4096")
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.decode(frame, limits=Limits(max_elements=2**19))
+
+
+def test_a_frame_of_another_shape_is_refused() -> None:
+    x = noise(16, 16)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "dct8:chunk=8x8,k=4,layout=tiles"))
+    for shape in ((256, 1), (4, 64), (17, 16)):
+        other = gcodec.Frame(frame.codec, frame.dtype, shape, frame.payload).to_bytes()
+        if shape == (4, 64):  # as many tiles, of fewer elements
+            with pytest.raises(FormatError):
+                gcodec.decode(other)
+            continue
+        with pytest.raises(FormatError):
+            gcodec.decode(other)
+
+
+@pytest.mark.parametrize("spec", ["dct8:chunk=1,k=1,values=affine8", "dct8:chunk=1,k=1"])
+def test_minus_zero_by_itself_is_silent(spec: str) -> None:
+    """Its coefficient is −0, whose range must not become a scale of −0, which readers refuse."""
+    x = np.array([-0.0, 1, -0.0], np.float32)
+    assert gcodec.decode(gcodec.encode(x, spec)).tolist() == [0, 1, 0]

@@ -1,0 +1,571 @@
+"""ecsq: targets that are met, rounding, centroids, what is refused, small and odd tensors."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import Corrupt, Frame, ParameterError, Truncated
+from gcodec.codecs.ecsq.deadzone import Nearest
+from gcodec.entropy.context.scale_model import ONES
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.quantize.rated_levels import rated_levels, scaled_levels
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE, MOST
+from gcodec.payload import MissedTarget
+from gcodec.runtime import pool
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.wire.seek import SeekTable
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+
+
+def matrix(rows: int, columns: int, spread: float = 1.0, seed: int = 0) -> np.ndarray:
+    """Laplace values, with scales of rows and columns that vary by octaves."""
+    rng = np.random.default_rng(seed)
+    x = rng.laplace(0, 1e-3, (rows, columns))
+    x *= np.exp2(rng.normal(0, spread, (rows, 1)) + rng.normal(0, spread, columns))
+    return x.astype(np.float32)
+
+
+def example(least: int) -> list[np.ndarray]:
+    """Tensors of a real gradient."""
+    with open_dump(EXAMPLE) as dump:
+        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    return [x for x in every if x.size >= least]
+
+
+def relative_error(found: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
+    """Of what stands for x times a factor."""
+    off = found.astype(np.float64) / times - x
+    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
+def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
+    """Relative error, and bytes of the frame."""
+    frame = gcodec.encode(x, spec, **options)
+    return relative_error(gcodec.decode(frame), x), len(frame)
+
+
+@pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
+def test_an_error_is_met(target: float) -> None:
+    for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:
+        found, _ = error_of(x, f"ecsq:nmse={target}")
+        assert 0.98 * target <= found <= 1.01 * target
+    jumps = matrix(40, 30, 3.0)  # a few values are nearly all of it
+    assert 0.8 * target <= error_of(jumps, f"ecsq:nmse={target}")[0] <= 1.01 * target
+
+
+@pytest.mark.parametrize("target", [0.3, 1.5, 4.0])
+def test_bits_are_met(target: float) -> None:
+    for x in (matrix(300, 200), matrix(1000, 70, 2.0), *example(30_000)):
+        payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
+        assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
+
+
+@pytest.mark.parametrize("target", [0.05, 0.1, 8.0, 14.0])
+def test_bits_are_met_where_lists_or_exceptions_are_most_of_them(target: float) -> None:
+    for x in (matrix(600, 200, 0.5), matrix(64, 1024), *example(30_000)):
+        payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
+        assert 0.97 * target <= payload.nbits / x.size <= 1.02 * target
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:rounding=stochastic", "ecsq:trellis=yes"])
+def test_the_least_bits_are_told(spec: str) -> None:
+    """What is said to be the least can be had."""
+    x = matrix(10, 1024)
+    with pytest.raises(ParameterError, match="at least") as caught:
+        gcodec.parse(spec).replaced(bits=1e-4, strict="yes").encode(x)
+    least = float(str(caught.value).split()[-4])
+    payload = gcodec.parse(spec).replaced(bits=least, strict="yes").encode(x)
+    assert payload.nbits / x.size <= 1.1 * least
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many values levels were found, each time."""
+    sizes: list[int] = []
+
+    def count(of: Any) -> Any:
+        def counted(self: Nearest, x: np.ndarray, *rest: Any) -> Any:
+            sizes.append(x.size)
+            return of(self, x, *rest)
+
+        return counted
+
+    for name in ("find", "anew"):
+        monkeypatch.setattr(Nearest, name, count(getattr(Nearest, name)))
+    return sizes
+
+
+@pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
+def test_a_target_takes_few_passes(target: str, passes: list[int]) -> None:
+    """With those for the frame itself.
+
+    More often where one scale is that of all: what is measured jumps where its class changes.
+    """
+    for x, most in ((matrix(700, 300), 5), (matrix(300, 700, 2.0), 5), (matrix(512, 512, 0), 7)):
+        passes.clear()
+        gcodec.encode(x, f"ecsq:{target}")
+        assert passes.count(x.size) <= most
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
+@pytest.mark.parametrize("times", [1, 0.01, 1000, 1e-25])
+def test_what_met_an_error_before_is_where_a_search_begins(
+    spec: str, times: float, passes: list[int]
+) -> None:
+    """However much larger values have become, as their levels are as large."""
+    codec, x = gcodec.parse(spec), matrix(300, 256)
+    y = np.roll(x[::-1], 100, axis=1) * np.linspace(0.8, 1.2, 256, dtype=np.float32)
+    before = codec.quantize(x)
+    passes.clear()
+    found = codec.quantize(np.float32(times) * y, prior=before)
+    assert passes.count(x.size) <= 3
+    assert passes.count(x.size) == len(passes)  # and no sample is looked at
+    assert 0.98 < relative_error(codec.dequantize(found, y.shape), y, times) / codec.nmse <= 1
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:bits=1"])
+def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None:
+    codec, flat = gcodec.parse(spec), matrix(64, 4096, 0.0)
+    before = codec.quantize(matrix(64, 4096))
+    fresh, again = codec.quantize(flat), codec.quantize(flat, prior=before)
+    assert before.scales.matrix != fresh.scales.matrix
+    assert again.scales.matrix == fresh.scales.matrix
+
+
+def test_what_cannot_be_met() -> None:
+    x = matrix(30, 20)
+    with pytest.raises(ParameterError, match=r"bits=31.*at most"):
+        gcodec.encode(x, "ecsq:bits=31,strict=yes")
+    with pytest.raises(ParameterError, match=r"bits=0.001.*at least"):
+        gcodec.encode(x, "ecsq:bits=0.001,strict=yes")
+    with pytest.raises(ParameterError, match=r"nmse=1e-20.*at least"):
+        gcodec.encode(x, "ecsq:nmse=1e-20,strict=yes")
+    for target in ("nmse=1e-20", "bits=0.001", "bits=31"):
+        with pytest.raises(ParameterError) as caught:
+            gcodec.encode(x, f"ecsq:{target},strict=yes")
+        name, told = target.split("=")[0], str(caught.value).split()[-4]
+        gcodec.encode(x, f"ecsq:{name}={told},strict=yes")
+    with pytest.raises(ParameterError, match=r"step=1e-12.*at least"):
+        gcodec.encode(x, "ecsq:step=1e-12")
+
+
+HOW = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
+@pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
+def test_a_target_that_cannot_be_met_takes_the_nearest(
+    shape: tuple[int, ...], target: str, how: str
+) -> None:
+    """As a strict one says that it can be had; and what was missed is told."""
+    x = matrix(1, math.prod(shape)).reshape(shape)
+    codec = gcodec.parse(f"ecsq:{target},{how}")
+    payload = codec.encode(x)
+    name = target.split("=")[0]
+    told: list[MissedTarget] = []
+    frame = gcodec.encode(x, codec, report=told.append)
+    assert Frame.from_bytes(frame).payload.tobytes() == payload.tobytes()
+    assert told == ([] if payload.missed is None else [payload.missed])
+    strict = codec.replaced(strict="yes")
+    if payload.missed is None:
+        assert strict.encode(x).tobytes() == payload.tobytes()
+        return
+    assert payload.missed[:2] == (name, getattr(codec, name))
+    with pytest.raises(ParameterError, match=f"{name}=.*for this tensor") as caught:
+        strict.encode(x)
+    _, bound, number, *_ = str(caught.value).split(" ")[-6:]
+    reached, off = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
+    if name == "nmse":
+        assert off <= (20 if how == "rounding=stochastic" else 2) * float(number)
+    elif bound == "most":
+        assert reached == payload.nbits / x.size >= float(number)
+    elif how != "rounding=stochastic":  # at random, feedback needs more of few values
+        assert reached == payload.nbits / x.size <= 1.15 * float(number)
+        assert off < 1
+
+
+def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
+    """A string of few values is as long for all of the coarser steps."""
+    x = matrix(1, 3, 0.0).reshape(3)
+    nearest = gcodec.parse("ecsq:bits=1").encode(x)
+    assert nearest.nbits == gcodec.parse("ecsq:step=1000").encode(x).nbits
+    assert relative_error(nearest.codec.decode(nearest, x.shape), x) < 0.1
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("n", [1, 32, 300])
+def test_feedback_converges_where_bits_are_too_few(n: int, how: str) -> None:
+    """Each step takes something off what is unsent, or is expected to."""
+    x = matrix(1, n, 0.0).reshape(n)
+    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{how}"), np.zeros_like(x), []
+    for _ in range(30):
+        feedback.compress("w", x)
+        left = feedback.residual("w")
+        if how != "rounding=stochastic":
+            assert np.linalg.norm(left) < np.linalg.norm(x + before)
+        before = left.copy()
+        sizes.append(np.linalg.norm(left) / np.linalg.norm(x))
+    assert how != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def degenerate() -> dict[str, np.ndarray]:
+    """Finite tensors at the ends of float32, and such as have hardly any values."""
+    some = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
+    unit = some / np.abs(some).max()
+    wide = some.copy()
+    wide.flat[:2] = LARGEST, 1e-45
+    lone = np.zeros(64, np.float32)
+    lone[20] = 1e-3
+    return {
+        "none": np.zeros((0, 4), np.float32),
+        "zero": np.zeros(32, np.float32),
+        "one": np.full(1, 0.3, np.float32),
+        "alike": np.full((4, 8), 0.3, np.float32),
+        "lone": lone,
+        "subnormal": np.full(9, 1e-45, np.float32),
+        "subnormals": (unit * 1e-44).astype(np.float32),
+        "tiny": (unit * 1e-38).astype(np.float32),
+        "huge": (unit * 1e38).astype(np.float32),
+        "largest": (unit.astype(np.float64) * LARGEST).astype(np.float32),
+        "all largest": np.full((3, 7), LARGEST, np.float32),
+        "in turn": np.where(np.arange(12) % 2, LARGEST, -LARGEST).astype(np.float32),
+        "wide": wide,
+    }
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
+@pytest.mark.parametrize("kind", degenerate())
+def test_no_finite_tensor_is_refused_for_a_target(kind: str, target: str, how: str) -> None:
+    x = degenerate()[kind]
+    frame = gcodec.encode(x, f"ecsq:{target},{how}")
+    assert np.isfinite(gcodec.decode(frame)).all()
+
+
+def test_a_target_is_no_concern_of_decoders() -> None:
+    """Whether it was strict is not in frames, and no room is kept for it."""
+    x = matrix(30, 20)
+    plain, strict = (gcodec.encode(x, f"ecsq:nmse=0.1{end}") for end in ("", ",strict=yes"))
+    assert plain == strict
+    frame = Frame.from_bytes(strict)
+    assert frame.codec.strict == "no"  # type: ignore[attr-defined]
+    assert frame.payload.missed is None
+    codec = gcodec.parse("ecsq:strict=yes,bits=2")
+    assert str(codec) == "ecsq:bits=2.0,strict=yes"
+    assert repr(codec) == "ECSQ(bits=2.0, strict='yes')"
+    assert (
+        gcodec.parse(str(codec))
+        == codec
+        == gcodec.parse({"name": "ecsq", "bits": 2, "strict": "yes"})
+    )
+    assert codec.max_encoded_nbytes(9) == gcodec.parse("ecsq").max_encoded_nbytes(9)
+    # Parameters of a frame end with bits: there is no byte that could say it.
+    with pytest.raises(gcodec.Unsupported):
+        type(codec).from_header(codec.write_parameters() + b"\1")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("ecsq:nmse=0", "ecsq:nmse=1", "ecsq:nmse=nan", "ecsq:step=-1", "ecsq:step=inf"),
+        *("ecsq:bits=33", "ecsq:bits=-1", "ecsq:step=1,nmse=0.1", "ecsq:step=1,bits=2"),
+        *("ecsq:bits=2,nmse=0.1", "ecsq:rounding=up", "ecsq:step=1,strict=yes"),
+        "ecsq:strict=maybe",
+    ],
+)
+def test_parameters_that_are_wrong(spec: str) -> None:
+    name = spec.removeprefix("ecsq:").rpartition(",")[2].partition("=")[0]
+    with pytest.raises(ParameterError, match=name):
+        gcodec.parse(spec)
+
+
+def test_rated_levels_are_those_of_the_rule() -> None:
+    rng = np.random.default_rng(1)
+    x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
+    x[::1999] *= 1000
+    classes = rng.integers(0, CLASSES, x.size).astype(np.uint8)
+    step = np.float32(0.7)
+    symbols = np.empty(x.size, np.uint8)
+    errors = rated_levels(x, step, (classes, np.empty(0, np.uint8), 1), symbols)
+    f32 = np.float32
+    y = np.abs(x) * f32(1 / np.float64(step))
+    d = np.maximum(0, 44 - classes.astype(np.int64)).astype(f32)
+    bound = np.minimum(f32(0.5) + d * d * f32(29 / 8192), f32(1.65))
+    lower = np.minimum(d * f32(0.08), f32(0.45))
+    level = np.maximum(np.floor(y + (f32(0.5) - lower)), 1)
+    level = np.where(y < bound, 0, level).astype(np.int64)
+    expected = np.where(level > MOST, ESCAPE, 2 * level + ((x < 0) & (level > 0)))
+    np.testing.assert_array_equal(symbols, expected)
+    rests = np.trunc((y - level.astype(f32)) * f32(FINE)).astype(np.int64)
+    groups = [level == 1, level == 2, level > 2]
+    assert errors.counts == tuple(int(g.sum()) for g in groups)
+    assert errors.rests == tuple(int(rests[g].sum()) for g in groups)
+    assert errors.squares == int((rests**2).sum())
+    assert errors.escapes == int((level > MOST).sum())
+
+
+@pytest.mark.parametrize(
+    "matrix", [(1000, 0, 1), (60, 1, 1), (60, 7, 2), (9, 1, 4), (20_001, 0, 1)]
+)
+def test_scales_and_levels_are_found_at_once(
+    matrix: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
+    x[::1999] *= 1000
+    found = []
+    for threshold in (1 << 20, 1 << 14):
+        monkeypatch.setattr(pool, "_THRESHOLD", threshold)
+        monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
+        monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+        symbols = np.empty(x.size, np.uint8)
+        rows, columns, errors = scaled_levels(x, np.float32(0.7), matrix, ONES, symbols)
+        found.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
+    assert found[0] == found[1]
+    assert found[0][3].escapes
+
+
+def test_centroids_lower_the_error() -> None:
+    x = matrix(400, 100)
+    codec = gcodec.parse("ecsq:step=0.003")
+    symbols = codec.quantize(x)
+    middle = symbols._replace(centroids=np.full(3, 128, np.uint8))
+
+    def off(some: object) -> float:
+        return float(((codec.dequantize(some, x.shape).astype(np.float64) - x) ** 2).sum())
+
+    assert off(symbols) < 0.99 * off(middle)
+    for k in range(3):
+        for by in (-2, 2):
+            other = symbols.centroids.copy()
+            other[k] = int(other[k]) + by
+            assert off(symbols) <= off(symbols._replace(centroids=other))
+
+
+@pytest.mark.parametrize("spec", ["ecsq", "ecsq:step=0.01", "ecsq:rounding=stochastic,bits=0"])
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (1,), (7,), (5, 1), (300, 300)])
+def test_zeros(spec: str, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    x[...] = -0.0
+    frame = gcodec.encode(x, spec)
+    assert len(frame) < 60
+    found = gcodec.decode(frame)
+    assert found.shape == shape
+    assert not found.any()
+    assert not np.signbit(found).any()
+
+
+@pytest.mark.parametrize("value", [1.0, -3e-9, 1e-41, 1e38])
+@pytest.mark.parametrize("shape", [(), (1,), (100,), (64, 64)])
+def test_constants(value: float, shape: tuple[int, ...]) -> None:
+    x = np.full(shape, value, np.float32)
+    frame = gcodec.encode(x, "ecsq:nmse=0.001")
+    found = gcodec.decode(frame)
+    np.testing.assert_allclose(found, x, rtol=0.04)
+
+
+def test_a_gradient_of_any_size_takes_the_same_bits() -> None:
+    x = matrix(100, 90)
+    sizes = {len(gcodec.encode(x * np.float32(s), "ecsq")) for s in (1, 2.0**-60, 2.0**90)}
+    assert len(sizes) == 1
+
+
+def test_empty_rows_cost_little() -> None:
+    x = np.zeros((4000, 100), np.float32)
+    x[::20] = matrix(200, 100)
+    full, sparse = (len(gcodec.encode(each, "ecsq:step=0.002")) for each in (x[::20].copy(), x))
+    assert sparse < full + 4000 / 8 + 100_000 / 64
+    assert not gcodec.decode(gcodec.encode(x, "ecsq:step=0.002"))[1].any()
+
+
+def test_fewer_bits_than_without_scales() -> None:
+    """Than the levels' own entropy, tables and scales included."""
+    for x in (matrix(700, 300), matrix(300, 200, 2.0)):
+        symbols = gcodec.parse("ecsq").quantize(x)
+        counts = np.bincount(symbols.symbols)
+        counts = counts[counts > 0]
+        entropy = float((counts * np.log2(x.size / counts)).sum())
+        assert 8 * len(gcodec.encode(x, "ecsq")) < 0.9 * entropy
+
+
+def test_stochastic_rounding_has_the_expected_error() -> None:
+    x = matrix(200, 100, 0.0)
+    for step in (0.0005, 0.004):
+        frames = [
+            gcodec.encode(x, f"ecsq:rounding=stochastic,step={step}", seed=s) for s in (1, 2)
+        ]
+        assert frames[0] != frames[1]
+        y = np.abs(x.astype(np.float64)) / np.float32(step)
+        rest = y - np.floor(y)
+        expected = float((rest * (1 - rest)).sum()) * float(np.float32(step)) ** 2
+        for frame in frames:
+            off = gcodec.decode(frame).astype(np.float64) - x
+            assert float((off**2).sum()) == pytest.approx(expected, rel=0.05)
+            assert np.abs(off).max() <= step * 1.0001
+
+
+def test_large_levels_are_exceptions() -> None:
+    x = matrix(64, 64)
+    x[3, 5], x[60, 63] = 70.0, -900.0
+    for spec in ("ecsq:step=0.001", "ecsq:step=0.001,rounding=stochastic"):
+        codec = gcodec.parse(spec)
+        symbols = codec.quantize(x, seed=4)
+        assert (symbols.symbols == ESCAPE).sum() == symbols.beyond.size >= 2
+        found = gcodec.decode(gcodec.encode(x, spec, seed=4))
+        assert np.abs(found - x).max() <= 0.0013
+        payload = codec.encode(x, seed=4)
+        again = codec.unpack(payload, x.shape)
+        for one, other in zip(symbols[1:4], again[1:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = matrix(1500, 1000)
+    frames = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        for spec in ("ecsq:nmse=0.1", "ecsq:rounding=stochastic"):
+            frames.append(gcodec.encode(x, spec, seed=7))
+            np.testing.assert_array_equal(gcodec.decode(frames[-1]), gcodec.decode(frames[-1]))
+    assert frames[:2] == frames[2:]
+    frame = gcodec.Frame.from_bytes(frames[0])
+    assert frame.payload.seek is not None
+    np.testing.assert_array_equal(frame.without_seek().decode(), frame.decode())
+
+
+def test_a_wrong_seek_table_is_corrupt() -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(matrix(1500, 1000), "ecsq:nmse=0.001"))
+    seek = frame.payload.seek
+    assert seek is not None
+    assert seek.log2_block == 16
+    states = seek.states.copy()
+    states[1, 7] ^= 1 << 20
+    wrong = SeekTable.of(seek.log2_block, seek.offsets, None, states)
+    with pytest.raises(Corrupt, match="seek table"):
+        frame.codec.decode(frame.payload._replace(seek=wrong), frame.shape)
+
+
+@pytest.mark.parametrize("step", [1e36, 1e37])
+def test_values_near_the_end_of_float32(step: float) -> None:
+    x = np.linspace(-3e38, 3.4e38, 100, dtype=np.float32)
+    assert np.isfinite(gcodec.decode(gcodec.encode(x, f"ecsq:step={step}"))).all()
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_step_far_above_small_values_leaves_nothing(rounding: str) -> None:
+    for value in (1e-10, 1e-30, 1e-40):
+        x = np.full((16, 16), value, np.float32)
+        frame = gcodec.encode(x, f"ecsq:step=1e30,rounding={rounding}")
+        assert not gcodec.decode(frame).any()
+
+
+def test_points_past_float32_are_refused() -> None:
+    x = np.array([1e38, 3.4e38, -3.4e38], np.float32)
+    with pytest.raises(ParameterError, match="float32"):
+        gcodec.encode(x, "ecsq:step=2.3e38,rounding=stochastic", seed=1)
+
+
+def test_values_that_pass_float32_are_refused() -> None:
+    x = matrix(10, 10)
+    codec = gcodec.parse("ecsq:step=0.001")
+    payload = codec.encode(x)
+    huge = payload._replace(
+        codec=payload.codec.replaced(step=3e38), scalars={**payload.scalars, "step": 3e38}
+    )
+    with pytest.raises(Corrupt, match="float32"):
+        codec.decode(huge, x.shape)
+    with pytest.raises(Corrupt, match="float32"):
+        codec.unpack(huge, x.shape)
+
+
+def test_payloads_that_are_cut_or_long() -> None:
+    x = matrix(30, 40)
+    codec = gcodec.parse("ecsq")
+    payload = codec.encode(x)
+    data = payload.tobytes()
+    scalars = payload.scalars
+    np.testing.assert_array_equal(
+        codec.decode(data, x.shape, **scalars), codec.decode(payload, x.shape)
+    )
+    for length in range(len(data)):
+        with pytest.raises((Truncated, Corrupt)):
+            codec.decode(data[:length], x.shape, **scalars)
+    with pytest.raises(Corrupt, match="behind"):
+        codec.decode(data + b"\0\0", x.shape, **scalars)
+    with pytest.raises(Corrupt, match="code nothing"):
+        codec.decode(data, x.shape, **{**scalars, "step": 0.0})
+
+
+def test_feedback_sends_what_was_left() -> None:
+    steps = [matrix(100, 80) + matrix(100, 80, seed=i) for i in range(1, 9)]
+    total, error = sum(s.astype(np.float64) for s in steps), {}
+    for name, feedback in (("with", gcodec.Feedback("ecsq:nmse=0.3")), ("without", None)):
+        sent = np.zeros_like(total)
+        for step in steps:
+            frame = (
+                feedback.compress("w", step) if feedback else gcodec.encode(step, "ecsq:nmse=0.3")
+            )
+            sent += gcodec.decode(frame)
+        error[name] = float(((total - sent) ** 2).sum() / (total**2).sum())
+    assert error["with"] < 0.3 * error["without"]
+
+
+def exact_error(x: np.ndarray, codec: str) -> float:
+    decoded = gcodec.decode(gcodec.encode(x, codec)).astype(np.float64)
+    return float(((x - decoded) ** 2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("target", [0.1, 0.3])
+def test_an_error_of_parts_below_a_1024th_of_a_step_counts(rounding: str, target: float) -> None:
+    """Few large values make the step so large that most of the error is of values near 0."""
+    rng = np.random.default_rng(5)
+    x = (1e-3 * rng.standard_normal(1 << 18)).astype(np.float32)
+    x[::4096] = rng.standard_normal(64).astype(np.float32) * 0.12
+    error = exact_error(x, f"ecsq:nmse={target},rounding={rounding}")
+    assert 0.96 * target < error <= (1.02 if rounding == "stochastic" else 1) * target
+
+
+@pytest.mark.parametrize("target", ["bits=1", "nmse=0.05", "bits=1,trellis=yes"])
+def test_a_search_begins_where_the_last_one_ended(target: str) -> None:
+    """The target is met as without a prior, whatever the prior was of."""
+    codec = gcodec.parse(f"ecsq:{target}")
+    rng = np.random.default_rng(6)
+    x = rng.laplace(size=(96, 128)).astype(np.float32)
+    near = codec.quantize(x + 0.1 * rng.laplace(size=x.shape).astype(np.float32))
+    for prior in (near, codec.quantize(1e6 * x), codec.quantize(0 * x), codec.quantize(x[1:])):
+        payload = codec.encode(x, prior=prior)
+        if target.startswith("bits"):
+            assert 0.98 < payload.nbits / x.size <= 1.01
+        else:
+            off = x - payload.codec.decode(payload, x.shape)
+            assert 0.98 < float((off**2).sum() / (x**2).sum()) / 0.05 <= 1
+    assert codec.encode(x, prior=near).tobytes() == codec.encode(x, prior=near).tobytes()
+
+
+@pytest.mark.parametrize("target", [0.0105, 0.03, 0.0389, 0.05, 0.1196, 0.33])
+def test_an_error_is_met_where_one_scale_is_that_of_all(target: float) -> None:
+    """Of like values all have one class, at another step another one: the error jumps there."""
+    for n, seed in ((4096, 7), (1 << 16, 8)):
+        x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
+        assert 0.98 * target < exact_error(x, f"ecsq:nmse={target}") <= target
+
+
+@pytest.mark.parametrize("target", [0.3, 0.83, 1.15, 1.5, 2.2, 5.9])
+def test_bits_are_met_where_one_scale_is_that_of_all(target: float) -> None:
+    """Of short strings too, of which numbers and states are a tenth."""
+    for n, seed in ((4096, 7), (1 << 16, 8)):
+        x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
+        nbits = gcodec.parse(f"ecsq:bits={target}").encode(x).nbits
+        assert 0.98 < nbits / (target * n) <= 1.02

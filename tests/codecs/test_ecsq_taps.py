@@ -1,0 +1,440 @@
+"""ecsq of convolutions: the transform of taps, where it is chosen, and what decodes it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import contexts, ecsq, universal
+from reference import frame as reference_frame
+from test_ecsq_reference import MIDDLE, bits, check
+
+import gcodec
+from gcodec import Corrupt, FormatError, ParameterError
+from gcodec.codecs.ecsq.deadzone import Nearest
+from gcodec.codecs.ecsq.filter_transform import Taps
+from gcodec.entropy.context.scale_model import thinned
+from gcodec.kernels.transform import small_transform
+from gcodec.kernels.transform.basis import basis
+from gcodec.payload import Payload
+from gcodec.runtime import pool
+from gcodec.tensorfiles.dumps import open_dump
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+DCT = "ecsq:transform=dct,"
+SHAPES = (
+    *((7, 3, 3, 3), (2, 40, 5, 5), (3, 2, 7, 7), (1, 1, 2, 2), (1, 1, 16, 16), (9, 5, 1, 3)),
+    *((30, 8, 3), (5, 4, 16), (4, 4, 3, 1), (2, 3, 3, 3, 3), (6, 1, 2, 1, 4), (1, 2, 8, 8, 16)),
+)
+NONE = ((), (9,), (4, 5), (3, 3, 1), (3, 3, 17), (3, 3, 1, 1), (2, 3, 4, 18), (2, 2, 11, 11, 11))
+NONE += ((3, 2, 0), (2, 2, 2, 2, 2, 2))
+
+
+def filters(shape: tuple[int, ...], seed: int = 0, alike: float = 1.0) -> np.ndarray:
+    """Filters of which the taps are alike, of scales that differ by output and input."""
+    rng = np.random.default_rng([seed, *shape])
+    x = rng.laplace(0, 1e-3, shape) + alike * rng.laplace(
+        0, 1e-3, (*shape[:2], *[1] * len(shape[2:]))
+    )
+    x *= np.exp2(rng.normal(0, 1, (shape[0], *[1] * (len(shape) - 1))))
+    return (x * np.exp2(rng.normal(0, 1, shape[1:2] + (1,) * len(shape[2:])))).astype(np.float32)
+
+
+def transform_of(frame: bytes) -> str:
+    """What a message says."""
+    codec: Any = gcodec.Frame.from_bytes(frame).codec
+    return str(codec.transform)
+
+
+def error_of(x: np.ndarray, frame: bytes) -> float:
+    """The relative error of what is decoded."""
+    off = gcodec.decode(frame).astype(np.float64) - x
+    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
+# --- the arithmetic -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_transform_is_that_of_the_specification(shape: tuple[int, ...]) -> None:
+    x = filters(shape).reshape(-1)
+    taps = Taps.of(shape)
+    assert taps is not None and taps.size == math.prod(shape[2:])
+    coefficients = taps.forward(x)
+    assert bits(coefficients) == bits(ecsq.transformed(x, shape[2:], forward=True))
+    back = coefficients.copy()
+    taps.inverse(back)
+    assert bits(back) == bits(ecsq.transformed(coefficients, shape[2:], forward=False))
+    np.testing.assert_allclose(back, x, rtol=0, atol=1e-6 * np.abs(x).max())
+    np.testing.assert_allclose(np.linalg.norm(coefficients), np.linalg.norm(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 3), (1, 1, 2), (16, 8, 8), (1, 5, 7)])
+def test_chunks_do_not_touch_each_other(sizes: tuple[int, int, int]) -> None:
+    """Each chunk alone gives what it gives among others, however many there are."""
+    matrices = tuple(basis(n).tobytes() for n in sizes)
+    size = math.prod(sizes)
+    for count in (1, 2, (1 << 11) // size + 1, 3 * (1 << 11) // size + 2):
+        x = np.random.default_rng(count).standard_normal(count * size).astype(np.float32)
+        x[:size] *= np.float32(1e36)  # what sums of neighbours would pass float32 with
+        together, alone = np.empty_like(x), np.empty_like(x)
+        small_transform.transform(x, sizes, matrices, together)
+        for at in range(0, x.size, size):
+            part = slice(at, at + size)
+            small_transform.transform(x[part], sizes, matrices, alone[part])
+        assert bits(together) == bits(alone)
+        small_transform.transform(x, sizes, matrices, x)
+        assert bits(x) == bits(together)
+
+
+@pytest.mark.parametrize("shape", NONE, ids=str)
+def test_tensors_without_taps(shape: tuple[int, ...]) -> None:
+    assert Taps.of(shape) is None and ecsq.taps(shape) is None
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for values in (x, np.zeros_like(x)):
+        assert transform_of(gcodec.encode(values, "ecsq")) == "none"
+        if x.size:
+            with pytest.raises(ParameterError, match="transform"):
+                gcodec.encode(values, DCT + "nmse=0.1")
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounding", ecsq.ROUNDINGS)
+def test_messages(rounding: str) -> None:
+    for at, shape in enumerate(SHAPES):
+        x = filters(shape, at)
+        step = float(np.float32(np.abs(x).mean() * (0.3 + at % 3)))
+        check(x, f"{DCT}step={step},rounding={rounding}", rounding, at)
+    for target in ("nmse=0.05", "bits=2"):
+        check(filters((9, 8, 3, 3)), f"{DCT}{target},rounding={rounding}", rounding, held=True)
+
+
+@pytest.mark.parametrize("rounding", ecsq.ROUNDINGS)
+@pytest.mark.parametrize("scale", [2.0**-62, 2.0**-58, 2.0**-120, 2.0**-140, 2.0**100])
+def test_magnitudes(scale: float, rounding: str) -> None:
+    """Subnormal ones, and those on both sides of where all are moved."""
+    x = (filters((8, 3, 3, 3)) / np.float32(1e-3) * np.float32(scale)).astype(np.float32)
+    step = max(float(np.float32(scale)) / 2, 2.0**-149)
+    check(x, f"{DCT}step={step!r},rounding={rounding}", rounding, 3)
+
+
+def test_a_message_says_it_only_where_it_is_transformed() -> None:
+    x = filters((16, 16, 3, 3))
+    plain, moved = (gcodec.encode(x, f"ecsq:step=0.001,transform={t}") for t in ("none", "dct"))
+    assert transform_of(plain), transform_of(moved) == ("none", "dct")
+    scalars = [reference_frame.parse(frame)["scalars"] for frame in (plain, moved)]
+    assert len(scalars[1]) - len(scalars[0]) <= 4  # centroids too may be longer
+    assert scalars[1][-1] == 1
+    payload = gcodec.Frame.from_bytes(moved).payload
+    assert payload.codec == gcodec.parse("ecsq:step=0.001,transform=dct")
+    bare = {k: v for k, v in payload.scalars.items() if k != "transform"}
+    with pytest.raises(ParameterError, match="transform"):
+        gcodec.parse("ecsq").decode(payload.data, x.shape, **bare)
+    found = gcodec.parse("ecsq").decode(payload.data, x.shape, **payload.scalars)
+    np.testing.assert_array_equal(found, gcodec.decode(moved))
+
+
+@pytest.mark.parametrize("trellis", ["no", "yes"])
+def test_zeros_are_exact(trellis: str) -> None:
+    x = np.zeros((16, 8, 3, 3), np.float32)
+    frame = gcodec.encode(x, f"{DCT}trellis={trellis}")
+    assert transform_of(frame) == "dct" and transform_of(gcodec.encode(x, "ecsq")) == "none"
+    assert not gcodec.decode(frame).view(np.uint32).any()
+    x[1::2] = filters((8, 8, 3, 3))
+    found = gcodec.decode(gcodec.encode(x, f"{DCT}trellis={trellis}"))
+    assert not found[::2].view(np.uint32).any() and found[1::2].any()
+
+
+# --- errors that are met ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [0.5, 0.1, 0.02, 1e-3, 1e-7])
+@pytest.mark.parametrize("trellis", ["no", "yes"])
+def test_an_error_is_met(target: float, trellis: str) -> None:
+    for shape in ((64, 32, 3, 3), (100, 3, 7, 7), (300, 30, 3)):
+        x = filters(shape)
+        frame = gcodec.encode(x, f"ecsq:nmse={target},trellis={trellis}")
+        assert transform_of(frame) == "dct"
+        assert 0.98 * target <= error_of(x, frame) <= target
+
+
+def test_bits_are_met() -> None:
+    x = filters((64, 32, 3, 3))
+    for target in (0.5, 2.0, 5.0):
+        payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
+        assert payload.scalars["transform"] == "dct"
+        assert 0.98 * target <= payload.nbits / x.size <= 1.01 * target
+
+
+@pytest.mark.parametrize("period", [4, 9, 25, 49])
+def test_a_search_begins_with_all_coefficients(period: int) -> None:
+    """Those at equal distances might all be of one tap."""
+    width = 64 * period
+    places = np.tile(np.arange(period, dtype=np.float32), 512 * 64)
+    for sample in (1 << 12, 1 << 14, 1 << 16):
+        found, columns = thinned(places, width, sample, period)
+        assert found.size % columns == 0
+        counts = np.bincount(found.astype(np.int64), minlength=period)
+        assert counts.min() > 0.7 * counts.mean()
+
+
+def test_a_search_is_as_short_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, passes = filters((256, 256, 2, 2)), []
+
+    def counted(find: Any) -> Any:
+        def counting(self: Nearest, values: np.ndarray, *told: Any) -> Any:
+            passes.append(values.size == x.size)
+            return find(self, values, *told)
+
+        return counting
+
+    for name in ("find", "anew"):
+        monkeypatch.setattr(Nearest, name, counted(getattr(Nearest, name)))
+    for target in ("bits=0.5", "bits=3", "nmse=0.1"):
+        found = []
+        for transform in ("none", "dct"):
+            passes.clear()
+            gcodec.encode(x, f"ecsq:{target},transform={transform}")
+            found.append(sum(passes))
+        assert found[1] <= found[0]
+
+
+def test_levels_at_random_are_unbiased() -> None:
+    x = filters((8, 4, 3, 3))
+    step = float(np.abs(x).max())
+    frames = [
+        gcodec.encode(x, f"{DCT}step={step},rounding=stochastic", seed=seed) for seed in range(400)
+    ]
+    mean = np.mean([gcodec.decode(frame).astype(np.float64) for frame in frames], axis=0)
+    assert np.abs(mean - x).max() < 5 * step / 2 / math.sqrt(400)
+
+
+# --- where it is chosen -------------------------------------------------------------------------
+
+
+def test_real_convolutions_take_fewer_bits() -> None:
+    with open_dump(EXAMPLE) as dump:
+        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    for x in every:
+        if x.ndim < 3 or x.size < 1000 or Taps.of(x.shape) is None:
+            continue
+        for spec in ("ecsq:nmse=0.02", "ecsq:nmse=0.1", "ecsq:bits=1.5,trellis=yes"):
+            plain = gcodec.encode(x, spec + ",transform=none")
+            moved = gcodec.encode(x, spec)
+            assert transform_of(moved) == "dct"
+            if "nmse" in spec:
+                assert len(moved) < 0.99 * len(plain)
+            else:
+                assert error_of(x, moved) < 0.97 * error_of(x, plain)
+
+
+def test_taps_that_have_nothing_in_common_are_left_alone() -> None:
+    for shape in ((64, 32, 3, 3), (40, 40, 5), (500, 1, 3, 3)):
+        x = filters(shape, alike=0.0)
+        assert transform_of(gcodec.encode(x, "ecsq")) == "none"
+        sparse = x * (np.random.default_rng(1).random(shape) < 0.05)
+        assert transform_of(gcodec.encode(sparse.astype(np.float32), "ecsq")) == "none"
+
+
+def test_the_choice_is_that_of_all_sizes() -> None:
+    x = filters((64, 32, 3, 3))
+    for scale in (1.0, 1e-9, 1e-25, 1e20):
+        assert transform_of(gcodec.encode(x * np.float32(scale), "ecsq:nmse=0.05")) == "dct"
+    # Where float32 has no room for it, it is not made, and all that is met without it still is.
+    for scale, spec in ((1e-36, "ecsq:nmse=0.05"), (1.0, "ecsq:nmse=1e-11"), (1e37, "ecsq")):
+        y = (x / np.abs(x).max() * np.float32(3 * scale)).astype(np.float32)
+        assert transform_of(gcodec.encode(y, spec)) == "none"
+    least = float(np.abs(x).max()) * 2.0**-21.9
+    assert transform_of(gcodec.encode(x, f"ecsq:step={least}")) == "none"
+
+
+def test_values_that_pass_float32() -> None:
+    x = np.full((8, 8, 3, 3), 3e38, np.float32)
+    assert transform_of(gcodec.encode(x, "ecsq")) == "none"
+    with pytest.raises(ParameterError, match="float32 when it is transformed"):
+        gcodec.encode(x, DCT + "nmse=0.1")
+    x, refused = np.zeros((1, 1, 3, 3), np.float32), 0
+    x[0, 0, 1, 1] = 3.39e38  # what is rounded may add up beyond float32
+    for seed in range(40):
+        frame = None
+        with contextlib.suppress(ParameterError):
+            frame = gcodec.encode(x, f"{DCT}step=2e37,rounding=stochastic", seed=seed)
+        refused += frame is None
+        assert frame is None or np.isfinite(gcodec.decode(frame)).all()
+    assert 0 < refused < 40
+
+
+def test_a_prior_of_the_other_kind_is_no_prior() -> None:
+    x, codec = filters((64, 8, 3, 3)), gcodec.parse("ecsq:nmse=0.05")
+    prior = gcodec.parse("ecsq:nmse=0.05,transform=none").quantize(x)
+    for symbols in (codec.quantize(x, prior=prior), codec.quantize(x, prior=codec.quantize(x))):
+        assert symbols.transform == "dct"
+        found = codec.dequantize(symbols, x.shape).astype(np.float64)
+        assert ((found - x) ** 2).sum() <= 0.05 * (x.astype(np.float64) ** 2).sum()
+    with pytest.raises(ParameterError, match="symbols"):
+        codec.dequantize(codec.quantize(x), (x.size,))
+
+
+# --- all ways to decode -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [DCT + "step=0.002", DCT + "step=0.002,trellis=yes"])
+@pytest.mark.parametrize(
+    "shape", [(5, 7, 3, 3), (1, 2000, 7, 7), (150, 800, 3), (2, 300, 16, 8, 4)]
+)
+def test_every_way_decodes_to_the_same(spec: str, shape: tuple[int, ...]) -> None:
+    x = filters(shape)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
+    payload = frame.payload
+    whole = gcodec.decode(frame.to_bytes()).reshape(-1)
+    scalars = dict(payload.scalars)
+    step = np.float32(scalars.pop("step"))
+    if x.size < 5000:
+        centroids = [v for k, v in scalars.items() if k != "transform"]
+        told = payload.tobytes(), payload.nbits, x.size, step, centroids, "trellis" in spec
+        assert bits(whole) == bits(ecsq.read(*told, sizes=shape[2:])[1])
+    assert bits(frame.codec.dequantize(frame.codec.unpack(payload, shape), shape)) == bits(whole)
+    out = np.empty(shape, np.float32)
+    gcodec.decode(frame.to_bytes(), out=out)
+    assert bits(out) == bits(whole)
+    total = np.ones(shape, np.float32)
+    gcodec.decode_add(frame.to_bytes(), total, 0.5)
+    assert bits(total) == bits(np.float32(0.5) * whole + np.float32(1))
+    rng = np.random.default_rng(len(shape))
+    for version in (frame, frame.with_seek(5), frame.with_seek(9), frame.without_seek()):
+        data = version.to_bytes()
+        assert bits(gcodec.decode(data)) == bits(whole)
+        for _ in range(12):
+            start, stop = np.sort(rng.integers(0, x.size + 1, 2)).tolist()
+            stop = min(stop, start + int(rng.integers(1, 40_000)))
+            assert bits(gcodec.decode_range(data, start, stop)) == bits(whole[start:stop])
+    assert gcodec.decode_range(frame.to_bytes(), x.size, x.size).size == 0
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = filters((300, 400, 3, 3))  # more than a segment, and cut within filters
+    found = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        monkeypatch.setattr(pool, "SEGMENT", 1 << 18)
+        frame = gcodec.encode(x, "ecsq:step=0.001")
+        assert transform_of(frame) == "dct"
+        found.append((frame, gcodec.decode(frame).tobytes()))
+        assert (
+            gcodec.parse(DCT + "step=0.001")
+            .dequantize(gcodec.parse(DCT + "step=0.001").quantize(x), x.shape)
+            .tobytes()
+            == found[-1][1]
+        )
+    assert found[0] == found[1]
+
+
+def test_feedback_keeps_what_is_left_of_values() -> None:
+    feedback, total = gcodec.Feedback("ecsq:nmse=0.1"), np.zeros((16, 8, 3, 3))
+    sent = np.zeros_like(total)
+    for seed in range(4):
+        x = filters((16, 8, 3, 3), seed)
+        frame = feedback.compress("w", x)
+        assert transform_of(frame) == "dct"
+        total, sent = total + x, sent + gcodec.decode(frame)
+    residual = feedback.residual("w")
+    np.testing.assert_allclose(sent + residual, total, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_dtypes(dtype: Any) -> None:
+    x = (filters((32, 8, 3, 3)) * 1000).astype(dtype)
+    frame = gcodec.encode(x, "ecsq:nmse=0.05")
+    assert transform_of(frame) == "dct"
+    assert gcodec.decode(frame).dtype == dtype
+    assert error_of(x, frame) <= 0.0505
+
+
+# --- hostile frames -----------------------------------------------------------------------------
+
+
+def built(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
+    """A frame of which the header says that it is transformed."""
+    string = contexts.made(symbols, n, 0, ([44], []), 5, 2)
+    message = ecsq.Message("nearest", np.float32(step), MIDDLE, string, "dct")
+    fields = ecsq.parameters("nearest"), ecsq.scalars(message), message.data
+    return reference_frame.build(13, 1, shape, *fields, 8 * len(message.data))
+
+
+def test_headers_that_lie() -> None:
+    symbols = [2, 0, 3, 0, 0, 2, 0, 0, 0, 0, 0, 4]
+    for shape in ((2, 2, 3), (1, 1, 3, 4), (12, 1, 1, 1), (12,), (3, 4), (1, 12, 1), ()):
+        n = math.prod(shape)
+        frame = built(shape, n, 1.0, symbols[:n])
+        if Taps.of(shape) is None:
+            for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 1)):
+                with pytest.raises(Corrupt, match="transform"):
+                    action(frame)
+            with pytest.raises(Corrupt):
+                gcodec.Frame.from_bytes(frame).with_seek(5)
+            continue
+        sizes = ecsq.taps(shape)
+        assert sizes is not None
+        values = ecsq.decode_symbols(symbols, np.float32(1), MIDDLE)
+        wanted = ecsq.transformed(values, sizes, forward=False)
+        assert bits(gcodec.decode(frame)) == bits(wanted)
+    shape, n = (1 << 30, 1 << 8, 3, 3), 9 << 38
+    data = universal.to_bytes(universal.to_text(bytes(40)))
+    scalars = np.float32(1).tobytes() + b"\x80\1" * 3 + b"\1"
+    frame = reference_frame.build(13, 1, shape, b"", scalars, data, 320)
+    with pytest.raises(FormatError):
+        gcodec.decode(frame)
+
+
+@pytest.mark.parametrize("symbols", [[2, 2, 2] * 4, [9_999_999, *[0] * 11], [200] * 12])
+def test_values_of_frames_that_pass_float32(symbols: list[int]) -> None:
+    """Refused where a value does, and only there, whatever its coefficients are."""
+    refused = []
+    for step in (1e20, 1e30, 3e31, 1e35, 3e36, 1e38, 3.4e38):
+        frame = built((2, 2, 3), 12, step, symbols)
+        string = contexts.made(symbols, 12, 0, ([44], []), 5, 2)
+        text = contexts.write(string)
+        try:
+            told = universal.to_bytes(text), len(text), 12, np.float32(step), MIDDLE
+            wanted = bits(ecsq.read(*told, sizes=(3,))[1])
+        except universal.Corrupt:
+            refused.append(step)
+            for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 12)):
+                with pytest.raises(Corrupt, match="float32"):
+                    action(frame)
+            held = gcodec.Frame.from_bytes(frame)
+            with pytest.raises(Corrupt, match="float32"):
+                held.codec.unpack(held.payload, held.shape)
+        else:
+            assert bits(gcodec.decode(frame)) == wanted
+            held = gcodec.Frame.from_bytes(frame)
+            found = held.codec.dequantize(held.codec.unpack(held.payload, held.shape), held.shape)
+            assert bits(found) == wanted
+    assert 0 < len(refused) < 7
+
+
+def test_damaged_payloads_are_refused_or_decoded() -> None:
+    x = filters((6, 4, 3, 3))
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, DCT + "step=0.002"))
+    data = frame.payload.tobytes()
+    scalars = dict(frame.payload.scalars)
+    step = np.float32(scalars.pop("step"))
+    centroids = [v for k, v in scalars.items() if k != "transform"]
+    for at in range(0, 8 * len(data), 5):
+        changed = bytearray(data)
+        changed[at // 8] ^= 1 << at % 8
+        payload: Payload = frame.payload._replace(data=np.frombuffer(bytes(changed), np.uint8))
+        told = bytes(changed), frame.payload.nbits, x.size, step, centroids
+        try:
+            wanted = bits(ecsq.read(*told, sizes=(3, 3))[1])
+        except ValueError:
+            with pytest.raises(FormatError):
+                frame.codec.decode(payload, x.shape)
+        else:
+            assert bits(frame.codec.decode(payload, x.shape)) == wanted

@@ -1,0 +1,340 @@
+"""ecsq with a trellis: the oracle of its rule, paths, targets, gains, broken bytes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import ecsq, trellis
+from reference.contexts import String
+from reference.universal import Bits, to_bytes, to_text
+
+import gcodec
+from gcodec import Corrupt, FormatError, ParameterError
+from gcodec.entropy import rans
+from gcodec.entropy.context import coder, table_choice, trellis_tables
+from gcodec.entropy.context.class_tables import SENT
+from gcodec.entropy.context.coder import ContextString
+from gcodec.entropy.context.models import ByTrellis
+from gcodec.entropy.context.outliers import Exceptions
+from gcodec.entropy.context.trellis_tables import TrellisTable
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.context import lane_order
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.quantize import trellis_search, trellis_vector
+from gcodec.kernels.quantize.trellis import ODD, model_counts, symbols_nbits
+from gcodec.kernels.rans import rans_string
+from gcodec.payload import Payload
+from gcodec.tensorfiles.dumps import open_dump
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+RUN, BLOCK = 1 << 16, 1 << 18
+LANES = (2, 8, 32)
+
+
+def matrix(rows: int, columns: int, seed: int = 0, beta: float = 1.0) -> np.ndarray:
+    """Generalised normal values, with scales of rows and columns that vary by octaves."""
+    rng = np.random.default_rng(seed)
+    x = rng.gamma(1 / beta, 1.0, (rows, columns)) ** (1 / beta) * rng.choice(
+        [-1, 1], (rows, columns)
+    )
+    x *= np.exp2(rng.normal(0, 1, (rows, 1)) + rng.normal(0, 1, columns))
+    return x.astype(np.float32)
+
+
+def plain_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.ndarray]:
+    """What the oracle reads."""
+    scalars, n = dict(payload.scalars), math.prod(shape)
+    step = np.float32(scalars.pop("step"))
+    sizes = ecsq.taps(shape) if scalars.pop("transform") == "dct" else None
+    told = payload.tobytes(), payload.nbits, n, step, tuple(scalars.values())
+    string, values = ecsq.read(*told, with_trellis=True, sizes=sizes)
+    assert string is not None
+    return string, values
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("shape", [(1,), (7,), (33,), (64, 65), (259, 257)], ids=str)
+def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_choice, "lanes_of", lambda nbits: lanes)
+    x = matrix(*shape) if len(shape) > 1 else matrix(1, *shape)[0]
+    x.reshape(-1)[:: max(x.size // 5, 3)] *= 500  # some escape, of both parities
+    codec = gcodec.parse(f"ecsq:trellis=yes,step={0.5 * np.abs(x).mean():.4f}")
+    payload = codec.encode(x)
+    found = codec.decode(payload, x.shape)
+    string, values = plain_read(payload, x.shape)
+    np.testing.assert_array_equal(found.reshape(-1), values)
+    assert to_bytes(trellis.write(string)) == payload.tobytes()
+    symbols = payload.codec.unpack(payload, x.shape)
+    again = payload.codec.pack(symbols)
+    assert again.nbits == payload.nbits
+    np.testing.assert_array_equal(again.data, payload.data)
+    made = codec.quantize(x)
+    np.testing.assert_array_equal(made.symbols, symbols.symbols)
+    np.testing.assert_array_equal(made.beyond, symbols.beyond)
+
+
+def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ByTrellis, "statics_nbits", lambda self, counts: [1 << 40])
+    x = matrix(160, 250, beta=0.4)
+    payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
+    string, values = plain_read(payload, x.shape)
+    assert not isinstance(string.table, int)
+    found = payload.codec.decode(payload, x.shape)
+    np.testing.assert_array_equal(found.reshape(-1), values)
+    assert to_bytes(trellis.write(string)) == payload.tobytes()
+
+
+@pytest.mark.parametrize("n", [5, 1000, RUN + 3, 2 * BLOCK + 40])
+def test_all_paths_give_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = matrix(1, n)[0]
+    codec = gcodec.parse("ecsq:trellis=yes,step=1.5")
+    payload, every = codec.encode(x), []
+    every.append(payload.codec.decode(payload, x.shape))
+    every.append(payload.codec.decode(payload._replace(seek=None), x.shape))
+    monkeypatch.setattr(rans_string, "vector_width", lambda: 0)
+    again = codec.encode(x)
+    np.testing.assert_array_equal(again.data, payload.data)
+    every.append(payload.codec.decode(payload, x.shape))
+    for found in every[1:]:
+        np.testing.assert_array_equal(found, every[0])
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("n", [1, 31, 32, 1000, RUN - 1, RUN, 2 * RUN + 12_345])
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
+    x = np.random.default_rng(n).integers(0, 256, n).astype(kind)
+    turns, back = np.empty_like(x), np.empty_like(x)
+    lane_order.to_turns(x, lanes, turns)
+    places = trellis.order(n, lanes)
+    np.testing.assert_array_equal(turns, x[places])
+    lane_order.from_turns(turns, lanes, back)
+    np.testing.assert_array_equal(back, x)
+    np.testing.assert_array_equal(lane_order.places_of(np.arange(n), n, lanes), places)
+
+
+def test_tables_tell_what_symbols_take_one_by_one_and_by_counts() -> None:
+    x = matrix(70, 130)
+    x[::9, ::11] *= 200  # which escape
+    found = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
+    turns = ByTrellis.of(found.symbols, found.scales, found.lanes)
+    counts = model_counts(turns.symbols, turns.models, 0)
+    pairs = list(zip(turns.models.tolist(), turns.symbols.tolist(), strict=True))
+    assert counts.sum() == x.size
+    assert all(counts[pair] == pairs.count(pair) for pair in pairs[:50])
+    for table in trellis_tables.statics():
+        each = symbols_nbits(turns.symbols, turns.models, table.costs(), rans.POINT)
+        assert each == table.nbits(counts)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_no_path_is_better(lanes: int) -> None:
+    rng = np.random.default_rng(lanes)
+    n = 9 * lanes + lanes // 2
+    x, classes = rng.laplace(0, 3, n).astype(np.float32), rng.integers(20, 50, n).astype(np.uint8)
+    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_vector.LEVELS)) + 0.3 * np.arange(64)
+    moved = np.array([-0.125, 0.0625, 0.03125], np.float32)
+    symbols = np.empty(n, np.uint8)
+    flat = costs.astype(np.float32).reshape(-1)
+    one = np.float32(1)
+    told = x, one, lambda i, j, _: classes[i:j], flat, moved, lanes, 1
+    trellis_search.best_levels(*told, symbols)
+    np.testing.assert_array_equal(symbols & 1, (x < 0) & (symbols > 1))
+    coded = trellis.order(n, lanes)
+
+    def cost(at: int, q: int, k: int) -> float:
+        h = 2 * k - q if k else 0
+        point = h + moved[min(h, 3) - 1] if h else 0.0
+        return float((abs(x[at]) - point) ** 2 + costs[q, classes[at], k])
+
+    for lane in range(lanes):
+        mine = coded[lane::lanes]
+        best, paid, state = {0: 0.0}, 0.0, 0
+        for at in mine:
+            found: dict[int, float] = {}
+            for s, so_far in best.items():
+                for parity in (0, 1):
+                    # Of each parity the nearest, or 0.
+                    ks = range(parity, 40, 2)
+                    near = min(ks[parity == 0 :], key=lambda k: abs(2 * k - (s >> 1) - abs(x[at])))
+                    least = min(
+                        cost(at, s >> 1, k) for k in ((0, near) if not parity else (near,))
+                    )
+                    t = trellis.after(s, parity)
+                    found[t] = min(found.get(t, np.inf), so_far + least)
+            best = found
+            k = (int(symbols[at] >> 1) + 1) // 2
+            paid, state = paid + cost(at, state >> 1, k), trellis.after(state, k)
+        assert paid == pytest.approx(min(best.values()), rel=1e-5)
+
+
+def error_of(x: np.ndarray, spec: str) -> tuple[float, int]:
+    """Relative error, and bytes of the frame."""
+    frame = gcodec.encode(x, spec)
+    off = gcodec.decode(frame).astype(np.float64) - x
+    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
+
+
+def example() -> list[np.ndarray]:
+    """Tensors of a real gradient, of 2^14 elements or more."""
+    with open_dump(EXAMPLE) as dump:
+        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    return [x for x in every if x.size >= 1 << 14]
+
+
+@pytest.mark.parametrize("target", [0.02, 0.1])
+def test_fewer_bits_for_the_same_error(target: float) -> None:
+    ratios = []
+    for tensors in (example(), [matrix(300, 250)], [matrix(300, 250, beta=0.5)]):
+        total = []
+        for spec in (f"ecsq:nmse={target}", f"ecsq:trellis=yes,nmse={target}"):
+            sizes = [error_of(x, spec) for x in tensors]
+            for found, _ in sizes:
+                assert 0.98 * target <= found <= 1.002 * target
+            total.append(sum(size for _, size in sizes))
+        ratios.append(total[1] / total[0])
+    assert max(ratios) < 0.99
+    assert sum(ratios) / len(ratios) < 0.97
+
+
+def test_bits_are_met() -> None:
+    # With 14 bits nearly all levels escape; of the last few values are all that count.
+    heavy = np.random.default_rng(3).standard_cauchy((200, 400)).astype(np.float32)
+    cases = (matrix(300, 200), 0.5), (matrix(100, 70), 3.0), (matrix(100, 70), 14.0), (heavy, 0.1)
+    for x, target in cases:
+        payload = gcodec.parse(f"ecsq:trellis=yes,bits={target}").encode(x)
+        assert 0.97 * target <= payload.nbits / x.size <= target
+
+
+def test_halves_of_a_step_may_lie_between_floats() -> None:
+    least = np.float32(2.0**-149)
+    x = np.random.default_rng(0).normal(0, 5000, 300).astype(np.float32) * least
+    for step in (1, 3, 31):
+        payload = gcodec.parse(f"ecsq:trellis=yes,step={step * least}").encode(x)
+        found = payload.codec.decode(payload, x.shape)
+        np.testing.assert_array_equal(found, plain_read(payload, x.shape)[1])
+        assert np.abs(found - x).max() <= step * least
+    decoded = gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes,nmse=1e-5"))
+    off = decoded.astype(np.float64) - x
+    assert (off**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
+
+
+@pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=1.5"])
+def test_a_target_takes_few_searches(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, search = [0], trellis_search.best_levels
+
+    def counted(x: np.ndarray, *told: Any) -> None:
+        searched[-1] += x.size
+        search(x, *told)
+
+    monkeypatch.setattr(trellis_search, "best_levels", counted)
+    normal = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    for x in (normal, *(matrix(300, 200, beta=beta) for beta in (1.0, 0.6))):
+        payload = gcodec.parse(f"ecsq:trellis=yes,{target}").encode(x)
+        searched.append(0)
+        gcodec.parse(f"ecsq:trellis=yes,step={payload.codec.step}").encode(x)
+        assert searched[-2] <= 3 * searched[-1]
+        searched.append(0)
+
+
+def test_seek_tables_and_ranges() -> None:
+    x = matrix(700, 430)
+    codec = gcodec.parse("ecsq:trellis=yes,nmse=0.02")
+    frame, payload = gcodec.encode(x, codec), codec.encode(x)
+    flat, seek = gcodec.decode(frame).reshape(-1), payload.seek
+    assert seek is not None and seek.states is not None
+    for start, stop in ((0, 1), (65_530, 65_540), (131_072, 131_073), (300_000, x.size)):
+        np.testing.assert_array_equal(gcodec.decode_range(frame, start, stop), flat[start:stop])
+    for log2_block in (12, 16, 17):
+        other = gcodec.Frame.from_bytes(frame).with_seek(log2_block).to_bytes()
+        np.testing.assert_array_equal(gcodec.decode(other).reshape(-1), flat)
+        part = gcodec.decode_range(other, 70_000, 200_000)
+        np.testing.assert_array_equal(part, flat[70_000:200_000])
+    states = seek.states.copy()
+    states[1, 3] ^= 1 << 20
+    wrong = type(seek)(seek.log2_block, seek.lengths, None, states)
+    with pytest.raises(Corrupt):
+        payload.codec.decode(payload._replace(seek=wrong), x.shape)
+
+
+def test_nothing_and_zeros() -> None:
+    for x in (np.empty(0, np.float32), np.zeros((4, 9), np.float32)):
+        np.testing.assert_array_equal(gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes")), x)
+    with pytest.raises(ParameterError, match="trellis"):
+        gcodec.parse("ecsq:rounding=stochastic,trellis=yes")
+
+
+def test_an_escape_must_be_an_exception_of_its_parity() -> None:
+    x = matrix(30, 40)
+    x[3, 4], x[20, 1] = 4000, -5000
+    payload = gcodec.parse("ecsq:trellis=yes,step=2").encode(x)
+    string = ContextString.of(payload.data, 0, payload.nbits, x.size, None, True)
+    places, symbols = string.exceptions
+    assert 124 in places and 801 in places
+    for wrong in ((places[1:], symbols[1:]), (places, symbols ^ 4), (places - 1, symbols)):
+        other = string._replace(exceptions=Exceptions(*wrong))
+        with pytest.raises(Corrupt, match="escape"):
+            other.read(lambda at, part: None)
+
+
+def test_levels_of_any_quantiser_can_be_written() -> None:
+    # Who packs need not have searched: what a quantiser lacks is an exception.
+    rng = np.random.default_rng(5)
+    x = matrix(50, 60)
+    made = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
+    symbols = rng.integers(0, 250, x.size).astype(np.uint8)
+    symbols[symbols == 1] = 0
+    plan = table_choice.plan(symbols, made.scales, lanes=8)
+    data, nbits, _ = coder.write(plan, symbols, np.empty(0, np.int64), BitString())
+    string = trellis.read(Bits(to_text(data.tobytes())[:nbits]), x.size)
+    assert string.symbols == symbols.tolist()
+
+
+def test_broken_bytes_are_told() -> None:
+    x = matrix(40, 50)
+    payload = gcodec.parse("ecsq:trellis=yes,nmse=0.02").encode(x)
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(200):
+        data = payload.data.copy()
+        data[rng.integers(data.size)] ^= 1 << rng.integers(8)
+        try:
+            found = payload.codec.decode(payload._replace(data=data), x.shape)
+        except FormatError:
+            refused += 1
+        else:
+            assert np.isfinite(found).all()
+    assert refused > 150
+    for cut in range(0, payload.data.size, 40):
+        short = payload._replace(data=payload.data[:cut], nbits=8 * cut)
+        with pytest.raises(FormatError):
+            payload.codec.decode(short, x.shape)
+
+
+def test_tables_come_back() -> None:
+    for table in trellis_tables.statics():
+        assert (table.frequencies.sum(axis=1) == 4096).all()
+        sent, string = (
+            TrellisTable(SENT, tuple(t._replace(number=SENT) for t in table.tables)),
+            BitString(),
+        )
+        sent.put(string)
+        data, nbits = string.trimmed(), sent.sent_nbits()
+        found, at = TrellisTable.read(SENT, data, 0, nbits)
+        assert at == nbits
+        np.testing.assert_array_equal(found.frequencies, table.frequencies)
+    with pytest.raises(Corrupt, match="unknown"):
+        TrellisTable.read(len(trellis_tables.statics()), data, 0, nbits)
+
+
+def test_models_follow_the_trellis() -> None:
+    x = matrix(90, 80)
+    made = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
+    coded = ByTrellis.of(made.symbols, made.scales, made.lanes)
+    h = coded.symbols[coded.symbols < ODD] >> 1
+    second = coded.models[coded.symbols < ODD] >> 6
+    assert ((h % 2 == second) | (h == 0)).all()
+    assert coded.counts(0).sum() == x.size

@@ -1,0 +1,182 @@
+"""minifloat against the oracle that was written from the specification: bytes, values, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import minifloat as reference
+from reference.minifloat import Setting
+from reference.universal import Corrupt, Truncated
+from sweeps import thinned
+
+import gcodec
+from gcodec.codecs.minifloat import codebooks
+from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
+
+CODES = ("none", "huffman", "pair", "planes", "rans")
+FORMATS_AND_STYLES = [(f, s) for f in FORMATS for s in STYLES]
+KINDS = {gcodec.Truncated: Truncated, gcodec.Corrupt: Corrupt}
+
+
+def codes_for(name: str) -> list[str]:
+    wide = MiniFloat(name).width > 4
+    return [code for code in CODES if code != "pair" or not wide]
+
+
+def book(fmt: MiniFloat, number: int) -> list[int]:
+    """Counts of a codebook, by code."""
+    counts = codebooks.counts(fmt, number)
+    return counts.tolist()
+
+
+def codec_of(setting: Setting, scale: float, number: int | None) -> gcodec.Codec:
+    table: Any = "empirical" if number is None else number
+    return gcodec.codecs()["minifloat"](
+        format=setting.format, style=setting.style, scale=scale, code=setting.code, table=table
+    )
+
+
+def arguments(fmt: MiniFloat, number: int | None) -> tuple[int, list[int] | None]:
+    return (0, None) if number is None else (number + 1, book(fmt, number))
+
+
+def kind_of(codec: gcodec.Codec, data: bytes, nbits: int, n: int) -> Any:
+    """Values as bits, or what kind of error it is."""
+    try:
+        return codec.decode(data, n, nbits=nbits).view(np.uint32).tolist()
+    except gcodec.FormatError as error:
+        return KINDS[type(error)]
+
+
+def kind_of_reference(
+    setting: Setting, data: bytes, nbits: int, n: int, fmt: MiniFloat, number: int | None
+) -> Any:
+    try:
+        values = reference.decode(setting, data, nbits, n, 0.5, *arguments(fmt, number))
+    except (Truncated, Corrupt) as error:
+        return type(error)
+    return values.view(np.uint32).tolist()
+
+
+def tensors(seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    laplace = rng.laplace(size=67).astype(np.float32)
+    special = np.array([0, -0.0, 1e-45, -1e-40, 3e38, -3e38, 0.25, 0.75, -1.25], np.float32)
+    return [laplace, special, np.full(20, 0.5, np.float32), laplace[:1], laplace[:2], special[:0]]
+
+
+@pytest.mark.parametrize(("name", "style"), FORMATS_AND_STYLES)
+def test_messages(name: str, style: str) -> None:
+    """The payload of the oracle, both ways; but a writer of rANS chooses its frequencies."""
+    fmt = MiniFloat(name, style)
+    for code in codes_for(name):
+        setting = Setting(name, style, code)
+        for at, x in thinned(enumerate(tensors(FORMATS.index(name))), 2):
+            numbers = (None,) if code == "none" else (None, 0, codebooks.number_of(fmt) - 1)
+            for number in numbers:
+                scale = float(np.float32((0.5, 0.3, 1e-30)[at % 3]))
+                expected = reference.encode(x, setting, scale, *arguments(fmt, number))
+                codec = codec_of(setting, scale, number if x.size else None)
+                made = codec_of(setting, scale, number).encode(x)
+                assert made.codec == codec
+                if code != "rans" or number is not None:
+                    assert made.nbits == expected.nbits
+                    assert made.tobytes() == expected.data
+                wanted = reference.dequantize(expected.codes, setting, scale)
+                for data, nbits in ((expected.data, expected.nbits), (made.tobytes(), made.nbits)):
+                    back = codec.decode(data, x.size, nbits=nbits)
+                    assert back.view(np.uint32).tolist() == wanted.view(np.uint32).tolist()
+                    assert codec.decode(data, x.size).tolist() == wanted.tolist()
+                again = reference.decode(
+                    setting, made.tobytes(), made.nbits, x.size, scale, *arguments(fmt, number)
+                )
+                assert again.view(np.uint32).tolist() == wanted.view(np.uint32).tolist()
+
+
+SHORT = [
+    *((Setting("e1m1", "full", code), 3) for code in CODES[:4]),
+    *((Setting("e2m1", "ieee", code), 0) for code in CODES[:4]),
+    *((Setting("e3m0", "fn", code), 11) for code in CODES[:4]),
+    *((Setting("e4m3", "fn", code), 1) for code in ("none", "huffman", "planes")),
+]
+
+
+@pytest.mark.parametrize(("setting", "number"), SHORT, ids=str)
+def test_every_short_payload(setting: Setting, number: int) -> None:
+    """All payloads of up to 7 bits, of up to three elements, behind a codebook."""
+    fmt = MiniFloat(setting.format, setting.style)
+    book_number = None if setting.code == "none" else number
+    codec = codec_of(setting, 0.5, book_number)
+    for nbits in range(8):
+        for value in range(1 << nbits):
+            data = (value << -nbits % 8).to_bytes(-(-nbits // 8), "big")
+            for n in range(4):
+                found = kind_of(codec, data, nbits, n)
+                expected = kind_of_reference(setting, data, nbits, n, fmt, book_number)
+                assert found == expected, (data.hex(), nbits, n)
+
+
+def test_every_table_of_three_codes() -> None:
+    """All strings of 12 bits as lengths of three words, and three bits behind them."""
+    setting, fmt = Setting("e1m1", "ieee", "huffman"), MiniFloat("e1m1", "ieee")
+    codec = codec_of(setting, 0.5, None)
+    right = 0
+    for table in range(1 << 12):
+        data = (table << 4 | 0b0100).to_bytes(2, "big")
+        for n, nbits in ((2, 15), (3, 14)):
+            short = data[:1] + bytes([data[1] & 0xFF << 16 - nbits & 0xFF])
+            found = kind_of(codec, short, nbits, n)
+            assert found == kind_of_reference(setting, short, nbits, n, fmt, None), short.hex()
+            right += isinstance(found, list)
+    assert right == 3
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting("e1m1", "ieee", "rans"),
+        Setting("e2m1", "full", "rans"),
+        Setting("e1m1", "fn", "pair"),
+    ],
+    ids=str,
+)
+def test_every_flipped_bit_and_every_length(setting: Setting) -> None:
+    fmt = MiniFloat(setting.format, setting.style)
+    codec = codec_of(setting, 0.5, None)
+    x = np.random.default_rng(4).laplace(size=45).astype(np.float32)
+    payload = codec.encode(x)
+    data, nbits = bytearray(payload.tobytes()), payload.nbits
+    for at in range(nbits):
+        data[at // 8] ^= 0x80 >> at % 8
+        found = kind_of(codec, bytes(data), nbits, x.size)
+        assert found == kind_of_reference(setting, bytes(data), nbits, x.size, fmt, None), at
+        data[at // 8] ^= 0x80 >> at % 8
+    for length in range(0, nbits, 5):
+        cut = bytearray(data[: -(-length // 8)])
+        if length % 8:
+            cut[-1] &= 0xFF << 8 - length % 8 & 0xFF
+        found = kind_of(codec, bytes(cut), length, x.size)
+        assert found == kind_of_reference(setting, bytes(cut), length, x.size, fmt, None), length
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.7, 1.0])
+@pytest.mark.parametrize("scale", ["histogram", "co3", 0.5])
+def test_algorithm_one(decay: float, scale: float | str) -> None:
+    """CO3's lines 8 to 10 for 50 steps, bit for bit: e = g + γm, x̂ = Q(e), m = e − x̂."""
+    setting, n = Setting("e2m1", "ieee", "none"), 130
+    spec = gcodec.parse("minifloat:style=ieee").replaced(scale=scale)
+    feedback = gcodec.Feedback(spec, decay=decay)
+    memory, gamma = np.zeros(n, np.float32), np.float32(decay)
+    rng = np.random.default_rng(7)
+    for step in range(50):
+        grad = (rng.laplace(size=n) * (1 + step % 3)).astype(np.float32)
+        frame = gcodec.Frame.from_bytes(feedback.compress("w", grad))
+        error = grad + gamma * memory
+        delta = float(frame.codec.scale)  # type: ignore[attr-defined]
+        sent = reference.dequantize(reference.quantize(error, setting, delta), setting, delta)
+        memory = error - sent
+        assert frame.decode().view(np.uint32).tolist() == sent.view(np.uint32).tolist()
+        kept = feedback.residual("w")
+        assert kept.view(np.uint32).tolist() == memory.view(np.uint32).tolist()

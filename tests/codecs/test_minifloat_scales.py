@@ -1,0 +1,191 @@
+"""Blocks of minifloats that have a factor of their own: the wire, the choice, what is refused."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import frame as reference_frame
+from reference import minifloat as reference
+from reference.minifloat import Setting
+from reference.universal import Corrupt, Truncated
+
+import gcodec
+from gcodec.codecs.minifloat import codebooks
+from gcodec.kernels.quantize import block_scales
+from gcodec.kernels.quantize.float_format import FORMATS, MiniFloat
+
+CODES = ("none", "huffman", "pair", "planes", "rans")
+RNG = np.random.default_rng(5)
+ROUGH = (RNG.laplace(size=203) * np.repeat(np.exp(2 * RNG.normal(size=21)), 10)[:203]).astype(
+    np.float32
+)
+ROUGH[64:96] = 0
+
+
+def codec_of(spec: str) -> Any:
+    return gcodec.parse(f"minifloat:{spec}")
+
+
+def bits(x: np.ndarray) -> list[int]:
+    found: list[int] = x.view(np.uint32).tolist()
+    return found
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 3e-38, 1e-45, 1e30, 0.0])
+def test_scales_of_all_bytes(scale: float) -> None:
+    factors = np.arange(256, dtype=np.uint8)
+    found = block_scales.scales_of(np.float32(scale), factors)
+    setting = Setting(block=1)
+    expected = reference.scales_of(setting, float(np.float32(scale)), 256, list(range(256)))
+    assert bits(found) == bits(np.array(expected))
+    if scale == 1:
+        assert found[0] == 2.0**-28 and found[224] == 1 and found[225] == 1.125
+        assert found[255] == 15
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_messages(name: str) -> None:
+    """All codes, with blocks of 1, of some, and longer than the tensor, against the oracle."""
+    wide = MiniFloat(name).width > 4
+    for code in CODES:
+        if code == "pair" and wide:
+            continue
+        for block, n in ((1, 7), (7, 61), (32, 99), (999, 31), (16, 0)):
+            number = None if code == "none" else block % 3
+            table = "empirical" if number is None else number
+            spec = f"format={name},style=fn,code={code},table={table},block={block}"
+            codec, x = codec_of(spec), ROUGH[:n]
+            made = codec.encode(x)
+            scale = float(np.float32(made.scalars["scale"]))
+            factors = made.data[: -(-n // block)].tolist()
+            setting = Setting(name, "fn", code, block)
+            book = (
+                None
+                if number is None
+                else codebooks.counts(MiniFloat(name, "fn"), number).tolist()
+            )
+            where = scale, 0 if number is None or not n else number + 1, book if n else None
+            expected = reference.encode(x, setting, *where, factors)
+            assert (made.nbits, made.tobytes()) == (expected.nbits, expected.data), spec
+            frame = gcodec.encode(x, codec)
+            parsed = reference_frame.parse(frame)
+            assert parsed["params"] == reference.parameters(setting)
+            wanted = reference.decode(setting, expected.data, expected.nbits, n, *where)
+            assert bits(gcodec.decode(frame)) == bits(wanted)
+            assert bits(codec.dequantize(codec.quantize(x), n)) == bits(wanted)
+            assert bits(made.codec.decode(made.data, n, **made.scalars)) == bits(wanted)
+            acc = np.ones(n, np.float32)
+            gcodec.decode_add(frame, acc, scale=0.7)
+            assert bits(acc) == bits(np.float32(1) + np.float32(0.7) * wanted)
+
+
+@pytest.mark.parametrize("name", ["e1m1", "e2m1", "e3m0", "e4m3"])
+@pytest.mark.parametrize("block", [16, 10, 1])
+def test_factors_have_the_least_error_of_six(name: str, block: int) -> None:
+    fmt = MiniFloat(name)
+    top = fmt.magnitudes()[-1]
+    scale = np.float32(np.abs(ROUGH).max() / top)
+    found = block_scales.choose_factors(ROUGH, block, scale, top, fmt.mantissa)
+    setting = Setting(name, block=block)
+    assert found.tolist() == reference.factors_for(ROUGH, setting, float(scale))
+    assert found[64 // block + 1] == 0  # a block of zeros
+
+
+def test_less_error_than_one_scale() -> None:
+    x = np.tile(ROUGH, 50)
+    error = {}
+    for block in (0, 16, 64):
+        codec = codec_of(f"block={block}")
+        error[block] = float(((codec.dequantize(codec.quantize(x), x.size) - x) ** 2).sum())
+    assert error[16] < error[64] < 0.7 * error[0]
+
+
+@pytest.mark.parametrize("spec", ["block=32", "block=5,format=e4m3,scale=0.5", "block=16"])
+def test_feedback(spec: str) -> None:
+    codec, kept = codec_of(spec), np.zeros(ROUGH.size, np.float32)
+    for decay in (1.0, 0.9):
+        u = ROUGH + np.float32(decay) * kept
+        symbols = codec.quantize_residual(ROUGH, kept, decay=decay)
+        assert bits(kept) == bits(u - codec.dequantize(symbols, u.size))
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.tile(ROUGH, 6_000)
+    seen = set()
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        for block in (48, 10_000):
+            frame = gcodec.encode(x, f"minifloat:block={block}")
+            seen.add((block, frame, gcodec.decode(frame).tobytes()))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_magnitudes_at_the_ends(block: int) -> None:
+    largest = np.finfo(np.float32).max
+    x = np.array([largest, -largest / 3, 1, 0, -0.0, 1e-44, largest], np.float32)
+    for name in FORMATS:
+        back = gcodec.decode(gcodec.encode(x, f"minifloat:format={name},block={block}"))
+        assert (np.abs(back - x) <= np.abs(x)).all()
+        assert back[0] > 0.8 * largest
+        tiny = gcodec.decode(gcodec.encode(x[5:6], f"minifloat:format={name},block={block}"))
+        assert abs(tiny[0] - x[5]) <= x[5]
+    x[2] = np.inf
+    for value in (np.inf, np.nan):
+        x[2] = value
+        with pytest.raises(gcodec.ParameterError, match="finite"):
+            gcodec.encode(x, f"minifloat:block={block}")
+
+
+def test_scales_by_rule() -> None:
+    codec_of("scale=0,block=4")
+    for rule in ("gennorm", "co3"):
+        with pytest.raises(gcodec.ParameterError, match="scale="):
+            codec_of(f"style=ieee,scale={rule},block=4")
+    zeros = gcodec.Frame.from_bytes(gcodec.encode(np.zeros(9, np.float32), "minifloat:block=4"))
+    assert zeros.payload.data.tolist()[:3] == [0, 0, 0] and not zeros.decode().any()
+    given = gcodec.encode(ROUGH, "minifloat:scale=1000,block=4")
+    assert gcodec.Frame.from_bytes(given).codec.scale == 1000  # type: ignore[attr-defined]
+    assert ((gcodec.decode(given) - ROUGH) ** 2).sum() < 0.01 * (ROUGH**2).sum()
+
+
+@pytest.mark.parametrize(
+    ("scale", "data", "nbits", "n", "error"),
+    [
+        (1.0, "e0 e0 77 77", 32, 4, None),
+        (1.0, "e0", 8, 4, Truncated),
+        (1.0, "", 0, 4, Truncated),
+        (1.0, "e0 e0 77", 24, 4, Truncated),
+        (1.0, "e0 e0 77 77 00", 40, 4, Corrupt),
+        (2e37, "e0 ff 77 77", 32, 4, Corrupt),  # 3e38 is finite, and 12 times as much is not
+        (2e37, "e0 f0 10 00", 32, 4, Corrupt),  # even where no such code is
+        (2e37, "e0 e0 77 77", 32, 4, None),
+        (3e-38, "00 00 77 77", 32, 4, None),
+    ],
+)
+def test_hostile_bytes(scale: float, data: str, nbits: int, n: int, error: Any) -> None:
+    payload, setting = bytes.fromhex(data), Setting("e2m1", "full", "none", 2)
+    params, scalars = reference.parameters(setting), struct.pack("<f", scale) + b"\0"
+    frame = reference_frame.build(8, 1, (n,), params, scalars, payload, nbits)
+    value = float(np.float32(scale))
+    if error is None:
+        expected = reference.decode(setting, payload, nbits, n, value)
+        assert bits(gcodec.decode(frame)) == bits(expected)
+        return
+    with pytest.raises(getattr(gcodec, error.__name__)):
+        gcodec.decode(frame)
+    with pytest.raises(error):
+        reference.decode(setting, payload, nbits, n, value)
+
+
+def test_seek_tables() -> None:
+    x = np.tile(ROUGH, 40)
+    for code in ("huffman", "pair", "planes", "rans"):
+        frame = gcodec.encode(x, f"minifloat:code={code},block=100")
+        for log2 in (5, 12):
+            sought = gcodec.Frame.from_bytes(frame).with_seek(log2).to_bytes()
+            reference_frame.parse(sought)
+            assert bits(gcodec.decode(sought)) == bits(gcodec.decode(frame))

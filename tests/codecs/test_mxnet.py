@@ -1,0 +1,268 @@
+"""mxnet-2bit and mxnet-1bit against the slow oracle, step by step, special values included."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import halves, mxnet, sums
+
+import gcodec
+from gcodec.kernels.bits import dequantize
+from gcodec.kernels.quantize import threshold
+from gcodec.runtime import cover
+
+N = 167
+SPECIALS = np.array(
+    [
+        *(np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 1.1e-38, -1.1e-38, 3e38, -3e38),
+        *(0.5, -0.5, 0.25, -0.25, 1.0, -1.0, 2.0, -2.0),
+        *np.nextafter(np.float32([0.5, -0.5, 1, -1]), np.float32(0)),
+        *np.nextafter(np.float32([0.5, -0.5, 1, -1]), np.float32([9, -9, 9, -9])),
+    ],
+    np.float32,
+)
+
+
+def steps(count: int, seed: int = 0) -> list[np.ndarray]:
+    """Gradients of many steps in which every element meets special values."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for step in range(count):
+        x = (rng.standard_normal(N) * 0.4).astype(np.float32)
+        # Poison grows slowly, so that most elements stay ordinary for many steps.
+        at = rng.choice(N, 6, replace=False)
+        x[at] = rng.choice(SPECIALS[3:], 6)
+        x[step % N] = SPECIALS[step % len(SPECIALS)]
+        found.append(x)
+    return found
+
+
+THRESHOLDS = [0.5, 0.25, 0.1, 1.0, 1 / 3, 3e-3, 2.0**-126, 3e38, np.inf]
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS, ids=str)
+def test_two_bit_steps(threshold: float) -> None:
+    codec = gcodec.parse({"name": "mxnet-2bit", "threshold": threshold})
+    oracle = mxnet.TwoBit(threshold, N)
+    residual = np.zeros(N, np.float32)
+    for x in steps(35):
+        payload = codec.pack(codec.quantize_residual(x, residual))
+        assert payload.tobytes() == oracle.step(x)
+        assert gs.same_bits(residual, oracle.residual)
+        decoded = codec.decode(payload, N)
+        expected = mxnet.decode_two_bit(payload.tobytes(), N, threshold)
+        assert decoded.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    "threshold", [0.0, 0.5, -0.5, 1.0, 1e-45, np.inf, -np.inf, np.nan, 3e38], ids=str
+)
+def test_one_bit_steps(threshold: float) -> None:
+    codec = gcodec.parse({"name": "mxnet-1bit", "threshold": threshold})
+    oracle = mxnet.OneBit(threshold, N)
+    residual = np.zeros(N, np.float32)
+    for x in steps(35, seed=1):
+        payload = codec.pack(codec.quantize_residual(x, residual))
+        assert payload.tobytes() == oracle.step(x)
+        assert gs.same_bits(residual, oracle.residual)
+        decoded = codec.decode(payload, N)
+        assert decoded.tobytes() == mxnet.decode_one_bit(payload.tobytes(), N).tobytes()
+
+
+@pytest.mark.parametrize("value", [1e-45, 5e-42, 1.1e-38, 0.0, -0.25, np.nan, -np.inf], ids=str)
+def test_kernels_take_any_threshold(value: float) -> None:
+    """The original's kernels were run with thresholds that its interface refuses."""
+    t = np.float32(value)
+    oracle = mxnet.TwoBit(value, N)
+    residual = np.zeros(N, np.float32)
+    rng = np.random.default_rng(5)
+    for x in steps(30, seed=2):
+        tiny = np.where(rng.random(N) < 0.5, x * np.float32(1e-40), x).astype(np.float32)
+        codes = threshold.quantize_2bit_residual(tiny, residual, np.float32(1), t, t, residual)
+        assert codes.tobytes() == oracle.step(tiny)
+        assert gs.same_bits(residual, oracle.residual)
+        out = np.empty(N, np.float32)
+        dequantize.dequantize(codes, dequantize.LevelCode(2), t, out)
+        assert gs.same_bits(out, mxnet.decode_two_bit(codes.tobytes(), N, value))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ["quantize_1bit_residual", "quantize_2bit_residual"])
+def test_what_is_left_goes_to_the_residual_or_elsewhere(
+    name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the cache too, from whole cache lines on."""
+    monkeypatch.setattr(cover, "_STREAMING", 1 if stream else 1 << 40)
+    quantize, one = getattr(threshold, name), np.float32(0.5)
+    cuts = (one, one) if name == "quantize_2bit_residual" else (one,)
+    rng = np.random.default_rng(6)
+    for n, offset in itertools.product((0, 1, 31, 32, 63, 64, 333, 5000), (0, 3, 4, 8, 12)):
+        x, before = rng.standard_normal((2, n), np.float32)
+        same = before.copy()
+        codes = quantize(x, same, np.float32(0.9), *cuts, same)
+        before.flags.writeable = False
+        memory = gs.placed(np.full(n + 64, 7, np.float32), offset)
+        left = memory[32 : 32 + n]
+        assert np.array_equal(quantize(x, before, np.float32(0.9), *cuts, left), codes)
+        assert gs.same_bits(left.copy(), same)
+        assert np.all(memory[:32] == 7)
+        assert np.all(memory[32 + n :] == 7)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("threshold", [0.1, 1 / 3, 0.5, 1e-3, 7.03])
+def test_level_is_rounded_to_the_dtype_of_the_frame(dtype: str, threshold: float) -> None:
+    """What is subtracted is what the receiver adds: the threshold in the frame's dtype."""
+    t = np.float32(threshold)
+    level = halves.widen(halves.narrow(np.array([t]), dtype), dtype)[0]
+    oracle = mxnet.TwoBit(threshold, N, level=float(level))
+    codec = gcodec.parse({"name": "mxnet-2bit", "threshold": threshold})
+    feedback = gcodec.Feedback(codec)
+    residual = np.zeros(N, np.float32)
+    rng = np.random.default_rng(4)
+    for _ in range(30):
+        x = gs.as_dtype((rng.standard_normal(N) * threshold).astype(np.float32), dtype)
+        wide = halves.widen(x.view(np.uint16), dtype)
+        expected = oracle.step(wide)
+        assert codec.pack(codec.quantize_residual(x, residual)).tobytes() == expected
+        assert gs.same_bits(residual, oracle.residual)
+        frame = feedback.compress("w", x)
+        assert gcodec.Frame.from_bytes(frame).payload.tobytes() == expected
+        assert gs.same_bits(feedback.residual("w"), oracle.residual)
+        decoded = gcodec.decode(frame)
+        assert decoded.dtype == gs.DTYPES[dtype]
+        assert set(np.abs(decoded.astype(np.float32)).tolist()) <= {0.0, float(level)}
+
+
+@pytest.mark.parametrize("threshold", [0.1, 1 / 3, 0.0012345678, 1e-6, 123456.789, 3e38, np.inf])
+def test_server_threshold(threshold: float) -> None:
+    codec = gcodec.parse({"name": "mxnet-2bit", "threshold": threshold, "server": "yes"})
+    level = mxnet.server_threshold(threshold)
+    oracle = mxnet.TwoBit(threshold, N, level=float(level))
+    residual = np.zeros(N, np.float32)
+    for x in steps(30, seed=3):
+        symbols = codec.quantize_residual(x, residual)
+        payload = codec.pack(symbols)
+        assert payload.tobytes() == oracle.step(x)
+        assert gs.same_bits(residual, oracle.residual)
+        expected = mxnet.decode_two_bit(payload.tobytes(), N, float(level))
+        assert gs.same_bits(codec.decode(payload, N), expected)
+        assert payload.scalars == {"threshold": codec.threshold}
+
+
+@given(st.integers(0x35063FFF, 0x7F7FFFFF))
+def test_server_reads_six_decimals(bits: int) -> None:
+    threshold = struct.unpack("<f", bits.to_bytes(4, "little"))[0]
+    expected = mxnet.server_threshold(threshold)
+    spec = {"name": "mxnet-2bit", "threshold": threshold, "server": "yes"}
+    if expected == 0:
+        with pytest.raises(gcodec.ParameterError, match="server"):
+            gcodec.parse(spec)
+        return
+    codec = gcodec.parse(spec)
+    payload = codec.encode(np.array([np.inf], np.float32))
+    assert codec.decode(payload, 1).tobytes() == expected.tobytes()
+
+
+@given(gs.gradients(large=True), st.sampled_from(["no", "yes"]))
+def test_automatic_threshold(x: np.ndarray, server: str) -> None:
+    """1.25 times the root mean square, by sums in the fixed order, as a normal float32."""
+    rms = math.sqrt(float(sums.sum_squares(x)) / max(len(x), 1))
+    wanted = min(max(1.25 * rms, 2.0**-126), float(np.finfo(np.float32).max))
+    if server == "yes" and mxnet.server_threshold(wanted) == 0:
+        return
+    payload = gcodec.parse(f"mxnet-2bit:threshold=auto,server={server}").encode(x)
+    t = np.float32(wanted)
+    assert np.float32(payload.scalars["threshold"]) == t
+    assert payload.codec.threshold == payload.scalars["threshold"]
+    assert payload.tobytes() == mxnet.TwoBit(float(t), len(x)).step(x)
+
+
+def test_automatic_threshold_sees_the_residual() -> None:
+    codec = gcodec.parse("mxnet-2bit:threshold=auto")
+    rng = np.random.default_rng(8)
+    residual = np.zeros(N, np.float32)
+    for _ in range(5):
+        x = rng.standard_normal(N, np.float32)
+        u = x + np.float32(0.9) * residual
+        wanted = np.float32(1.25 * math.sqrt(float(sums.sum_squares(u)) / N))
+        payload = codec.pack(codec.quantize_residual(x, residual, decay=0.9))
+        assert np.float32(payload.scalars["threshold"]) == wanted
+        sent = np.where(u >= wanted, wanted, np.where(u <= -wanted, -wanted, np.float32(0)))
+        assert gs.same_bits(residual, u - sent.astype(np.float32))
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 31, 32, 33, 64, 127, 128, 129, 4097])
+def test_sizes(n: int) -> None:
+    x = np.full(n, -9, np.float32)
+    two, one = gcodec.parse("mxnet-2bit").encode(x), gcodec.parse("mxnet-1bit").encode(-x)
+    assert (len(two.tobytes()), two.nbits) == (4 * -(-n // 16), 32 * -(-n // 16))
+    assert (len(one.tobytes()), one.nbits) == (4 * -(-n // 32), 32 * -(-n // 32))
+    assert two.tobytes() == mxnet.TwoBit(0.5, n).step(x)
+    assert one.tobytes() == mxnet.OneBit(0, n).step(-x)
+
+
+@pytest.mark.parametrize("offset", range(16))
+@pytest.mark.parametrize("n", [1, 7, 8, 16, 100, 128, 129, 136, 143, 144, 145, 250, 255])
+def test_any_place_in_memory(n: int, offset: int) -> None:
+    """Ends of an array are handled apart, wherever the cache lines are."""
+    rng = np.random.default_rng(n)
+    x = gs.placed(rng.standard_normal(n, np.float32), offset)
+    for name, oracle in (("mxnet-2bit", mxnet.TwoBit(0.5, n)), ("mxnet-1bit", mxnet.OneBit(0, n))):
+        codec = gcodec.parse(name)
+        expected = oracle.step(x)
+        assert codec.encode(x).tobytes() == expected
+        kept = gs.placed(np.zeros(n, np.float32), (3 * offset) % 16)
+        assert codec.pack(codec.quantize_residual(x, kept)).tobytes() == expected
+        assert gs.same_bits(kept, oracle.residual)
+        out = gs.placed(np.full(n, 9, np.float32), offset)
+        frame = gcodec.encode(x, codec)
+        gcodec.decode(frame, out=out)
+        assert gs.same_bits(out, codec.decode(expected, n))
+        gcodec.decode_add(frame, out)
+        assert gs.same_bits(out, 2 * codec.decode(expected, n))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8, 12])
+@pytest.mark.parametrize("n", [1, 31, 64, 129, 1000, 5003])
+@pytest.mark.parametrize("spec", ["mxnet-2bit", "mxnet-1bit"])
+def test_large_results_have_the_same_bits(
+    spec: str, n: int, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results that are too large for a cache are written around it."""
+    x = np.random.default_rng(n).standard_normal(n, np.float32)
+    frame = gcodec.encode(x, spec)
+    expected = gcodec.decode(frame)
+    monkeypatch.setattr(cover, "_STREAMING", 1)
+    out = gs.placed(np.full(n, 9, np.float32), offset)
+    gcodec.decode(frame, out=out)
+    assert gs.same_bits(out, expected)
+    assert gs.same_bits(gcodec.decode(frame), expected)
+
+
+def test_captured_message() -> None:
+    """21 elements as an MXNet worker sent them to its parameter server."""
+    raw = bytes.fromhex("e2c0002aaa800000")
+    decoded = gcodec.parse("mxnet-2bit").decode(raw, 21)
+    codes = [3, 2, 0, 2, 3] + [0] * 6 + [0, 0, 2, 2, 2, 2, 2, 2, 2, 2]
+    assert decoded.tolist() == [{3: 0.5, 2: -0.5, 0: 0.0}[code] for code in codes]
+
+
+def test_examples() -> None:
+    x = np.array([0.5, -0.5, 0.49, -0.7, 1.2], np.float32)
+    residual = np.zeros(5, np.float32)
+    two = gcodec.parse("mxnet-2bit")
+    assert two.pack(two.quantize_residual(x, residual)).tobytes().hex() == "e2c00000"
+    assert residual.tolist() == np.float32([0, 0, 0.49, -0.19999999, 0.70000005]).tolist()
+    x = np.array([0.5, -0.5, 0, -0.7, 1.2], np.float32)
+    residual = np.zeros(5, np.float32)
+    one = gcodec.parse("mxnet-1bit")
+    assert one.pack(one.quantize_residual(x, residual)).tobytes().hex() == "88000000"
+    assert residual.tolist() == np.float32([-0.5, 0.5, 1, 0.3, 0.20000005]).tolist()

@@ -1,0 +1,421 @@
+"""qsgd against the slow oracle: the same bytes, values and refusals, whatever the setting."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import frame as reference_frame
+from reference import halves, universal
+from reference import qsgd as reference
+from reference.qsgd import Setting
+from sweeps import thinned
+
+import gcodec
+from gcodec.payload import Payload
+
+DUMP = Path(__file__).parents[1] / "data" / "resnet8_digits_step0300.npz"
+PAIRS = [*reference.ALL, *itertools.product(("omega", "rice", "auto"), ("auto",))]
+PAIRS += [("auto", "dense"), ("auto", "sparse"), ("packed", "auto")]
+LEVELS = (1, 2, 3, 4, 7, 15, 16, 127, 128, 255, 4096, 32767, 32768, 2**24 - 1, 2**24)
+BUCKETS = (0, 1, 2, 3, 7, 32, 33, 512, 2**32, 2**62)
+STEP = 149  # of strings of more than 9 bits one in so many; `test_qsgd_exhaustive` has all
+ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+
+
+def codec_of(setting: Setting) -> gcodec.Codec:
+    codec: gcodec.Codec = gcodec.parse({"name": "qsgd", **setting._asdict()})
+    return codec
+
+
+def bits(x: Any) -> list[int]:
+    return np.asarray(x, np.float32).view(np.uint32).tolist()
+
+
+def codes_of(levels: list[int]) -> list[int]:
+    """The symbols of levels: twice the level, plus 1 for minus."""
+    return [2 * abs(k) + (k < 0) for k in levels]
+
+
+def symbol_type(s: int) -> type:
+    return np.uint8 if s < 128 else np.uint16 if s < 32768 else np.uint32
+
+
+def payload_of(message: reference.Message) -> Payload:
+    names = ("rice", "rice_gap")
+    scalars = dict(zip(names, message.rices, strict=False))
+    data = np.frombuffer(message.data, np.uint8)
+    return Payload(codec_of(message.setting), scalars, data, message.nbits)
+
+
+def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message | None:
+    """Compare all that both make of a float32 array; None where both refuse it."""
+    codec = codec_of(setting)
+    try:
+        expected = reference.encode(x, setting, seed)
+    except ValueError:
+        with pytest.raises(gcodec.ParameterError):
+            codec.encode(x, seed=seed)
+        return None
+    symbols = codec.quantize(x, seed=seed)
+    assert bits(symbols.norms) == bits(expected.norms)
+    assert symbols.levels.dtype == symbol_type(setting.s)
+    assert symbols.levels.tolist() == codes_of(expected.levels)
+    made = codec.pack(symbols)
+    wanted = payload_of(expected)
+    code = made.codec.code  # type: ignore[attr-defined]
+    if code == "context":  # which is told by an oracle of its own, and taken if it is shorter
+        assert made.nbits < wanted.nbits * 1.02 + 64
+    elif "rans" in (code, expected.setting.code):  # whose frequencies are the writer's to choose
+        assert abs(made.nbits - wanted.nbits) <= 0.02 * wanted.nbits + 64
+    else:
+        assert made.codec == wanted.codec and made.scalars == wanted.scalars
+        assert made.nbits == wanted.nbits
+        assert made.tobytes() == wanted.tobytes()
+    assert made.nbits <= codec.max_payload_nbits(x.size)
+    # Back, from what the oracle wrote.
+    read = codec.unpack(wanted, x.shape)
+    assert bits(read.norms) == bits(expected.norms)
+    assert read.levels.dtype == symbols.levels.dtype
+    assert np.array_equal(read.levels, symbols.levels)
+    values = reference.dequantize(expected.levels, expected.norms, setting.s, setting.bucket)
+    assert bits(codec.decode(wanted, x.size)) == bits(values)
+    sparse = wanted.codec.form == "sparse"  # type: ignore[attr-defined]
+    nbits = wanted.nbits if sparse else None
+    bare = wanted.codec.decode(wanted.tobytes(), x.size, nbits=nbits, **wanted.scalars)
+    assert bits(bare) == bits(values)
+    if code == "context":
+        again = codec.unpack(made, x.shape)
+        assert bits(again.norms) == bits(expected.norms)
+        assert np.array_equal(again.levels, symbols.levels)
+        return expected
+    # And the oracle reads what gcodec wrote.
+    form = made.codec.form  # type: ignore[attr-defined]
+    chosen = expected.setting._replace(code=code, form=form)
+    norms, levels = reference.read(
+        chosen, made.tobytes(), made.nbits, x.size, tuple(made.scalars.values())
+    )
+    assert bits(norms) == bits(expected.norms) and levels == expected.levels
+    return expected
+
+
+def tensors() -> list[np.ndarray]:
+    """A few short gradients: real ones, and odd ones."""
+    rng = np.random.default_rng(5)
+    with np.load(DUMP) as dump:
+        real = [dump[name].reshape(-1) for name in dump.files if dump[name].dtype == np.float32]
+    found = [x[:150] for x in sorted(real, key=lambda x: x.size)[:: max(len(real) // 3, 1)]]
+    few = np.zeros(200, np.float32)
+    few[[3, 4, 90, 199]] = (1, -0.5, 3, -2)
+    runs = np.repeat(np.array([0, 1, 0, -2, 0, 0.25], np.float32), 21)
+    tiny = (rng.standard_normal(40) * 2.0**-130).astype(np.float32)
+    large = (rng.standard_normal(33) * 1e30).astype(np.float32)
+    mixed = np.concatenate([tiny[:33], few[:33], large])
+    return [*found, few, runs, tiny, mixed, few[:1], few[3:4], few[:0]]
+
+
+TENSORS = tensors()
+
+
+@pytest.mark.parametrize(("code", "form"), PAIRS)
+def test_all_settings(code: str, form: str) -> None:
+    """Each s with each norm and three buckets, each on one of the tensors."""
+    for at, (s, turn) in enumerate(itertools.product(LEVELS, range(3))):
+        bucket, norm = BUCKETS[(at + 3 * turn) % len(BUCKETS)], ("l2", "max")[at % 2]
+        check(TENSORS[at % len(TENSORS)], Setting(s, form, bucket, norm, code), seed=at)
+
+
+@given(
+    st.data(),
+    st.sampled_from(PAIRS),
+    st.sampled_from(LEVELS),
+    st.sampled_from([*BUCKETS, 4096]),
+    st.sampled_from(["l2", "max"]),
+    gs.seeds(),
+)
+@settings(max_examples=150)
+def test_any_gradient(
+    data: st.DataObject, pair: tuple[str, str], s: int, bucket: int, norm: str, seed: int
+) -> None:
+    x = data.draw(gs.gradients())
+    check(x, Setting(s, pair[1], bucket, norm, pair[0]), seed)
+
+
+@pytest.mark.parametrize("n", [4095, 4097, 8200])
+def test_larger_gradients(n: int) -> None:
+    """Over the edge of a tile of the sums."""
+    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    for pair, bucket in zip(PAIRS, itertools.cycle([0, 4096, 100]), strict=False):
+        check(x, Setting(31, pair[1], bucket, "l2", pair[0]), seed=n)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_frames(dtype: str) -> None:
+    """Whole frames, with conversions."""
+    rng = np.random.default_rng(2)
+    x = gs.as_dtype((rng.standard_normal(60) * 3).astype(np.float32), dtype).reshape(3, 4, 5)
+    if dtype in halves.NARROW:
+        wide = halves.widen(x.reshape(-1).view(np.uint16), dtype)
+    else:
+        wide = x.reshape(-1).astype(np.float32)
+    for at, (code, form) in enumerate(PAIRS):
+        setting = Setting((3, 15, 200)[at % 3], form, (0, 7)[at % 2], "l2", code)
+        expected = reference.encode(wide, setting, at)
+        values = reference.dequantize(expected.levels, expected.norms, setting.s, setting.bucket)
+        code_of = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+        wanted = reference_frame.build(
+            2,
+            code_of[dtype],
+            x.shape,
+            reference.parameters(expected.setting),
+            reference.scalars(expected),
+            expected.data,
+            expected.nbits,
+        )
+        assert gcodec.encode(x, codec_of(setting), seed=at) == wanted
+        decoded = gcodec.decode(wanted)
+        assert decoded.shape == x.shape and decoded.dtype == x.dtype
+        if dtype in halves.NARROW:
+            patterns = halves.narrow(values, dtype).tolist()
+            assert decoded.reshape(-1).view(np.uint16).tolist() == patterns
+        else:
+            assert decoded.reshape(-1).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_both_refuse(bad: float) -> None:
+    x = np.ones(50, np.float32)
+    x[37] = bad
+    for norm in ("l2", "max"):
+        assert check(x, Setting(norm=norm, bucket=10)) is None
+    large = np.full(3, 3e38, np.float32)
+    assert check(large, Setting()) is None
+    assert check(large, Setting(norm="max")) is not None
+    largest = np.array([1, np.finfo(np.float32).max, 0], np.float32)
+    for s, norm in itertools.product((15, 31, 100, 127, 255), ("l2", "max")):
+        made = check(largest, Setting(s, norm=norm))
+        assert (made is None) == (s in (31, 100, 127))
+        made = check(largest, Setting(s, bucket=1, norm=norm))
+        assert (made is None) == (s in (31, 100, 127))
+
+
+# --- hostile bytes ------------------------------------------------------------------------------
+
+
+def judged(setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...]) -> Any:
+    """What the oracle reads: the symbols, or the kind of error."""
+    try:
+        _, levels = reference.read(setting, data, nbits, n, rices)
+    except (universal.Truncated, universal.Corrupt) as error:
+        return ERRORS[type(error)]
+    return codes_of(levels)
+
+
+def found(codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int, n: int) -> Any:
+    """What gcodec reads: the symbols, or the kind of error."""
+    payload = Payload(codec, scalars, np.frombuffer(data, np.uint8), nbits)
+    try:
+        return codec.unpack(payload, n).levels.tolist()
+    except gcodec.FormatError as error:
+        return type(error)
+
+
+def compare(
+    setting: Setting,
+    n: int,
+    most: int,
+    rices: tuple[int, ...] = (),
+    norms: str = "1",
+) -> None:
+    """All strings of up to 9 bits, and some of up to `most`, behind norms of 1 and 0."""
+    codec = codec_of(setting)
+    scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
+    head = np.array([int(digit) for digit in norms], ">f4").tobytes()
+    for length in range(most + 1):
+        nbytes, step = (length + 7) // 8, 1 if length <= 9 else STEP
+        for number in range(length % step, 1 << length, step):
+            tail = (number << (8 * nbytes - length)).to_bytes(nbytes, "big")
+            data, nbits = head + tail, 8 * len(head) + length
+            expected = judged(setting, data, nbits, n, rices)
+            got = found(codec, scalars, data, nbits, n)
+            assert got == expected, (setting, n, rices, norms, tail.hex(), length)
+
+
+SPARSE_RICE = ((1, 0, 0), (5, 2, 1), (3, 0, 2))  # s, K, G
+SMALL = [
+    *((Setting(s, form), ()) for s in (1, 2, 5) for form in reference.FORMS),
+    *((Setting(s, "dense", code="rice"), (k,)) for s, k in ((1, 0), (2, 1), (5, 3), (5, 47))),
+    *((Setting(s, "sparse", code="rice"), (k, g)) for s, k, g in SPARSE_RICE),
+    *((Setting(s, "dense", code="packed"), ()) for s in (1, 2, 3, 5)),
+]
+
+
+@pytest.mark.parametrize(("setting", "rices"), SMALL)
+def test_every_short_string(setting: Setting, rices: tuple[int, ...]) -> None:
+    for n in thinned((1, 2, 3, 4), 2):
+        compare(setting, n, 7, rices)
+    compare(setting._replace(bucket=2), 4, 7, rices, norms="01")
+    compare(setting._replace(bucket=1), 3, 7, rices, norms="101")
+    compare(setting._replace(bucket=2), 3, 3, rices, norms="00")
+    compare(setting, 0, 4, rices, norms="")
+    compare(setting, 2, 0, rices, norms="")
+
+
+@pytest.mark.parametrize(
+    ("setting", "rices"),
+    [
+        (Setting(7, "dense"), ()),
+        (Setting(7, "sparse"), ()),
+        (Setting(7, "dense", code="rice"), (1,)),
+        (Setting(7, "sparse", code="rice"), (1, 0)),
+        (Setting(7, "dense", code="packed"), ()),
+    ],
+)
+def test_strings_of_two_bytes(setting: Setting, rices: tuple[int, ...]) -> None:
+    for n in thinned((2, 1, 3, 4), 2):
+        compare(setting, n, 16, rices)
+
+
+@pytest.mark.parametrize(("setting", "rices"), SMALL[:1] + SMALL[1:2] + SMALL[6:7] + SMALL[10:11])
+def test_fill(setting: Setting, rices: tuple[int, ...]) -> None:
+    """Bytes of which only some bits count."""
+    codec = codec_of(setting)
+    scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
+    head = np.array([1], ">f4").tobytes()
+    for byte, length, n in itertools.product(range(0, 256, 3), range(1, 9), (1, 4)):
+        data, nbits = head + bytes([byte]), 32 + length
+        expected = judged(setting, data, nbits, n, rices)
+        assert found(codec, scalars, data, nbits, n) == expected
+
+
+@given(st.data(), st.sampled_from(reference.ALL), st.sampled_from(LEVELS), st.integers(0, 99))
+@settings(max_examples=200)
+def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, number: int) -> None:
+    """A few bits turned over, cut off, or added."""
+    n = data.draw(st.sampled_from([1, 5, 40, 130]))
+    rng = np.random.default_rng(number)
+    x = (rng.standard_t(2, n) * (rng.random(n) < rng.choice([0.05, 0.5, 1]))).astype(np.float32)
+    setting = Setting(s, pair[1], data.draw(st.sampled_from([0, 1, 30])), "l2", pair[0])
+    message = reference.encode(x, setting, number)
+    text = universal.to_text(message.data)[: message.nbits]
+    for _ in range(data.draw(st.integers(0, 3))):
+        if text:
+            at = data.draw(st.integers(0, len(text) - 1))
+            text = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
+    text = text[: len(text) - data.draw(st.sampled_from([0, 0, 1, 7, 40]))]
+    text += data.draw(st.sampled_from(["", "", "0", "1", "0" * 30]))
+    rices = tuple(data.draw(st.sampled_from([k, k, 0, 47])) for k in message.rices)
+    scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
+    damaged, nbits = universal.to_bytes(text), len(text)
+    expected = judged(setting, damaged, nbits, n, rices)
+    assert found(codec_of(setting), scalars, damaged, nbits, n) == expected
+
+
+# --- seek tables --------------------------------------------------------------------------------
+
+
+def framed(x: np.ndarray, setting: Setting) -> tuple[gcodec.Frame, reference.Message]:
+    """A frame without a table, and what the oracle makes of the same."""
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec_of(setting)))
+    return frame.without_seek(), reference.encode(x, setting)
+
+
+@pytest.mark.parametrize(("code", "form"), reference.ALL[:4])
+def test_seek_tables(code: str, form: str) -> None:
+    for x, bucket in itertools.product(TENSORS, (0, 1, 33)):
+        setting = Setting(15, form, bucket, "l2", code)
+        frame, message = framed(x, setting)
+        values = bits(frame.decode())
+        if message.nbits == 32 * len(message.norms):
+            assert frame.with_seek(3).seek is None
+            continue
+        for log2_block in (0, 1, 3, 5, 12, 62):
+            table = reference.seek_table(message, log2_block)
+            with_table = frame.with_seek(log2_block)
+            assert with_table.seek is not None
+            assert with_table.seek.lengths.tolist() == table.lengths
+            advances = with_table.seek.advances
+            assert (None if advances is None else advances.tolist()) == table.advances
+            data = with_table.to_bytes()
+            assert reference_frame.parse(data)["seek"] == reference.section(table)
+            assert bits(gcodec.decode(data)) == values
+            assert gcodec.Frame.from_bytes(data).without_seek().to_bytes() == frame.to_bytes()
+
+
+@pytest.mark.parametrize("form", reference.FORMS)
+def test_long_seek_tables(form: str) -> None:
+    """Sums stand before blocks 4096 and 8192."""
+    x = np.random.default_rng(1).standard_normal(8500).astype(np.float32)
+    x[::50] = 0
+    frame, message = framed(x, Setting(2**14, form))
+    data = frame.with_seek(0).to_bytes()
+    section = reference_frame.parse(data)["seek"]
+    table = reference.seek_table(message, 0)
+    assert len(table.lengths) > 8192
+    assert section == reference.section(table)
+    assert bits(gcodec.decode(data)) == bits(frame.decode())
+
+
+@pytest.mark.parametrize(("code", "form"), reference.ALL[:4])
+def test_wrong_seek_tables(code: str, form: str) -> None:
+    """One bit more in a block, one less in another; one element more, one less."""
+    x = np.random.default_rng(3).standard_normal(50).astype(np.float32)
+    message = reference.encode(x, Setting(15, form, 16, "l2", code))
+    table = reference.seek_table(message, 3)
+
+    def built(wrong: reference.Table) -> bytes:
+        return reference_frame.build(
+            2,
+            1,
+            (50,),
+            reference.parameters(message.setting),
+            reference.scalars(message),
+            message.data,
+            message.nbits,
+            seek=reference.section(wrong),
+        )
+
+    gcodec.decode(built(table))
+    lists = [table.lengths] if table.advances is None else [table.lengths, table.advances]
+    for column, numbers in enumerate(lists):
+        count = len(numbers)
+        for i, j, by in itertools.product(range(count), range(count), (1, 2, 7)):
+            if i == j or numbers[i] < by:
+                continue
+            changed = [list(one) for one in lists]
+            changed[column][i] -= by
+            changed[column][j] += by
+            wrong = table._replace(
+                lengths=changed[0], advances=changed[1] if table.advances is not None else None
+            )
+            with pytest.raises(gcodec.Corrupt):
+                gcodec.decode(built(wrong))
+
+
+def test_the_encoder_adds_a_seek_table() -> None:
+    """From 2^16 elements on, of blocks of 2^12, if it takes 1 % at most."""
+    x = np.random.default_rng(4).standard_normal(2**16).astype(np.float32)
+    x[: 2**13] = 0
+    for setting in (Setting(127, "dense", 2**12), Setting(127, "sparse", 512, code="rice")):
+        message = reference.encode(x, setting, 5)
+        expected = reference.section(reference.seek_table(message, 12))
+        assert 100 * len(expected) <= len(message.data)
+        data = gcodec.encode(x, codec_of(setting), seed=5)
+        parsed = reference_frame.parse(data)
+        assert parsed["payload"] == message.data and parsed["nbits"] == message.nbits
+        assert parsed["seek"] == expected
+        shorter = gcodec.encode(x[:-1], codec_of(setting), seed=5)
+        assert reference_frame.parse(shorter)["seek"] is None
+    few = np.zeros(2**16, np.float32)
+    few[::100] = 1
+    data = gcodec.encode(few, codec_of(Setting(15, "sparse")), seed=5)
+    assert reference_frame.parse(data)["seek"] is None  # one block
+    packed = codec_of(Setting(127, "dense", code="packed"))
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, packed, seed=5))
+    assert frame.seek is None and frame.with_seek().seek is None

@@ -1,0 +1,304 @@
+"""randomk: which elements are drawn, the laws of its error, residuals, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import philox
+
+import gcodec
+from gcodec.codec import Codec
+from gcodec.entropy import values as value_coding
+from gcodec.kernels.numeric.draw import draw
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def f32(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def randomk(**parameters: Any) -> Any:
+    return gcodec.codecs()["randomk"].from_mapping(parameters)
+
+
+def drawn(n: int, k: int, seed: int) -> list[int]:
+    """Draw as the specification says, one by one."""
+    others = 2 * k > n
+    found: set[int] = set()
+    w = 0
+    while len(found) < (n - k if others else k):
+        low, high = (philox.word(seed, 2 * w + half, 1) for half in (0, 1))
+        found.add((high << 32 | low) * n >> 64)
+        w += 1
+    return [i for i in range(n) if i not in found] if others else sorted(found)
+
+
+# --- which elements -----------------------------------------------------------------------------
+
+
+@given(st.integers(0, 700), st.data())
+def test_draws(n: int, data: st.DataObject) -> None:
+    k, seed = data.draw(st.integers(0, n)), data.draw(gs.seeds())
+    found = draw(n, k, seed)
+    assert found.dtype == np.int64
+    assert found.tolist() == drawn(n, k, seed)
+
+
+@pytest.mark.parametrize("n", [512 * 40, 512 * 40 + 1, 10**6, 2**32 + 1, 2**40, 2**62])
+def test_draws_of_few(n: int) -> None:
+    """By a bitmap, or by sorting: the same positions."""
+    for seed in (0, 2**64 - 1):
+        assert draw(n, 40, seed).tolist() == drawn(n, 40, seed)
+
+
+def test_draws_that_are_equal_count_once() -> None:
+    """Of 3000 draws about three are doubles here; all are found by sorting."""
+    n, k = 512 * 3000 + 1, 3000
+    words = np.array(philox.words(5, 2 * k + 100, 1), np.uint64)
+    draws = [int(u) * n >> 64 for u in words[1::2] << np.uint64(32) | words[0::2]]
+    first = list(dict.fromkeys(draws))
+    assert len(set(draws[:k])) < k <= len(first)
+    assert draw(n, k, 5).tolist() == sorted(first[:k])
+
+
+def test_all_elements_are_as_likely() -> None:
+    n, k, rounds = 50, 12, 4000
+    for k in (12, 41):
+        counts = sum(np.bincount(draw(n, k, seed), minlength=n) for seed in range(rounds))
+        expected = rounds * k / n
+        # Of n cells that are drawn without replacement.
+        chi2 = float(((counts - expected) ** 2).sum() / (expected * (1 - k / n)) * (n - 1) / n)
+        assert abs(chi2 - (n - 1)) < 5 * math.sqrt(2 * (n - 1))
+
+
+def test_memory_of_drawing_goes_with_k() -> None:
+    draw(2**62, 9, 1), draw(2**20, 5000, 1)
+    for n, k in ((2**62, 20_000), (512 * 20_000, 20_000), (60_000, 20_000)):
+        tracemalloc.start()
+        try:
+            draw(n, k, 1)
+            assert tracemalloc.get_traced_memory()[1] <= 150 * k + 10_000
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("n", "parameters", "k"),
+    [
+        (0, {}, 0),
+        (0, {"k": 5}, 0),
+        (1, {}, 1),
+        (99, {}, 1),
+        (150, {}, 2),  # 1.5
+        (250, {}, 2),  # 2.5
+        (350, {}, 4),  # 3.5 is 3.5000000000000004 there
+        (100, {"ratio": 0.29}, 29),
+        (1000, {"ratio": 0.1}, 100),
+        (7, {"ratio": 1.0}, 7),
+        (7, {"k": 0}, 0),
+        (7, {"k": "ratio"}, 1),
+        (7, {"k": 3}, 3),
+        (7, {"k": 7}, 7),
+        (7, {"k": 2**62}, 7),
+        (5, {"ratio": 1e-300}, 1),
+    ],
+)
+def test_how_many_are_sent(n: int, parameters: dict[str, Any], k: int) -> None:
+    codec = randomk(**parameters)
+    payload = codec.encode(np.ones(n, np.float32))
+    assert payload.nbits == codec.max_payload_nbits(n) == 32 * k
+    assert np.count_nonzero(codec.decode(payload, n)) == k
+
+
+def test_k_and_ratio_exclude_each_other() -> None:
+    with pytest.raises(gcodec.ParameterError, match="ratio"):
+        randomk(k=3, ratio=0.5)
+    for ratio in (0.0, -0.1, 1.0001, math.inf, math.nan, "auto", True):
+        with pytest.raises(gcodec.ParameterError, match="ratio"):
+            randomk(ratio=ratio)
+    ratio = 0.1 + 2.0**-50  # which no binary32 is
+    frame = gcodec.encode(np.ones(9, np.float32), randomk(ratio=ratio))
+    assert gcodec.Frame.from_bytes(frame).codec == randomk(ratio=ratio) != randomk(ratio=0.1)
+    assert gcodec.parse(str(randomk(ratio=ratio))).ratio == ratio
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@given(gs.gradients(large=True), gs.seeds(), st.data())
+def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from(value_coding.VALUES))
+    k = data.draw(st.integers(0, x.size + 3))
+    x = np.clip(x, -65000, 65000)
+    codec = randomk(value=value, k=k)
+    payload = codec.encode(x, seed=seed)
+    positions = drawn(x.size, min(k, x.size), seed)
+    sent = value_coding.quantize(x[positions], value)
+    assert payload.scalars == {"seed": seed}
+    assert payload.tobytes() == value_coding.packed(sent, value, len(positions))[0].tobytes()
+    expected = np.zeros(x.size, np.float32)
+    expected[positions] = value_coding.dequantize(sent, value, len(positions))
+    assert gs.same_bits(codec.decode(payload, x.size), expected)
+    bare = codec.decode(payload.tobytes(), x.size, seed=seed)
+    assert gs.same_bits(bare, expected)
+    found = codec._decode_sparse(payload, x.size)
+    assert found[0].tolist() == positions
+    assert gs.same_bits(found[1], expected[positions])
+
+
+def test_unbiased_is_a_matter_of_decoding() -> None:
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    for value in value_coding.VALUES:
+        plain, scaled = (randomk(k=30, unbiased=word, value=value) for word in ("no", "yes"))
+        payload = plain.encode(x, seed=3)
+        other = scaled.encode(x, seed=3)
+        assert payload.tobytes() == other.tobytes()
+        factor = np.float32(1000 / 30)
+        assert gs.same_bits(scaled.decode(other, 1000), plain.decode(payload, 1000) * factor)
+        sparse = plain._decode_sparse(payload, 1000)[1] * factor
+        assert gs.same_bits(scaled._decode_sparse(other, 1000)[1], sparse)
+
+
+def test_few_of_very_many_are_decoded_in_little_memory() -> None:
+    n = 2**45
+    codec = randomk(k=100, value="int8")
+    payload = codec.encode(np.ones(100, np.float32), seed=3)
+    codec._decode_sparse(payload, n)
+    tracemalloc.start()
+    try:
+        positions, values = codec._decode_sparse(payload, n)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert positions.tolist() == drawn(n, 100, 3)
+    assert values == pytest.approx(1, abs=1e-6)
+
+
+# --- laws ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unbiased", ["no", "yes"])
+def test_error_is_what_the_law_says(unbiased: str) -> None:
+    """Not only at most: over all seeds it is just that."""
+    x = np.random.default_rng(1).standard_normal(64).astype(np.float32)
+    codec = randomk(k=16, unbiased=unbiased)
+    wide = x.astype(np.float64)
+    draws = np.array([codec.decode(codec.encode(x, seed=s), 64) for s in range(3000)], np.float64)
+    error = ((draws - wide) ** 2).sum(axis=1)
+    expected = codec.variance(64) * (wide @ wide)
+    assert codec.variance(64) == (3 if unbiased == "yes" else 0.75)
+    assert abs(error.mean() - expected) < 5 * error.std() / math.sqrt(3000)
+    mean = wide if unbiased == "yes" else wide / 4
+    assert np.all(np.abs(draws.mean(axis=0) - mean) <= 5 * draws.std(axis=0) / math.sqrt(3000))
+
+
+def test_laws() -> None:
+    assert randomk(unbiased="yes").unbiased and not randomk().unbiased
+    assert randomk(unbiased="yes").variance(1000) == 99
+    assert randomk().variance(1000) == 0.99
+    assert randomk(k=7).variance(7) == randomk(k=7, unbiased="yes").variance(7) == 0
+    assert randomk(ratio=0.5).contraction(10) is None
+    for value in value_coding.VALUES[1:]:
+        codec = randomk(unbiased="yes", value=value)
+        assert not codec.unbiased and codec.variance(1000) is None
+    nothing = randomk(k=0, unbiased="yes")
+    assert not nothing.unbiased and nothing.variance(5) == 1
+    assert not nothing.decode(nothing.encode(np.ones(5, np.float32)), 5).any()
+    for codec in (nothing, randomk(), randomk(unbiased="yes"), randomk(k=3)):
+        assert codec.variance(0) == 1  # of nothing
+
+
+# --- residuals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", value_coding.VALUES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_residual_keeps_what_is_not_sent(value: str, dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(5000).astype(np.float32).astype(gs.DTYPES[dtype])
+    residual = rng.standard_normal(5000).astype(np.float32)
+    u = x.astype(np.float32) + np.float32(0.5) * residual
+    codec = randomk(ratio=0.1, value=value)
+    symbols = codec.quantize_residual(x, residual, decay=0.5, seed=9)
+    decoded = codec.decode(codec.pack(symbols), 5000).astype(gs.DTYPES[dtype])
+    assert gs.same_bits(residual, u - decoded.astype(np.float32))
+    assert codec.pack(symbols).tobytes() == codec.encode(u, seed=9).tobytes()
+    silent = np.setdiff1d(np.arange(5000), drawn(5000, 500, 9))
+    assert gs.same_bits(residual[silent], u[silent])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "dtype", "wrong", "match"),
+    [
+        ({}, "float32", np.nan, "NaN or Inf"),
+        ({}, "float32", np.inf, "NaN or Inf"),
+        ({"unbiased": "yes"}, "float32", 4e37, "n/k"),
+        ({"unbiased": "yes", "value": "int8"}, "float32", 4e37, "n/k"),
+        ({"unbiased": "yes"}, "float16", 1e4, "range"),
+    ],
+)
+def test_what_is_refused_leaves_the_residual(
+    parameters: dict[str, Any], dtype: str, wrong: float, match: str
+) -> None:
+    codec = randomk(ratio=0.1, **parameters)
+    sent, silent = drawn(100, 10, 4)[3], 0 if drawn(100, 10, 4)[0] else 99
+    for at in (sent, silent):
+        x, residual = np.ones(100, gs.DTYPES[dtype]), np.full(100, 0.25, np.float32)
+        x[at] = wrong
+        if at == sent or not math.isfinite(wrong):
+            for quantize in (codec.quantize_residual, lambda *a, **k: composed(codec, *a, **k)):
+                with pytest.raises(gcodec.ParameterError, match=match):
+                    quantize(x, residual, seed=4)
+                assert np.all(residual == 0.25)
+            if dtype == "float32":
+                with pytest.raises(gcodec.ParameterError, match=match):
+                    codec.encode(x, seed=4)
+        else:  # what is not sent may be as large as it likes
+            codec.quantize_residual(x, residual, seed=4)
+            assert residual[at] == np.float32(wrong) + np.float32(0.25)
+
+
+def composed(codec: Any, x: Any, residual: np.ndarray, seed: int) -> Any:
+    tensor = gcodec.arrays.intake.intake(x)
+    return Codec._quantize_residual(codec, tensor, residual, np.float32(1), seed, None, residual)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_refusals() -> None:
+    codec = randomk(k=3, unbiased="yes")
+    good = codec.encode(np.ones(9, np.float32), seed=1)
+    for n in (2, 0):
+        with pytest.raises(gcodec.Corrupt):
+            codec.unpack(good, n)
+    cut = good._replace(data=good.data[:8], nbits=64)
+    with pytest.raises(gcodec.Truncated):
+        codec.unpack(cut, 9)
+    huge = np.frombuffer(f32(1, 2, LARGEST).astype(">f4").tobytes(), np.uint8)
+    with pytest.raises(gcodec.Corrupt, match="n/k"):
+        codec.unpack(good._replace(data=huge), 9)
+    codec.unpack(good._replace(data=huge), 3)  # n/k is 1
+    signs = randomk(k=3, value="sign").encode(np.ones(9, np.float32))
+    assert signs.nbits == 35
+    for byte in (0x01, 0x10):
+        data = signs.data.copy()
+        data[4] |= byte
+        with pytest.raises(gcodec.Corrupt, match="padding"):
+            signs.codec.unpack(signs._replace(data=data), 9)
+    with pytest.raises(gcodec.ParameterError, match="seed"):
+        codec.decode(good.tobytes(), 9)
+    with pytest.raises(gcodec.Unsupported):
+        codec.unpack(good, 2**62 + 1)
+    symbols = codec.quantize(np.ones(9, np.float32))
+    for n in (8, 10):
+        with pytest.raises(gcodec.ParameterError, match="symbols"):
+            codec.dequantize(symbols, n)

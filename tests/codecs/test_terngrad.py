@@ -1,0 +1,297 @@
+"""terngrad: the scale and where it comes from, the three packs, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels.bits.pack import pack_fields
+from gcodec.kernels.numeric.philox import words
+from gcodec.kernels.quantize import ternary
+
+PACKS = ("chapter", "terngrad", "base3")
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def terngrad(**values: Any) -> Any:
+    return gcodec.parse({"name": "terngrad", **values})
+
+
+# --- the scale ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [0.5, 1.0, 2.5, 1e30])
+@pytest.mark.parametrize("size", [1e-44, 1e-38, 1e-30, 1.0, 1e30, 1e38])
+def test_constant_tensors_and_single_elements_are_not_lost(clip: float, size: float) -> None:
+    codec = terngrad(clip=clip)
+    for n in (1, 2, 31, 1000, 4097):
+        x = np.full(n, -size, np.float32)
+        assert np.float32(codec.scale_of(x)) == np.float32(size)
+        assert gs.same_bits(codec.decode(codec.encode(x, seed=n), n), x)
+    if size < 1e-40:
+        return  # neighbours differ by a tenth there
+    almost = np.full(999, size, np.float32)
+    almost[::2] = np.nextafter(almost[0], np.float32(0))
+    assert np.float32(codec.scale_of(almost)) == np.float32(size)
+
+
+@given(gs.gradients(large=True, modest=True), st.sampled_from([0.5, 1.0, 2.5, 100.0]))
+def test_the_scale_is_a_number_of_deviations(x: np.ndarray, clip: float) -> None:
+    codec = terngrad(clip=clip)
+    found, largest = codec.scale_of(x), float(np.abs(x).max(initial=0))
+    assert found == codec.quantize(x).scale == codec.encode(x).scalars["scale"]
+    assert type(found) is float
+    assert 0 <= found <= largest or np.float32(found) == np.float32(largest)
+    deviation = float(x.astype(np.float64).std()) if x.size else 0.0
+    if deviation > 1e-4 * largest:
+        assert found == pytest.approx(min(largest, clip * deviation), rel=1e-6)
+    assert np.float32(terngrad(clip=0).scale_of(x)) == np.float32(largest)
+
+
+def test_the_scale_of_no_and_of_zero_elements() -> None:
+    for clip in (0, 2.5):
+        for x in (np.zeros(0, np.float32), np.zeros(40, np.float32), f32(-0.0)):
+            payload = terngrad(clip=clip).encode(x)
+            assert payload.scalars == {"scale": 0.0}
+            decoded = terngrad().decode(payload, x.size)
+            assert gs.same_bits(decoded, np.zeros(x.size, np.float32))
+
+
+def test_scales_of_any_size_follow_the_tensor() -> None:
+    """By powers of two nothing is rounded, so the scale goes along and the codes stay."""
+    x = np.random.default_rng(5).standard_normal(1000, np.float32)
+    for spec in ("terngrad", "terngrad:clip=0.5", "terngrad:clip=0"):
+        codec: Any = gcodec.parse(spec)
+        one = codec.encode(x, seed=4)
+        for power in (-100, -20, 20, 100):
+            other = codec.encode(x * np.float32(2.0**power), seed=4)
+            factor = np.float32(2.0**power)
+            assert np.float32(other.scalars["scale"]) == factor * np.float32(one.scalars["scale"])
+            assert other.tobytes() == one.tobytes()
+
+
+def test_clips_that_pass_float32() -> None:
+    x = np.random.default_rng(5).standard_normal(100, np.float32)
+    for clip, size in ((3e38, 10), (3e38, 1e30), (1.0, 1e38), (1e-45, 1e-30)):
+        y = np.clip(x, -3, 3) * np.float32(size)
+        scale = terngrad(clip=clip).scale_of(y)
+        assert 0 < np.float32(scale) <= np.abs(y).max()
+
+
+def test_a_given_scale_is_kept_and_clips() -> None:
+    codec, x = terngrad(), f32(1, -2, 0.5, 0, 3, -0.25)
+    for given_scale in (1.0, 0.75, 8, np.float32(0.1), 0.1, 1e30, 1e-45, 3.4028235e38):
+        symbols = codec.quantize(x, seed=3, scale=given_scale)
+        assert np.float32(symbols.scale) == np.float32(given_scale)
+        payload = codec.encode(x, seed=3, scale=given_scale)
+        assert payload.scalars == {"scale": symbols.scale}
+        decoded = codec.decode(payload, 6)
+        assert set(np.abs(decoded).tolist()) <= {0.0, float(np.float32(given_scale))}
+        reached = np.abs(x) >= np.float32(given_scale)
+        assert gs.same_bits(decoded[reached], np.copysign(np.float32(given_scale), x[reached]))
+    zeros = np.zeros(7, np.float32)
+    assert codec.encode(zeros, scale=0).scalars == {"scale": 0.0}
+    assert codec.encode(zeros[:0], scale=3).scalars == {"scale": 3.0}
+    own = codec.scale_of(x)
+    assert codec.encode(x, seed=9, scale=own).tobytes() == codec.encode(x, seed=9).tobytes()
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [-1, -1e-45, math.nan, math.inf, -math.inf, 0, -0.0, 1e39, 1e-60, True, "1", 1j, [1.0], b"1"],
+    ids=repr,
+)
+def test_scales_that_are_refused(scale: Any) -> None:
+    codec = terngrad()
+    for call in (codec.quantize, codec.encode):
+        with pytest.raises(ParameterError, match="scale"):
+            call(f32(1, 2), scale=scale)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n", [1, 40, 5000])
+def test_nan_and_inf_are_refused_with_a_given_scale(value: float, n: int) -> None:
+    x = np.ones(n, np.float32)
+    x[n // 2] = value
+    for codec in (terngrad(), terngrad(clip=0)):
+        for call in (
+            lambda codec=codec: codec.scale_of(x),
+            lambda codec=codec: codec.encode(x, scale=1.0),
+            lambda codec=codec: gcodec.encode(x, codec, nonfinite="propagate"),
+        ):
+            with pytest.raises(ParameterError, match="NaN or Inf"):
+                call()
+        zeroed = gcodec.decode(gcodec.encode(x, codec, nonfinite="zero"))
+        assert not zeroed[n // 2] and np.isfinite(zeroed).all()
+
+
+# --- the packs ----------------------------------------------------------------------------------
+
+
+@given(gs.gradients(large=True), gs.seeds(), st.sampled_from([0, 0.5, 2.5]))
+def test_packs_hold_the_same_values(x: np.ndarray, seed: int, clip: float) -> None:
+    found = []
+    for pack in PACKS:
+        codec = terngrad(clip=clip, pack=pack)
+        payload = codec.encode(x, seed=seed)
+        n = x.size
+        nbytes = {"chapter": -(-n // 4), "terngrad": n // 4 + 1, "base3": -(-n // 5)}[pack]
+        assert len(payload.tobytes()) == nbytes
+        assert payload.nbits == 8 * nbytes == codec.max_payload_nbits(n)
+        found.append((payload.scalars["scale"], codec.decode(payload, n).tobytes()))
+    assert len(set(found)) == 1
+
+
+def test_examples() -> None:
+    x = f32(1, 0, -1, 0, 1)
+    for pack, expected in (("chapter", "2101"), ("terngrad", "6285"), ("base3", "64")):
+        codec = terngrad(clip=0, pack=pack)
+        assert codec.encode(x).tobytes().hex() == expected
+        bare = codec.decode(bytes.fromhex(expected), 5, scale=0.25)
+        assert gs.same_bits(bare, x * np.float32(0.25))
+
+
+def test_symbols_of_another_pack_are_refused() -> None:
+    symbols = {pack: terngrad(pack=pack).quantize(np.ones(64, np.float32)) for pack in PACKS}
+    for pack in PACKS:
+        for other in PACKS:
+            if pack != other:
+                with pytest.raises(ParameterError, match="symbols"):
+                    terngrad(pack=pack).dequantize(symbols[other], 64)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"clip": -1}, r"clip=-1: must be a number from 0"),
+        ({"clip": math.nan}, r"clip=nan: must be a number from 0"),
+        ({"clip": math.inf}, r"clip=inf: must be a number from 0"),
+        ({"clip": 1e39}, "clip=1e[+]39"),
+        ({"clip": True}, "clip=True"),
+        ({"clip": "2.5"}, "clip='2.5'"),
+        ({"clip": 1j}, "clip=1j"),
+        ({"pack": "base4"}, "pack='base4': must be one of chapter, terngrad, base3"),
+        ({"pack": 3}, "pack=3: must be one of chapter"),
+        ({"packing": "base3"}, "packing='base3'"),
+        ({"scale": 1.0}, "scale=1.0: terngrad has the parameters clip, pack"),
+    ],
+    ids=str,
+)
+def test_parameters_that_are_refused(values: dict[str, Any], match: str) -> None:
+    with pytest.raises(ParameterError, match=match):
+        terngrad(**values)
+
+
+CODE_11 = [
+    *(("chapter", "03", 1), ("chapter", "c0", 4), ("chapter", "00000030", 15)),
+    *(("terngrad", "13", 1), ("terngrad", "000000ff", 12), ("terngrad", "c0", 3)),
+]
+
+
+@pytest.mark.parametrize(("pack", "raw", "n"), CODE_11, ids=str)
+def test_the_code_11_is_refused(pack: str, raw: str, n: int) -> None:
+    with pytest.raises(Corrupt):
+        terngrad(pack=pack).decode(bytes.fromhex(raw), n, scale=1.0)
+
+
+@pytest.mark.parametrize("byte", range(243, 256))
+def test_bytes_that_no_five_codes_give(byte: int) -> None:
+    codec = terngrad(pack="base3")
+    assert codec.decode(bytes([242, 242]), 10, scale=1.0).tolist() == [-1.0] * 10
+    for raw in (bytes([byte, 0]), bytes([0, byte])):
+        with pytest.raises(Corrupt, match="242"):
+            codec.decode(raw, 10, scale=1.0)
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_pad_codes(pack: str) -> None:
+    """Behind the last element each value but one of each field is refused."""
+    codec = terngrad(clip=0, pack=pack)
+    for n in (1, 2, 3, 4, 5, 8, 9, 23):
+        raw = codec.encode(np.resize(f32(1, -1, 0), n), seed=1).tobytes()
+        taken = 0
+        for value in range(256):
+            for at in range(max(len(raw) - 4, 0), len(raw)):
+                other = bytearray(raw)
+                other[at] = value
+                try:
+                    decoded = codec.decode(other, n, scale=1.0)
+                except FormatError:
+                    continue
+                taken += 1
+                assert codec.encode(decoded, scale=1.0).tobytes() == bytes(other)
+        assert taken
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_lengths_that_are_refused(pack: str) -> None:
+    codec = terngrad(pack=pack)
+    payload = codec.encode(np.ones(23, np.float32))
+    raw = payload.tobytes()
+    for k in range(len(raw)):
+        with pytest.raises(Truncated):
+            codec.decode(raw[:k], 23, scale=1.0)
+    with pytest.raises(Corrupt):
+        codec.decode(raw + b"\0", 23, scale=1.0)
+    for nbits in range(8 * len(raw) - 7, 8 * len(raw)):
+        with pytest.raises(Corrupt):
+            codec.decode(raw, 23, nbits=nbits, scale=1.0)
+        with pytest.raises(Corrupt):
+            codec.decode(payload._replace(nbits=nbits), 23)
+    for scale in (-1.0, math.nan, math.inf, "1", True):
+        with pytest.raises(ParameterError, match="scale"):
+            codec.decode(raw, 23, scale=scale)
+    with pytest.raises(ParameterError, match="scale"):
+        codec.decode(raw, 23)
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_scales_of_strangers(raw: bytes) -> None:
+    codec = terngrad()
+    value = np.frombuffer(raw, "<f4")[0]
+    if np.isfinite(value) and value >= 0:
+        assert np.float32(codec.read_scalars(memoryview(raw))["scale"]) == value
+        return
+    with pytest.raises(Corrupt, match=r"scale: .*not negative"):
+        codec.read_scalars(memoryview(raw))
+
+
+def test_a_stranger_may_send_codes_of_scale_zero() -> None:
+    assert terngrad().decode(b"\x09", 3, scale=0).tolist() == [0.0, -0.0, 0.0]
+
+
+@given(gs.gradients(large=True, modest=True), gs.seeds())
+def test_no_element_passes_the_scale_or_changes_its_sign(x: np.ndarray, seed: int) -> None:
+    assume(x.size)
+    payload = terngrad().encode(x, seed=seed)
+    decoded = terngrad().decode(payload, x.size)
+    assert set(np.abs(decoded).tolist()) <= {0.0, float(np.float32(payload.scalars["scale"]))}
+    assert np.all(decoded * x >= 0)
+    assert not np.signbit(decoded[decoded == 0]).any()
+
+
+def test_elements_beyond_the_lower_half_of_the_counter() -> None:
+    """The upper half of the counter changes within one call."""
+    n, start = 256, 2**34 - 96
+    x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
+    packed = np.empty(n // 4, np.uint8)
+    ternary._chapter_blocks(x, np.float32(2), np.uint64(9), np.uint64(start), packed)
+    r = np.minimum(np.abs(x) / np.float32(2), np.float32(1))
+    bound = np.floor(r.astype(np.float64) * 2**31)
+    sent = (words(9, start, n) >> np.uint32(1)) < bound
+    codes = np.where(sent, np.where(x < 0, 2, 1), 0).astype(np.uint8)
+    assert np.array_equal(packed, pack_fields(codes, ternary.CHAPTER))

@@ -1,0 +1,333 @@
+"""Context strings: classes, scales, tables, exceptions, states, seek tables, broken bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gcodec import Corrupt, FormatError, Truncated
+from gcodec.entropy.context import class_tables, coder, scale_lists, table_choice
+from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
+from gcodec.entropy.context.coder import ContextString
+from gcodec.entropy.context.outliers import Exceptions
+from gcodec.entropy.context.scale_model import ONE, Matrix, Scales, matrices, refined
+from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.context import class_map, list_sizes, scale_fit
+from gcodec.kernels.context.class_map import CENTRE, CLASSES
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
+
+SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (400, 8), (13, 17), (16, 8, 3, 3), (70, 1100)]
+
+
+def nearest(quarters: np.ndarray, one: int, quantum: int) -> np.ndarray:
+    """The scales of quarter octaves."""
+    found = (np.rint(quarters).astype(np.int64) + one + quantum // 2) // quantum * quantum
+    return np.clip(found, quantum, 127 // quantum * quantum)
+
+
+def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.ndarray:
+    """Symbols of a tensor whose rows and columns differ in scale; some are escapes."""
+    rng = np.random.default_rng(seed)
+    rows = shape[0] if len(shape) > 1 else 1
+    x = rng.laplace(0, 0.7, shape).reshape(rows, -1)
+    x *= np.exp2(rng.normal(0, spread, (rows, 1)) + rng.normal(0, spread, x.shape[1]))
+    x = x.reshape(-1)
+    x[:: max(x.size // 3, 1)] *= 300
+    size = np.minimum(np.floor(np.abs(x) + 0.5), MOST + 1).astype(np.int64)
+    symbols = 2 * size + (x < 0) * (size > 0)
+    return np.minimum(symbols, ESCAPE).astype(np.uint8)
+
+
+def classes_of(scales: Scales, n: int) -> np.ndarray:
+    """What classes must be, element by element."""
+    at = np.arange(n)
+    width = scales.matrix.width
+    columns = scales.columns[at % width] if scales.columns.size else np.full(n, CENTRE)
+    sums = scales.rows[at // width].astype(np.int64) + columns.astype(np.int64) - CENTRE
+    return np.clip(sums, 0, CLASSES - 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_scales_and_classes(shape: tuple[int, ...]) -> None:
+    symbols = levels_of(shape)
+    n, sizes = symbols.size, (symbols >> 1).astype(np.int64)
+    for matrix in matrices(shape):
+        width, group, quantum = matrix
+        scales = Scales.of(symbols, matrix)
+        row, column = np.arange(n) // width, np.arange(n) % width
+        sums = np.bincount(row, sizes)
+        means = sums / np.bincount(row)
+        live = sums > 0
+        expected = nearest(4 * np.log2(means[live]), ONE, quantum)
+        np.testing.assert_array_equal(scales.rows[live], expected)
+        assert not scales.rows[~live].any()
+        if group:
+            column //= group
+            sums = np.bincount(column, sizes)
+            means = sums / np.bincount(column) / (sizes.sum() / n)
+            live = sums > 0
+            each = scales.columns[::group]
+            np.testing.assert_array_equal(np.repeat(each, group)[:width], scales.columns)
+            expected = nearest(4 * np.log2(means[live]), CENTRE, quantum)
+            np.testing.assert_array_equal(each[live], expected)
+            assert not each[~live].any()
+        for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
+            found = scales.classes(start, stop, np.empty(stop - start, np.uint8))
+            np.testing.assert_array_equal(found, classes_of(scales, n)[start:stop])
+        counts = class_map.class_counts(symbols, [scales.arrays], 1)
+        both = classes_of(scales, n) * 256 + symbols
+        np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (300, 50), (2000,), (64, 8, 3, 3)], ids=str)
+def test_scales_move_to_where_symbols_cost_less(shape: tuple[int, ...]) -> None:
+    symbols = levels_of(shape)
+    n, sizes = symbols.size, symbols >> 1
+    for matrix in matrices(shape):
+        before = Scales.of(symbols, matrix)
+        costs = class_tables.costs(table_choice.plan(symbols, before).table.frequencies)[:, ::2]
+        short = (costs >> 16).astype(np.int32)
+        columns = before.columns if matrix.group else np.full(matrix.width, CENTRE, np.uint8)
+        row, column = np.arange(n) // matrix.width, np.arange(n) % matrix.width
+        told = symbols, before.rows, columns, short, matrix.quantum
+        found = scale_fit.row_costs(*told), scale_fit.column_costs(*told)
+        for k, shift in enumerate(matrix.quantum * np.arange(-2, 3)):
+            sums = before.rows[row].astype(np.int64) + columns[column] - CENTRE + shift
+            each = short[np.clip(sums, 0, CLASSES - 1), sizes]
+            for place, totals in zip((row, column), found, strict=True):
+                np.testing.assert_array_equal(totals[:, k], np.bincount(place, each))
+        after = refined(symbols, before, costs)
+        assert after.told.quantum % matrix.quantum == 0
+        assert ((after.rows == 0) == (before.rows == 0)).all()
+        if matrix.group:
+            assert ((after.columns == 0) == (before.columns == 0)).all()
+            each = np.repeat(after.columns[:: matrix.group], matrix.group)[: matrix.width]
+            np.testing.assert_array_equal(after.columns, each)
+        paid = [int(short[classes_of(of, n), sizes].sum()) >> 12 for of in (before, after)]
+        assert paid[1] + after.nbits() <= 1.01 * (paid[0] + before.nbits())
+
+
+def test_few_symbols_keep_their_scales() -> None:
+    symbols = levels_of((30, 34))
+    scales = Scales.of(symbols, Matrix(34, 1))
+    assert refined(symbols, scales, np.zeros((CLASSES, 128), np.int64)) is scales
+
+
+def test_matrices() -> None:
+    assert matrices(()) == (Matrix(1, 0),)
+    assert matrices((100,)) == (Matrix(100, 0),)
+    assert matrices((1000,)) == (Matrix(128, 0), Matrix(1000, 0))
+    blocks = Matrix(128, 0), Matrix(2048, 0)
+    assert matrices((64, 32)) == (Matrix(32, 1), Matrix(32, 1, 2), *blocks)
+    assert matrices((4, 32)) == (Matrix(128, 0),)
+    wide = Matrix(576, 1), Matrix(576, 9), Matrix(9, 1)
+    assert matrices((128, 64, 3, 3)) == (*wide, Matrix(128, 0), Matrix(73728, 0))
+    assert matrices((64, 16, 1, 1))[:2] == (Matrix(16, 1), Matrix(16, 1, 2))
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 3000])
+def test_lists_of_scales(count: int) -> None:
+    rng = np.random.default_rng(count)
+    every = [np.zeros(count), np.full(count, 127), rng.integers(0, 128, count)]
+    every.append(rng.normal(40, 3, count).round().clip(1, 127) * (rng.random(count) < 0.8))
+    every.append(2 * rng.normal(20, 2, count).round())
+    every.append(rng.normal(40, 1, count).round() * (rng.random(count) < 0.02))
+    codes, shifts = set(), set()
+    for scales in every:
+        string = BitString()
+        string.extend(np.array([0xE0], np.uint8), 3)
+        scale_lists.write(scales.astype(np.uint8), string)
+        nbits, data = string.nbits, string.trimmed()
+        found, end = scale_lists.read(data, 3, nbits, count)
+        np.testing.assert_array_equal(found, scales)
+        assert end == nbits
+        if count < 256:  # else it is estimated
+            assert scale_lists.nbits(scales.astype(np.uint8)) == nbits - 3
+        codes.add(int(data[0]) >> 3 & 3)
+        shifts.add(int(data[0]) >> 1 & 3)
+        for cut in range(0, nbits, max(nbits // 40, 1)):
+            with pytest.raises(FormatError):
+                scale_lists.read(data[: -(-cut // 8)], 3, cut, count)
+    assert count < 3000 or len(codes) > 1
+    assert count < 63 or {0, 1} <= shifts
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 5, 9, 10, 11, 12, 13, 14, 15, 16])
+@pytest.mark.parametrize("more", [0, 1])
+def test_lists_whose_words_are_as_long_as_they_get(kinds: int, more: int) -> None:
+    counts = [1, 1]
+    while len(counts) < kinds:
+        counts.append(counts[-2] + counts[-1] + more)
+    scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
+    found = list_sizes.told(scales)
+    coins = sorted(counts)
+    lists: list[int] = []
+    for _ in range(12):  # bits of the longest word
+        lists = sorted([*coins, *map(sum, zip(lists[::2], lists[1::2], strict=False))])
+        lists = lists[: 2 * kinds - 2]
+    assert found.words_nbits == 8 + 4 * (kinds + 1) + sum(lists)
+
+
+def test_static_tables() -> None:
+    for number, table in enumerate(class_tables.statics()):
+        assert table.number == number
+        found = table.frequencies
+        assert found.shape == (CLASSES, 256)
+        assert (found.sum(axis=1) == TOTAL).all()
+        assert not found[:, 1].any()
+        assert not found[:, ESCAPE + 1].any()
+        assert found[:, 0].min() > 0
+        assert found[:, ESCAPE].min() > 0
+        assert found.max() < TOTAL
+        np.testing.assert_array_equal(found[:, 2:ESCAPE:2], found[:, 3:ESCAPE:2])
+        known = found[:, 2:ESCAPE:2] > 0
+        np.testing.assert_array_equal(known.sum(axis=1), table.tops)
+        assert (np.sort(known, axis=1)[:, ::-1] == known).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_that_are_sent(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = np.zeros((CLASSES, 256), np.int64)
+    used = rng.choice(CLASSES, rng.integers(1, CLASSES), replace=False)
+    for row in used:
+        top = int(rng.integers(0, 128))
+        counts[row, : 2 * top + 2] = rng.geometric(2.0 ** -rng.integers(0, 20), 2 * top + 2)
+    counts[:, 1] = 0
+    table = ClassTable.own(counts)
+    assert (table.frequencies.sum(axis=1) == TOTAL).all()
+    assert table.frequencies.min() >= 0
+    assert table.frequencies[:, 0].min() > 0
+    string = BitString()
+    table.put(string)
+    nbits, data = string.nbits, string.trimmed()
+    assert nbits == table.sent_nbits()
+    found, end = ClassTable.read(SENT, data, 0, nbits)
+    assert end == nbits
+    np.testing.assert_array_equal(found.frequencies, table.frequencies)
+    for cut in range(0, nbits, max(nbits // 50, 1)):
+        with pytest.raises(Truncated):
+            ClassTable.read(SENT, data, 0, cut)
+
+
+def written(
+    symbols: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, int, np.ndarray, table_choice.Plan]:
+    """The string, its bits, what escapes stand for, and its plan."""
+    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)).matrix)
+    plan = table_choice.plan(symbols, scales)
+    escapes = int((symbols == ESCAPE).sum())
+    beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
+    data, nbits, _ = coder.write(plan, symbols, beyond, BitString())
+    return data, nbits, beyond, plan
+
+
+def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
+    """All symbols, exceptions in their places."""
+    string, out = ContextString.of(data, 0, nbits, n, None), np.empty(n, np.int64)
+
+    def take(at: int, part: np.ndarray) -> None:
+        out[at : at + part.size] = part
+
+    assert string.read(take) == nbits
+    out[string.exceptions.places] = string.exceptions.symbols
+    return out
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_round_trip(shape: tuple[int, ...], seed: int) -> None:
+    symbols = levels_of(shape, seed, spread=float(seed))
+    data, nbits, beyond, plan = written(symbols, shape)
+    found = read(data, nbits, symbols.size)
+    np.testing.assert_array_equal(np.minimum(found, ESCAPE), symbols)
+    np.testing.assert_array_equal(found[symbols == ESCAPE], beyond)
+    if symbols.size > 10_000:
+        assert plan.nbits == pytest.approx(nbits, rel=0.05)
+
+
+@pytest.mark.parametrize("lanes", coder.STATES)
+def test_states(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_choice, "STATES", (lanes,))
+    symbols = levels_of((70, 1100))
+    for n in (1, lanes - 1, lanes, lanes + 1, symbols.size):
+        data, nbits, _, _ = written(symbols[:n], (n,))
+        assert int(data[1]) & 127 == lanes
+        found = read(data, nbits, n)
+        np.testing.assert_array_equal(np.minimum(found, ESCAPE), symbols[:n])
+
+
+def test_exceptions_are_few_bits() -> None:
+    told = Exceptions(np.array([0, 1, 1000]), np.array([254, 2, 70000]))
+    string = BitString()
+    told.put(string)
+    nbits, data = string.nbits, string.trimmed()
+    found, end = Exceptions.read(3, 1001, data, 0, nbits)
+    assert end == nbits
+    for one, other in zip(found, told, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(Corrupt, match="1000 of 1000"):
+        Exceptions.read(3, 1000, data, 0, nbits)
+    with pytest.raises(Truncated):
+        Exceptions.read(3, 1001, data, 0, nbits - 20)
+    assert found.within(1, 1000) == slice(1, 2)
+
+
+def test_broken_bytes_give_symbols_or_an_error() -> None:
+    rng = np.random.default_rng(5)
+    some = [written(levels_of(shape, 1), shape) for shape in SHAPES[:-1]]
+    sizes = [int(np.prod(shape)) for shape in SHAPES[:-1]]
+    kinds = set()
+    for i in range(3000):
+        at = i % len(some)
+        data, nbits = some[at][0].copy(), some[at][1]
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(0, min(data.size, 40 if i % 2 else data.size))] = rng.integers(
+                0, 256
+            )
+        cut = int(rng.integers(0, data.size + 1)) if i % 5 == 0 else data.size
+        try:
+            read(data[:cut], min(nbits, 8 * cut), sizes[at])
+        except FormatError as error:
+            kinds.add(type(error))
+    assert kinds == {Corrupt, Truncated}
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (0, 200, "table 200"),
+        (1, 3, "3 states"),
+        (1, 0, "0 states"),
+        (2, 0, "rows of 0"),
+        (2, 7, "rows of 7"),
+        (3, 65, "65 of 64 columns"),
+    ],
+)
+def test_what_is_refused(at: int, value: int, message: str) -> None:
+    data, nbits, _, plan = written(levels_of((64, 64)), (64, 64))
+    assert plan.scales.columns.size
+    data = data.copy()
+    data[at] = value
+    with pytest.raises(Corrupt, match=message):
+        ContextString.of(data, 0, nbits, 4096, None)
+
+
+def test_an_escape_must_be_an_exception() -> None:
+    symbols = levels_of((64, 64))
+    every = Scales.of(symbols, Matrix(64, 1))
+    table = class_tables.static(0)
+    plan = table_choice.Plan(every, table, 5000)
+    few = np.array(np.minimum(symbols, 2), np.uint8)
+    data, nbits, _ = coder.write(plan, few, np.empty(0, np.int64), BitString())
+    known = read(data, nbits, few.size)
+    np.testing.assert_array_equal(known, few)
+    few[77] = ESCAPE
+    front = coder.write(plan, few, np.array([300]), BitString())
+    assert read(front[0], front[1], few.size)[77] == 300
+    string = ContextString.of(front[0], 0, front[1], few.size, None)
+    for places in (np.empty(0, np.int64), np.array([78]), np.array([77, 78])):
+        wrong = string._replace(exceptions=Exceptions(places, places))
+        with pytest.raises(Corrupt, match="escape"):
+            wrong.read(lambda at, part: None)

@@ -1,0 +1,204 @@
+"""Strings of positions: their length, what a seek table changes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.entropy import positions as position_coding
+from gcodec.entropy.positions import IndexString
+from gcodec.kernels.numeric import select
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.wire.seek import SeekTable
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+NOTHING = np.empty(0, np.uint8), 0
+SOME = np.array([0xFF, 0b1010_0000], np.uint8), 11  # bits before the string
+SEEKABLE = [code for code in position_coding.CODES if position_coding.seek_blocks(code)]
+
+
+def uniform(n: int, k: int, seed: int = 0) -> np.ndarray:
+    return np.sort(np.random.default_rng(seed).choice(n, k, replace=False)).astype(np.int64)
+
+
+def clustered(n: int, k: int, seed: int = 0) -> np.ndarray:
+    """Rows of 256 that differ in scale, as those of a gradient do."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n // 256, 256)) * np.exp(rng.standard_normal((n // 256, 1)))
+    return np.sort(np.argsort(-np.abs(x).ravel(), kind="stable")[:k])
+
+
+def least_nbits(n: int, k: int) -> float:
+    p = k / n
+    return -n * (p * math.log2(p) + (1 - p) * math.log2(1 - p))
+
+
+def string_of(written: position_coding.Written, k: int, n: int, first: int = 0) -> IndexString:
+    return IndexString(written.code, written.data, first, written.nbits, k, n, None)
+
+
+@pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
+@pytest.mark.parametrize("front", [NOTHING, SOME], ids=["first", "behind"])
+def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> None:
+    cases = [(1, 1), (9, 0), (64, 64), (100, 7), (33, 32), (5000, 4097), (200_000, 20_000)]
+    for n, k in cases:
+        positions = uniform(n, k)
+        written = position_coding.write(positions, n, code, front)
+        string = string_of(written, k, n, front[1])
+        assert np.array_equal(string.read(), positions)
+        assert written.data.size == -(-written.nbits // 8)
+        assert written.nbits - front[1] <= position_coding.longest_nbits(n, k, code)
+        assert written.data[: front[1] // 8].tobytes() == front[0][: front[1] // 8].tobytes()
+        if written.seek is not None:
+            assert np.array_equal(string._replace(seek=written.seek).read(), positions)
+
+
+@pytest.mark.parametrize("code", [code for code in position_coding.CODES if code != "bitmap"])
+def test_positions_up_to_the_most(code: str) -> None:
+    n = position_coding.MOST
+    for positions in ([n - 1], [0, n - 1], [0, 1, 2, n // 3, n // 2, n - 2, n - 1]):
+        found = np.array(positions, np.int64)
+        written = position_coding.write(found, n, code, NOTHING)
+        assert string_of(written, found.size, n).read().tolist() == positions
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1])
+@pytest.mark.parametrize("n", [100_000, 1 << 20])
+def test_uniform_positions_take_little_more_than_they_must(n: int, share: float) -> None:
+    k = round(share * n)
+    for seed in range(3):
+        written = position_coding.write(uniform(n, k, seed), n, "auto", NOTHING)
+        assert written.nbits < 1.015 * least_nbits(n, k)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_clustered_positions_take_less(share: float) -> None:
+    n = 1 << 20
+    k = round(share * n)
+    written = position_coding.write(clustered(n, k), n, "auto", NOTHING)
+    assert written.nbits < 0.9 * least_nbits(n, k)
+    # The Rice words follow the density; one parameter for all could not.
+    gaps = np.diff(clustered(n, k), prepend=-1) - 1
+    best = min(int((gaps >> r).sum()) + k * (r + 1) for r in range(20))
+    assert position_coding.write(clustered(n, k), n, "rice", NOTHING).nbits < 0.93 * best
+
+
+def test_positions_of_a_real_gradient_take_less() -> None:
+    total, least = 0, 0.0
+    with open_dump(EXAMPLE) as dump:
+        for entry in dump.entries:
+            x = dump.load(entry).astype(np.float32).ravel()
+            k = round(0.1 * x.size)
+            if k >= 100:
+                positions = select.largest(x, k)
+                assert positions is not None
+                total += position_coding.write(positions, x.size, "auto", NOTHING).nbits
+                least += least_nbits(x.size, k)
+    assert 0 < total < least
+
+
+@pytest.mark.parametrize("make", [uniform, clustered], ids=["uniform", "clustered"])
+def test_auto_is_the_shortest(make: object) -> None:
+    for n, k in ((256, 3), (1024, 100), (4096, 4000), (65536, 700), (1 << 18, 30_000)):
+        positions = make(n, k)  # type: ignore[operator]
+        each = [
+            position_coding.write(positions, n, code, SOME).nbits for code in position_coding.CODES
+        ]
+        auto = position_coding.write(positions, n, "auto", SOME)
+        assert auto.nbits == min(each)
+
+
+@pytest.mark.parametrize("code", SEEKABLE)
+def test_blocks_that_are_found_are_those_that_are_written(code: str) -> None:
+    n, k = 1 << 20, 300_000 if code == "rans" else 30_000
+    positions = clustered(n, k)
+    written = position_coding.write(positions, n, code, SOME)
+    string = string_of(written, k, n, SOME[1])
+    assert written.seek is not None
+    found = string.blocks(written.seek.log2_block)
+    assert np.array_equal(found.offsets, written.seek.offsets)
+    for table in (written.seek, string.blocks(13)):
+        assert np.array_equal(string._replace(seek=table).read(), positions)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("code", position_coding.CODES)
+def test_threads_do_not_matter(code: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, k = 3 << 20, (1 << 20) + 5000  # more than one segment of positions
+    positions = np.flatnonzero(np.random.default_rng(5).random(n) < k / n)[: 1 << 20]
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    expected = position_coding.write(positions, n, code, SOME)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    written = position_coding.write(positions, n, code, SOME)
+    assert written.data.tobytes() == expected.data.tobytes()
+    string = string_of(written, positions.size, n, SOME[1])
+    assert np.array_equal(string._replace(seek=written.seek).read(), positions)
+    assert np.array_equal(string.read(), positions)
+
+
+@pytest.mark.parametrize("code", ["rice", "eliasfano", "huffman"])
+def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
+    n, k = 1 << 20, 20_000
+    positions = uniform(n, k)
+    written = position_coding.write(positions, n, code, NOTHING)
+    string = string_of(written, k, n)
+    table = string.blocks(12)
+    assert table.positions is not None
+    for b in range(1, table.count):
+        for marks in ("offsets", "positions"):
+            for step in (-1, 1):
+                wrong = {"offsets": table.offsets.copy(), "positions": table.positions.copy()}
+                wrong[marks][b] += step
+                other = SeekTable.of(12, wrong["offsets"], wrong["positions"])
+                with pytest.raises(gcodec.Corrupt):
+                    string._replace(seek=other).read()
+    fewer = SeekTable.of(12, table.offsets[:-1], table.positions[:-1])
+    with pytest.raises(gcodec.Corrupt):
+        string._replace(seek=fewer).read()
+    joined = np.delete(table.offsets, 1), np.delete(table.positions, 1)
+    with pytest.raises(gcodec.Corrupt):
+        string._replace(seek=SeekTable.of(12, *joined)).read()
+
+
+def test_blocks_of_rice_begin_with_groups() -> None:
+    positions = uniform(10_000, 5000)
+    string = string_of(position_coding.write(positions, 10_000, "rice", NOTHING), 5000, 10_000)
+    with pytest.raises(gcodec.ParameterError, match="log2_block"):
+        string.blocks(11)
+    table = string_of(
+        position_coding.write(positions, 10_000, "eliasfano", NOTHING), 5000, 10_000
+    ).blocks(11)
+    with pytest.raises(gcodec.Corrupt):
+        string._replace(seek=table).read()
+
+
+@pytest.mark.parametrize("code", position_coding.CODES)
+def test_damage_is_refused_or_read_as_something_else(code: str) -> None:
+    """Never as more or other than k rising positions below n."""
+    n, k = 500, 60
+    written = position_coding.write(uniform(n, k), n, code, NOTHING)
+    for bit in range(written.nbits):
+        data = written.data.copy()
+        data[bit // 8] ^= 0x80 >> bit % 8
+        try:
+            found = IndexString(code, data, 0, written.nbits, k, n, None).read()
+        except gcodec.FormatError:
+            continue
+        assert found.size == k and found[0] >= 0 and found[-1] < n
+        assert np.all(np.diff(found) > 0)
+    for nbits in range(written.nbits):
+        data = written.data[: -(-nbits // 8)]
+        with pytest.raises(gcodec.FormatError):
+            IndexString(code, data, 0, nbits, k, n, None).read()
+    for more in (1, 7, 64):
+        data = np.append(written.data, np.zeros(9, np.uint8))
+        with pytest.raises(gcodec.FormatError):
+            IndexString(code, data, 0, written.nbits + more, k, n, None).read()
+    with pytest.raises(gcodec.FormatError):
+        IndexString(code, written.data, 0, written.nbits, n + 1, n, None).read()
+    with pytest.raises(gcodec.Unsupported):
+        IndexString(code, written.data, 0, written.nbits, k, 2**62 + 1, None).read()

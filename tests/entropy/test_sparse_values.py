@@ -1,0 +1,210 @@
+"""Values of sparse messages: their bits, what they stand for, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import halves
+
+import gcodec
+from gcodec.entropy import values as value_coding
+from gcodec.entropy.values import SparseValues
+from gcodec.kernels.bits.bit_string import BitString
+
+LARGEST = float(np.finfo(np.float32).max)
+values = st.sampled_from(value_coding.VALUES)
+each_value = pytest.mark.parametrize("value", value_coding.VALUES)
+
+
+def f32(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def field(number: int, width: int) -> str:
+    return format(number, f"0{width}b")
+
+
+def pattern(number: np.float32) -> str:
+    return field(int(np.float32(number).view(np.uint32)), 32)
+
+
+def written(x: np.ndarray, value: str) -> tuple[str, list[float]]:
+    """Write values one by one: their bits, and what they stand for."""
+    if value == "float32":
+        return "".join(map(pattern, x)), x.tolist()
+    if value in ("float16", "bfloat16"):
+        codes = halves.narrow(x, value)
+        return "".join(field(int(c), 16) for c in codes), halves.widen(codes, value).tolist()
+    if value == "sign":
+        if not x.size:
+            return "", []
+        mean = np.float32(math.fsum(map(abs, x.tolist())) / x.size)
+        signs = [v < 0 for v in x.tolist()]
+        return pattern(mean) + "".join(str(int(s)) for s in signs), [
+            float(-mean if s else mean) for s in signs
+        ]
+    scales, codes, decoded = "", "", []
+    for start in range(0, x.size, 256):
+        block = x[start : start + 256]
+        step = np.abs(block).max() / np.float32(127)
+        with np.errstate(over="ignore"):
+            if np.isinf(step * np.float32(127)):
+                step = np.nextafter(step, np.float32(0))
+        scales += pattern(step)
+        for v in block:
+            q = max(-127, min(127, round(float(v / step)))) if step else 0  # halves to even
+            codes += field(q & 255, 8)
+            decoded.append(float(np.float32(q) * step))
+    return scales + codes, decoded
+
+
+def bits_of(data: np.ndarray, nbits: int) -> str:
+    return "".join(field(int(byte), 8) for byte in data)[:nbits]
+
+
+def modest(x: np.ndarray, value: str) -> np.ndarray:
+    """Leave out what a float of 16 bits cannot hold, and sums that would be rounded twice."""
+    most = 65503 if value == "float16" else 1e30
+    return np.where(np.abs(x) <= most, x, np.float32(1)).astype(np.float32)
+
+
+@given(gs.gradients(), values, st.integers(0, 8))
+def test_bits_and_back(x: np.ndarray, value: str, behind: int) -> None:
+    x = np.concatenate([x, x[::-1], x])[:600]
+    x, k = modest(x, value), x.size
+    found = value_coding.quantize(x, value)
+    decoded = value_coding.dequantize(found, value, k)
+    bits, expected = written(x, value)
+    if value == "sign" and k:  # sums in another order
+        assert abs(float(decoded[0])) == pytest.approx(abs(expected[0]), rel=1e-6, abs=1e-44)
+        bits = pattern(found.scales[0]) + bits[32:]
+        expected = [math.copysign(float(found.scales[0]), v) for v in expected]
+    assert decoded.dtype == np.float32 and gs.same_bits(decoded, f32(*expected))
+    assert value_coding.nbits(k, value) == len(bits)
+
+    string = BitString()
+    string.extend(*value_coding.packed(found, value, k))
+    assert string.nbits == len(bits)
+    string.extend(np.full(1, 0xFF << 8 - behind & 0xFF, np.uint8), behind)
+    data = string.trimmed()
+    assert bits_of(data, len(bits)) == bits
+    assert bits_of(data, string.nbits)[len(bits) :] == "1" * behind
+    again = value_coding.read(data, k, value)
+    for one, other in zip(again, found, strict=True):
+        assert one.dtype == other.dtype and np.array_equal(one, other)
+
+
+@each_value
+def test_no_values(value: str) -> None:
+    found = value_coding.quantize(f32(), value)
+    assert value_coding.packed(found, value, 0)[1] == value_coding.nbits(0, value) == 0
+    assert value_coding.dequantize(found, value, 0).size == 0
+    assert value_coding.read(np.zeros(0, np.uint8), 0, value).codes.size == 0
+
+
+@each_value
+def test_symbols_of_other_sizes_are_refused(value: str) -> None:
+    found = value_coding.quantize(np.ones(256, np.float32), value)
+    for k in (0, 1, 255 if value != "sign" else 248, 257, 1000):
+        with pytest.raises(gcodec.ParameterError, match="symbols"):
+            value_coding.dequantize(found, value, k)
+    bare = SparseValues(np.zeros(3, np.float32), found.codes)
+    with pytest.raises(gcodec.ParameterError, match="symbols"):
+        value_coding.dequantize(bare, value, 256)
+
+
+def test_bytes_by_hand() -> None:
+    found = value_coding.quantize(f32(127, -127, 0.5, 1.5, 2.5, -3.5, -0.0), "int8")
+    assert found.scales.tolist() == [1]
+    assert found.codes.view(np.int8).tolist() == [127, -127, 0, 2, 2, -4, 0]
+    blocks = value_coding.quantize(np.repeat(f32(1, 127), (256, 44)), "int8")
+    assert blocks.scales.tolist() == [float(np.float32(1) / np.float32(127)), 1]
+    assert set(blocks.codes.tolist()) == {127}
+
+
+@pytest.mark.parametrize("size", [2.0**-149, 1e-44, 2.0**-140, 2.0**-126, 1e-30, 1, 1e30, LARGEST])
+def test_steps_of_all_sizes(size: float) -> None:
+    """Each is within half a step, or within a step where that is no normal number."""
+    x = (np.linspace(-1, 1, 300) * size).astype(np.float32)
+    found = value_coding.quantize(x, "int8")
+    decoded = value_coding.dequantize(found, "int8", 300)
+    step = size / 127
+    bound = 0.5001 * step if step > 2.0**-126 else max(64 * 2.0**-149, step)
+    assert np.isfinite(decoded).all()
+    assert np.abs(x.astype(np.float64) - decoded).max() <= bound
+
+
+def test_largest_step_is_finite() -> None:
+    """Rounding the step up would make 127 of it infinite."""
+    with np.errstate(over="ignore"):
+        assert np.isinf(f32(LARGEST) / np.float32(127) * np.float32(127))
+    found = value_coding.quantize(f32(LARGEST, -LARGEST), "int8")
+    assert value_coding.dequantize(found, "int8", 2).tolist() == [
+        pytest.approx(sign * LARGEST, rel=1e-7) for sign in (1, -1)
+    ]
+    data = value_coding.packed(found, "int8", 2)[0]
+    value_coding.read(data, 2, "int8")
+    data[3] += 1  # the float32 above
+    with pytest.raises(gcodec.Corrupt, match="infinite"):
+        value_coding.read(data, 2, "int8")
+
+
+def test_sign_of_any_size() -> None:
+    for size in (2.0**-149, 1e-40, 1.0, LARGEST):
+        x = f32(size, -size, size)
+        assert gs.same_bits(
+            value_coding.dequantize(value_coding.quantize(x, "sign"), "sign", 3), x
+        )
+
+
+def test_floats_keep_signed_zeros_and_subnormals() -> None:
+    x = f32(-0.0, 0.0, 2.0**-149, -(2.0**-126))
+    found = value_coding.quantize(x, "float32")
+    assert gs.same_bits(value_coding.dequantize(found, "float32", 4), x)
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "largest"),
+    [
+        ("float16", 65519.99, 65504.0),
+        ("bfloat16", float.fromhex("0x1.feffp+127"), float.fromhex("0x1.fep+127")),
+    ],
+)
+def test_what_would_be_infinite_is_the_largest(value: str, most: float, largest: float) -> None:
+    """Rounding begins to become infinite between `most` and what follows."""
+    x = f32(1, most, -most, LARGEST, -LARGEST, 65520)
+    found = value_coding.dequantize(value_coding.quantize(x, value), value, x.size)
+    assert found[:5].tolist() == [1, largest, -largest, largest, -largest]
+    assert found[5] == (largest if value == "float16" else 65536)
+
+
+@pytest.mark.parametrize(
+    ("value", "k", "data"),
+    [
+        ("float32", 2, "3f800000 7f800000"),
+        ("float32", 2, "3f800000 ffc00000"),
+        ("float32", 1, "7f800001"),
+        ("float16", 2, "3c00 7c00"),
+        ("float16", 2, "fe01 3c00"),
+        ("bfloat16", 2, "3f80 ff80"),
+        ("bfloat16", 2, "7fc0 3f80"),
+        ("int8", 2, "3f800000 01 80"),
+        ("int8", 1, "bf800000 01"),
+        ("int8", 1, "80000000 00"),
+        ("int8", 1, "7f800000 00"),
+        ("int8", 1, "7fc00000 00"),
+        ("int8", 1, "7f000000 00"),
+        ("sign", 1, "7f800000 00"),
+        ("sign", 1, "7fc00000 80"),
+        ("sign", 1, "bf800000 80"),
+        ("sign", 1, "80000000 80"),
+    ],
+)
+def test_refusals(value: str, k: int, data: str) -> None:
+    with pytest.raises(gcodec.Corrupt):
+        value_coding.read(np.frombuffer(bytes.fromhex(data), np.uint8), k, value)

@@ -1,0 +1,307 @@
+"""Dissected frames: every bit once, values as the decoder's, damage where it is."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import strategies as gs
+from golden import vector
+from sweeps import thinned
+
+import gcodec
+from gcodec import Codec, Payload, register
+from gcodec import codec as codec_module
+from gcodec.analysis.dissect import Dissection
+from gcodec.analysis.frame_fields import UNDECODED, Field
+from gcodec.arrays.intake import outlet
+from gcodec.codecs.dct8 import levels
+from gcodec.frame import crc32c
+from gcodec.inspect.walker import KINDS, Piece, Walk
+from gcodec.wire import primitives
+
+PATHS = sorted((Path(__file__).parents[1] / "golden" / "v1").glob("*.txt"))
+LIMITS = gcodec.Limits(1 << 20, 1 << 23)
+COEFFICIENTS = {"dct8", "powersgd"}  # codecs of which no element has a value of its own
+
+
+def golden(path: Path) -> tuple[bytes, bytes | None]:
+    fields = vector.read(path)
+    return vector.data(fields["frame"]), fields["key"].encode() if "key" in fields else None
+
+
+def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
+    """Dissect a frame; what comes of it covers it from its first bit on, each bit once."""
+    found = Dissection(frame, limits=LIMITS, **options)
+    at, fields = 0, []
+    for field in found:
+        assert field.first == at, f"{field} does not begin at bit {at}"
+        assert sum(field.split.values()) == field.nbits
+        assert set(field.split) <= set(KINDS)
+        assert len(field.split) > 1 or field.kind in field.split
+        at += field.nbits
+        fields.append(field)
+    assert sum(found.totals.values()) == at
+    assert found.error is not None or at == 8 * len(frame)
+    return found, fields
+
+
+def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
+    """Return the tensor that fields tell: values of elements, or of numbered positions."""
+    places = {f.number: f.element for f in fields if f.kind == "index" and f.element is not None}
+    kind = dtype if dtype in primitives.INTEGERS else "float32"
+    values, seen = np.zeros(n, kind), np.zeros(n, np.bool_)
+    for field in fields:
+        if field.decoded:
+            first = places[field.number] if field.element is None else field.element
+            here = slice(first, first + len(field.decoded))
+            assert not seen[here].any()
+            values[here], seen[here] = field.decoded, True
+    return outlet(values, dtype)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether arrays have the same bits, but for those of NaN, which the raw bits show."""
+    with np.errstate(invalid="ignore"):
+        numbers = ~(np.isnan(a) & np.isnan(b))
+    return a.dtype == b.dtype and a[numbers].tobytes() == b[numbers].tobytes()
+
+
+def check(frame: bytes, key: bytes | None = None) -> None:
+    """Dissect a whole frame in full."""
+    found, fields = dissected(frame, key=key)
+    read = gcodec.Frame.from_bytes(frame, key=key)
+    assert found.error is None and found.end == len(frame)
+    assert (found.name, found.dtype, found.shape) == (read.name, read.dtype, read.shape)
+    assert str(found.codec) == str(read.codec)
+    assert "undecoded" not in found.totals, f"{read.codec} does not tell all of its payload"
+    payload = [f for f in fields if f.part == "payload" and f.name != "fill"]
+    assert sum(f.nbits for f in payload) == read.payload.nbits
+    if read.codec.name not in COEFFICIENTS and "transform=dct" not in str(read.codec):
+        assert same(decoded(fields, read.size, read.dtype), read.decode().reshape(-1))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_golden_vectors(path: Path) -> None:
+    frame, key = golden(path)
+    check(frame, key)
+    found, _ = dissected(frame, key=key)
+    rng = random.Random(path.stem)
+    # What is left out has the same bits.
+    first = rng.randrange(8 * len(frame))
+    some, fields = dissected(frame, key=key, most=rng.randrange(3), first=first)
+    assert some.error is None and len(fields) < 120
+    assert {k: v for k, v in some.totals.items() if v} == {
+        k: v for k, v in found.totals.items() if v
+    }
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_damaged_vectors(path: Path) -> None:
+    frame, key = golden(path)
+    read = gcodec.Frame.from_bytes(frame, key=key)
+    rng = random.Random(path.stem)
+    cut = rng.randrange(len(frame))
+    found, _ = dissected(frame[:cut], key=key)
+    assert isinstance(found.error, gcodec.FormatError) and found.bad <= 8 * cut
+    for broken in (flipped(frame, rng, 0, len(frame)), *resealed(frame, read, rng)):
+        found, _ = dissected(broken, key=key)
+        wrong = refused(broken, key)
+        assert (found.error is None) == (wrong is None), (found.error, wrong)
+        if found.error is not None:
+            assert 0 <= found.bad <= 8 * len(frame)
+            assert dissected(broken, key=key, most=1)[0].bad >= 0
+
+
+def flipped(frame: bytes, rng: random.Random, start: int, size: int) -> bytes:
+    broken = bytearray(frame)
+    bit = 8 * start + rng.randrange(8 * size)
+    broken[bit // 8] ^= 0x80 >> bit % 8
+    return bytes(broken)
+
+
+def resealed(frame: bytes, read: gcodec.Frame, rng: random.Random) -> Iterator[bytes]:
+    """Return frames with a bit of the payload, or of the header, flipped under right checksums."""
+    if read.key is not None:
+        return
+    head, size = len(read.header()), read.payload.data.size
+    if size:
+        broken = bytearray(flipped(frame, rng, head, size))
+        broken[head + size :] = crc32c(bytes(broken[head : head + size]))
+        yield bytes(broken)
+    broken = bytearray(flipped(frame, rng, 8, head - 12))
+    broken[head - 4 : head] = crc32c(bytes(broken[: head - 4]))
+    yield bytes(broken)
+
+
+def refused(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
+    try:
+        gcodec.decode(frame, key=key, limits=LIMITS)
+    except gcodec.FormatError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("codec", thinned(gs.FEW, 2), ids=str)
+def test_no_codec_leaves_a_gap(codec: Codec) -> None:
+    rng = np.random.default_rng(zlib.crc32(str(codec).encode()))
+    for n in (0, 1, 200):
+        x = rng.normal(size=n).astype(np.float32)
+        frame = gcodec.encode(x, codec, seed=3, name="w", key=b"k")
+        check(frame, b"k")
+        check(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
+    found, fields = dissected(frame, key=b"k")
+    assert not any(UNDECODED in field.meaning for field in fields)
+    kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
+    assert set(found.totals) <= kinds
+
+
+@pytest.mark.parametrize("values", ["sign7", "affine8"])
+@pytest.mark.parametrize("k", [1, 2, 5, 9, 16])
+@pytest.mark.parametrize("index", ["fixed", "rice"])
+def test_coefficients(values: str, k: int, index: str) -> None:
+    x = np.random.default_rng(k).normal(size=100).astype(np.float32)
+    x[16:32] = 0
+    frame = gcodec.encode(x, f"dct8:chunk=4x4,k={k},values={values},index={index}")
+    read = gcodec.Frame.from_bytes(frame)
+    symbols = read.codec.unpack(read.payload, read.shape)
+    _, fields = dissected(frame)
+    scales = [f.value for f in fields if f.kind == "scale"]
+    assert scales == symbols.scales.reshape(-1).tolist()
+    told = [f.meaning for f in fields if f.part == "payload" and "coefficient" in f.meaning]
+    found = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
+    if k > 1 or values == "sign7":
+        assert told == [f"coefficient {v!r}" for v in found.reshape(-1).tolist()]
+    places = [f for f in fields if f.name in ("place", "gap")]
+    if k < 16:
+        text = [str(f.value) if f.name == "place" else f.meaning.split()[1] for f in places]
+        assert text == [str(place) for place in symbols.places.reshape(-1).tolist()]
+
+
+def test_coefficients_of_taps() -> None:
+    x = np.random.default_rng(3).normal(size=(4, 3, 2, 3)).astype(np.float32)
+    frame = gcodec.encode(x, "ecsq:step=0.5,transform=dct")
+    _, fields = dissected(frame)
+    told = [f for f in fields if "coefficient" in f.meaning]
+    assert [f.element for f in told] == [i // 6 * 6 for i in range(72)]
+    assert [f.meaning.split(":")[0] for f in told] == [f"coefficient {i % 6}" for i in range(72)]
+    points = np.float32([f.meaning.split(": ")[1].split(",")[0] for f in told])
+    read: Any = gcodec.Frame.from_bytes(frame)
+    symbols = read.codec.unpack(read.payload, read.shape)._replace(transform="none")
+    wanted = read.codec.dequantize(symbols, read.shape).reshape(-1)
+    np.testing.assert_allclose(points, wanted, rtol=1e-5)
+    # Nor is there anything to tell of a tensor without taps, whatever its header says.
+    vector = frame[:8] + bytes([2, 36, 1, 1]) + frame[12:]
+    head = len(read.header())
+    vector = vector[: head - 4] + crc32c(vector[: head - 4]) + vector[head:]
+    found, _ = dissected(vector)
+    assert isinstance(found.error, gcodec.Corrupt) and "transform" in str(found.error)
+
+
+def test_the_first_bad_field_ends_it() -> None:
+    # 0 110 · 1 0, a level 0 with the sign minus, of four elements with the norm 5.
+    frame = gcodec.encode(np.float32([3, 0, -4, 0]), "qsgd:s=4,form=dense", seed=1)
+    read = gcodec.Frame.from_bytes(frame)
+    head = len(read.header())
+    broken = bytearray(frame)
+    broken[head + 4] = 0b01101000
+    broken[head + 6 :] = crc32c(bytes(broken[head : head + 6]))
+    found, fields = dissected(bytes(broken))
+    assert found.bad == 8 * (head + 4) + 4
+    assert [f.name for f in fields[-3:]] == ["norm", "sign", "level"]
+    assert "no valid word" in str(found.error)
+    # The same in the header: a dtype that there is not.
+    found, fields = dissected(frame[:6] + b"\x09" + frame[7:])
+    assert found.bad == 8 * 6 and fields[-1].name == "codec"
+    assert isinstance(found.error, gcodec.Unsupported)
+
+
+def test_unknown_codecs_are_gaps() -> None:
+    frame = bytearray(gcodec.encode(np.ones(3, np.float32), "sign"))
+    frame[5] = 200
+    head = len(frame) - 4 - 1
+    frame[head - 4 : head] = crc32c(bytes(frame[: head - 4]))
+    found, fields = dissected(bytes(frame))
+    assert isinstance(found.error, gcodec.Unsupported) and found.bad == 8 * 5
+    gaps = [f for f in fields if f.kind == "undecoded"]
+    assert [(f.name, f.nbits) for f in gaps] == [("scalars", 32), ("payload", 3)]
+    assert all(f.meaning == UNDECODED for f in gaps)
+
+
+def test_what_a_codec_does_not_tell_is_a_gap() -> None:
+    class Symbols(NamedTuple):
+        data: np.ndarray
+
+    @register(id=251, name="half-told")
+    class HalfTold(Codec):
+        """Bytes, of which only the second half byte of the first is told."""
+
+        def max_payload_nbits(self, n: int) -> int:
+            return 8 * n
+
+        def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> Symbols:
+            return Symbols(values.astype(np.uint8))
+
+        def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
+            out[:] = symbols.data
+
+        def _pack(self, symbols: Symbols) -> Payload:
+            return Payload(self, {}, symbols.data, 8 * symbols.data.size)
+
+        def _unpack(self, payload: Payload, n: int) -> Symbols:
+            return Symbols(payload.data)
+
+        def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+            walk.at = 4
+            yield walk.field("level", "half", 4)
+
+    try:
+        found, fields = dissected(gcodec.encode(np.arange(3, dtype=np.float32), "half-told"))
+    finally:
+        codec_module._registry.pop("half-told")
+    assert found.error is None
+    inside = [(f.kind, f.nbits) for f in fields if f.part == "payload"]
+    assert inside == [("undecoded", 4), ("level", 4), ("undecoded", 16)]
+    assert found.totals["undecoded"] == 20
+
+
+def test_seek_tables_are_told() -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    for spec in ("qsgd:form=dense", "qsgd:s=1,form=sparse", "minifloat:code=rans"):
+        frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec)).with_seek(5)
+        table = frame.seek
+        assert table is not None
+        _, fields = dissected(frame.to_bytes())
+        lengths = [f.value for f in fields if f.name == "length" and f.part == "header"]
+        assert lengths == table.lengths.tolist()
+        advances = [f.value for f in fields if f.name == "advance"]
+        assert advances == ([] if table.advances is None else table.advances.tolist())
+        states = [f.value for f in fields if f.name.startswith("state of lane")]
+        if table.states is not None:
+            assert states == table.states[1:].reshape(-1).tolist()
+
+
+def test_huge_shapes_cost_nothing() -> None:
+    x = np.zeros(8, np.float32)
+    frame = bytearray(gcodec.encode(x, "qsgd:form=dense"))  # a norm of 0, and no words
+    huge = bytes(frame[:8]) + b"\x80\x80\x80\x80\x80\x80\x80\x80\x01" + bytes(frame[9:])
+    head = len(huge) - 4 - 4
+    sealed = huge[: head - 4] + crc32c(huge[: head - 4]) + huge[head:]
+    found, fields = dissected(sealed)
+    assert isinstance(found.error, gcodec.LimitExceeded)
+    assert fields[-1].name == "header checksum" and found.bad == 8 * head
+
+
+def test_a_tag_is_checked_with_its_key() -> None:
+    frame = gcodec.encode(np.ones(2, np.float32), "raw", name="é[red]", key=b"k")
+    _, fields = dissected(frame)
+    assert fields[-1].name == "tag" and "not checked" in fields[-1].meaning
+    _, fields = dissected(frame, key=b"k")
+    assert "right" in fields[-1].meaning
+    found, fields = dissected(frame, key=b"other")
+    assert found.error is not None and found.bad == 8 * (len(frame) - 16)

@@ -1,0 +1,221 @@
+"""The rules of universal codes, one word at a time, against their definitions."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import sweeps
+from reference import universal
+from verdicts import Reader, verdict
+
+from gcodec.kernels.numeric.words import peek
+from gcodec.kernels.prefix import codewords as cw
+
+LARGEST = 2**64 - 1
+LONG = 2000  # zeros that are not spelled out
+
+# Around every power of two, and a few of any size.
+EDGES = sorted(
+    {2**e + d for e in range(65) for d in (-2, -1, 0, 1) if 0 <= 2**e + d <= LARGEST}
+    | {random.Random(e).getrandbits(e) for e in range(1, 65)}
+)
+DIVISORS = [1, 2, 3, 5, 6, 7, 8, 9, 10, 100, 2**16 + 1, 2**31, 2**32 + 1, 3 * 2**61]
+DIVISORS += [2**62 - 1, 2**63 - 1, 2**63, 2**63 + 1, LARGEST - 1, LARGEST]
+SETTINGS = [
+    *((cw.OMEGA, 0), (cw.GAMMA, 0), (cw.DELTA, 0)),
+    *((cw.RICE, k) for k in range(64)),
+    *((cw.EXPGOLOMB, k) for k in range(64)),
+    *((cw.GOLOMB, b) for b in DIVISORS),
+    *((cw.FIXED, bits) for bits in range(1, 65)),
+]
+
+
+def spelled(setting: tuple[cw.Rule, int]) -> str:
+    return f"{setting[0].name}-{setting[1]}"
+
+
+def writer(rule: cw.Rule, parameter: int) -> Callable[[int], str]:
+    plain = getattr(universal, rule.name)
+    if rule in (cw.OMEGA, cw.GAMMA, cw.DELTA):
+        return plain
+    return lambda n: plain(n, parameter)
+
+
+def reader(rule: cw.Rule, parameter: int) -> Reader:
+    if rule is cw.FIXED:
+        return lambda bits: bits.number(parameter)
+    plain = getattr(universal, f"read_{rule.name}")
+    if rule in (cw.OMEGA, cw.GAMMA, cw.DELTA):
+        return plain
+    return lambda bits: plain(bits, parameter)
+
+
+def values_of(rule: cw.Rule, parameter: int) -> list[int]:
+    least = 1 if rule in (cw.OMEGA, cw.GAMMA, cw.DELTA) else 0
+    most = 2**parameter - 1 if rule is cw.FIXED else LARGEST
+    return [n for n in EDGES if least <= n <= most]
+
+
+def word_of(rule: cw.Rule, parameter: int, value: int) -> tuple[int, str]:
+    """The zeros before the word, and the bits behind them."""
+    zeros, high, low, nbits = rule.word.built(np.uint64(value), np.uint64(parameter))
+    assert 1 <= nbits <= 128
+    both = (int(high) << 64 | int(low)) & (1 << nbits) - 1
+    return int(zeros), universal.fixed(both, int(nbits))
+
+
+def value_at(
+    rule: cw.Rule, parameter: int, data: np.ndarray, at: int, end: int
+) -> tuple[int, int]:
+    value, after = rule.value.built(data, at, end, np.uint64(parameter))
+    return int(value), int(after)
+
+
+def as_data(text: str) -> np.ndarray:
+    return np.frombuffer(universal.to_bytes(text), np.uint8)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=spelled)
+def test_words(setting: tuple[cw.Rule, int]) -> None:
+    """Written as defined; read back anywhere in a byte; cut anywhere, it is truncated."""
+    rule, parameter = setting
+    rng = random.Random(parameter)
+    write = writer(*setting)
+    for value in values_of(*setting):
+        zeros, bits = word_of(*setting, value)
+        if zeros > LONG:
+            divisor = 1 << parameter if rule is cw.RICE else parameter
+            assert (zeros, bits) == (value // divisor, write(value % divisor))
+            continue
+        word = "0" * zeros + bits
+        assert word == write(value)
+        before = "".join(rng.choices("01", k=rng.randrange(20)))
+        behind = "".join(rng.choices("01", k=rng.randrange(90)))
+        at, end = len(before), len(before) + len(word)
+        data = as_data(before + word + behind)
+        assert value_at(*setting, data, at, end) == (value, end)
+        assert value_at(*setting, data, at, end + len(behind)) == (value, end)
+        for cut in {at, end - 1, rng.randrange(at, end)}:
+            assert value_at(*setting, data, at, cut)[1] == cw.TRUNCATED
+
+
+@pytest.mark.parametrize("name", ["OMEGA", "GAMMA", "DELTA", "RICE", "GOLOMB", "EXPGOLOMB"])
+def test_every_cut_of_the_longest_words(name: str) -> None:
+    rule = getattr(cw, name)
+    parameter = {"RICE": 57, "GOLOMB": 2**57 + 1, "EXPGOLOMB": 3}.get(name, 0)
+    for value in (LARGEST, LARGEST - 1, 2**63, 2**63 - 1):
+        word = writer(rule, parameter)(value)
+        data = as_data(word + "1" * 130)
+        for cut in range(len(word)):
+            assert value_at(rule, parameter, data, 0, cut)[1] == cw.TRUNCATED
+        assert value_at(rule, parameter, data, 0, len(word)) == (value, len(word))
+
+
+# --- strings that no one wrote ------------------------------------------------------------------
+
+TRIED = [
+    *((cw.OMEGA, 0), (cw.GAMMA, 0), (cw.DELTA, 0)),
+    *((cw.RICE, k) for k in (0, 3, 51, 63)),
+    *((cw.EXPGOLOMB, k) for k in (0, 2, 55, 63)),
+    *((cw.GOLOMB, b) for b in (1, 3, 10, 2**61 - 1, 3 * 2**61, LARGEST)),
+    *((cw.FIXED, bits) for bits in (1, 7)),
+]
+
+
+def judged(read: Reader, text: str) -> tuple[int, int]:
+    found = verdict(read, text)
+    if isinstance(found, tuple):
+        return found
+    return 0, cw.TRUNCATED if found is universal.Truncated else cw.CORRUPT
+
+
+@functools.cache
+def all_of_16() -> np.ndarray:
+    return np.arange(1 << 16, dtype=">u2").view(np.uint8)
+
+
+@pytest.mark.parametrize("setting", TRIED, ids=spelled)
+def test_every_string_of_up_to_13_bits(setting: tuple[cw.Rule, int]) -> None:
+    read = reader(*setting)
+    data = all_of_16()
+    rng = random.Random(7)
+    judgements = [(0, cw.TRUNCATED)]
+    for length in range(17 if sweeps.LONG else 14):
+        # What is decided stays so, whatever follows.
+        judgements = [
+            judged(read, universal.fixed(number, length))
+            if (known := judgements[number >> 1])[1] == cw.TRUNCATED
+            else known
+            for number in range(1 << length)
+        ]
+        for number, expected in enumerate(judgements):
+            # Whatever is behind the string must not count.
+            at = 16 * (number << (16 - length) | rng.getrandbits(16 - length))
+            value, after = value_at(*setting, data, at, at + length)
+            assert (value, after - at if after >= 0 else after) == expected, (number, length)
+
+
+def overflowing() -> Iterator[tuple[cw.Rule, int, str]]:
+    """Yield the first words behind the last one of 64 bits, without what may follow them."""
+    yield cw.GAMMA, 0, "0" * 64
+    yield cw.DELTA, 0, "0" * 7
+    yield cw.DELTA, 0, universal.gamma(65)
+    yield cw.DELTA, 0, universal.gamma(64 + 32)[:8]
+    yield cw.OMEGA, 0, "10" + "110" + universal.binary(64) + "1"
+    yield cw.OMEGA, 0, universal.omega(2**40)[:-1] + "1"
+    yield cw.OMEGA, 0, universal.omega(LARGEST)[:-1] + "1"
+    for k in (1, 2, 31, 63):
+        if k > 50:
+            yield cw.RICE, k, "0" * (2 ** (64 - k))
+        yield cw.EXPGOLOMB, k, universal.expgolomb(2**64, k)[: -k or None]
+        yield cw.EXPGOLOMB, k, "0" * (65 - k)
+    yield cw.EXPGOLOMB, 0, universal.expgolomb(2**64, 0)
+    yield cw.GOLOMB, 2**63, "00"
+    yield cw.GOLOMB, 3 * 2**61, "000"
+    yield cw.GOLOMB, 3 * 2**61, "001" + universal.golomb(2**62, 3 * 2**61)[1:3]
+    yield cw.GOLOMB, LARGEST, "00"
+    yield cw.GOLOMB, LARGEST, "01" + universal.golomb(1, LARGEST)[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "parameter", "word"),
+    [pytest.param(*case, id=f"{spelled(case[:2])}-{at}") for at, case in enumerate(overflowing())],
+)
+def test_values_beyond_64_bits(rule: cw.Rule, parameter: int, word: str) -> None:
+    """Refused at the first bit that makes them so; one bit earlier there is still hope."""
+    for behind in ("", "0" * 130, "1" * 130):
+        data = as_data(word + behind)
+        end = len(word + behind)
+        assert value_at(rule, parameter, data, 0, end)[1] == cw.CORRUPT
+    read = reader(rule, parameter)
+    for cut in range(len(word)):
+        assert value_at(rule, parameter, as_data(word), 0, cut) == judged(read, word[:cut])
+
+
+# --- bits and runs ------------------------------------------------------------------------------
+
+
+def test_peek() -> None:
+    rng = random.Random(3)
+    for size in range(24):
+        text = "".join(rng.choices("01", k=8 * size))
+        data = as_data(text)
+        for at in range(8 * size + 70):
+            expected = (text[at:] + "0" * 64)[:64]
+            assert int(peek.built(data, at)) == int(expected, 2)
+
+
+@pytest.mark.parametrize("at", range(9))
+def test_runs_of_zeros_over_many_words(at: int) -> None:
+    for zeros in (0, 1, 54, 55, 56, 57, 63, 64, 65, 127, 128, 129, 1000, 100_003):
+        data = as_data("1" * at + "0" * zeros + "1" * 70)
+        end = at + zeros + 1
+        assert value_at(cw.RICE, 0, data, at, end) == (zeros, end)
+        # The one behind the end is none.
+        assert value_at(cw.RICE, 0, data, at, end - 1)[1] == cw.TRUNCATED
+        kind = cw.CORRUPT if zeros > 63 else cw.TRUNCATED
+        assert value_at(cw.GAMMA, 0, data, at, end - 1)[1] == kind

@@ -1,0 +1,167 @@
+"""The rules that kernels are written by, read from their sources."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import gcodec
+from gcodec.runtime import jit
+
+PACKAGE = Path(gcodec.__file__).parent
+SOURCES = sorted(
+    path for room in ("kernels", "runtime") for path in (PACKAGE / room).rglob("*.py")
+)
+
+
+def decorator_name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def compiled_functions(source: Path) -> list[ast.FunctionDef]:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and {"kernel", "inline", "subroutine"}
+        & {decorator_name(one) for one in node.decorator_list}
+    ]
+
+
+def negative(index: ast.expr) -> bool:
+    """Whether an index or an end of a slice is written with a minus before it."""
+    if isinstance(index, ast.Slice):
+        return any(negative(end) for end in (index.lower, index.upper) if end is not None)
+    return isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
+
+
+def stored(function: ast.FunctionDef) -> set[str]:
+    """Names of the arrays that a function stores to itself."""
+    targets = (
+        target
+        for node in ast.walk(function)
+        for target in (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AugAssign)
+            else []
+        )
+    )
+    inner = (
+        part
+        for target in targets
+        for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+    )
+    return {
+        part.value.id
+        for part in inner
+        if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name)
+    }
+
+
+def test_there_are_kernels() -> None:
+    found = [node.name for source in SOURCES for node in compiled_functions(source)]
+    assert len(found) == len(set(found)) >= 15, sorted(found)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_compiled_functions_neither_raise_nor_allocate(source: Path) -> None:
+    forbidden = (ast.Raise, ast.Assert, ast.Try, ast.With, ast.Yield, ast.Lambda, ast.ListComp)
+    allocating = {"empty", "zeros", "ones", "full", "array", "arange", "copy", "astype", "append"}
+    for function in compiled_functions(source):
+        for node in ast.walk(function):
+            where = f"{source.name}:{getattr(node, 'lineno', '?')}"
+            assert not isinstance(node, forbidden), where
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                assert node.func.attr not in allocating, where
+            if isinstance(node, ast.Subscript):
+                assert not negative(node.slice), f"{where}: a negative index"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_no_option_that_changes_bits(source: Path) -> None:
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword):
+            assert node.arg not in ("fastmath", "parallel"), source.name
+        if isinstance(node, (ast.Attribute, ast.Name)):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            assert name not in ("prange", "guvectorize", "vectorize", "stencil"), source.name
+            if source.name != "jit.py":
+                assert name not in ("njit", "jit", "cfunc", "generated_jit"), source.name
+
+
+@pytest.mark.parametrize(
+    "source", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_numba_is_imported_late_and_only_by_kernels(source: Path) -> None:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    inside = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        if any(name.split(".")[0] in ("numba", "llvmlite") for name in names):
+            assert id(node) in inside, f"{source}: line {node.lineno}"
+
+
+def test_the_rules_see_what_breaks_them() -> None:
+    for text, wrong in (
+        ("-1", True),
+        ("-k", True),
+        ("n - 1", False),
+        ("-3:", True),
+        (":9", False),
+    ):
+        (node,) = (n for n in ast.walk(ast.parse(f"a[{text}]")) if isinstance(n, ast.Subscript))
+        assert negative(node.slice) == wrong
+    made = ast.parse("def f(a, b, c):\n    a[0], c = b[1], 2\n    b[0] += 1\n    c = a[2]").body[0]
+    assert isinstance(made, ast.FunctionDef)
+    assert stored(made) == {"a", "b"}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_no_shift_is_too_far(source: Path) -> None:
+    for function in compiled_functions(source):
+        for node in ast.walk(function):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.LShift, ast.RShift)):
+                count = node.right
+                if isinstance(count, ast.Constant):
+                    assert 0 <= count.value < 64, f"{source.name}:{node.lineno}"
+
+
+def test_every_kernel_is_known() -> None:
+    """Each is of a module or of a factory: so `warmup` compiles it, under a name of its own."""
+    declared = {
+        node.name
+        for source in SOURCES
+        for node in compiled_functions(source)
+        if "kernel" in {decorator_name(one) for one in node.decorator_list}
+    }
+    known = jit.kernels()
+    assert {kernel.function.__code__.co_name for kernel in known} == declared
+    assert len({kernel.name for kernel in known}) == len(known)
+
+
+def test_kernels_write_to_nothing_but_what_they_may() -> None:
+    functions = {node.name: node for source in SOURCES for node in compiled_functions(source)}
+    kernels = jit.kernels()
+    assert len(kernels) > 100
+    for kernel in kernels:
+        words = kernel.signature.split(", ")
+        code = kernel.function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        assert len(words) == len(names), kernel.name
+        read_only = {n for n, word in zip(names, words, strict=True) if word.startswith("in ")}
+        assert not read_only & stored(functions[code.co_name]), kernel.name

@@ -1,0 +1,65 @@
+"""About how many bits strings take by matrices: as counted one by one, and the sums behind it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gcodec.entropy import rans
+from gcodec.entropy.context import scale_lists
+from gcodec.entropy.context.scale_model import ONES, Matrix, Scales, matrices
+from gcodec.kernels.context import class_costs, class_map
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
+
+SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (13, 17), (16, 8, 3, 3), (70, 1100), (99_999,)]
+
+
+def levels_of(shape: tuple[int, ...]) -> np.ndarray:
+    """Return symbols of a tensor whose rows and columns differ in scale, some of them escapes."""
+    rng = np.random.default_rng(len(shape))
+    rows = shape[0] if len(shape) > 1 else 1
+    x = rng.laplace(0, 0.7, shape).reshape(rows, -1)
+    x = (x * np.exp2(rng.normal(0, 1, (rows, 1)) + rng.normal(0, 1, x.shape[1]))).reshape(-1)
+    sizes = np.minimum(np.abs(x).astype(np.int64), 127)
+    return (2 * sizes + ((x < 0) & (sizes > 0) & (sizes < 127))).astype(np.uint8)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sizes_are_those_of_counts(shape: tuple[int, ...], step: int) -> None:
+    symbols, every = levels_of(shape), matrices(shape)
+    costs = np.random.default_rng(symbols.size).integers(0, 1 << 33, (CLASSES * 256, 3))
+    wanted = []
+    for matrix in every:
+        scales = Scales.of(symbols, matrix)
+        counts = class_map.class_counts(symbols, [scales.arrays], step).ravel()
+        exact = [sum(map(int.__mul__, counts.tolist(), each)) >> 28 for each in costs.T.tolist()]
+        assert class_costs.counts_nbits(counts, costs, 28).tolist() == exact
+        assert class_map.seen(symbols.size, step) == counts.sum()
+        columns = scales.columns[:: max(matrix.group, 1)].copy()
+        lists = [scale_lists.nbits(part) if part.size else 0 for part in (scales.rows, columns)]
+        wanted.append((min(exact), *lists))
+    assert matrix_sizes(symbols, every, step, Prices(ONES, costs, rans.log2_table(), 28)) == wanted
+
+
+def test_costs_of_many_symbols_do_not_wrap() -> None:
+    counts = np.array([2**40 - 1, 0, 5])
+    costs = np.array([[2**32 + 1], [7], [2**33]])
+    exact = (2**32 + 1) * (2**40 - 1) + 5 * 2**33
+    assert class_costs.counts_nbits(counts, costs, 28).tolist() == [exact >> 28]
+
+
+@pytest.mark.parametrize(("n", "step"), [(1, 3), (4096, 2), (4097, 2), (9001, 2), (50_001, 5)])
+def test_how_many_are_seen(n: int, step: int) -> None:
+    symbols = np.zeros(n, np.uint8)
+    scales = Scales.of(symbols, Matrix(n, 0))
+    counts = class_map.class_counts(symbols, [scales.arrays], step)
+    assert class_map.seen(n, step) == counts.sum()
+
+
+def test_scales_of_nothing_but_zeros() -> None:
+    for matrix in (Matrix(50, 0), Matrix(10, 1)):
+        scales = Scales.of(np.zeros(100, np.uint8), matrix)
+        assert not scales.rows.any()
+        assert not scales.columns.any()

@@ -1,0 +1,138 @@
+"""The one packer against the oracle, for every width, order, word, layout and padding."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from reference import fields
+
+from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.runtime import pool
+
+SIZES = [*range(20), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257]
+
+
+def layouts() -> list[FieldLayout]:
+    """Every layout that a format defines."""
+    found = []
+    for width, order, word, strided, pad, align in itertools.product(
+        range(1, 9), ("msb", "lsb"), (1, 4), (False, True), ("zero", "count"), (1, 4, 8)
+    ):
+        if strided and (8 % width or word == 4):
+            continue
+        if pad == "count" and (width != 2 or word == 4):
+            continue
+        found.append(FieldLayout(width, order, word, strided, pad, align))
+    return found
+
+
+def arguments(layout: FieldLayout) -> dict[str, object]:
+    return layout._asdict()
+
+
+@pytest.mark.parametrize("layout", layouts(), ids=lambda one: "-".join(map(str, one)))
+def test_against_the_oracle(layout: FieldLayout) -> None:
+    rng = np.random.default_rng(layout.width)
+    for n in SIZES if layout.align == 1 else SIZES[::5]:
+        codes = rng.integers(0, 1 << layout.width, n, np.uint8)
+        packed = pack_fields(codes, layout)
+        expected = fields.pack(codes.tolist(), **arguments(layout))  # type: ignore[arg-type]
+        assert packed.dtype == np.uint8
+        assert packed.tobytes() == expected
+        assert layout.nbytes(n) == len(expected)
+        assert np.array_equal(unpack_fields(packed, n, layout), codes)
+
+
+@pytest.mark.parametrize("layout", layouts()[::3], ids=lambda one: "-".join(map(str, one)))
+def test_length(layout: FieldLayout) -> None:
+    for n in (0, 1, 7, 16, 33):
+        packed = pack_fields(np.zeros(n, np.uint8), layout)
+        for size in range(packed.size):
+            with pytest.raises(Truncated, match="payload has"):
+                unpack_fields(packed[:size].copy(), n, layout)
+        longer = np.concatenate([packed, np.zeros(1, np.uint8)])
+        with pytest.raises(Corrupt, match="payload has"):
+            unpack_fields(longer, n, layout)
+
+
+@pytest.mark.parametrize("layout", layouts(), ids=lambda one: "-".join(map(str, one)))
+def test_every_flipped_bit(layout: FieldLayout) -> None:
+    """A flipped bit changes a code or is refused; the oracle knows which."""
+    rng = np.random.default_rng(layout.width)
+    for n in (0, 1, 2, 3, 5, 9, 21):
+        codes = rng.integers(0, 1 << layout.width, n, np.uint8)
+        packed = pack_fields(codes, layout)
+        for bit in range(8 * packed.size):
+            damaged = packed.copy()
+            damaged[bit // 8] ^= 1 << bit % 8
+            try:
+                expected = fields.unpack(damaged.tobytes(), n, **arguments(layout))  # type: ignore[arg-type]
+            except ValueError:
+                with pytest.raises(Corrupt):
+                    unpack_fields(damaged, n, layout)
+                continue
+            assert unpack_fields(damaged, n, layout).tolist() == expected != codes.tolist()
+
+
+def test_random_bytes() -> None:
+    rng = np.random.default_rng(0)
+    for layout in layouts():
+        for n in (1, 6, 13):
+            for _ in range(4):
+                data = rng.integers(0, 256, layout.nbytes(n), np.uint8)
+                try:
+                    codes = unpack_fields(data, n, layout)
+                except FormatError:
+                    continue
+                assert pack_fields(codes, layout).tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize("width", range(1, 9))
+@pytest.mark.parametrize("order", ["msb", "lsb"])
+def test_segments(width: int, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool cuts long inputs; the bytes do not depend on where."""
+    layout = FieldLayout(width, order)  # type: ignore[arg-type]
+    codes = np.random.default_rng(1).integers(0, 1 << width, 5003, np.uint8)
+    whole = pack_fields(codes, layout)
+    monkeypatch.setattr(pool, "SEGMENT", 512)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    assert pack_fields(codes, layout).tobytes() == whole.tobytes()
+    assert np.array_equal(unpack_fields(whole, 5003, layout), codes)
+
+
+def test_any_array_of_codes() -> None:
+    layout = FieldLayout(3, "lsb")
+    codes = np.arange(40, dtype=np.uint8) % 8
+    expected = pack_fields(codes, layout).tobytes()
+    spread = np.repeat(codes, 2)[::2]
+    assert pack_fields(spread, layout).tobytes() == expected
+    frozen = codes.copy()
+    frozen.flags.writeable = False
+    assert pack_fields(frozen, layout).tobytes() == expected
+    data = np.frombuffer(expected, np.uint8)
+    assert np.array_equal(unpack_fields(data, 40, layout), codes)
+    assert np.array_equal(unpack_fields(np.repeat(data, 2)[::2], 40, layout), codes)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        FieldLayout(0),
+        FieldLayout(9),
+        FieldLayout(-1),
+        FieldLayout(2, word=2),  # type: ignore[arg-type]
+        FieldLayout(2, word=4, strided=True),
+        FieldLayout(3, strided=True),
+        FieldLayout(3, pad="count"),
+    ],
+    ids=str,
+)
+def test_layouts_that_do_not_exist(layout: FieldLayout) -> None:
+    with pytest.raises(ParameterError):
+        pack_fields(np.zeros(8, np.uint8), layout)
+    with pytest.raises(ParameterError):
+        unpack_fields(np.zeros(8, np.uint8), 8, layout)

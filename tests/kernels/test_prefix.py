@@ -1,0 +1,650 @@
+"""The engine of prefix codes: words and units against strings of 0 and 1, blocks, and threads."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import universal
+from sweeps import LONG, thinned
+
+from gcodec import Corrupt, FormatError, Truncated
+from gcodec.kernels.bits import bit_string, live
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.live import Live
+from gcodec.kernels.prefix import dense_string, sparse_string
+from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
+from gcodec.kernels.prefix.prefix_read import read_blocks
+from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
+from gcodec.kernels.prefix.prefix_write import write_symbols
+from gcodec.kernels.prefix.unit_place import place
+from gcodec.kernels.prefix.unit_read import read_unit_blocks
+from gcodec.kernels.prefix.unit_write import write_units
+from gcodec.kernels.prefix.units import FAR, UnitCode, Units, count_units
+from gcodec.runtime import pool
+
+FARTHEST = 2**63 - 1
+WORDS: dict[str, Callable[[int, int], str]] = {
+    "omega": lambda value, _: universal.omega(value),
+    "gamma": lambda value, _: universal.gamma(value),
+    "delta": lambda value, _: universal.delta(value),
+    "rice": universal.rice,
+    "golomb": universal.golomb,
+    "expgolomb": universal.expgolomb,
+    "fixed": universal.fixed,
+}
+# Numbers on both sides of what tables hold, and of the types in which they are kept.
+EDGES = [*range(10), 15, 16, 31, 32, *range(62, 67), *range(126, 131), *range(253, 259)]
+EDGES += [near + step for near in (2**10, 2**16, 2**32, 2**63) for step in (-1, 0, 1)]
+EDGES += [2**64 - 2, 2**64 - 1]
+LONGEST = 3000  # bits of the words that are tried, but for those that are there to be long
+
+CODES = [
+    *(PrefixCode(rule, 0, 1) for rule in (OMEGA, GAMMA, DELTA)),
+    *(PrefixCode(RICE, k, 0) for k in (0, 3, 20, 47, 63)),
+    *(PrefixCode(GOLOMB, b, 0) for b in (1, 10, 2**40)),
+    *(PrefixCode(EXPGOLOMB, k, 0) for k in (0, 2)),
+    *(PrefixCode(OMEGA, 0, 1, "signed", 1, 2 * s + 1) for s in (1, 3, 15, 127, 128, 2**24)),
+    *(PrefixCode(RICE, k, 0, "zigzag", 0, 2 * s + 1) for k, s in ((0, 4), (2, 127), (20, 2**24))),
+    *(PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, 2 * s + 1) for s in (1, 5, 2**24)),
+]
+# No codec has these in a dense string, so the kernels would be made for the tests alone.
+OTHERS = [
+    *(PrefixCode(FIXED, width, 0, top=2**width - 1) for width in (1, 3, 9, 64)),
+    *(PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1) for s in (15, 2**24)),
+    *(PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1) for k, s in ((0, 4), (12, 2**24))),
+    *(PrefixCode(RICE, k, 0, "plain", -1, FARTHEST) for k in (0, 9)),
+]
+CODES += OTHERS if LONG else []
+
+
+def name_of(code: PrefixCode) -> str:
+    top = min(code.top, 2**64 - 1).bit_length()
+    return f"{code.rule.name}-{code.parameter}-{code.mapping}{code.shift}-{top}"
+
+
+each_code = pytest.mark.parametrize("code", CODES, ids=name_of)
+
+
+@functools.cache
+def word(code: PrefixCode, symbol: int) -> str:
+    """The word of a symbol, by the oracle."""
+    made = WORDS[code.rule.name]
+    level, odd = symbol >> 1, symbol & 1
+    if code.mapping == "zigzag":
+        return made(2 * level - odd, code.parameter)
+    if code.mapping == "signed":
+        return str(odd) + made(level + code.shift, code.parameter)
+    return made(symbol + code.shift, code.parameter)
+
+
+def nbits_of(code: PrefixCode, symbol: int) -> int:
+    """About the bits of a word, without making it."""
+    value = (symbol >> 1 if code.mapping == "signed" else symbol) + code.shift
+    if code.rule is RICE:
+        return (value >> code.parameter) + code.parameter + 2
+    return value // code.parameter if code.rule is GOLOMB else 130
+
+
+def alphabet(code: PrefixCode, below: int = 2**64) -> np.ndarray:
+    """Symbols of a code whose words are not too long."""
+    shortest = code.least
+    found = [e for e in EDGES if shortest <= e <= min(code.top, below - 1)]
+    if code.mapping != "plain":
+        found = [e for e in found if e != 1]  # there is no −0
+    return np.array([e for e in found if nbits_of(code, e) <= LONGEST], np.uint64)
+
+
+def mixtures(code: PrefixCode) -> Iterator[np.ndarray]:
+    """Symbols in many orders: all small, all large, few large ones among small ones, runs."""
+    rng = np.random.default_rng(len(name_of(code)))
+    every = alphabet(code)
+    small = alphabet(code, 8) if alphabet(code, 8).size else every
+    tables = alphabet(code, 255) if alphabet(code, 255).size else every
+    yield every
+    yield every[:0]
+    yield np.repeat(every, 33)
+    for size in (1, 7, 8, 31, 32, 33, 64, 300):
+        yield rng.choice(every, size)
+        yield rng.choice(small, size)
+        yield rng.choice(tables, size)
+    for share in (0.01, 0.1, 0.5):
+        yield np.where(rng.random(700) < share, rng.choice(every, 700), rng.choice(small, 700))
+    yield np.where(np.arange(500) % 64 == 40, every[-1], every[0])
+
+
+def narrow(symbols: np.ndarray) -> np.ndarray:
+    """In the least type that has room, as codecs keep them."""
+    return symbols.astype(np.min_scalar_type(int(symbols.max(initial=0))))
+
+
+def bytes_of(text: str, behind: bytes = b"") -> np.ndarray:
+    return np.frombuffer(universal.to_bytes(text) + behind, np.uint8)
+
+
+def text_of(data: np.ndarray, nbits: int) -> str:
+    text = universal.to_text(data.tobytes())
+    assert len(text) - nbits < 8 and "1" not in text[nbits:]
+    return text[:nbits]
+
+
+def cut(size: int, rng: np.random.Generator) -> np.ndarray:
+    """Ends of blocks, of which some are empty."""
+    count = int(rng.integers(1, 9))
+    ends = np.sort(rng.choice([0, size, *range(size + 1)], count))
+    ends[-1] = size
+    return ends.astype(np.int64)
+
+
+def read(
+    code: PrefixCode,
+    data: np.ndarray,
+    starts: np.ndarray,
+    bounds: np.ndarray,
+    end: int,
+    chained: bool,
+) -> np.ndarray:
+    count = int(bounds[-1])
+    small, wide = np.empty(count, np.uint8), np.empty(count * (code.top >= WIDE), np.uint64)
+    read_blocks(code, data, starts, bounds, small, wide, end, chained)
+    return dense_string.widened(small, wide, np.dtype(np.uint64))
+
+
+class Guarded(BitString):
+    """A bit string that tells whether anything was written behind its room."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(0, nbytes)
+        self._guard()
+
+    def _guard(self) -> None:
+        self.around = np.full(self.data.size + 512, 0xA5, np.uint8)
+        self.around[: self.data.size] = self.data
+        self.data = self.around[: self.data.size]
+
+    def check(self) -> None:
+        assert (self.around[self.data.size :] == 0xA5).all()
+
+    def grow(self, nbytes: int = 0) -> None:
+        self.check()
+        super().grow(nbytes)
+        self._guard()
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@each_code
+def test_words(code: PrefixCode) -> None:
+    rng = np.random.default_rng(1)
+    for symbols in thinned(mixtures(code), 3):
+        words = [word(code, symbol) for symbol in symbols.tolist()]
+        text = "".join(words)
+        places = np.cumsum([0, *map(len, words)])
+        for lead in (0, 3):
+            bounds = cut(symbols.size, rng)
+            string = BitString(lead)
+            ends = write_symbols(code, narrow(symbols), bounds, string)
+            assert (ends - 8 * lead).tolist() == places[bounds].tolist()
+            assert string.nbits == 8 * lead + len(text)
+            data = string.trimmed()[lead:]
+            assert text_of(data, len(text)) == text
+        # What lies behind the end is never taken for a part of the string.
+        starts = places[np.concatenate([[0], bounds])]
+        for behind in (b"", b"\xff" * 40, bytes(40)):
+            fill = "1" * (-len(text) % 8) if behind else ""
+            source = bytes_of(text + fill, behind)
+            found = np.zeros(bounds.size + 1, np.int64)
+            assert np.array_equal(read(code, source, found, bounds, len(text), False), symbols)
+            assert found.tolist() == starts.tolist()
+            assert np.array_equal(read(code, source, starts, bounds, len(text), True), symbols)
+
+
+@each_code
+def test_words_behind_others(code: PrefixCode) -> None:
+    """A string that begins at any bit, and one that is written in many steps."""
+    rng = np.random.default_rng(2)
+    symbols = rng.choice(alphabet(code), 90)
+    text = "".join(word(code, symbol) for symbol in symbols.tolist())
+    string = BitString()
+    for part in np.array_split(symbols, 7):
+        write_symbols(code, narrow(part), np.array([part.size]), string)
+    assert text_of(string.trimmed(), len(text)) == text
+    for before in range(1, 9):
+        data = bytes_of("1" * before + text)
+        bounds = np.array([90])
+        starts = np.array([before, before + len(text)])
+        for chained in (False, True):
+            end = before + len(text)
+            assert np.array_equal(read(code, data, starts, bounds, end, chained), symbols)
+
+
+@each_code
+def test_strings_that_end_early(code: PrefixCode) -> None:
+    rng = np.random.default_rng(3)
+    for size in (1, 3, 120):
+        symbols = rng.choice(alphabet(code), size)
+        text = "".join(word(code, symbol) for symbol in symbols.tolist())
+        for end in {0, 1, len(text) // 2, len(text) - 9, len(text) - 1}:
+            if not 0 <= end < len(text):
+                continue
+            for data in (bytes_of(text), bytes_of(text[:end])):
+                starts = np.array([0, len(text)])
+                with pytest.raises(FormatError) as caught:
+                    read(code, data, starts, np.array([size]), end, False)
+                # The bits that are there may begin no word that is small enough.
+                assert caught.type in (Truncated, Corrupt)
+
+
+@pytest.mark.parametrize("mapping", ["plain", "zigzag", "signed"])
+def test_symbols_above_the_top_are_refused(mapping: Any) -> None:
+    for top in (1, 3, 8, 9, 254, 255, 256, 257, 1000):
+        if (mapping != "plain" and top % 2 == 0) or (mapping, top) == ("signed", 1):
+            continue
+        shift = {"plain": 0, "zigzag": 0, "signed": -1}[mapping]
+        code = PrefixCode(RICE, 2, 0, mapping, shift, top)
+        for before in (0, 1, 100):
+            for symbol in (top, top + 1, top + 2, 2 * top + 5):
+                if mapping != "plain" and symbol < 2:
+                    continue
+                text = word(code, code.least) * before + word(code, symbol)
+                where = bytes_of(text), np.array([0, len(text)]), np.array([before + 1])
+                for chained in (False, True):
+                    if symbol <= top:
+                        assert read(code, *where, len(text), chained)[-1] == symbol
+                        continue
+                    with pytest.raises(Corrupt):
+                        read(code, *where, len(text), chained)
+
+
+def test_a_sign_of_zero_is_refused() -> None:
+    dense = PrefixCode(OMEGA, 0, 1, "signed", 1, 31)
+    for before in (0, 5, 200):
+        text = word(dense, 2) * before + "1" + universal.omega(1) + word(dense, 2) * 40
+        where = bytes_of(text), np.array([0, len(text)]), np.array([before + 41])
+        for chained in (False, True):
+            with pytest.raises(Corrupt):
+                read(dense, *where, len(text), chained)
+
+
+@pytest.mark.parametrize("size", [10_000, 1_000_000])
+def test_words_that_are_longer_than_the_room(size: int) -> None:
+    code = PrefixCode(RICE, 0, 0)
+    for values in ([size], [0, size, 3, size, 0], [*[1] * 100, size, *[1] * 100]):
+        symbols = np.array(values, np.uint64)
+        string = Guarded(0)
+        ends = write_symbols(code, symbols, np.arange(1, symbols.size + 1), string)
+        string.check()
+        assert ends.tolist() == np.cumsum(symbols + np.uint64(1)).tolist()
+        data = np.unpackbits(string.data[: -(-string.nbits // 8)])[: string.nbits]
+        assert (np.flatnonzero(data) + 1).tolist() == ends.tolist()
+        data = np.packbits(data)
+        starts = np.zeros(symbols.size + 1, np.int64)
+        bounds = np.arange(1, symbols.size + 1)
+        assert np.array_equal(read(code, data, starts, bounds, string.nbits, False), symbols)
+        assert np.array_equal(read(code, data, starts, bounds, string.nbits, True), symbols)
+
+
+@each_code
+def test_nothing_is_written_behind_the_room(code: PrefixCode) -> None:
+    rng = np.random.default_rng(5)
+    longest = alphabet(code)[[nbits_of(code, int(e)) < 200 for e in alphabet(code)]]
+    for nbytes in range(0, 130, 3):
+        for symbols in (rng.choice(alphabet(code), 200), np.full(200, longest[-1])):
+            string = Guarded(nbytes)
+            write_symbols(code, narrow(symbols), np.array([200]), string)
+            string.check()
+
+
+# --- blocks -------------------------------------------------------------------------------------
+
+BLOCKED = [c for c in CODES if c.mapping != "plain" or c.rule in (GAMMA, RICE)]
+
+
+@pytest.mark.parametrize("code", BLOCKED, ids=name_of)
+def test_blocks_of_very_different_lengths(code: PrefixCode) -> None:
+    """Entry points end at different times; the last group of blocks has fewer than four."""
+    rng = np.random.default_rng(4)
+    some = alphabet(code)
+    for counts in itertools.product((0, 1, 700), (0, 60), (3, 300), (0, 1), (1, 40)):
+        size = sum(counts)
+        symbols = np.where(rng.random(size) < 0.05, rng.choice(some, size), some[0])
+        bounds = np.cumsum(counts)
+        places = np.cumsum([0, *(len(word(code, symbol)) for symbol in symbols.tolist())])
+        string = BitString()
+        assert np.array_equal(write_symbols(code, narrow(symbols), bounds, string), places[bounds])
+        nbits = string.nbits
+        starts = places[np.concatenate([[0], bounds])]
+        data = string.trimmed()
+        assert np.array_equal(read(code, data, starts, bounds, nbits, True), symbols)
+
+
+@pytest.mark.parametrize("code", BLOCKED, ids=name_of)
+def test_starts_that_are_wrong_are_refused(code: PrefixCode) -> None:
+    rng = np.random.default_rng(6)
+    some = alphabet(code)
+    bounds = np.array([0, 40, 110, 110, 300, 301, 420])
+    symbols = np.where(rng.random(420) < 0.1, rng.choice(some, 420), some[0])
+    string = BitString()
+    ends = write_symbols(code, narrow(symbols), bounds, string)
+    nbits, data = string.nbits, string.trimmed()
+    starts = np.concatenate([[0], ends])
+    assert np.array_equal(read(code, data, starts.copy(), bounds, nbits, True), symbols)
+    for at, step in itertools.product(range(starts.size), (-9, -1, 1, 2, 64, nbits, -nbits)):
+        changed = starts.copy()
+        changed[at] += step
+        with pytest.raises(Corrupt):
+            read(code, data, changed, bounds, nbits, True)
+    # An empty block has no words of its own: both of its ends move at once.
+    for step in (-1, 1):
+        changed = starts.copy()
+        changed[3:5] += step
+        with pytest.raises(Corrupt):
+            read(code, data, changed, bounds, nbits, True)
+
+
+# --- units --------------------------------------------------------------------------------------
+
+
+def unit_codes() -> list[UnitCode]:
+    """Those of the omega words, and Rice codes of which some fit and some do not."""
+    found = []
+    for s in (15, 127, 1000):
+        gap = PrefixCode(OMEGA, 0, 1, top=FARTHEST)
+        found.append(UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1)))
+    for k_gap, k, s in ((0, 0, 4), (5, 1, 15), (9, 3, 127), (20, 20, 2**24), (27, 2, 300)):
+        gap = PrefixCode(RICE, k_gap, 0, "plain", -1, FARTHEST)
+        found.append(UnitCode(gap, PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1)))
+    return found
+
+
+each_unit_code = pytest.mark.parametrize(
+    "code", unit_codes(), ids=lambda code: f"{name_of(code.gap)} {name_of(code.symbol)}"
+)
+
+
+def units_text(code: UnitCode, symbols: np.ndarray, before: int = 0) -> list[str]:
+    """The units of symbols, the first of which lies `before` elements behind the last unit."""
+    places = np.flatnonzero(symbols) + 1
+    gaps = np.diff(places, prepend=-before)
+    return [
+        word(code.gap, gap) + word(code.symbol, symbol)
+        for gap, symbol in zip(gaps.tolist(), symbols[places - 1].tolist(), strict=True)
+    ]
+
+
+def spaced(code: UnitCode, gaps: list[int], rng: np.random.Generator, tail: int) -> np.ndarray:
+    """Symbols with these gaps, and some zeros behind them."""
+    places = np.cumsum(gaps) - 1
+    out = np.zeros(int(places[-1]) + 1 + tail, np.uint64)
+    some = alphabet(code.symbol)
+    small = some[some < 8]
+    out[places] = np.where(
+        rng.random(places.size) < 0.2,
+        rng.choice(some, places.size),
+        rng.choice(small, places.size),
+    )
+    return out
+
+
+def tensors(code: UnitCode) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(7)
+    some = alphabet(code.symbol)
+    small = some[some < 8]
+    for n, share in itertools.product((1, 63, 64, 65, 200, 5000), (0.0, 0.02, 0.2, 0.6, 1.0)):
+        sent = rng.random(n) < share
+        yield np.where(sent, rng.choice(small, n), 0).astype(np.uint64)
+        yield np.where(sent, rng.choice(some, n), 0).astype(np.uint64)
+    near = [1, 2, 63, 64, 65, 253, 254, 255, 256, 257, 960, 1022, 1023, 1024, 1025, 70_000]
+    for tail in (0, 1, 64, 1000):
+        yield spaced(code, near[: -1 if tail else None], rng, tail)
+        yield spaced(code, [*near[:-1], *[1] * 70] * 2, rng, tail)
+
+
+def room(code: UnitCode, count: int) -> Units:
+    wide = count if code.symbol.top >= WIDE else 0
+    small = np.empty(count, np.uint8), np.empty(count, np.uint8)
+    return Units(*small, np.empty(count, np.uint64), np.empty(wide, np.uint64))
+
+
+@each_unit_code
+def test_units(code: UnitCode) -> None:
+    for number, symbols in enumerate(tensors(code)):
+        units = units_text(code, symbols)
+        if max(map(len, units), default=0) > LONGEST and number % 3:
+            continue
+        text = "".join(units)
+        places = np.cumsum([0, *map(len, units)])
+        last = int(np.flatnonzero(symbols)[-1]) + 1 if units else 0
+        assert count_units(narrow(symbols)) == (len(units), last)
+        sent = np.flatnonzero(symbols) + 1
+        for every, lead in ((1, 0), (64, 5), (4096, 1)):
+            made = sparse_string.write(code, narrow(symbols), every, lead)
+            data, nbits, offsets, positions = made
+            assert nbits == 8 * lead + len(text)
+            assert text_of(data[lead:], len(text)) == text
+            edges = [*range(0, len(units), every), len(units)]
+            assert offsets.tolist() == places[edges].tolist()
+            assert positions.tolist() == [0, *sent[np.array(edges[1:], int) - 1].tolist()]
+            for table in (None, (offsets, positions)):
+                out = np.zeros(symbols.size, narrow(symbols).dtype)
+                where = 8 * lead, nbits, every
+                found = sparse_string.read(code, data, *where, table, partial(place, out=out))
+                assert np.array_equal(out, symbols)
+                assert all(map(np.array_equal, found, (offsets, positions)))
+
+
+@each_unit_code
+def test_groups_of_four_are_the_units_alone(code: UnitCode) -> None:
+    """Where a block begins every 64 units, no group is looked up."""
+    rng = np.random.default_rng(8)
+    some = alphabet(code.symbol)
+    small = some[some < 8]
+    for share in (0.1, 0.2, 0.4, 0.8, 1.0):
+        for of in (small, some):
+            chosen = rng.choice(of, 4000)
+            symbols = narrow(np.where(rng.random(4000) < share, chosen, 0).astype(np.uint64))
+            symbols[1000:1300] = 0
+            alone = sparse_string.write(code, symbols, 64, 0)
+            groups = sparse_string.write(code, symbols, 1 << 20, 0)
+            assert alone[1] == groups[1]
+            assert np.array_equal(alone[0], groups[0])
+
+
+@each_unit_code
+def test_no_unit_is_written_behind_the_room(code: UnitCode) -> None:
+    rng = np.random.default_rng(9)
+    some = alphabet(code.symbol)
+    patterns = [np.where(np.arange(700) % step, 0, 3).astype(np.uint64) for step in (1, 2, 4, 8)]
+    patterns.append(np.where(rng.random(700) < 0.3, rng.choice(some, 700), 0).astype(np.uint64))
+    for nbytes in range(0, 200, 3):
+        for symbols in patterns:
+            string = Guarded(nbytes)
+            marks = np.zeros(9, np.int64), np.zeros(9, np.int64)
+            write_units(code, narrow(symbols), 0, 1, 0, 4096, string, *marks)
+            string.check()
+
+
+@each_unit_code
+@pytest.mark.parametrize("far", [254, 255, 256, 1023, 1024, 2**20, 2**40, 2**62])
+def test_units_far_behind_the_last(code: UnitCode, far: int) -> None:
+    """As in a tensor of which nothing before was sent."""
+    if nbits_of(code.gap, far + 70) > LONGEST:
+        return
+    symbols = np.zeros(70, np.uint64)
+    symbols[[3, 40, 69]] = 2, 3, 2
+    for before in (0, 5):  # position of the unit before
+        units = units_text(code, symbols, far)
+        text = "".join(units)
+        string = BitString()
+        marks = np.zeros(3, np.int64), np.zeros(3, np.int64)
+        base = far + before
+        made = write_units(code, narrow(symbols), base, 64, before, 64, string, *marks)
+        assert made == (67, base + 70)
+        assert [int(mark[1]) for mark in marks] == [0, before]
+        assert text_of(string.trimmed(), len(text)) == text
+        for chained in (False, True):
+            read = room(code, 3)
+            where = np.array([0, len(text)]), np.array([3]), read, len(text), chained
+            assert read_unit_blocks(code, bytes_of(text), *where) == (3, len(text))
+            gaps = [
+                int(wide) if gap == FAR else gap
+                for gap, wide in zip(read.gaps.tolist(), read.far, strict=True)
+            ]
+            assert gaps == [far + 4, 37, 29]
+            assert read.symbols.tolist() == [2, 3, 2]
+
+
+@each_unit_code
+def test_tables_of_units_that_are_wrong_are_refused(code: UnitCode) -> None:
+    rng = np.random.default_rng(10)
+    some = alphabet(code.symbol)
+    small = some[some < 8]
+    symbols = narrow(np.where(rng.random(900) < 0.4, rng.choice(small, 900), 0).astype(np.uint64))
+    for every in (8, 64):
+        data, nbits, offsets, positions = sparse_string.write(code, symbols, every, 0)
+        for column, at in itertools.product((0, 1), range(offsets.size)):
+            for step in (-7, -1, 1, 5, 100):
+                changed = [offsets.copy(), positions.copy()]
+                changed[column][at] += step
+                if changed[column].min() < 0:
+                    continue
+                with pytest.raises(Corrupt):
+                    out = np.zeros(symbols.size, symbols.dtype)
+                    table = changed[0], changed[1]
+                    sparse_string.read(code, data, 0, nbits, every, table, partial(place, out=out))
+
+
+def test_gaps_past_the_tensor_are_refused() -> None:
+    code = unit_codes()[0]
+    for n in (1, 5, 300, 5000):
+        for gap in (n + 1, n + 2, 2**32, FARTHEST):
+            text = word(code.gap, gap) + word(code.symbol, 2)
+            with pytest.raises(Corrupt, match="gap passes"):
+                out = np.zeros(n, np.uint8)
+                sparse_string.read(
+                    code, bytes_of(text), 0, len(text), 64, None, partial(place, out=out)
+                )
+        out = np.zeros(n, np.uint8)
+        text = word(code.gap, n) + word(code.symbol, 3)
+        sparse_string.read(code, bytes_of(text), 0, len(text), 64, None, partial(place, out=out))
+        assert np.flatnonzero(out).tolist() == [n - 1] and out[-1] == 3
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let the pool cut short inputs for so many threads."""
+    monkeypatch.setattr(pool, "SEGMENT", 512)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    for module in (live, sparse_string):
+        monkeypatch.setattr(module, "_CHUNK", 256)
+    monkeypatch.setattr(sparse_string, "_READ", 128)
+    return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
+
+
+SIZES = (1, 255, 256, 511, 512, 513, 1023, 1024, 1025, 3000)
+
+
+def holed(n: int, symbols: np.ndarray, holes: tuple[int, ...]) -> np.ndarray:
+    """Symbols of which whole segments are zeros."""
+    out = np.resize(symbols, n)
+    for hole in holes:
+        out[512 * hole : 512 * hole + 512] = 0
+    return out
+
+
+@pytest.mark.parametrize("holes", [(), (0,), (1,), (1, 2), (0, 1, 2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("code", unit_codes()[:4:3], ids=lambda code: code.gap.rule.name)
+def test_units_by_parts(
+    code: UnitCode, holes: tuple[int, ...], small_parts: Callable[[int], None]
+) -> None:
+    """Parts of any number of bits, none too, are joined to the same string."""
+    rng = np.random.default_rng(11)
+    for n, share in itertools.product(SIZES, (0.004, 0.1, 0.9)):
+        base = np.where(rng.random(n) < share, rng.integers(2, 8, n), 0).astype(np.uint8)
+        symbols = holed(n, base, holes)
+        text = "".join(units_text(code, symbols))
+        for threads in (1, 2, 3, 7):
+            small_parts(threads)
+            data, nbits, offsets, positions = sparse_string.write(code, symbols, 16, 2)
+            assert text_of(data[2:], nbits - 16) == text
+            for table in (None, (offsets, positions)):
+                out = np.zeros(n, np.uint8)
+                found = sparse_string.read(
+                    code, data, 16, nbits, 16, table, partial(place, out=out)
+                )
+                assert np.array_equal(out, symbols)
+                assert all(map(np.array_equal, found, (offsets, positions)))
+
+
+@pytest.mark.parametrize("holes", [(), (0,), (1,), (1, 2), (0, 1, 2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("bucket", [0, 64, 100, 512])
+def test_words_by_parts(
+    bucket: int, holes: tuple[int, ...], small_parts: Callable[[int], None]
+) -> None:
+    rng = np.random.default_rng(12)
+    code = PrefixCode(OMEGA, 0, 1, "signed", 1, 2001)
+    for n in SIZES:
+        symbols = holed(n, np.where(rng.random(n) < 0.6, 0, rng.integers(2, 2002, n)), holes)
+        symbols = symbols.astype(np.uint16)
+        size = bucket or n
+        silent = np.array([not symbols[at : at + size].any() for at in range(0, n, size)])
+        live = Live.of(n, size, silent)
+        mask = np.repeat(~silent, size)[:n]
+        assert live.words == mask.sum()
+        words = [
+            word(code, symbol) if lives else ""
+            for symbol, lives in zip(symbols.tolist(), mask.tolist(), strict=True)
+        ]
+        text, places = "".join(words), np.cumsum([0, *map(len, words)])
+        for threads, every in itertools.product((1, 2, 3, 7), (16, 128)):
+            small_parts(threads)
+
+            def part(start: int, stop: int, _: np.ndarray, all: Any = symbols) -> np.ndarray:
+                found: np.ndarray = all[start:stop]
+                return found
+
+            written = dense_string.write(code, part, symbols.dtype, live, every, 3)
+            data, nbits, offsets = written
+            assert text_of(data[3:], nbits - 24) == text
+            assert offsets.tolist() == places[[*range(0, n, every), n]].tolist()
+            for known in (None, offsets):
+                out = np.full(n, 9, np.uint16)
+
+                def take(at: int, small: np.ndarray, wide: np.ndarray, out: Any = out) -> None:
+                    out[at : at + small.size] = dense_string.widened(small, wide, out.dtype)
+
+                found = dense_string.read(code, data, 24, nbits, live, every, known, take)
+                assert np.array_equal(found, offsets)
+                assert np.array_equal(out, symbols)
+
+
+def test_parts_of_any_number_of_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part of each length after another, none included, from each bit of a byte on."""
+    monkeypatch.setattr(pool, "SEGMENT", 1)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    code = PrefixCode(FIXED, 1, 0, top=1)
+    rng = np.random.default_rng(13)
+    for _ in range(300):
+        counts = rng.choice([0, 0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 100], int(rng.integers(1, 9)))
+        parts = [rng.integers(0, 2, count, np.uint8) for count in counts]
+
+        def task(start: int, stop: int, parts: Any = parts) -> BitString:
+            string = BitString()
+            write_symbols(code, parts[start], np.array([parts[start].size]), string)
+            return string
+
+        data, nbits, starts = bit_string.written(task, len(parts), 1)
+        whole = np.concatenate(parts)
+        assert nbits == whole.size
+        assert np.array_equal(data, np.packbits(whole))
+        assert list(starts.values()) == (np.cumsum(counts) - counts).tolist()

@@ -1,0 +1,349 @@
+"""Kernels against their oracles, and their cache on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import halves, philox, sums
+
+import gcodec
+from gcodec.kernels.numeric import arithmetic, convert, reduce
+from gcodec.kernels.numeric import philox as words_of
+from gcodec.runtime import cover, pool
+from gcodec.runtime.memory import aligned_empty
+
+PACKAGE = Path(gcodec.__file__).parent
+
+
+# --- reductions ---------------------------------------------------------------------------------
+
+
+@given(gs.gradients(large=True, finite=False))
+def test_sum_of_squares(x: np.ndarray) -> None:
+    found, expected = reduce.sum_squares(x), sums.sum_squares(x)
+    assert np.float64(found).tobytes() == expected.tobytes() or (found != found) & (
+        expected != expected
+    )
+
+
+@pytest.mark.parametrize("n", [3 * 4096 + 5, 20_001, 65_537])
+def test_sum_of_squares_over_tiles(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(n)
+    x = (rng.standard_normal(n) * 10.0 ** rng.integers(-20, 15, n)).astype(np.float32)
+    expected = float(sums.sum_squares(x))
+    assert reduce.sum_squares(x) == expected
+    monkeypatch.setattr(pool, "SEGMENT", 4096)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    for threads in ("2", "5"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        assert reduce.sum_squares(x) == expected
+
+
+def test_sum_of_squares_recurses() -> None:
+    """More than 4096 tiles: small integers are summed exactly in any order."""
+    x = np.resize(np.arange(-4, 5, dtype=np.float32), (1 << 24) + 4097)
+    assert reduce.sum_squares(x) == float((x.astype(np.int64) ** 2).sum())
+
+
+@given(gs.gradients(large=True, finite=False))
+def test_largest_magnitude(x: np.ndarray) -> None:
+    bits = x.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    assert reduce.max_abs_bits(x) == int(bits.max(initial=0))
+    assert reduce.all_finite(x) == bool(np.isfinite(x).all())
+
+
+def test_one_infinity_anywhere_is_found() -> None:
+    x = np.zeros((1 << 20) + 3, np.float32)
+    assert reduce.all_finite(x)
+    for at in (0, 1, 1 << 19, (1 << 20) - 1, 1 << 20, (1 << 20) + 2):
+        for value in (np.nan, -np.inf):
+            x[at] = value
+            assert not reduce.all_finite(x)
+        x[at] = 0
+
+
+# --- random words -------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 60)),
+    st.integers(0, 50),
+    st.sampled_from([0, 1, 2**32, 2**64 - 1]),
+)
+def test_random_words(seed: int, start: int, count: int, stream: int) -> None:
+    found = words_of.words(seed, start, count, stream)
+    assert found.dtype == np.uint32
+    assert found.tolist() == [philox.word(seed, start + i, stream) for i in range(count)]
+
+
+def test_random_words_known_answer() -> None:
+    expected = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert words_of.words(0, 0, 4).tolist() == expected
+
+
+def test_random_words_by_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = words_of.words(9, 5, 4000)
+    monkeypatch.setattr(pool, "SEGMENT", 333)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    assert np.array_equal(words_of.words(9, 5, 4000), whole)
+    assert np.array_equal(words_of.words(9, 1005, 100), whole[1000:1100])
+
+
+# --- 16-bit floats ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_16_bit_pattern(dtype: str) -> None:
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    wide = convert.from_16_bits(patterns, dtype)
+    assert wide.tobytes() == halves.widen(patterns, dtype).tobytes()
+    assert np.array_equal(convert.to_16_bits(wide, dtype), patterns)
+
+
+def edges() -> np.ndarray:
+    """Bit patterns at and beside the values half-way between two 16-bit floats, and extremes."""
+    tops = np.arange(0, 1 << 16, 61, dtype=np.uint32) << 16
+    near = [tops + np.uint32(low) for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]
+    steps = np.arange(0, 1 << 19, 997, dtype=np.uint32) << 13
+    halfway = [steps + np.uint32(low) for low in (0xFFF, 0x1000, 0x1001)]
+    exponents = np.arange(512, dtype=np.uint32) << 23
+    about = [exponents, exponents + np.uint32(1), exponents - np.uint32(1)]
+    return np.unique(np.concatenate([*near, *halfway, *about]).astype(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrowing(dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    patterns = np.concatenate([edges(), rng.integers(0, 1 << 32, 20_000, np.uint32)])
+    x = patterns.view(np.float32)
+    assert np.array_equal(convert.to_16_bits(x, dtype), halves.narrow(x, dtype))
+
+
+def test_rounding_to_wide_dtypes_changes_nothing() -> None:
+    x = np.ones(3, np.float32)
+    assert convert.round_to(x, "float32") is x
+    assert convert.round_to(x, "float64") is x
+    third = np.full(1, 1 / 3, np.float32)
+    assert convert.round_to(third, "bfloat16").tolist() == [0.333984375]
+
+
+# --- sums of arrays -----------------------------------------------------------------------------
+
+
+@given(gs.gradients(large=True, finite=False), st.sampled_from([1.0, 0.9, 0.0, -3.0, 1e30]))
+def test_arithmetic(x: np.ndarray, factor: float) -> None:
+    y = np.ascontiguousarray(x[::-1])
+    scale = np.float32(factor)
+    with np.errstate(all="ignore"):
+        assert gs.same_bits(arithmetic.corrected(x, y, scale), x + scale * y)
+        out = y.copy()
+        top = reduce.max_abs_bits(x + scale * y)
+        apart = np.full_like(out, 7)
+        assert arithmetic.correct(x, y, scale, apart) == top
+        assert gs.same_bits(apart, x + scale * y)
+        assert arithmetic.correct(x, out, scale, out) == top
+        assert gs.same_bits(out, x + scale * y)
+        arithmetic.add_scaled(y, scale, out)
+        assert gs.same_bits(out, (x + scale * y) + scale * y)
+
+
+@pytest.mark.parametrize("offset", [0, 3, 8])
+def test_sums_that_are_written_past_the_cache(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cover, "_STREAMING", 1)
+    for n in (1, 31, 32, 63, 500):
+        rng = np.random.default_rng(n)
+        for value in (1, np.inf, -np.nan):
+            x, y = rng.standard_normal((2, n), np.float32)
+            x[rng.integers(n)] = value
+            out, scale = gs.placed(np.full(n, 9, np.float32), offset), np.float32(0.9)
+            assert arithmetic.correct(x, y, scale, out) == reduce.max_abs_bits(x + scale * y)
+            assert gs.same_bits(out, x + scale * y)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])
+def test_aligned_memory(size: int) -> None:
+    for dtype in (np.uint8, np.uint16, np.float32, np.float64):
+        x = aligned_empty(size, dtype)
+        assert (x.size, x.dtype, x.ndim) == (size, dtype, 1)
+        assert x.ctypes.data % 64 == 0 or size == 0
+        assert x.flags.writeable and x.flags.c_contiguous
+
+
+# --- the cache on disk --------------------------------------------------------------------------
+
+PROBE = """
+import sys
+import numpy as np
+from gcodec.kernels.bits import pack
+from gcodec.kernels.numeric import convert
+from gcodec.runtime import jit
+print(pack.pack_fields(np.arange(8, dtype=np.uint8) % 2, pack.FieldLayout(1)).tolist())
+kernel = pack.packer(1, True).built
+print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
+print(jit.cache_directory() is not None, jit.checked())
+"""
+
+
+class Sandbox:
+    """A copy of the package, to edit, with a cache of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.cache = root / "cache"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PACKAGE, root / "gcodec", ignore=ignored)
+
+    def probe(self, program: str = PROBE, **variables: str) -> list[str]:
+        """Pack eight codes in a new process; return codes, hits and misses, and the cache."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GCODEC_")}
+        environment |= {
+            "PYTHONPATH": str(self.root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "GCODEC_CACHE_DIR": str(self.cache),
+            **variables,
+        }
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            cwd=self.root,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        source = self.root / "gcodec" / "kernels" / name
+        text = source.read_text(encoding="utf-8")
+        assert old in text
+        source.write_text(text.replace(old, new), encoding="utf-8")
+
+    def builds(self) -> list[Path]:
+        return sorted(self.cache.glob("kernels-*"))
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
+
+
+def test_cache_is_used_and_never_stale(sandbox: Sandbox) -> None:
+    # A helper in another file than the kernel's, which Numba's own key does not see.
+    with (sandbox.root / "gcodec" / "kernels" / "numeric" / "arithmetic.py").open("a") as file:
+        file.write("\n\n@inline\ndef _helper(x):\n    return x\n")
+    sandbox.edit("numeric/arithmetic.py", "import kernel\n", "import inline, kernel\n")
+    pool_import = "from gcodec.runtime import pool\n"
+    helper_import = "from gcodec.kernels.numeric.arithmetic import _helper\n"
+    sandbox.edit("bits/pack.py", pool_import, pool_import + helper_import)
+    value = "np.uint8(x >> np.uint64(shift))"
+    sandbox.edit("bits/pack.py", value, f"_helper({value})")
+
+    assert sandbox.probe() == ["[85]", "0 1", "True False"]
+    assert sandbox.probe() == ["[85]", "1 0", "True False"]
+    (build,) = sandbox.builds()
+    assert stat.S_IMODE(build.stat().st_mode) & 0o022 == 0
+    # Bounds checks are another build.
+    assert sandbox.probe(GCODEC_CHECKED="1") == ["[85]", "0 1", "True True"]
+    assert len(sandbox.builds()) == 2
+    sandbox.edit(
+        "numeric/arithmetic.py", "    return x\n", "    return np.uint8(x ^ np.uint8(255))\n"
+    )
+    assert sandbox.probe() == ["[170]", "0 1", "True False"]
+
+
+BEYOND = """
+import numpy as np
+from gcodec.kernels.numeric.arithmetic import _beyond
+x = np.arange(9, dtype=np.float32)
+try:
+    _beyond(x[:4], 6, x[8:])
+except IndexError:
+    print("refused")
+else:
+    print(x[8])
+"""
+
+
+def test_bounds_are_checked_where_that_is_asked_for(sandbox: Sandbox) -> None:
+    """Whichever of the builds was cached before."""
+    with (sandbox.root / "gcodec" / "kernels" / "numeric" / "arithmetic.py").open("a") as file:
+        file.write(
+            '\n\n@kernel("in float32[], int64, out float32[]")\n'
+            "def _beyond(x, i, out):\n    out[0] = x[i]\n"
+        )
+    for checked, said in (("0", "6.0"), ("1", "refused"), ("0", "6.0"), ("1", "refused")):
+        assert sandbox.probe(BEYOND, GCODEC_CHECKED=checked) == [said]
+    assert len(sandbox.builds()) == 2
+
+
+def test_a_damaged_cache_means_compiling(sandbox: Sandbox) -> None:
+    assert sandbox.probe() == ["[85]", "0 1", "True False"]
+    (build,) = sandbox.builds()
+    for file in build.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert sandbox.probe() == ["[85]", "0 1", "True False"]
+    assert sandbox.probe() == ["[85]", "1 0", "True False"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+def test_a_directory_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gcodec.runtime import jit
+
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "private"))
+    directory = jit.cache_directory()
+    assert directory is not None
+    for mode in (0o777, 0o770, 0o702):
+        directory.chmod(mode)
+        assert jit.cache_directory() is None
+    directory.chmod(0o700)
+    assert jit.cache_directory() == directory
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "file"))
+    assert jit.cache_directory() is None
+    if os.geteuid() != 0:
+        frozen = tmp_path / "frozen"
+        frozen.mkdir(mode=0o500)
+        monkeypatch.setenv("GCODEC_CACHE_DIR", str(frozen))
+        assert jit.cache_directory() is None
+
+
+def test_kernels_of_one_factory_are_told_apart_across_processes(tmp_path: Path) -> None:
+    """Each is cached by a process of its own, and all are then run in one."""
+    program = (
+        "import sys, numpy as np\n"
+        "from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields\n"
+        "for width in map(int, sys.argv[1:]):\n"
+        "    codes = np.arange(40, dtype=np.uint8) % (1 << width)\n"
+        "    packed = pack_fields(codes, FieldLayout(width))\n"
+        "    bits = ''.join(format(code, f'0{width}b') for code in codes.tolist())\n"
+        "    assert packed.tobytes() == int(bits, 2).to_bytes(5 * width, 'big'), width\n"
+        "    assert np.array_equal(unpack_fields(packed, 40, FieldLayout(width)), codes), width\n"
+    )
+    environment = {**os.environ, "GCODEC_CACHE_DIR": str(tmp_path)}
+    for widths in (["3"], ["5"], ["3", "5"], ["5", "3"]):
+        command = [sys.executable, "-c", program, *widths]
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,194 @@
+"""Many threads at once, and processes that fork or spawn after kernels have run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import strategies as gs
+from sweeps import thinned
+
+import gcodec
+from gcodec.runtime import pool
+
+
+def work(number: int) -> list[bytes]:
+    """Run a mix of calls that depends on nothing but its number."""
+    rng = np.random.default_rng(number)
+    found = []
+    for codec in thinned(gs.FEW, 4):
+        x = rng.standard_normal(1000 + 37 * number, np.float32)
+        frame = gcodec.encode(x, codec, seed=number, name=str(number))
+        acc = np.zeros_like(x)
+        gcodec.decode_add(frame, acc, 0.5)
+        feedback = gcodec.Feedback(codec, seed=number)
+        frames = [feedback.compress("w", x.reshape(-1, 1)) for _ in range(2)]
+        found += [frame, gcodec.decode(frame).tobytes(), acc.tobytes(), *frames]
+    return found
+
+
+def test_eight_threads() -> None:
+    expected = [work(number) for number in range(8)]
+    barrier = threading.Barrier(8)
+
+    def task(number: int) -> list[bytes]:
+        barrier.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(8) as executor:
+        assert list(executor.map(task, range(8))) == expected
+
+
+def test_threads_share_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tensors in several threads at once, while the number of threads changes."""
+    x = np.random.default_rng(0).standard_normal((1 << 20) + 5, np.float32)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    expected = gcodec.encode(x, "mxnet-2bit:threshold=auto")
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    with ThreadPoolExecutor(4) as executor:
+        tasks = [executor.submit(gcodec.encode, x, "mxnet-2bit:threshold=auto") for _ in range(4)]
+        monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+        tasks += [executor.submit(gcodec.encode, x, "mxnet-2bit:threshold=auto") for _ in range(4)]
+        assert all(task.result() == expected for task in tasks)
+
+
+@pytest.mark.parametrize(
+    "spec", ["qsgd:form=dense,s=127", "qsgd:form=sparse", "qsgd:code=auto", "qsgd:code=context"]
+)
+def test_strings_in_several_threads(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a string are joined, and blocks of a seek table read, in several calls at once."""
+    x = np.random.default_rng(0).standard_normal((1 << 21) + 5, np.float32)
+    x[1 << 19 : 3 << 19] = 0  # segments of which a sparse form sends nothing
+    x[5::7] = 0
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    expected = gcodec.encode(x, spec)
+    plain = gcodec.Frame.from_bytes(expected).without_seek().decode()
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    with ThreadPoolExecutor(3) as executor:
+        frames = list(executor.map(lambda _: gcodec.encode(x, spec), range(4)))
+        assert all(frame == expected for frame in frames)
+        assert all(executor.map(lambda one: np.array_equal(gcodec.decode(one), plain), frames))
+
+
+def test_an_error_in_a_segment_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+
+    def task(start: int, stop: int) -> None:
+        if start:
+            raise KeyError(start)
+
+    with pytest.raises(KeyError):
+        pool.run(task, 1 << 21)
+
+
+@pytest.mark.parametrize("threads", ["2", "3"])
+def test_the_error_of_the_first_segment_is_raised(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a later one fails before; and no segment is begun after that."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    begun, failed = [], threading.Event()
+
+    def task(start: int, stop: int) -> None:
+        begun.append(start)
+        if start == 0:
+            failed.wait()
+            raise KeyError(start)
+        if start == pool.SEGMENT:
+            failed.set()
+            raise ValueError(start)
+        failed.wait()
+
+    with pytest.raises(KeyError, match="0"):
+        pool.run(task, 8 * pool.SEGMENT)
+    assert len(begun) <= int(threads)
+
+
+def test_results_are_in_order_and_calls_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+
+    def outer(start: int, stop: int) -> list[tuple[int, int]]:
+        return pool.run(lambda a, b: (start + a, start + b), 4 * pool.SEGMENT)
+
+    found = pool.run(outer, 6 * pool.SEGMENT)
+    firsts = [inner[0][0] for inner in found]
+    assert firsts == sorted(firsts) and firsts[0] == 0
+    assert all(inner == sorted(inner) for inner in found)
+
+
+def test_segments_cover_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        for n in (0, 1, pool.SEGMENT, 1 << 20, (1 << 20) + 1, (1 << 21) + 3):
+            parts: list[tuple[int, int]] = []
+            pool.run(lambda start, stop, parts=parts: parts.append((start, stop)), n)
+            parts.sort()
+            assert parts[0][0] == 0
+            assert parts[-1][1] == n
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
+            assert all(start % pool.SEGMENT == 0 for start, _ in parts)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1025", "two", "1.5", "", " 2", "²"])
+def test_number_of_threads(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", value)
+    with pytest.raises(gcodec.ParameterError, match="GCODEC_NUM_THREADS"):
+        pool.thread_count()
+    monkeypatch.delenv("GCODEC_NUM_THREADS")
+    assert pool.thread_count() >= 1
+
+
+FORK = """
+import os, sys
+import numpy as np
+import gcodec
+
+x = np.random.default_rng(0).standard_normal((1 << 20) + 5, np.float32)
+before = gcodec.encode(x, "mxnet-2bit")
+child = os.fork()
+if child == 0:
+    same = gcodec.encode(x, "mxnet-2bit") == before
+    small = gcodec.decode(gcodec.encode(x[:9], "mxnet-1bit")).size == 9
+    os._exit(0 if same and small else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert gcodec.encode(x, "mxnet-2bit") == before
+"""
+
+SPAWN = """
+import multiprocessing
+import numpy as np
+import gcodec
+
+def encode(seed):
+    x = np.random.default_rng(seed).standard_normal(5000, np.float32)
+    return gcodec.encode(x, "mxnet-2bit:threshold=auto")
+
+if __name__ == "__main__":
+    expected = [encode(seed) for seed in range(2)]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(encode, range(2)) == expected
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork_after_use() -> None:
+    environment = os.environ | {"GCODEC_NUM_THREADS": "2"}
+    # Python 3.12 warns of any fork beside threads; the pool is what this is about.
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+
+
+def test_spawn(tmp_path: object) -> None:
+    script = os.path.join(str(tmp_path), "spawn_script.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(SPAWN)
+    root = os.path.dirname(os.path.dirname(gcodec.__file__))
+    paths = filter(None, [root, os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([sys.executable, script], env=environment, check=True, timeout=60)

@@ -1,0 +1,101 @@
+"""The example on convergence: a few steps of each kind of method, and the page on them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from examples.convergence import __main__ as command
+from examples.convergence import report
+from examples.convergence.methods import methods
+from examples.convergence.runs import Outcome, run
+from examples.convergence.tasks import TASKS, Changes
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "convergence.md").read_text("utf-8")
+KINDS = ("dense", "ecsq", "1-bit, none", "DGC", "PowerSGD", "1-bit Adam")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return [run("lstm", name, 0, Changes(steps=2)) for name in KINDS]
+
+
+def test_runs(outcomes: list[Outcome]) -> None:
+    """Replicas are compared in each run, bit by bit."""
+    assert {"dense", *KINDS} <= methods(0.5).keys()
+    by_name = {outcome.method: outcome for outcome in outcomes}
+    assert all(math.isfinite(outcome.score) and not outcome.failure for outcome in outcomes)
+    assert by_name["dense"].bits == 48  # 2·(P − 1)/P times 32, of four workers
+    assert 3 < by_name["ecsq"].bits < 9
+    assert run("lstm", "ecsq", 0, Changes(steps=2)).score == by_name["ecsq"].score
+
+
+def test_tables_and_plot(outcomes: list[Outcome], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    tasks = {"lstm": TASKS["lstm"]}
+    failed = Outcome("lstm", "DCT", 0, math.nan, 0.0, 1.0, "x")
+    text = "\n".join(report.lines(tasks, [*outcomes, failed]))
+    assert "| 1-bit | `sign` | no |" in text
+    assert "1 of 1 runs failed" in text
+    assert "With feedback and further from dense than that: DCT (" in text.splitlines()[-1]
+    report.draw(tasks, [*outcomes, failed], tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").read_text("utf-8").count("PowerSGD") >= 1
+
+
+def test_the_command_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Outcomes that a file has are taken from it; only the others are made."""
+    results, page = tmp_path / "some.jsonl", tmp_path / "page.md"
+    known = [Outcome("lstm", name, 0, 2.0, 48.0, 1.0) for name in ("dense", "dense Adam")]
+    results.write_text("".join(json.dumps(outcome) + "\n" for outcome in known))
+    page.write_text("before <!-- measured --> OLD <!-- end of what is measured --> after")
+    words = ["--task=lstm", "--method=1-bit", "--seeds=1", "--steps=1", "--jobs=1"]
+    words += [f"--results={results}", f"--page={page}"]
+    for _ in range(2):
+        done = CliRunner().invoke(command.main, words, catch_exceptions=False)
+        assert not done.exit_code
+        outcomes = command.known(results)
+        assert outcomes[:2] == known
+        assert [outcome.method for outcome in outcomes[2:]] == ["1-bit"]
+    assert "| dense | `all-reduce` | – | 2.000 ± 0.000 | +0.0 % |" in page.read_text()
+    page.write_text("text")
+    with pytest.raises(ValueError, match="no <!-- measured -->"):
+        CliRunner().invoke(command.main, words, catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def kept() -> list[Outcome]:
+    return command.known(ROOT / "examples" / "convergence" / "outcomes.jsonl")
+
+
+def test_the_page_has_what_was_measured(kept: list[Outcome]) -> None:
+    made = {outcome[:3] for outcome in kept}
+    assert len(made) == len(kept)
+    assert made == {
+        (key, name, seed)
+        for key, task in TASKS.items()
+        for name in methods(task.momentum)
+        for seed in range(3)
+    }
+    text = "\n".join(report.lines(TASKS, kept))
+    assert f"<!-- measured -->\n\n{text}\n\n<!-- end of what is measured -->" in PAGE
+    drawn = (ROOT / "docs" / "img" / "convergence.svg").read_text("utf-8")
+    assert all(task.title in drawn for task in TASKS.values())
+
+
+def test_feedback_is_near_dense_and_none_is_not(kept: list[Outcome]) -> None:
+    """But for two, as the page says: top-1 % by a hair, and DGC on the LSTM."""
+    assert report.far(TASKS, kept) == [("digits", "top-1 %"), ("lstm", "DGC")]
+    for key, task in TASKS.items():
+        found = report.by_method(kept, key)
+        dense = report.mean(found["dense"])
+        for name in ("top-1 %", "1-bit"):
+            plain, fed = (report.mean(found[f"{name}{end}"]) for end in (", none", ""))
+            assert report.worse(task, plain, dense) > report.worse(task, fed, dense)
+            assert report.worse(task, plain, dense) > 1

@@ -1,0 +1,329 @@
+"""Specs, mappings and constructors: what is taken, how it is printed, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies as gs
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec import Codec, ParameterError
+from gcodec.codec import register
+from gcodec.errors import Corrupt, Unsupported
+from gcodec.wire.kinds import Choice, Float32, binary32
+from gcodec.wire.params import param
+
+
+@pytest.mark.parametrize(
+    ("spec", "canonical", "expression"),
+    [
+        ("raw", "raw", "Raw()"),
+        ("raw:dtype=float32", "raw", "Raw()"),
+        ("raw:dtype=bfloat16", "raw:dtype=bfloat16", "Raw(dtype='bfloat16')"),
+        ("mxnet-2bit:threshold=0.5", "mxnet-2bit", "MXNet2Bit()"),
+        ("mxnet-2bit:threshold=5e-1,server=no", "mxnet-2bit", "MXNet2Bit()"),
+        (
+            "mxnet-2bit:server=yes,threshold=.1",
+            "mxnet-2bit:threshold=0.1,server=yes",
+            "MXNet2Bit(threshold=0.1, server='yes')",
+        ),
+        ("mxnet-2bit:threshold=auto", "mxnet-2bit:threshold=auto", "MXNet2Bit(threshold='auto')"),
+        ("mxnet-2bit:threshold=1", "mxnet-2bit:threshold=1.0", "MXNet2Bit(threshold=1.0)"),
+        (
+            "mxnet-2bit:threshold=inf",
+            "mxnet-2bit:threshold=inf",
+            "MXNet2Bit(threshold=float('inf'))",
+        ),
+        (
+            "mxnet-2bit:threshold=0.1000000000001",
+            "mxnet-2bit:threshold=0.1",
+            "MXNet2Bit(threshold=0.1)",
+        ),
+        ("mxnet-1bit:threshold=-0.0", "mxnet-1bit:threshold=-0.0", "MXNet1Bit(threshold=-0.0)"),
+        (
+            "mxnet-1bit:threshold=nan",
+            "mxnet-1bit:threshold=nan",
+            "MXNet1Bit(threshold=float('nan'))",
+        ),
+        (
+            "mxnet-1bit:threshold=-1e99",
+            "mxnet-1bit:threshold=-inf",
+            "MXNet1Bit(threshold=float('-inf'))",
+        ),
+    ],
+)
+def test_canonical_forms(spec: str, canonical: str, expression: str) -> None:
+    codec = gcodec.parse(spec)
+    assert str(codec) == canonical
+    assert repr(codec) == expression
+    assert gcodec.parse(canonical) == codec
+    assert f"{codec}" == canonical
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        ("", "codec=''"),
+        ("rwa", "one of raw"),
+        ("RAW", "one of raw"),
+        (" raw", "one of raw"),
+        ("raw:", "name:key=value"),
+        ("raw:dtype", "name:key=value"),
+        ("raw:dtype=", "dtype=''"),
+        ("raw:dtype=float32,", "name:key=value"),
+        ("raw:,dtype=float32", "name:key=value"),
+        ("raw:dtype=float32,dtype=float32", "name:key=value"),
+        ("raw:dtype=int8", "one of float32, float16, bfloat16"),
+        ("raw:Dtype=float32", "parameters dtype"),
+        ("raw:threshold=1", "parameters dtype"),
+        ("mxnet-2bit:threshold=", "threshold=''"),
+        ("mxnet-2bit:threshold=half", "threshold='half'"),
+        ("mxnet-2bit:threshold=0", "above zero"),
+        ("mxnet-2bit:threshold=-0.5", "above zero"),
+        ("mxnet-2bit:threshold=nan", "above zero"),
+        ("mxnet-2bit:threshold=-inf", "above zero"),
+        ("mxnet-2bit:threshold=1.1e-38", "above zero"),
+        ("mxnet-2bit:threshold=1e-45", "above zero"),
+        ("mxnet-2bit:threshold=1e39", "above zero"),
+        ("mxnet-2bit:server=maybe", "one of no, yes"),
+        ("mxnet-2bit:server=yes,threshold=4e-7", "above 5e-7"),
+        ("mxnet-1bit:threshold=auto", "threshold='auto'"),
+        ("mxnet-1bit:server=yes", "parameters threshold"),
+    ],
+)
+def test_specs_that_are_refused(spec: str, match: str) -> None:
+    with pytest.raises(ParameterError, match=match):
+        gcodec.parse(spec)
+    with pytest.raises(ParameterError, match=match):
+        gcodec.encode(np.ones(3, np.float32), spec)
+    with pytest.raises(ParameterError, match=match):
+        gcodec.Feedback(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        3,
+        b"raw",
+        ["raw"],
+        {},
+        {"dtype": "float32"},
+        {"name": None},
+        {"name": "raw", "level": 3},
+        {"name": "raw", "dtype": 1},
+        {"name": "mxnet-2bit", "threshold": "0.5"},
+        {"name": "mxnet-2bit", "threshold": True},
+        {"name": "mxnet-2bit", "threshold": None},
+        {"name": "mxnet-2bit", "threshold": [0.5]},
+        {"name": "mxnet-2bit", "server": True},
+        gcodec.codecs()["raw"],
+    ],
+    ids=repr,
+)
+def test_what_is_no_spec(spec: Any) -> None:
+    with pytest.raises(ParameterError):
+        gcodec.parse(spec)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), Fraction(10**400), np.complex64(1), np.complex128(0.5), np.bool_(True)],
+    ids=["int", "negative", "fraction", "complex64", "complex128", "bool"],
+)
+def test_numbers_that_are_no_parameter(value: Any) -> None:
+    with pytest.raises(ParameterError, match="threshold"):
+        gcodec.parse({"name": "mxnet-2bit", "threshold": value})
+
+
+@pytest.mark.parametrize(
+    "value", [1, np.float32(1), np.float64(1), np.int8(1), np.float16(1), Fraction(1)], ids=repr
+)
+def test_numbers_that_are_equal(value: Any) -> None:
+    codec = gcodec.parse({"name": "mxnet-2bit", "threshold": value})
+    assert repr(codec) == "MXNet2Bit(threshold=1.0)"
+    assert type(codec.threshold) is float  # type: ignore[attr-defined]
+
+
+def test_mappings_are_not_changed() -> None:
+    spec = {"name": "mxnet-2bit", "threshold": 0.25}
+    assert gcodec.parse(spec) == gcodec.parse("mxnet-2bit:threshold=0.25")
+    assert spec == {"name": "mxnet-2bit", "threshold": 0.25}
+
+
+def test_messages_are_short() -> None:
+    with pytest.raises(ParameterError) as caught:
+        gcodec.parse("x" * 100_000)
+    assert len(str(caught.value)) < 300
+    with pytest.raises(ParameterError) as caught:
+        gcodec.parse("raw:dtype=" + "x" * 100_000)
+    assert len(str(caught.value)) < 300
+    with pytest.raises(ParameterError) as caught:
+        gcodec.parse("raw:" + "x" * 100_000 + "=1")
+    assert len(str(caught.value)) < 300
+
+
+@given(st.text(max_size=40))
+def test_any_text(text: str) -> None:
+    for spec in (text, f"raw:{text}", f"mxnet-2bit:threshold={text}", f"mxnet-1bit:{text}=0"):
+        try:
+            codec = gcodec.parse(spec)
+        except ParameterError:
+            continue
+        assert gcodec.parse(str(codec)) == codec
+
+
+# --- numbers of 32 bits -------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_any_float32_parameter_round_trips(bits: int) -> None:
+    value = struct.unpack("<f", bits.to_bytes(4, "little"))[0]
+    codec = gcodec.parse({"name": "mxnet-1bit", "threshold": value})
+    number = codec.threshold  # type: ignore[attr-defined]
+    assert math.isnan(number) if math.isnan(value) else np.float32(number) == np.float32(value)
+    assert math.copysign(1, number) == math.copysign(1, value) or math.isnan(value)
+    assert gcodec.parse(str(codec)) == codec
+    assert eval(repr(codec), {"MXNet1Bit": type(codec)}) == codec
+    again = type(codec).read_parameters(memoryview(codec.write_parameters()))
+    assert repr(again.get("threshold", 0.0)) == repr(number)
+
+
+@given(st.floats())
+def test_binary32_is_idempotent(value: float) -> None:
+    once = binary32(value)
+    assert repr(binary32(once)) == repr(once)
+    if math.isfinite(once):
+        assert np.float32(once) == np.float32(value)
+        assert repr(once) == str(np.float32(value)) or float(str(np.float32(value))) == once
+
+
+def test_parameters_mean_the_same_on_both_sides() -> None:
+    codec = gcodec.parse("mxnet-2bit:threshold=0.1")
+    assert codec.threshold == 0.1  # type: ignore[attr-defined]
+    scalars = codec.encode(np.ones(3, np.float32)).scalars
+    assert codec.write_scalars(scalars) == struct.pack("<f", 0.1)
+    assert codec.read_scalars(memoryview(codec.write_scalars(scalars))) == {"threshold": 0.1}
+
+
+def test_a_scalar_that_messages_of_before_do_not_have() -> None:
+    codec, step = gcodec.parse("ecsq:rounding=stochastic"), struct.pack("<f", 1)
+    for transform, written in (("none", b""), ("dct", b"\1")):
+        scalars = {"step": 1.0, "transform": transform}
+        assert codec.write_scalars(scalars) == step + written
+        assert codec.read_scalars(memoryview(step + written)) == scalars
+    assert codec.read_scalars(memoryview(step + b"\0"))["transform"] == "none"
+    for wrong, error in ((b"", gcodec.Corrupt), (step + b"\2", gcodec.Unsupported)):
+        with pytest.raises(error):
+            codec.read_scalars(memoryview(wrong))
+
+
+@given(gs.codecs())
+def test_header_fields_round_trip(codec: Codec) -> None:
+    payload = codec.encode(np.float32([0.5, -3, 2]))
+    sent, cls = payload.codec, type(codec)
+    assert not sent.unresolved()
+    parameters, scalars = sent.write_parameters(), sent.write_scalars(payload.scalars)
+    read = sent.read_scalars(memoryview(scalars))
+    assert read == payload.scalars
+    assert list(read) == [field.name for field in sent.message_fields()]
+    told = cls.from_mapping(cls.read_parameters(memoryview(parameters)))
+    assert told.of_message(read) == sent
+    assert len(parameters) + len(scalars) <= codec.fields_nbytes()
+    assert cls().write_parameters() == b""
+    assert cls.from_mapping(gs.parameters_of(codec)) == codec
+
+
+# --- declarations -------------------------------------------------------------------------------
+
+
+def test_registry() -> None:
+    found = gcodec.codecs()
+    assert [(name, cls.name, cls.id) for name, cls in found.items()][:7] == [
+        ("raw", "raw", 1),
+        ("qsgd", "qsgd", 2),
+        ("mxnet-2bit", "mxnet-2bit", 3),
+        ("mxnet-1bit", "mxnet-1bit", 4),
+        ("terngrad", "terngrad", 5),
+        ("minmax", "minmax", 6),
+        ("sign", "sign", 7),
+    ]
+    found.clear()
+    assert gcodec.codecs()
+    for cls in gcodec.codecs().values():
+        assert issubclass(cls, Codec)
+        assert cls.__doc__
+        for declared in (*cls.declared(), *cls().scalar_fields()):
+            assert declared.doc
+            assert declared.kind.nbytes
+            assert declared.kind.allowed
+        for declared in cls.declared():
+            assert declared.kind.check(declared.name, declared.default) == declared.default
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "new"), (250, "raw"), (0, "new"), (256, "new")])
+def test_ids_and_names_are_taken_once(number: int, name: str) -> None:
+    with pytest.raises(ParameterError, match="id"):
+
+        @register(id=number, name=name)
+        class Other(Codec):
+            pass
+
+    assert "new" not in gcodec.codecs()
+
+
+def test_a_codec_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gcodec import codec as module
+
+    monkeypatch.setattr(module, "_registry", dict(module._registry))
+
+    @register(id=200, name="mine")
+    class Mine(Codec):
+        """Private."""
+
+        mode: str = param(Choice("a", "b"), "a", "what")
+        level: float = param(Float32("a number above 1", lambda v: v > 1), 2.0, "how much")
+
+    codec = gcodec.parse("mine:level=3,mode=b")
+    assert str(codec) == "mine:mode=b,level=3.0"
+    assert codec.write_parameters() == b"\1" + struct.pack("<f", 3)
+    assert gcodec.parse("mine:mode=b").write_parameters() == b"\1"
+    assert gcodec.parse("mine:level=3").write_parameters() == b"\0" + struct.pack("<f", 3)
+    for data, values in (
+        (b"", {}),
+        (b"\1", {"mode": "b"}),
+        (b"\0" + struct.pack("<f", 3), {"mode": "a", "level": 3.0}),
+    ):
+        assert Mine.read_parameters(memoryview(data)) == values
+    with pytest.raises(Unsupported, match="mode: choice 2"):
+        Mine.read_parameters(memoryview(b"\2"))
+    with pytest.raises(Corrupt, match=r"level: .*above 1"):
+        Mine.read_parameters(memoryview(b"\0" + struct.pack("<f", 1)))
+    with pytest.raises(Corrupt, match=r"level: .*too few"):
+        Mine.read_parameters(memoryview(b"\0\0\0"))
+    with pytest.raises(Unsupported):
+        Mine.read_parameters(memoryview(bytes([0]) + struct.pack("<f", 3) + b"\0"))
+    with pytest.raises(NotImplementedError):
+        codec.encode(np.ones(1, np.float32))
+    assert not codec.unbiased
+    assert codec.contraction(3) is None
+    assert codec.variance(3) is None
+    assert codec.fields_nbytes() == 5
+
+
+def test_codecs_are_frozen_and_hashable() -> None:
+    codec = gcodec.parse("mxnet-2bit")
+    with pytest.raises(AttributeError):
+        codec.threshold = 3  # type: ignore[attr-defined]
+    assert {codec, gcodec.parse("mxnet-2bit:threshold=0.5"), gcodec.parse("raw")} == {
+        codec,
+        gcodec.parse("raw"),
+    }
+    assert codec != gcodec.parse("mxnet-1bit:threshold=0.5")
