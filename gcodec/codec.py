@@ -22,12 +22,14 @@ from gcodec.arrays.intake import (
     empty_like_shape,
     intake,
     is_flat,
+    nonfinite_error,
     shares_memory,
     size_of,
     writable,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
@@ -36,10 +38,31 @@ from gcodec.runtime import pool
 from gcodec.runtime.deferred import once, settled, wanted, when_known
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, release
-from gcodec.wire.kinds import binary32, check_number
-from gcodec.wire.params import Parameters
+from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
+from gcodec.wire.params import Parameters, param
 from gcodec.wire.primitives import FLOATS, encode_name, max_header_nbytes
 from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
+
+# All that a codec outside this package needs; see ``docs/add-a-codec.md``.
+__all__ = [
+    "Choice",
+    "Codec",
+    "Corrupt",
+    "Float32",
+    "Integer",
+    "ParameterError",
+    "Payload",
+    "Piece",
+    "Symbols",
+    "Told",
+    "Truncated",
+    "Walk",
+    "binary32",
+    "check_length",
+    "nonfinite_error",
+    "param",
+    "register",
+]
 
 Symbols = Any  # each codec declares its own NamedTuple
 

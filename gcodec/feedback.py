@@ -132,7 +132,7 @@ class Memory(NamedTuple):
 
 
 class _Use(enum.Flag):
-    """Who reads the array of a residual besides the steps.
+    """Readers of the array of a residual other than the steps.
 
     A step never writes to the array that it reads. Once it has read one that nobody else uses,
     another step may write to it.

@@ -1,7 +1,7 @@
-"""Which codec for a tensor, told by its statistics, without trying codecs.
+"""Choose a codec for a tensor from its statistics, without trying every codec.
 
 By measurement ``ecsq`` takes the fewest bits of all codecs at nearly every error, on nearly every
-tensor of some thousand values (`bench.choice`). So what is told here is where it does not:
+tensor of some thousand values (`bench.choice`). The exceptions are:
 
 - All is zero, or all may be lost: nothing is sent.
 - All values that are not zero have one magnitude: ``qsgd`` of one level has them as they are.
@@ -18,7 +18,7 @@ tensor of some thousand values (`bench.choice`). So what is told here is where i
   encode the bits of ``ecsq``.
 
 For an error, a choice reads the values, makes at most one trial of factors, whose work is bounded
-beforehand (`rank_trials.MOST_WORK`), and at most one encode, of a quarter of the rows after a
+beforehand (`estimate.MOST_WORK`), and at most one encode, of a quarter of the rows after a
 costly trial. For bits, it makes an encode that searches for them, a second one where the frame of
 the first is too long, and at most one trial (`_TRIAL_WORK`). Where a second encode may follow, a
 trial is short, unless a sample of the rows shows that it will not be wasted. Where both frames are
@@ -137,7 +137,8 @@ _SPARE = 0.995  # of bits: how near to a target of bits strings are
 # Bits per value that estimates leave out, at most `_SHORT_SHARE` of all. With half as many,
 # 11 of 17 matrices of 4 Mi values need a second search at 0.1 bits.
 _SHORT, _SHORT_SHARE = 0.003, 0.03
-_PAST, _LESS = 2.5, 0.002  # shares of a target: times what a string was too long by, and besides
+# Shares of a target: the excess of a string times the first, plus the second, is left out.
+_PAST, _LESS = 2.5, 0.002
 _GROWTHS = 3.0, 10.0  # octaves of the step for one of the bits, where no search was short enough
 _MOST_OF_ONE = 24.0  # bits of a value that is not 0, more than levels of the least step take
 _COSTLY = 60.0  # work of a trial, after which a quarter of the rows is encoded, not all
@@ -258,7 +259,7 @@ class _Room(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor, bits: float) -> _Room:
-        """Return the room of so many bits per value."""
+        """Return the room of `bits` bits per value."""
         nbits = bits * tensor.values.size
         empty = parse("ecsq").encode(np.zeros(1, np.float32))
         frame = Frame(empty.codec, tensor.dtype, tensor.shape, empty)
@@ -296,7 +297,7 @@ def _for_bits(x: Any, tensor: Tensor, about: About, bits: float, seed: int) -> C
         return few
     try:
         codec = _by_search(room, about, seed)
-    except ParameterError:  # no step takes so many bits, or so few
+    except ParameterError:  # no step meets this number of bits
         # What has few levels of its own takes fewer bits than that, however small the step.
         codec = _for_error(x, tensor._replace(dtype="float32"), about, _EXACT, seed)
         codec = codec if room.fits(codec) else None
@@ -325,7 +326,7 @@ def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
     Raises
     ------
     ParameterError
-        If no step takes so many bits, or so few.
+        If no step meets this number of bits.
     """
     if not room.payload:
         return None
@@ -333,7 +334,7 @@ def _by_search(room: _Room, about: About, seed: int) -> Codec | None:
     values, n = tensor.values.reshape(tensor.shape), tensor.values.size
     k = about.nonzero
     if room.payload > k * (_MOST_OF_ONE + math.log2(n / k)):
-        raise ParameterError.of("max_bits", room.nbits / n, "fewer, where so many values are 0")
+        raise ParameterError.of("max_bits", room.nbits / n, "fewer, as most values are 0")
     aim = _SPARE * room.payload / n
     aim -= min(_SHORT, _SHORT_SHARE * aim)
     for search in range(_SEARCHES if n > _FEW else 4 * _SEARCHES):

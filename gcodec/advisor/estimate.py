@@ -32,7 +32,7 @@ _ROWS, _LEAST_SAMPLE = 4, 1 / 8  # of a sample, for each rank and of all: so the
 _SAMPLE = 1 / 3  # of the rows: a larger sample would save too little
 _HOPE = 1.5  # times the error: what a sample may have; and times what it has of the energy
 _SURE = 0.5  # times the error: what a sample may have for a trial that must not be wasted
-_MORE, _FEW = 1.5, 4  # times the rank of a sample, and besides: what the matrix may need
+_MORE, _FEW = 1.5, 4  # rank of a sample times the first, plus the second: what the matrix may need
 
 
 class Factors(NamedTuple):
@@ -117,7 +117,7 @@ def best_rank(
 
 
 def affordable_rank(x: np.ndarray, nbits: float, most_work: float) -> int:
-    """Return the largest rank whose factors take at most so many bits, and so much work; or 0.
+    """Return the largest rank whose factors stay within the bits and the work; or 0.
 
     Parameters
     ----------

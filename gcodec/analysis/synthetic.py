@@ -27,7 +27,7 @@ _PART = 1 << 20  # values that are drawn at a time
 # components add to them, rows spread by 0.67 and columns by 0.33, as in real gradients.
 ROW_SPREAD, COLUMN_SPREAD = 0.60, 0.15
 RANKS, SHARES = (1, 4, 16, 48), (0.533, 0.159, 0.0422, 0.00208)
-"""Ranks, and the shares of the energy beyond so many components."""
+"""Ranks, and the share of the energy beyond each."""
 BETA = 2.1  # of what 64 components leave over
 
 _COMPONENTS = 64  # that are drawn as such; independent values have the energy of the rest
@@ -143,7 +143,7 @@ class Gradient(Synthetic):
 
 
 def _spectrum(count: int) -> tuple[np.ndarray, float]:
-    """Return the energies of so many components, and of what they leave over: 1 in all."""
+    """Return the energies of the components and of the residual; their sum is 1."""
     # Monotone cubics through logarithms of shares and of ranks, and on as steeply as they end.
     x, y = np.log1p((0, *RANKS)), np.log((1, *SHARES))
     curve = interpolate.PchipInterpolator(x, y)
@@ -168,7 +168,7 @@ def parse_synthetic(text: str) -> Synthetic:
     Parameters
     ----------
     text : str
-        ``synthetic:gradient,shape=1024x4096,seed=1``, of which ``gradient`` may be left out; or
+        ``synthetic:gradient,shape=1024x4096,seed=1``, where ``gradient`` is optional; or
         independent values, ``synthetic:gennorm,beta=0.8,n=1000000,seed=1``.
 
     Raises

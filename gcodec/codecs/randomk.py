@@ -5,7 +5,7 @@ of Philox stream 1 under the seed. The first k different draws are sent; or, whe
 the first n − k different draws. All others decode to 0.
 
 Payload, most significant bit first: the values in the order of their positions, as `value` says;
-see `sparse_values`. Bits per sent element: 32, 16, 8 + 1/8, or 1.
+see `values`. Bits per sent element: 32, 16, 8 + 1/8, or 1.
 
 With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x̂ = x. That is for
 use without error feedback: under it, what is sent n/k times too large is what comes back as the

@@ -294,7 +294,7 @@ class String(NamedTuple):
                 raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
             if self.table.kind == "rans":
                 refuse_table(seek)
-            elif seek is not None:  # blocks of elements, of which none has a word
+            elif seek is not None:  # blocks of elements without words
                 seek.must_cover(0)
             return self.first
         if self.table.kind == "rans":

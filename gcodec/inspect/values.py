@@ -23,7 +23,7 @@ def values(walk: Walk, k: int, value: str, scaled: Scaled = np.asarray) -> Itera
         At the first bit of the payload.
     k : int
     value : str
-        One of `sparse_values.VALUES`.
+        One of `values.VALUES`.
     scaled : callable
         Turns float32 numbers into what they decode to.
     """

@@ -2,7 +2,7 @@
 
 The object is the value of a push as bytes: the packed words alone. MXNet sends the number of
 elements as a key of its own and the threshold once, as a text in a command to the servers, so the
-caller of `decode` gives both. `gcodec.codecs.mxnet.two_bit` and `mxnet_1bit` define the bits;
+caller of `decode` gives both. `gcodec.codecs.mxnet.two_bit` and `one_bit` define the bits;
 frames of these codecs carry the same payload, so `to_frame` and `from_frame` lose nothing.
 
 Source: apache/mxnet, ``src/kvstore/gradient_compression.cc`` and ``-inl.h``, ``kvstore_dist.h``;
@@ -43,7 +43,7 @@ def encode(x: Any, *, type: Type = "2bit", threshold: float = 0.5, residual: Any
         2-bit: above zero. 1-bit: any number.
     residual : float32 array, optional
         Of the shape of `x`; what the worker has not sent yet. It is added to `x`, and replaced by
-        what is left. Default: zeros, and what is left is lost.
+        the new residual. Default: zeros, and the new residual is lost.
 
     Returns
     -------
@@ -105,8 +105,8 @@ def decode(
     Raises
     ------
     FormatError
-        If the length is not that of so many elements, a 2-bit code is 01, or a padding bit is 1:
-        MXNet writes none of these.
+        If the length does not fit the number of elements, a 2-bit code is 01, or a padding bit
+        is 1: MXNet writes none of these.
     ParameterError
         If an argument is out of range.
     """

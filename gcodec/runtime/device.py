@@ -63,7 +63,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Copy arrays, or `scalars.Leading`, to the host; wait once for all that was launched."""
+        """Copy arrays, or `deferred.Leading`, to the host; wait once for all that was launched."""
 
     def to_host(self, array: Any) -> np.ndarray:
         """Copy an array to the host, and with it what was noted; see `gcodec.runtime.deferred`."""

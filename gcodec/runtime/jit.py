@@ -343,7 +343,7 @@ def _numba_type(word: str) -> Any:
 
 
 def _compiler() -> tuple[str, ...]:
-    """Return what decides the machine code of all kernels, besides their build id."""
+    """Return the compiler settings that decide the machine code of all kernels."""
     import llvmlite
     from numba.core import config
 

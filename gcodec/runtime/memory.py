@@ -66,7 +66,7 @@ class Drainable:
         Writes the first elements again, given how many, for a reader that takes the place of one
         that gave up. It may write more.
     nbytes : int, optional
-        Only so many bytes are released, the first ones.
+        Number of leading bytes to release. Default: all.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Drainable:
             self._lock = threading.Lock()
 
     def limited(self, nbytes: int) -> Drainable:
-        """Return one of the same array of which fewer bytes are released."""
+        """Return a `Drainable` of the same array that releases fewer bytes."""
         return Drainable(self.array, self._refill, nbytes)
 
     def done(self, start: int, stop: int) -> None:
@@ -164,7 +164,7 @@ def drop(array: Any) -> None:
 
 
 def limited(array: Any, nbytes: int) -> Any:
-    """Return what may be a `Drainable`, of which at most so many bytes are released."""
+    """Limit the number of bytes that are released, if the array is a `Drainable`."""
     return array.limited(nbytes) if type(array) is Drainable else array
 
 

@@ -259,8 +259,8 @@ def prepared(
     refusal, made = b"", None
     wrong = [name for name, x in gradients.items() if not all_finite(x.reshape(-1))]
     if wrong:
-        told = f"gradients: {wrong[0]!r} of rank {communicator.rank} holds NaN or Inf"
-        refusal = _refusal(ParameterError(told))
+        message = f"gradients: {wrong[0]!r} of rank {communicator.rank} holds NaN or Inf"
+        refusal = _refusal(ParameterError(message))
     else:
         try:
             made = prepare()
@@ -284,8 +284,8 @@ def _check_refusals(messages: Sequence[bytes]) -> None:
     """Raise the first refusal among the messages of all ranks."""
     for rank, message in enumerate(messages):
         if message.startswith(_REFUSED):
-            told = message.removeprefix(_REFUSED).decode()
-            raise ParameterError(told if " of rank " in told else f"{told} (on rank {rank})")
+            reason = message.removeprefix(_REFUSED).decode()
+            raise ParameterError(reason if " of rank " in reason else f"{reason} (on rank {rank})")
 
 
 class LowRank(NamedTuple):

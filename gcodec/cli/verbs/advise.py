@@ -206,7 +206,7 @@ def command(
 
     Bits per value and errors of codecs are measured on SOURCE: a dump of gradients, see gcodec
     inspect; or a drawn matrix, such as synthetic:shape=4096x4096, with the scales and the spectrum
-    of real gradients: by default as large as those of a transformer with so many parameters, but
+    of real gradients: by default as large as those of a transformer with --params values, but
     2048x2048 at most; or independent values, such as synthetic:gennorm,beta=0.8,n=1000000. Codecs
     that cannot be judged on these values are named.
 

@@ -203,7 +203,7 @@ class ECSQ(Codec):
             transform = "none" if self.transform == "auto" else self.transform
             return reconstruction.nothing(values.size, values)._replace(transform=transform)
         # Where inverses of steps would pass float32, all is moved by a power of two; or norms of
-        # levels at random, of which small ones may then lose what decides for no level.
+        # levels at random, and small ones may lose the bits that decide a level.
         lift = _LIFT if largest < _TINY else 1.0
         if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
             lift = _LOWER

@@ -26,7 +26,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Nearest(Kept[Scales]):
-    """Levels that are best for bits and error of each element alone; see `level_ways.Way`."""
+    """Levels that are best for bits and error of each element alone; see `quantizer.Way`."""
 
     def habits(self) -> Habits:
         """Return what helps the search of a step."""

@@ -112,7 +112,7 @@ _REACH = 2  # times as far as scales are as good, to where they may be held
 _LEAST = 2.0**-149  # of float32
 _TOLD = 0.005  # of a number: what three digits may leave out
 _CLOSE = 2.0**-4  # octaves of a step that is the nearest to a target
-_FINER = 3  # octaves from the finest step, of which one may have less error where float32 rounds
+_FINER = 3  # octaves above the finest step to try, as rounding may give a coarser step less error
 
 
 def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:

@@ -28,7 +28,7 @@ _LOST = 0.9  # of ‖x‖²
 
 
 class AtRandom(NamedTuple):
-    """Levels at random, unbiased; see `level_ways.Way`."""
+    """Levels at random, unbiased; see `quantizer.Way`."""
 
     seed: int
 

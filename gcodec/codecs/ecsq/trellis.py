@@ -38,7 +38,7 @@ _ROUNDS = 3
 _LEAST = 1 << 10  # elements, below which plain levels tell the first table
 _PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
 _LANES = 8  # by which these are searched
-# See `level_ways.Habits`.
+# See `quantizer.Habits`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
 _SAME = 0.03
 
@@ -63,7 +63,7 @@ class Setting(NamedTuple):
 
 
 class Best(Kept[Setting]):
-    """Levels on the best path; see `level_ways.Way`."""
+    """Levels on the best path; see `quantizer.Way`."""
 
     halves = 2
 

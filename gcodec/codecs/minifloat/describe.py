@@ -43,7 +43,7 @@ def codes(
     n : int
     fmt : MiniFloat
     code : str
-        One of `minifloat_plans.CODES`.
+        One of `coding_choice.CODES`.
     book : int or None
         The codebook, where the payload has no table.
     scales : Scales

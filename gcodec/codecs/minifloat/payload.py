@@ -1,4 +1,4 @@
-"""Strings of codes of minifloats, written and read by a plan of `minifloat_plans`.
+"""Strings of codes of minifloats, written and read by a plan of `coding_choice`.
 
 With ``code=context`` a code is told as twice that of its magnitude, plus 1 where it is negative.
 """

@@ -66,7 +66,7 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, but for "context"; the first of equals.
 
     What is written in universal codes without a choice is in `write_universal`, and what a device
-    chooses in `level_choice`.
+    chooses in `device`.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def dense(
     ----------
     walk : Walk
     code : str
-        One of `level_plans.CODES`.
+        One of `coding_choice.CODES`.
     s : int
         The largest level.
     scalars : mapping

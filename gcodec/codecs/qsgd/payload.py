@@ -1,4 +1,4 @@
-"""Strings of levels and their signs, written and read by a plan of `level_plans`."""
+"""Strings of levels and their signs, written and read by a plan of `coding_choice`."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def silent_buckets(norms: np.ndarray) -> np.ndarray:
 def gathered(symbols: np.ndarray | Drainable, live: Live) -> tuple[np.ndarray | Drainable, Live]:
     """Return the symbols of the elements that have a word, of those of all; and that all have.
 
-    How many these are a device tells later; there is then room for all. A `Drainable` is released,
-    and returned is another one.
+    On a device the host does not know their number yet; there is then room for all. A `Drainable`
+    is released, and another one is returned.
     """
     if live.silent is None:
         return symbols, live

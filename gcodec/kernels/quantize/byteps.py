@@ -320,7 +320,7 @@ def _read_delta(window):
 
 @kernel("in uint8[], int64, float32, float32, boolean, out float32[], out int64[]")
 def _undither(data, nbits, scale, levels, natural, out, found):
-    # The words as bytes of which the most significant bit is the first. found gets the status and
+    # The words as bytes, most significant bit first. found gets the status and
     # the bit where it arose.
     at, i = np.int64(0), np.int64(-1)
     while at < nbits:
