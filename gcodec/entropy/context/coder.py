@@ -106,8 +106,7 @@ def write(
         given = symbols_of(0, n, empty_beside(n, np.uint16, array))
     tables, lead = plan.table.write_tables(), front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
-    how: Any = {} if before_join is None else {"before_join": before_join}
-    data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes, **how)
+    data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes, before_join)
     return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
 
 

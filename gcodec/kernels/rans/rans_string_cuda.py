@@ -33,8 +33,11 @@ def write(
     lead: Any,
     log2_run: Any = LOG2_BLOCK,
     lanes: Any = LANES,
+    before_join: None = None,
 ) -> tuple[Any, Later, Later]:
     """Write the string of the first n symbols, with room behind it. All stays on the device.
+
+    No `before_join` is called, since the host does not know the number of bits yet.
 
     So may n, as a `Later`, and what comes before the string, as a `Leading` of so many bits; and
     with classes the last two, runs being of 2^16 symbols or more.
