@@ -19,7 +19,7 @@ import numpy as np
 from scipy import fft
 
 import gcodec
-from gcodec.codecs.dct8.codec import from_panthalia, to_panthalia
+from gcodec.codecs.dct8 import from_panthalia, to_panthalia
 from gcodec.tensorfiles.dumps import open_dump
 
 CHUNK, K = 64, 32

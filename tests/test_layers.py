@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,27 @@ def imported(path: Path) -> list[str]:
             if node.module in ("gcodec", "gcodec.entropy", "gcodec.codecs"):
                 names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
+
+
+def existing(module: str, name: str) -> bool:
+    """Tell whether a module has this name, or a module of this name inside it."""
+    if hasattr(importlib.import_module(module), name):
+        return True
+    return importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("folder", ["bench", "fuzz", "tools", "examples"])
+def test_names_imported_from_the_package_exist(folder: str) -> None:
+    """Scripts that no test runs would break unnoticed when a module moves."""
+    for path in sorted((PACKAGE.parent / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            top, _, rest = node.module.partition(".")
+            if top == "gcodec" and rest.partition(".")[0] not in ADAPTERS:
+                for alias in node.names:
+                    where = f"{path.name}:{node.lineno}: {node.module}.{alias.name}"
+                    assert existing(node.module, alias.name), where
 
 
 def room(parts: tuple[str, ...]) -> str:
