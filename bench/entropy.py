@@ -49,19 +49,23 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
     """Return gcodec's coders of bytes that are so many symbols each."""
     from gcodec.entropy.tabled import String, Table, write
     from gcodec.kernels.bits.bit_string import BitString
-    from gcodec.kernels.bits.live import Live
+    from gcodec.kernels.bits.coded_mask import CodedMask
     from gcodec.kernels.numeric.byte_counts import byte_counts
 
-    live, counts, alphabet = Live.all(x.size), byte_counts(x), np.arange(256).astype(np.uint8)
+    coded, counts, alphabet = (
+        CodedMask.all(x.size),
+        byte_counts(x),
+        np.arange(256).astype(np.uint8),
+    )
     for kind in ("huffman", "rans"):
         table = Table.own(kind, counts, alphabet)
 
         def encode(table: Table = table) -> Any:
-            return write(table, lambda i, j, room: x[i:j], live, BitString(), x.size)
+            return write(table, lambda i, j, room: x[i:j], coded, BitString(), x.size)
 
         def decode(made: Any, kind: Any = kind) -> None:
             data, nbits, seek = made
-            string = String.behind(kind, data, 0, nbits, alphabet, live, seek)
+            string = String.behind(kind, data, 0, nbits, alphabet, coded, seek)
             string.read(lambda at, part: None)
 
         yield Coder(f"gcodec {kind}", encode, decode, lambda made: made[1], x.size * together)

@@ -23,8 +23,8 @@ from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
 from gcodec.entropy.positions import IndexString
-from gcodec.kernels.prefix import level_codes, prefix, prefix_read, unit_read
-from gcodec.kernels.prefix.units import Units
+from gcodec.kernels.prefix import level_codes, prefix, prefix_read, run_level_read
+from gcodec.kernels.prefix.run_level import RunLevelPairs
 from gcodec.wire.seek import SeekTable
 
 LARGEST = 2**64 - 1
@@ -198,9 +198,9 @@ def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray
 def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
     """Read two units of gap, sign and level as `_dense_from` reads words."""
     code, bytes_ = level_codes.unit_code("omega", 1, {}), np.empty((2, 2), np.uint8)
-    units = Units(*bytes_, np.empty(2, np.uint64), np.empty(0, np.uint64))
+    units = RunLevelPairs(*bytes_, np.empty(2, np.uint64), np.empty(0, np.uint64))
     rows = np.array([first, 3, 6]), np.array([1, 2])
-    unit_read.read_unit_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
+    run_level_read.read_unit_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
     return units.symbols
 
 

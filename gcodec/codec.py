@@ -28,7 +28,7 @@ from gcodec.arrays.intake import (
     writable,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
@@ -48,15 +48,15 @@ __all__ = [
     "Choice",
     "Codec",
     "Corrupt",
+    "FieldSpan",
+    "FieldValue",
+    "FieldWalker",
     "Float32",
     "Integer",
     "ParameterError",
     "Payload",
-    "Piece",
     "Symbols",
-    "Told",
     "Truncated",
-    "Walk",
     "binary32",
     "check_length",
     "nonfinite_error",
@@ -193,7 +193,7 @@ class Hooks(Parameters):
 
     # What a class should add, for those who look at payloads.
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         """Tell what the bits of a payload are, in order; raise `FormatError` where they are wrong.
 
         What is not told is shown as undecoded. See `gcodec.inspect`.

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.runtime.deferred import Later, Leading, fetch
+from gcodec.runtime.deferred import Deferred, Leading, fetch
 from gcodec.runtime.device import device_of, host
 from gcodec.wire.seek import SeekTable
 
 
-class Fronted(NamedTuple):
+class PrefixedBytes(NamedTuple):
     """Bytes on a device into which the host puts others, when it knows them.
 
     Attributes
@@ -23,7 +23,7 @@ class Fronted(NamedTuple):
         How many come before them.
     front : callable
         Returns them, as a uint8 array on the host, once all is known.
-    nbits : Later
+    nbits : Deferred
         Bits of the array that count.
     """
 
@@ -47,7 +47,7 @@ class Fronted(NamedTuple):
 
 def array_of(data: Any) -> Any:
     """Return the array of the data of a message, maybe one into which others will be put."""
-    return data.array if type(data) is Fronted else data
+    return data.array if type(data) is PrefixedBytes else data
 
 
 class MissedTarget(NamedTuple):
@@ -83,7 +83,7 @@ class Payload(NamedTuple):
         The values that belong to this message alone, such as a resolved threshold.
     data : (ceil(nbits / 8),) uint8 array
         On a device, where the tensor was on one and the codec works there. There may be another
-        kind of it until all is known, see `Fronted`.
+        kind of it until all is known, see `PrefixedBytes`.
     nbits : int
         Bits of the payload, its own norms, tables and padding included.
     seek : SeekTable or None
@@ -111,31 +111,31 @@ class Payload(NamedTuple):
         """
         return Undecided([self], 0).settled(data_too=data_too)
 
-    def _later(self) -> list[Later]:
-        return [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Later]
+    def _later(self) -> list[Deferred]:
+        return [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Deferred]
 
     def _told(self, known: dict[int, np.ndarray], held: np.ndarray) -> Payload:
         """Return it with its numbers, given their words, and with other data."""
 
         def number(n: Any) -> Any:
-            return n.tell(known[id(n.words)]) if type(n) is Later else n
+            return n.tell(known[id(n.words)]) if type(n) is Deferred else n
 
         scalars = {key: number(n) for key, n in self.scalars.items()}
-        of_numbers = any(type(n) is Later for n in self.scalars.values())
+        of_numbers = any(type(n) is Deferred for n in self.scalars.values())
         codec = self.codec.of_message(scalars) if of_numbers else self.codec
         nbits = number(self.nbits)
         nbytes = -(-nbits // 8)
         given: Any = self.data
-        data = given.joined(held, nbytes) if type(given) is Fronted else held[:nbytes]
+        data = given.joined(held, nbytes) if type(given) is PrefixedBytes else held[:nbytes]
         return Payload(codec, scalars, data, nbits, number(self.seek), self.missed)
 
     def _held(self) -> Any:
         """Return what the host fetches of the data."""
         nbits: Any = self.nbits
         data: Any = self.data
-        if type(data) is Fronted:
+        if type(data) is PrefixedBytes:
             return Leading(data.array, *data.nbits.bits)
-        if type(nbits) is not Later or nbits.bits is None:
+        if type(nbits) is not Deferred or nbits.bits is None:
             return self.data
         return Leading(self.data, *nbits.bits)
 
@@ -147,7 +147,7 @@ class Undecided(NamedTuple):
     ----------
     payloads : list of Payload
         Maybe of the same data.
-    which : Later or int
+    which : Deferred or int
     otherwise : callable, optional
         Given the one that was chosen, returns the number of another one if that is it, or a
         message on the host, or else None.
@@ -161,7 +161,7 @@ class Undecided(NamedTuple):
         """Return the one that it is; see `Payload.settled`."""
         first, which = self.payloads[0], self.which
         told = [number for payload in self.payloads for number in payload._later()]
-        told += [which] if type(which) is Later else []
+        told += [which] if type(which) is Deferred else []
         array = array_of(first.data)
         data_too = data_too and device_of(array) is not None
         if not told and not data_too:
@@ -171,7 +171,7 @@ class Undecided(NamedTuple):
         found = fetch(device_of(array, *told), *words.values(), *held.values())
         known = dict(zip(words, found, strict=False))
         data = dict(zip(held, found[len(words) :], strict=True))
-        if type(which) is Later:
+        if type(which) is Deferred:
             which = which.tell(known[id(which.words)])
 
         def made(number: int) -> Payload:
@@ -192,8 +192,8 @@ class Candidates(NamedTuple):
     Attributes
     ----------
     strings : list
-    which : Later or int
-    told : Later, optional
+    which : Deferred or int
+    told : Deferred, optional
         Three numbers, the last two of which are: which it is if the string of "context" turns out
         not to be shorter than it, and its bits.
     before : int
@@ -202,7 +202,7 @@ class Candidates(NamedTuple):
 
     strings: list[Any]
     which: Any = 0
-    told: Later | None = None
+    told: Deferred | None = None
     before: int = 0
 
     def undecided(self, message: Callable[[Any], Payload]) -> Undecided:

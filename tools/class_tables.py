@@ -68,9 +68,9 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     if not flat.any():
         return
     for error in ERRORS:
-        target = Target(flat, x.shape, deadzone.Nearest())
+        target = Target(flat, x.shape, deadzone.DeadZoneQuantizer())
         step, matrix, _ = target.step_for_error(error)
-        found = deadzone.Nearest().quantize(flat, step, matrix)
+        found = deadzone.DeadZoneQuantizer().quantize(flat, step, matrix)
         assert found.scales is not None
         yield counts(found.symbols, found.scales)
     for s in LEVELS:

@@ -39,7 +39,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     x = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
     flat = x.reshape(-1)
     for error in ERRORS if flat.any() else ():
-        target = Target(flat, x.shape, deadzone.Nearest())
+        target = Target(flat, x.shape, deadzone.DeadZoneQuantizer())
         step, matrix, _ = target.step_for_error(error)
         scales = deadzone.scales_at(flat, step, matrix)
         plain = np.empty(flat.size, np.uint8)

@@ -52,7 +52,7 @@ from gcodec.arrays.intake import Tensor, intake
 from gcodec.arrays.protocols import as_numpy
 from gcodec.codec import Codec
 from gcodec.codecs import parse
-from gcodec.codecs.ecsq.reconstruction import Levels
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels.numeric.philox import check_seed
@@ -388,7 +388,7 @@ def _few_for_bits(tensor: Tensor, about: About, space: _Room) -> Codec | None:
     return None
 
 
-def _error(codec: Codec, levels: Levels, values: np.ndarray, about: About) -> float:
+def _error(codec: Codec, levels: QuantizedLevels, values: np.ndarray, about: About) -> float:
     """Return the relative error of levels, in float32."""
     rest = codec.dequantize(levels, values.shape)
     np.subtract(values, rest, out=rest)

@@ -10,7 +10,7 @@ import numpy as np
 from gcodec.arrays.intake import Tensor, nonfinite_error, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import parse
-from gcodec.codecs.ecsq.filter_transform import Taps
+from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.codecs.powersgd import low_rank
 from gcodec.kernels.numeric.reduce import moments, sum_squares
 from gcodec.runtime.deferred import settled
@@ -370,7 +370,7 @@ def levels(tensor: Tensor, about: About, error: float) -> list[Costed]:
     aim = about.aim(error)
     step = math.sqrt(12 * aim / n) * about.norm
     most = _LARGEST.get(tensor.dtype, _FLOAT32)
-    taps = Taps.of(tensor.shape)
+    taps = FilterTransform.of(tensor.shape)
     room = 4 * step if taps is None else 4 * step * math.sqrt(taps.size)  # rests may add up
     if step < max(_LEAST_STEP * about.peak, _LEAST_NORMAL) or about.peak + room > most:
         return []

@@ -20,7 +20,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
 from gcodec.frame import CHECKSUM_NBYTES, check_shape, crc32c, dtype_named, read_name, tag_of
 from gcodec.header import Placed, Values
-from gcodec.inspect.walker import Walk
+from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
@@ -241,7 +241,7 @@ class Dissection:
         start, nbytes = 8 * reader.at, -(-nbits // 8)
         there = min(nbytes, len(reader.data) - reader.at)
         data = np.frombuffer(reader.data, np.uint8, there, reader.at)
-        walk = Walk(data, min(nbits, 8 * there), self._most, max(self._first - start, 0))
+        walk = FieldWalker(data, min(nbits, 8 * there), self._most, max(self._first - start, 0))
         undecoded = self.codec is None
         if self.codec is None:
             yield from gaps(start, 0, walk.end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gcodec.inspect.walker import Piece
+from gcodec.inspect.walker import FieldSpan
 
 UNDECODED = "?? undecoded"
 
@@ -66,7 +66,7 @@ def field_of(
     return Field(part, kind, name, first, nbits, value, meaning, number, split={kind: nbits})
 
 
-def told(piece: Piece, start: int) -> Field:
+def told(piece: FieldSpan, start: int) -> Field:
     """Make the field of a piece of a payload that begins with bit `start`."""
     about = piece.told
     own = about.value, about.meaning, piece.number, about.element, about.decoded

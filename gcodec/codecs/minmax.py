@@ -26,7 +26,7 @@ import numpy as np
 
 from gcodec.arrays.intake import nonfinite_error
 from gcodec.codec import Codec, register
-from gcodec.inspect.walker import Piece, Told, Walk, numbers
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
@@ -169,14 +169,14 @@ class MinMax(Codec):
         check_ranges(payload.data, self._ranges_nbytes(n), nbits)
         return MinMaxSymbols(payload.data, n)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         bucket = self._bucket(n)
         count = self._ranges_nbytes(n) // RANGE_NBYTES
 
-        def ends(at: int, bits: np.ndarray) -> Iterator[Told]:
+        def ends(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             for number, value in enumerate(numbers(bits).tolist(), at):
                 name = "high" if number % 2 else "low"
-                yield Told(value, f"of bucket {number // 2}", name=name, number=number // 2)
+                yield FieldValue(value, f"of bucket {number // 2}", name=name, number=number // 2)
 
         def checked() -> np.ndarray:
             data = payload.data[: RANGE_NBYTES * count]
@@ -185,7 +185,7 @@ class MinMax(Codec):
 
         found = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
-        def tell(at: int, codes: np.ndarray) -> Iterator[Told]:
+        def tell(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
             own = found[np.arange(at, at + codes.size) // bucket]
             values, data = np.empty(codes.size, np.float32), codes.astype(np.uint8)
             uniform.dequantize(
@@ -193,7 +193,7 @@ class MinMax(Codec):
             )
             parts = zip(codes.tolist(), values.tolist(), strict=True)
             for element, (code, value) in enumerate(parts, at):
-                yield Told(code, element=element, decoded=(value,))
+                yield FieldValue(code, element=element, decoded=(value,))
 
         yield from walk.fields("level", "code", self.bits, n, tell)
         walk.finish()

@@ -35,7 +35,7 @@ from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.inspect.values import values as values_in
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.draw import draw
@@ -223,7 +223,7 @@ class RandomK(Codec):
             raise Corrupt("n/k times a value passes float32")
         return RandomKSymbols(n, payload.scalars["seed"], found)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         if n > position_coding.MOST:
             raise Unsupported(f"positions among more than {position_coding.MOST} elements")
         k, factor = self._sent(n), self._factor(n)

@@ -20,7 +20,7 @@ import numpy as np
 from gcodec.arrays.intake import NUMPY_DTYPES
 from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import is_converted, whole
@@ -145,12 +145,12 @@ class Raw(Codec):
             raise Corrupt(f"the byte {payload.data[wrong]} is neither true nor false", wrong)
         return RawSymbols(payload.data.view(self._bits_dtype))
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
-        def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             values = np.empty(bits.size, self._values_dtype)
             self._dequantize(RawSymbols(bits.astype(self._bits_dtype)), values)
             for element, value in enumerate(values.tolist(), at):
-                yield Told(value, element=element, decoded=(value,))
+                yield FieldValue(value, element=element, decoded=(value,))
 
         width = 8 * ITEMSIZE[self._integers or self.dtype]
         if self._integers == "bool":

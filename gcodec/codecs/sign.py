@@ -25,7 +25,7 @@ import numpy as np
 from gcodec.arrays.intake import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.inspect.packed import signs as signs_in
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import signs
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
@@ -132,7 +132,7 @@ class Sign(Codec):
         check_padding(payload.data, n)
         return SignSymbols(payload.data, n, payload.scalars.get("scale", 1.0))
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         size = float(np.float32(payload.scalars.get("scale", 1.0)))
         yield from signs_in(walk, n, size, of_all=True)
         walk.finish()

@@ -42,9 +42,9 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect import tabled as tabled_fields
 from gcodec.inspect.contexts import context_string, each
 from gcodec.inspect.packed import lookup, packed
-from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -61,12 +61,14 @@ from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 
-def codes_in(walk: Walk, packing: str, n: int, scale: float, count: int) -> Iterator[Piece]:
+def codes_in(
+    walk: FieldWalker, packing: str, n: int, scale: float, count: int
+) -> Iterator[FieldSpan]:
     """Tell the codes of n elements.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     packing : str
         How they are packed.
     n : int
@@ -78,7 +80,7 @@ def codes_in(walk: Walk, packing: str, n: int, scale: float, count: int) -> Iter
     scale = float(np.float32(scale))
     values = 0.0, scale, -scale  # of the digits of base3, and of the codes of chapter
 
-    def five(at: int, codes: np.ndarray) -> Iterator[Told]:
+    def five(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
         for number, byte in enumerate(codes.tolist(), at):
             digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
             here = n - ternary.TRITS * number
@@ -86,7 +88,7 @@ def codes_in(walk: Walk, packing: str, n: int, scale: float, count: int) -> Iter
                 raise Corrupt(f"a byte of {byte} is none of five codes of {n}")
             decoded = tuple(values[digit] for digit in digits[:here])
             text = " ".join("0+-"[digit] for digit in digits[:here])
-            yield Told(byte, text, element=ternary.TRITS * number, decoded=decoded)
+            yield FieldValue(byte, text, element=ternary.TRITS * number, decoded=decoded)
 
     if packing in ("chapter", "terngrad"):
         strided = packing == "terngrad"
@@ -98,8 +100,8 @@ def codes_in(walk: Walk, packing: str, n: int, scale: float, count: int) -> Iter
         level = lookup("0 +-", scale)
         yield from context_string(walk, "level", "code", n, each(level))
     else:
-        live, meaning = Live.all(count), "five codes of base3".format
-        table = yield from tabled_fields.table(walk, "rans", FIVES, live, meaning)
+        coded, meaning = CodedMask.all(count), "five codes of base3".format
+        table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)
         yield from tabled_fields.string(walk, table, "level", "five codes", count, five)
     walk.finish()
 
@@ -319,8 +321,8 @@ class TernGrad(Codec):
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)
         table = Table.own("rans", byte_counts(codes), FIVES)
-        live, head = Live.all(codes.size), BitString()
-        made = tabled.write(table, codes, live, head, codes.size)
+        coded, head = CodedMask.all(codes.size), BitString()
+        made = tabled.write(table, codes, coded, head, codes.size)
         return Payload(self, scalars, *made)
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
@@ -359,15 +361,15 @@ class TernGrad(Codec):
         if self.packing == "context":
             return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
         where = payload.data, 0, payload.nbits
-        live = Live.all(self.seek_count(n))
-        string = String.behind("rans", *where, FIVES, live, payload.seek)
+        coded = CodedMask.all(self.seek_count(n))
+        string = String.behind("rans", *where, FIVES, coded, payload.seek)
         string.refuse_short()
         return string
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         return codes_in(walk, self.packing, n, payload.scalars["scale"], self.seek_count(n))
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:

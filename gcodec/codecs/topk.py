@@ -34,7 +34,7 @@ from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.inspect.positions import positions
 from gcodec.inspect.values import values
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric import convert, scatter, select
 from gcodec.payload import Payload
@@ -173,7 +173,7 @@ class TopK(Codec):
         check_padding(payload.data, payload.nbits)
         return IndexString(self.index, payload.data, first, payload.nbits, k, n, payload.seek)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         if self.threshold:
             raise Corrupt("a message says how many are sent, and no threshold")
         k = self._most(n)

@@ -13,7 +13,7 @@ from gcodec.entropy.rans import STATIC_LOG2_TOTAL, log2_table
 from gcodec.entropy.tabled import Kind, Known, Table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, Leading
+from gcodec.runtime.deferred import Deferred, Leading
 from gcodec.runtime.device import Device
 
 _TOTALS, _SYMBOLS, _WARP = 4, 256, 32
@@ -21,7 +21,7 @@ _WIDEST = {"huffman": 4, "rans": 4 + 14}  # bits of a field of a table
 _BEFORE = 4 + 7  # bits besides, of rANS
 
 
-def best_frequencies(counts: Any) -> tuple[Any, Later]:
+def best_frequencies(counts: Any) -> tuple[Any, Deferred]:
     """Return frequencies and the log2 of their sum; no frequency where nothing occurs."""
     device = device_with(counts)
     models, sizes = device.empty(_TOTALS * _SYMBOLS, np.int64), device.empty(_TOTALS, np.int64)
@@ -30,7 +30,7 @@ def best_frequencies(counts: Any) -> tuple[Any, Later]:
     found, log2_total = device.empty(_SYMBOLS, np.int64), device.empty(1, np.int64)
     made = models, sizes, found, log2_total
     device.launch("frequencies", "choose_frequencies", 1, _SYMBOLS, *made)
-    return found, Later(device, log2_total)
+    return found, Deferred(device, log2_total)
 
 
 def code_lengths(counts: Any) -> Any:
@@ -43,7 +43,7 @@ def code_lengths(counts: Any) -> Any:
 
 def front(
     head: Any, kind: str, numbers: Any, log2_total: Any, alphabet: np.ndarray, which: Any = 0
-) -> tuple[Leading, Later]:
+) -> tuple[Leading, Deferred]:
     """Return a head and a table, which is not there where nothing is coded, and their bits.
 
     The head is a `BitString`, or bytes on the device and how many bits count.
@@ -58,10 +58,10 @@ def front(
     model = (numbers,) if kind == "huffman" else (numbers, log2_total.words)
     name = "put_lengths" if kind == "huffman" else "put_frequencies"
     symbols = device.to_device(alphabet), np.int32(alphabet.size)
-    chosen = which.words[:1] if type(which) is Later else device.zeros(1, np.int64)
+    chosen = which.words[:1] if type(which) is Deferred else device.zeros(1, np.int64)
     where = chosen, np.int64(at), words, np.int64(room), nbits
     device.launch("table_front", name, 1, _SYMBOLS, *model, *symbols, *where)
-    return Leading(words.view(np.uint8), nbits, 1, 0), Later(device, nbits)
+    return Leading(words.view(np.uint8), nbits, 1, 0), Deferred(device, nbits)
 
 
 def chosen(
@@ -80,7 +80,7 @@ def chosen_and_size(
     sizes, which = device.empty(1 + count, np.int64), device.empty(3, np.int64)
     log2[:1], log2[1:] = 0, STATIC_LOG2_TOTAL
     total: Any = own.log2_total if own else 0
-    if type(total) is Later:
+    if type(total) is Deferred:
         log2[:1] = total.words
     sizes[:1] = 2**63 - 1
     parts: list[tuple[Any, ...]] = [(others, log2[1:], 0, sizes[1:])]
@@ -103,7 +103,7 @@ def chosen_and_size(
     device.launch(
         "table_choice", "choose_table", 1, _SYMBOLS, sizes, np.int32(count), *pair, *where
     )
-    told: Any = Later(device, which[1:2]), alphabet, Later(device, which[:1])
+    told: Any = Deferred(device, which[1:2]), alphabet, Deferred(device, which[:1])
     return Table(kind, made, *told), which[2:]
 
 

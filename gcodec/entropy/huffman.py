@@ -45,7 +45,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import prefix
 from gcodec.kernels.prefix.package_merge import package_merge
 from gcodec.kernels.prefix.table_code import LONGEST, SYMBOLS, TableCode, room_left
-from gcodec.runtime.device import host, twinned
+from gcodec.runtime.device import dispatched, host
 
 LENGTH_NBITS = 4  # of a length in a table
 _TOP = 8  # bits of the largest value
@@ -89,7 +89,7 @@ class Huffman(Code):
         return code_lengths(byte_counts(symbols)).astype(np.uint64)[symbols]
 
 
-@twinned("gcodec.entropy.device")
+@dispatched("gcodec.entropy.device")
 def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     """Make the lengths of Huffman words.
 

@@ -21,7 +21,7 @@ from gcodec.entropy.tabled import String, Table
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.kernels.bits import bitmap
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
@@ -253,7 +253,7 @@ class IndexString(NamedTuple):
     def _classes_of(self, seek: SeekTable | None) -> String:
         kind: Any = self.code
         where = self.data, self.first, self.end
-        return String.behind(kind, *where, alphabet(self.n), Live.all(self.k), seek)
+        return String.behind(kind, *where, alphabet(self.n), CodedMask.all(self.k), seek)
 
 
 Front = tuple[np.ndarray, int]  # bytes and bits of what a payload begins with
@@ -375,7 +375,7 @@ def _classes(
         return classes[start:stop]
 
     def write(string: BitString) -> tuple[np.ndarray, int, list[SeekTable]]:
-        data, nbits, seek = tabled.write(table, symbols_of, Live.all(classes.size), string, n)
+        data, nbits, seek = tabled.write(table, symbols_of, CodedMask.all(classes.size), string, n)
         whole = BitString(0, data.size + raw // 8)
         whole.extend(data, nbits)
         gap_classes.write_raw(positions, classes, raw, whole)

@@ -62,7 +62,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
 from gcodec.limits import Limits
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 _TOP = 8  # bits of the largest value
 STATIC_LOG2_TOTAL = 14  # of frequencies that both sides know
@@ -138,7 +138,7 @@ def _shares(each: np.ndarray, total: int) -> np.ndarray:
     return found
 
 
-@twinned("gcodec.entropy.device")
+@dispatched("gcodec.entropy.device")
 def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
     """Return frequencies and the log2 of their sum, by the estimated size of table and string.
 

@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.entropy import frequency_table, huffman, rans
 from gcodec.entropy.word_string import WordString
 from gcodec.errors import Corrupt
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of
@@ -24,7 +24,7 @@ from gcodec.kernels.rans.rans_runs import Runs
 from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime.deferred import mapped
-from gcodec.runtime.device import host, placed, twinned
+from gcodec.runtime.device import dispatched, host, placed
 from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire.seek import (
     LOG2_BLOCK,
@@ -86,7 +86,7 @@ class Table(NamedTuple):
         return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
 
 
-@twinned("gcodec.entropy.device", by="numbers")
+@dispatched("gcodec.entropy.device", by="numbers")
 def front(
     head: Any,
     kind: Kind,
@@ -106,7 +106,7 @@ def front(
     return head.trimmed(), nbits
 
 
-@twinned("gcodec.entropy.device")
+@dispatched("gcodec.entropy.device")
 def chosen(
     counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
 ) -> Table:
@@ -141,7 +141,7 @@ def _static(kind: Kind, data: bytes) -> Table:
 def write(
     table: Table | None,
     symbols_of: SymbolsOf | np.ndarray | Drainable,
-    live: Live,
+    coded: CodedMask,
     head: Any,
     n: int,
     lead: int = 0,
@@ -154,7 +154,7 @@ def write(
         None where there is no symbol to code.
     symbols_of : callable or array
         See `dense_string.write`.
-    live : Live
+    coded : CodedMask
         Which of them have words. With rANS, all.
     head : BitString
         With a table of a device, or bytes there and how many bits count.
@@ -176,10 +176,10 @@ def write(
     before = front(head, *table)
     if table.kind == "huffman":
         code, dtype, every = code_of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
-        made = dense_string.write(code, symbols_of, dtype, live, every, lead, before)
+        made = dense_string.write(code, symbols_of, dtype, coded, every, lead, before)
         return *made[:2], _blocks_of(n, *made[1:])
     tables = write_tables(table.numbers, table.log2_total)
-    data, nbits, runs = rans_string.write(tables, symbols_of, live.n, before[0], LOG2_STATES)
+    data, nbits, runs = rans_string.write(tables, symbols_of, coded.n, before[0], LOG2_STATES)
     return data, nbits, index_of(runs, n, nbits)
 
 
@@ -196,7 +196,7 @@ def _blocks_of(n: int, nbits: int, offsets: np.ndarray) -> SeekTable | None:
 def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:
     """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one.
 
-    Of runs that a device has yet to tell it is a `Later`.
+    Of runs that a device has yet to tell it is a `Deferred`.
     """
 
     def made(runs: Runs, nbits: int) -> SeekTable | None:
@@ -224,7 +224,7 @@ class String(NamedTuple):
     data : uint8 array
     first, end : int
         Bits where the string begins, or zeros before it, and where it ends.
-    live : Live
+    coded : CodedMask
         See `write`.
     seek : SeekTable or None
         The table of the payload. Blocks are then read side by side, and must be so.
@@ -234,7 +234,7 @@ class String(NamedTuple):
     data: np.ndarray
     first: int
     end: int
-    live: Live
+    coded: CodedMask
     seek: SeekTable | None
 
     @classmethod
@@ -245,7 +245,7 @@ class String(NamedTuple):
         first: int,
         end: int,
         alphabet: np.ndarray,
-        live: Live,
+        coded: CodedMask,
         seek: SeekTable | None,
     ) -> String:
         """Read the table from bit `first` on, if there is something to code.
@@ -254,8 +254,8 @@ class String(NamedTuple):
         ------
         FormatError
         """
-        if not live.words:
-            return cls(Table.static(kind, _NOTHING), data, first, end, live, seek)
+        if not coded.words:
+            return cls(Table.static(kind, _NOTHING), data, first, end, coded, seek)
         if kind == "huffman":
             lengths, after = huffman.read_lengths(data, first, end, alphabet)
             table = Table(kind, lengths, 0, alphabet)
@@ -264,13 +264,13 @@ class String(NamedTuple):
                 data, first, end, alphabet
             )
             table = Table(kind, frequencies, log2_total, alphabet)
-        return cls(table, data, after, end, live, seek)
+        return cls(table, data, after, end, coded, seek)
 
     def refuse_short(self) -> None:
         """Raise `Truncated` if the bits cannot hold all symbols."""
         if self.table.kind == "rans":
-            rans_string.refuse_short(self.live.words, self.end - self.first)
-        elif self.live.words:
+            rans_string.refuse_short(self.coded.words, self.end - self.first)
+        elif self.coded.words:
             self._words.refuse_short()
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
@@ -289,7 +289,7 @@ class String(NamedTuple):
         FormatError
         """
         seek = self.seek
-        if not self.live.words:
+        if not self.coded.words:
             if self.first < self.end and not bits_follow:
                 raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
             if self.table.kind == "rans":
@@ -308,7 +308,7 @@ class String(NamedTuple):
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
-        if not self.live.words:
+        if not self.coded.words:
             states = np.zeros((1, LANES), np.uint32) if self.table.kind == "rans" else None
             return SeekTable.of(log2_block, np.zeros(2, np.int64), None, states)
         if self.table.kind == "rans":
@@ -327,12 +327,12 @@ class String(NamedTuple):
         between = host(self.data[at : at + 1]) if self.first < min(first, self.end) else [0]
         if int(between[0]) & 0xFF >> self.first % 8:
             raise Corrupt("bits between table and string are not zero", self.first // 8)
-        return first, self.end, self.live.words
+        return first, self.end, self.coded.words
 
     @property
     def _words(self) -> WordString:
         code = TableCode.of(self.table.numbers)
-        return WordString(code, self.data, self.first, self.end, self.live, self.seek)
+        return WordString(code, self.data, self.first, self.end, self.coded, self.seek)
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.runtime.deferred import Later, when_known
+from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host
 from gcodec.wire.seek import LOG2_BLOCK, SeekTable
 
@@ -32,7 +32,7 @@ class WordString(NamedTuple):
     data : uint8 array
     first, end : int
         Bits where the string begins and ends.
-    live : Live
+    coded : CodedMask
         Which elements have a word.
     seek : SeekTable or None
         The table of the payload. Blocks are then read side by side, and must be so.
@@ -42,12 +42,12 @@ class WordString(NamedTuple):
     data: np.ndarray
     first: int
     end: int
-    live: Live
+    coded: CodedMask
     seek: SeekTable | None
 
     def refuse_short(self) -> None:
         """Raise `Truncated` if the bits cannot hold all words."""
-        dense_string.refuse_short(self.code, self.live, self.end - self.first)
+        dense_string.refuse_short(self.code, self.coded, self.end - self.first)
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Read all words; return the bit behind them.
@@ -75,7 +75,7 @@ class WordString(NamedTuple):
         return SeekTable.of(log2_block, host(self._offsets(ignore, log2_block, None)))
 
     def _offsets(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
-        where = self.first, self.end, self.live, 1 << log2_block
+        where = self.first, self.end, self.coded, 1 << log2_block
         return dense_string.read(self.code, self.data, *where, offsets, take)
 
 
@@ -85,7 +85,7 @@ def _checked_end(string: WordString, offsets: np.ndarray, bits_follow: bool) -> 
     if (device := device_of(offsets)) is None:
         last = last[0]
     else:
-        last = Later(device, last)
+        last = Deferred(device, last)
     if bits_follow:
         return string.first + int(last)
 

@@ -11,33 +11,33 @@ from gcodec.entropy.context import scale_lists
 from gcodec.entropy.context.class_tables import SENT, ClassTable
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.models import least_escape
-from gcodec.entropy.context.outliers import Exceptions
-from gcodec.entropy.context.scale_model import Matrix
+from gcodec.entropy.context.outliers import Outliers
+from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.entropy.rice import Rice
 from gcodec.errors import Corrupt
 from gcodec.inspect.packed import TellCode
 from gcodec.inspect.rans import states
-from gcodec.inspect.walker import Kind, Piece, Tell, Told, Walk
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
 from gcodec.kernels.context import lane_order
-from gcodec.kernels.context.exception_lists import RICE_NBITS
+from gcodec.kernels.context.outlier_lists import RICE_NBITS
 from gcodec.wire.primitives import Reader
 
 
 def context_string(
-    walk: Walk,
+    walk: FieldWalker,
     kind: Kind,
     name: str,
     n: int,
     tell: Tell,
     with_trellis: bool = False,
     largest: int | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[FieldSpan]:
     """Tell a string of n symbols, up to the payload's end; nothing of none.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     kind, name : str
         Of symbols.
     n : int
@@ -52,7 +52,7 @@ def context_string(
         return
     first = walk.at
     number, lanes, width, group, count = yield from _numbers(walk)
-    Matrix(width, group).check(n)
+    RowLayout(width, group).check(n)
     yield from _scales(walk, "row", -(-n // width))
     if group:
         yield from _scales(walk, "column", -(-width // group))
@@ -66,7 +66,7 @@ def context_string(
     yield from walk.pad(-walk.at % 8)
     exceptions = string.exceptions
 
-    def whole(at: int, symbols: np.ndarray) -> Iterator[Told]:
+    def whole(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
         places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
         wide, known = symbols.astype(np.int64), np.isin(places, exceptions.places)
@@ -89,14 +89,14 @@ def context_string(
 def each(tell: TellCode) -> Tell:
     """Return what tells symbols, given what tells one of an element."""
 
-    def told(at: int, symbols: np.ndarray) -> Iterator[Told]:
+    def told(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         for element, symbol in enumerate(symbols.tolist(), at):
             yield tell(symbol, element)
 
     return told
 
 
-def _numbers(walk: Walk) -> Generator[Piece, None, list[int]]:
+def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     """Tell the numbers before the scales, and return them."""
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
     found: list[int] = []
@@ -104,11 +104,11 @@ def _numbers(walk: Walk) -> Generator[Piece, None, list[int]]:
         value = reader.uint(1) if len(found) < 2 else reader.leb128()
         found.append(value)
         note = "sent" if name == "table" and value == SENT else ""
-        yield walk.piece("table", name, 8 * reader.at - walk.at, Told(value, note))
+        yield walk.piece("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
     return found
 
 
-def _scales(walk: Walk, of: str, count: int) -> Iterator[Piece]:
+def _scales(walk: FieldWalker, of: str, count: int) -> Iterator[FieldSpan]:
     """Tell a list of scales: what comes before its words one by one, the words together."""
     scales, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {of}s", 2)
@@ -123,9 +123,9 @@ def _scales(walk: Walk, of: str, count: int) -> Iterator[Piece]:
     yield from walk.several(f"scale of a {of}", scales.size, {"scale": end - walk.at})
 
 
-def _exceptions(walk: Walk, count: int, n: int) -> Iterator[Piece]:
+def _exceptions(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
     """Tell where exceptions are, and what they are."""
-    found, _ = Exceptions.read(count, n, walk.data, walk.at, walk.end)
+    found, _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
     gaps = np.diff(found.places, prepend=-1) - 1
     lists: tuple[tuple[Kind, str, np.ndarray], ...] = (
         *(("index", "gap", gaps), ("level", "exception", found.symbols)),
@@ -134,5 +134,5 @@ def _exceptions(walk: Walk, count: int, n: int) -> Iterator[Piece]:
         k = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield k
         for at, nbits in enumerate(Rice(k.told.value).lengths(numbers).tolist()):
-            told = Told(int(numbers[at]), f"element {found.places[at]}")
+            told = FieldValue(int(numbers[at]), f"element {found.places[at]}")
             yield walk.piece(kind, name, int(nbits), told, at)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.inspect.walker import Kind, Piece, Told, Walk
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.bits.pack import FieldLayout
 
-TellCode = Callable[[int, int], Told]
+TellCode = Callable[[int, int], FieldValue]
 """Tells what a code is, given it and its element; raises `Corrupt`."""
 
 
@@ -26,34 +26,36 @@ def lookup(texts: str, size: float) -> TellCode:
     values = {"+": size, "-": -size, "0": 0.0}
     width = (len(texts) - 1).bit_length()
 
-    def tell(code: int, element: int) -> Told:
+    def tell(code: int, element: int) -> FieldValue:
         text = texts[code : code + 1]  # none, of an exception that is too large
         if text not in values:
             raise Corrupt(f"the code {code:0{width}b} stands for nothing")
-        return Told(text, element=element, decoded=(values[text],))
+        return FieldValue(text, element=element, decoded=(values[text],))
 
     return tell
 
 
-def signs(walk: Walk, count: int, size: float, *, of_all: bool = False) -> Iterator[Piece]:
+def signs(
+    walk: FieldWalker, count: int, size: float, *, of_all: bool = False
+) -> Iterator[FieldSpan]:
     """Tell signs, a bit each, of values of one size; those of all elements, or of some."""
 
-    def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for number, bit in enumerate(bits.tolist(), at):
             element = number if of_all else None
-            yield Told("-" if bit else "+", "", element, (-size if bit else size,))
+            yield FieldValue("-" if bit else "+", "", element, (-size if bit else size,))
 
     yield from walk.fields("sign", "sign", 1, count, tell)
 
 
 def packed(
-    walk: Walk, layout: FieldLayout, n: int, kind: Kind, name: str, tell: TellCode
-) -> Iterator[Piece]:
+    walk: FieldWalker, layout: FieldLayout, n: int, kind: Kind, name: str, tell: TellCode
+) -> Iterator[FieldSpan]:
     """Tell n codes that go on to the payload's end, and what fills up behind them.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     layout : FieldLayout
     n : int
     kind, name : str
@@ -61,7 +63,7 @@ def packed(
     """
     places = _Places(layout, n)
 
-    def told(at: int, codes: np.ndarray) -> Iterator[Told]:
+    def told(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
         elements = places.elements(np.arange(at, at + codes.size)).tolist()
         for code, element in zip(codes.tolist(), elements, strict=True):
             if element < n:
@@ -69,7 +71,7 @@ def packed(
                 continue
             if code != (element - n if layout.pad == "count" else 0):
                 raise Corrupt("a pad code differs from what the format fills in")
-            yield Told(code, "fills up", kind="pad", name="pad code", number=element)
+            yield FieldValue(code, "fills up", kind="pad", name="pad code", number=element)
 
     def split(low: int, high: int) -> Mapping[str, int]:
         pads = sum(low <= place < high for place in places.pads())

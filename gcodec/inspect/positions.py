@@ -11,7 +11,7 @@ from gcodec.entropy.positions import TABLED, IndexString, alphabet
 from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, FormatError
 from gcodec.inspect import tabled
-from gcodec.inspect.walker import CHUNK, Piece, Told, Walk, Window
+from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
 from gcodec.inspect.words import (
     UNARY,
     lengths,
@@ -22,8 +22,8 @@ from gcodec.inspect.words import (
     word,
     words,
 )
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.fields import read_fields
-from gcodec.kernels.bits.live import Live
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.prefix.codewords import RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -33,12 +33,12 @@ _FIRST_NBITS = _MOST_RICE.bit_length()  # of a parameter where a group begins
 _RAW_NBITS = np.array([gap_classes.raw_nbits(one) for one in np.eye(256, dtype=np.int64)])
 
 
-def positions(walk: Walk, string: IndexString) -> Iterator[Piece]:
+def positions(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     """Tell positions, which end with the payload.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
         Where they begin.
     string : IndexString
     """
@@ -52,7 +52,7 @@ def positions(walk: Walk, string: IndexString) -> Iterator[Piece]:
     walk.finish()
 
 
-def _rice(walk: Walk, string: IndexString) -> Iterator[Piece]:
+def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     window, number, last, rice = Window(walk), 0, 0, 0
     while number < string.k and not window.closed:
         size = min(gap_rice.BLOCK, string.k - number)
@@ -73,7 +73,7 @@ def _rice(walk: Walk, string: IndexString) -> Iterator[Piece]:
             nbits = int(ends[low - 1]) - walk.at if low else 0
             yield from walk.several("gap", low, {"index": nbits})
             for k in range(low, high):
-                told = Told(int(gaps[k]), element=int(places[k]) - 1)
+                told = FieldValue(int(gaps[k]), element=int(places[k]) - 1)
                 yield from word(walk, "index", "gap", code, int(gaps[k]), told, number + k)
         if error is not None and high == gaps.size:
             raise error
@@ -81,7 +81,7 @@ def _rice(walk: Walk, string: IndexString) -> Iterator[Piece]:
     yield from walk.rest("gap", string.k - number, {}, "index")
 
 
-def _parameter(walk: Walk, number: int, before: int) -> Piece:
+def _parameter(walk: FieldWalker, number: int, before: int) -> FieldSpan:
     """Read and tell the parameter that comes before the gap of this number."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
         head = walk.field("index", "Rice parameter", _FIRST_NBITS)
@@ -89,7 +89,7 @@ def _parameter(walk: Walk, number: int, before: int) -> Piece:
     else:
         (steps,), end = read(walk, UNARY, 1)
         rice = before + _difference(int(steps))
-        told = Told(rice, f"{rice - before:+d}", groups=(end - walk.at,))
+        told = FieldValue(rice, f"{rice - before:+d}", groups=(end - walk.at,))
         head = walk.piece("index", "Rice parameter", end - walk.at, told)
     if not 0 <= rice <= _MOST_RICE:
         walk.at = head.first
@@ -97,12 +97,12 @@ def _parameter(walk: Walk, number: int, before: int) -> Piece:
     return head
 
 
-def _elias_fano(walk: Walk, string: IndexString) -> Iterator[Piece]:
+def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     width, first = elias_fano.low_width(string.n, string.k), walk.at
 
-    def low(at: int, values: np.ndarray) -> Iterator[Told]:
+    def low(at: int, values: np.ndarray) -> Iterator[FieldValue]:
         for value in values.tolist():
-            yield Told(value)
+            yield FieldValue(value)
 
     yield from walk.fields("index", "low bits", width, string.k, low)
     upper = _Upper(walk.data, first, width, string)
@@ -121,7 +121,7 @@ class _Upper:
         """Go on behind positions that are not told."""
         self._high += int(steps.sum())
 
-    def __call__(self, at: int, steps: np.ndarray) -> Iterator[Told]:
+    def __call__(self, at: int, steps: np.ndarray) -> Iterator[FieldValue]:
         """Tell positions from number `at` on."""
         lows = read_fields(self._data, self._low + at * self._width, self._width, steps.size)
         for step, low in zip(steps.tolist(), lows.tolist(), strict=True):
@@ -132,38 +132,38 @@ class _Upper:
                     f"a position is not one of {self._string.n} elements, or not behind the last"
                 )
             self._last = position
-            yield Told(step, element=position)
+            yield FieldValue(step, element=position)
 
 
-def _bitmap(walk: Walk, string: IndexString) -> Iterator[Piece]:
+def _bitmap(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     first, state = walk.at, [0, 0]  # the element up to which ones are counted, and how many
 
-    def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for begin in range(state[0], at, 8 * CHUNK):
             stop = min(begin + 8 * CHUNK, at)
             state[1] += int(read_fields(walk.data, first + begin, 1, stop - begin).sum())
         state[0] = at + bits.size
         for place, bit in enumerate(bits.tolist(), at):
-            yield Told(bit, element=place if bit else None, number=state[1] if bit else None)
+            yield FieldValue(bit, element=place if bit else None, number=state[1] if bit else None)
             state[1] += bit
 
     yield from walk.fields("index", "map", 1, string.n, tell)
 
 
-def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
-    live, code = Live.all(string.k), string.code
+def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
+    coded, code = CodedMask.all(string.k), string.code
     kind: Any = code
-    table = yield from tabled.table(walk, kind, alphabet(string.n), live, _meaning)
+    table = yield from tabled.table(walk, kind, alphabet(string.n), coded, _meaning)
     assert table is not None
-    coded = String(table, walk.data, walk.at, walk.end, live, None)
+    class_string = String(table, walk.data, walk.at, walk.end, coded, None)
     found = np.empty(string.k, np.uint8)
 
     def take(at: int, part: np.ndarray) -> None:
         found[at : at + part.size] = part
 
     try:
-        coded.refuse_short()
-        end = coded.read(take, bits_follow=True)
+        class_string.refuse_short()
+        end = class_string.read(take, bits_follow=True)
     except FormatError:
         yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
         raise
@@ -178,7 +178,7 @@ def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
 
     places, error = most_that_read(raw, whole)
 
-    def tell(at: int, classes: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, classes: np.ndarray) -> Iterator[FieldValue]:
         for number, told in enumerate(_tell_classes(at, classes), at):
             yield told._replace(element=int(places[number])) if number < places.size else told
 
@@ -191,7 +191,7 @@ def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
     for k in range(low, high):
         if nbits[k]:
             value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
-            yield walk.piece("index", "bits within the class", int(nbits[k]), Told(value), k)
+            yield walk.piece("index", "bits within the class", int(nbits[k]), FieldValue(value), k)
     if error is not None and high == places.size:
         raise error
     if high == places.size < string.k:
@@ -199,9 +199,9 @@ def _classes(walk: Walk, string: IndexString) -> Iterator[Piece]:
     yield from walk.rest("bits within a class", string.k - high, {}, "index")
 
 
-def _tell_classes(at: int, classes: np.ndarray) -> Iterator[Told]:
+def _tell_classes(at: int, classes: np.ndarray) -> Iterator[FieldValue]:
     for symbol in classes.tolist():
-        yield Told(symbol, _meaning(symbol))
+        yield FieldValue(symbol, _meaning(symbol))
 
 
 def _meaning(symbol: int) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, FormatError, Truncated
-from gcodec.inspect.walker import Kind, Piece, Tell, Told, Walk, Window
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
 from gcodec.kernels.quantize.trellis import add_quantisers
 from gcodec.kernels.rans.rans_read import Reader
 from gcodec.kernels.rans.rans_runs import BLOCK
@@ -42,7 +42,7 @@ class _Group(NamedTuple):
 
 
 def states(
-    walk: Walk,
+    walk: FieldWalker,
     kind: Kind,
     name: str,
     tables: ReadTables,
@@ -51,7 +51,7 @@ def states(
     classes_of: ClassesOf | None = None,
     lanes: int = LANES,
     with_trellis: bool = False,
-) -> Iterator[Piece]:
+) -> Iterator[FieldSpan]:
     """Tell a string of so many symbols, up to the payload's end.
 
     A symbol has no bits of its own: it is told with its lane and what it costs, before the word
@@ -59,7 +59,7 @@ def states(
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     kind, name : str
         Of symbols, and of all bits.
     tables : ReadTables
@@ -106,12 +106,12 @@ def states(
             return
 
 
-def _tell_states(at: int, values: np.ndarray) -> Iterator[Told]:
+def _tell_states(at: int, values: np.ndarray) -> Iterator[FieldValue]:
     for lane, state in enumerate(values.tolist(), at):
-        yield Told(state, f"of lane {lane}, where the block begins")
+        yield FieldValue(state, f"of lane {lane}, where the block begins")
 
 
-def _heads(walk: Walk, lanes: int) -> np.ndarray:
+def _heads(walk: FieldWalker, lanes: int) -> np.ndarray:
     """Read the states where a block begins."""
     at = walk.at // 8
     found = walk.data[at : at + STATE_NBYTES * lanes].view("<u4").astype(np.uint64)
@@ -123,8 +123,14 @@ def _heads(walk: Walk, lanes: int) -> np.ndarray:
 
 
 def _symbol(
-    walk: Walk, kind: Kind, name: str, group: _Group, lane: int, told: Told, number: int
-) -> Iterator[Piece]:
+    walk: FieldWalker,
+    kind: Kind,
+    name: str,
+    group: _Group,
+    lane: int,
+    told: FieldValue,
+    number: int,
+) -> Iterator[FieldSpan]:
     """Tell a symbol, and the word that comes behind it, if one does."""
     cost = f"{group.total - math.log2(group.frequencies[lane]):.2f} bits"
     meaning = f"{cost}, of lane {lane} at {group.states[lane]:#010x}"
@@ -133,13 +139,15 @@ def _symbol(
     if group.taken[lane]:
         at = walk.at // 8
         word = int.from_bytes(walk.data[at : at + 2].tobytes(), "little")
-        yield walk.piece(kind, "word", _WORD, Told(word, f"taken up by lane {lane}"))
+        yield walk.piece(kind, "word", _WORD, FieldValue(word, f"taken up by lane {lane}"))
 
 
 class _String:
     """Reads the symbols of blocks, and what becomes of the states."""
 
-    def __init__(self, walk: Walk, tables: ReadTables, lanes: int, with_trellis: bool) -> None:
+    def __init__(
+        self, walk: FieldWalker, tables: ReadTables, lanes: int, with_trellis: bool
+    ) -> None:
         self._tables, self._lanes = tables, lanes
         self._read = Reader(
             tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vector_width()

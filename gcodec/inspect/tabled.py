@@ -11,9 +11,9 @@ from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import String, Table
 from gcodec.errors import FormatError
 from gcodec.inspect.rans import states
-from gcodec.inspect.walker import Kind, Piece, Tell, Told, Walk
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
 from gcodec.inspect.words import words
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.rans.rans_table import read_tables
 
@@ -22,48 +22,48 @@ Meaning = Callable[[int], str]
 
 
 def table(
-    walk: Walk, coder: Coder, alphabet: np.ndarray, live: Live, meaning: Meaning
-) -> Generator[Piece, None, Table | None]:
+    walk: FieldWalker, coder: Coder, alphabet: np.ndarray, coded: CodedMask, meaning: Meaning
+) -> Generator[FieldSpan, None, Table | None]:
     """Tell a table that is sent for an alphabet; return it, or None where there is none.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     coder : {"huffman", "rans"}
     alphabet : (k,) uint8 array
         Rising.
-    live : Live
+    coded : CodedMask
         What is coded with it.
     meaning : callable
         Tells what a symbol stands for.
     """
-    if not live.words:
+    if not coded.words:
         return None
     first = walk.at
     if coder == "huffman":
 
-        def tell(at: int, lengths: np.ndarray) -> Iterator[Told]:
+        def tell(at: int, lengths: np.ndarray) -> Iterator[FieldValue]:
             for symbol, nbits in zip(alphabet[at:].tolist(), lengths.tolist(), strict=False):
                 none = "" if nbits else ": has no word"
-                yield Told(nbits, f"{meaning(symbol)}{none}", name=f"length of {symbol}")
+                yield FieldValue(nbits, f"{meaning(symbol)}{none}", name=f"length of {symbol}")
 
         yield from walk.fields("table", "length", huffman.LENGTH_NBITS, alphabet.size, tell)
     else:
         yield from _frequencies(walk, alphabet, meaning)
     try:
-        return String.behind(coder, walk.data, first, walk.end, alphabet, live, None).table
+        return String.behind(coder, walk.data, first, walk.end, alphabet, coded, None).table
     except FormatError:
         walk.at = first
         raise
 
 
-def _frequencies(walk: Walk, alphabet: np.ndarray, meaning: Meaning) -> Iterator[Piece]:
+def _frequencies(walk: FieldWalker, alphabet: np.ndarray, meaning: Meaning) -> Iterator[FieldSpan]:
     log2_total, more, nbits, left = 0, 0, 0, walk.most
     for found in frequency_table.fields_of(walk.data, walk.at, walk.end, alphabet):
         width = found.end - found.start
         if found.symbol is None:
             log2_total = found.value
-            told = Told(log2_total, f"frequencies add up to {1 << log2_total}")
+            told = FieldValue(log2_total, f"frequencies add up to {1 << log2_total}")
             yield walk.piece("table", "log2 of the sum", width, told)
         elif left == 0 or found.end <= walk.start:
             more, nbits = more + 1, nbits + width
@@ -71,7 +71,7 @@ def _frequencies(walk: Walk, alphabet: np.ndarray, meaning: Meaning) -> Iterator
             yield from walk.several("frequency", more, {"table": nbits})
             more = nbits = 0
             groups = (frequency_table.LENGTH_NBITS, width - frequency_table.LENGTH_NBITS)
-            told = Told(found.value, meaning(found.symbol), groups=groups)
+            told = FieldValue(found.value, meaning(found.symbol), groups=groups)
             told = told._replace(name=f"frequency of {found.symbol}")
             yield walk.piece("table", "frequency", width, told)
             left = None if left is None else left - 1
@@ -79,13 +79,13 @@ def _frequencies(walk: Walk, alphabet: np.ndarray, meaning: Meaning) -> Iterator
 
 
 def string(
-    walk: Walk, found: Table | None, kind: Kind, name: str, count: int, tell: Tell
-) -> Iterator[Piece]:
+    walk: FieldWalker, found: Table | None, kind: Kind, name: str, count: int, tell: Tell
+) -> Iterator[FieldSpan]:
     """Tell a string of so many bytes, up to the payload's end.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     found : Table or None
         None where there is nothing to code.
     kind, name : str

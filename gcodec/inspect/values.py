@@ -8,18 +8,20 @@ import numpy as np
 
 from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
-from gcodec.inspect.walker import Kind, Piece, Told, Walk, numbers
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, numbers
 from gcodec.kernels.bits import byte_blocks
 
 Scaled = Callable[[np.ndarray], np.ndarray]
 
 
-def values(walk: Walk, k: int, value: str, scaled: Scaled = np.asarray) -> Iterator[Piece]:
+def values(
+    walk: FieldWalker, k: int, value: str, scaled: Scaled = np.asarray
+) -> Iterator[FieldSpan]:
     """Tell k values.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
         At the first bit of the payload.
     k : int
     value : str
@@ -33,20 +35,20 @@ def values(walk: Walk, k: int, value: str, scaled: Scaled = np.asarray) -> Itera
     scales = yield from walk.checked("scale", name, 32, count, _tell_scale, read)
     width, kind = value_coding.width_of(value), "sign" if value == "sign" else "value"
 
-    def tell(at: int, codes: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
         found = scaled(_decoded(scales, at, codes, value))
         for code, number in zip(codes.tolist(), found.tolist(), strict=True):
             shown = {"int8": (code ^ 0x80) - 0x80, "sign": "-" if code else "+"}.get(value, number)
-            yield Told(shown, decoded=(number,))
+            yield FieldValue(shown, decoded=(number,))
 
     own: Kind = kind  # type: ignore[assignment]
     check = lambda: value_coding.read_codes(walk.data, k, value)  # noqa: E731
     yield from walk.checked(own, kind, width, k, tell, check)
 
 
-def _tell_scale(at: int, bits: np.ndarray) -> Iterator[Told]:
+def _tell_scale(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
     for number in numbers(bits).tolist():
-        yield Told(number)
+        yield FieldValue(number)
 
 
 def _decoded(scales: np.ndarray, at: int, codes: np.ndarray, value: str) -> np.ndarray:

@@ -25,7 +25,7 @@ CHUNK = 1 << 12  # symbols that are read at a time
 _T = TypeVar("_T")
 
 
-class Told(NamedTuple):
+class FieldValue(NamedTuple):
     """What a symbol is.
 
     Attributes
@@ -54,7 +54,7 @@ class Told(NamedTuple):
     groups: tuple[int, ...] = ()
 
 
-class Piece(NamedTuple):
+class FieldSpan(NamedTuple):
     """Bits that lie one behind the other, and what they are.
 
     Attributes
@@ -65,7 +65,7 @@ class Piece(NamedTuple):
     first, nbits : int
         The bit where they begin, and how many they are; none for a symbol that has no bits of its
         own.
-    told : Told
+    told : FieldValue
     number : int or None
         Of the symbol, from 0 on, among those of its name.
     symbols : int
@@ -78,20 +78,20 @@ class Piece(NamedTuple):
     name: str
     first: int
     nbits: int
-    told: Told
+    told: FieldValue
     number: int | None
     symbols: int
     split: Mapping[str, int]
 
 
-Tell = Callable[[int, np.ndarray], Iterable[Told]]
+Tell = Callable[[int, np.ndarray], Iterable[FieldValue]]
 """Tells what symbols are, given the number of the first of them, and their values."""
 
-TellAt = Callable[[np.ndarray, np.ndarray], Iterable[Told]]
+TellAt = Callable[[np.ndarray, np.ndarray], Iterable[FieldValue]]
 """Does so for symbols of these elements."""
 
 
-class Walk:
+class FieldWalker:
     """A walk through a payload.
 
     Parameters
@@ -118,16 +118,16 @@ class Walk:
         self.skipped = False
 
     def piece(
-        self, kind: Kind, name: str, nbits: int, told: Told, number: int | None = None
-    ) -> Piece:
+        self, kind: Kind, name: str, nbits: int, told: FieldValue, number: int | None = None
+    ) -> FieldSpan:
         """Tell the next bits, which are there."""
         kind = told.kind or kind
         number = number if told.number is None else told.number
-        made = Piece(kind, told.name or name, self.at, nbits, told, number, 1, {kind: nbits})
+        made = FieldSpan(kind, told.name or name, self.at, nbits, told, number, 1, {kind: nbits})
         self.at += nbits
         return made
 
-    def several(self, name: str, count: int, split: Mapping[str, int]) -> Iterator[Piece]:
+    def several(self, name: str, count: int, split: Mapping[str, int]) -> Iterator[FieldSpan]:
         """Tell the next bits, by kind, as one piece of so many symbols; nothing if of none."""
         if not count:
             return
@@ -135,14 +135,14 @@ class Walk:
         nbits = sum(split.values())
         kinds = [kind for kind, part in split.items() if part] or [*split][:1]
         kind = kinds[0] if len(kinds) == 1 else "several"
-        yield Piece(kind, name, self.at, nbits, Told(None), None, count, dict(split))
+        yield FieldSpan(kind, name, self.at, nbits, FieldValue(None), None, count, dict(split))
         self.at += nbits
 
-    def field(self, kind: Kind, name: str, nbits: int, groups: tuple[int, ...] = ()) -> Piece:
+    def field(self, kind: Kind, name: str, nbits: int, groups: tuple[int, ...] = ()) -> FieldSpan:
         """Read and tell a number, the most significant bit first."""
         self.need(nbits)
         value = int(read_fields(self.data, self.at, nbits, 1)[0])
-        return self.piece(kind, name, nbits, Told(value, groups=groups))
+        return self.piece(kind, name, nbits, FieldValue(value, groups=groups))
 
     def fields(
         self,
@@ -154,7 +154,7 @@ class Walk:
         *,
         little: bool = False,
         split: Callable[[int, int], Mapping[str, int]] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[FieldSpan]:
         """Tell fields of equal width.
 
         Parameters
@@ -195,7 +195,7 @@ class Walk:
         check: Callable[[], _T],
         *,
         little: bool = False,
-    ) -> Generator[Piece, None, _T]:
+    ) -> Generator[FieldSpan, None, _T]:
         """Tell fields that are read all at once, up to the first that is wrong; return them.
 
         Parameters
@@ -222,14 +222,14 @@ class Walk:
         kind = np.dtype(f"<u{width // 8}")
         return np.frombuffer(self.data, kind, count, first // 8).astype(np.int64)
 
-    def pad(self, nbits: int, name: str = "padding") -> Iterator[Piece]:
+    def pad(self, nbits: int, name: str = "padding") -> Iterator[FieldSpan]:
         """Tell bits that only fill up, and are 0."""
         self.need(nbits)
         while nbits:
             part = min(nbits, 32)
             if read_fields(self.data, self.at, part, 1)[0]:
                 raise Corrupt("a padding bit is not zero")
-            yield self.piece("pad", name, part, Told(0, "fills up"))
+            yield self.piece("pad", name, part, FieldValue(0, "fills up"))
             nbits -= part
 
     @contextlib.contextmanager
@@ -239,7 +239,9 @@ class Walk:
         yield
         self.end = kept
 
-    def rest(self, name: str, count: int, split: Mapping[str, int], kind: Kind) -> Iterator[Piece]:
+    def rest(
+        self, name: str, count: int, split: Mapping[str, int], kind: Kind
+    ) -> Iterator[FieldSpan]:
         """Tell all that is left, `count` symbols: bits by kind, and the others of `kind`."""
         left = self.end - self.at
         known = {key: min(part, left) for key, part in split.items() if part}
@@ -259,7 +261,7 @@ class Walk:
 class Window:
     """Which symbols of a string are told one by one."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: FieldWalker) -> None:
         self._start = walk.start
         self._left = walk.most
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from gcodec.errors import Corrupt, FormatError
-from gcodec.inspect.walker import CHUNK, Kind, Piece, Tell, Told, Walk, Window
+from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
 from gcodec.kernels.prefix import prefix
 from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -20,19 +20,19 @@ UNARY = PrefixCode(RICE, 0, 0)
 
 
 def words(
-    walk: Walk,
+    walk: FieldWalker,
     kind: Kind,
     name: str,
     code: PrefixCode | TableCode,
     count: int,
     tell: Tell,
     skip: Callable[[np.ndarray], None] | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[FieldSpan]:
     """Tell a string of words that goes on to the payload's end.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     kind, name : str
         Of a word; a sign before it is a piece of its own.
     code : PrefixCode or TableCode
@@ -63,31 +63,31 @@ def words(
 
 
 def word(
-    walk: Walk,
+    walk: FieldWalker,
     kind: Kind,
     name: str,
     code: PrefixCode | TableCode,
     symbol: int,
-    told: Told,
+    told: FieldValue,
     number: int,
-) -> Iterator[Piece]:
+) -> Iterator[FieldSpan]:
     """Tell a word, and the sign before it if there is one, of a symbol that was read here."""
     nbits = int(lengths(code, np.array([symbol], np.uint64))[0])
     if is_signed(code):
-        sign = Told("-" if symbol & 1 else "+")
+        sign = FieldValue("-" if symbol & 1 else "+")
         yield walk.piece("sign", "sign", 1, sign, number)
         nbits -= 1
     told = told._replace(groups=told.groups or _groups(code, symbol, nbits))
     yield walk.piece(kind, name, nbits, told, number)
 
 
-def read(walk: Walk, code: PrefixCode | TableCode, count: int) -> tuple[np.ndarray, int]:
+def read(walk: FieldWalker, code: PrefixCode | TableCode, count: int) -> tuple[np.ndarray, int]:
     """Read the words that come next; return their symbols and the bit behind them."""
     return prefix.read(code, walk.data, walk.end, count, walk.at)
 
 
 def readable(
-    walk: Walk, code: PrefixCode | TableCode, count: int
+    walk: FieldWalker, code: PrefixCode | TableCode, count: int
 ) -> tuple[np.ndarray, FormatError | None]:
     """Read the symbols of words that come next, up to one that is wrong; and tell what is."""
     return most_that_read(lambda k: read(walk, code, k)[0], count)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.deferred import Later, note
+from gcodec.runtime.deferred import Deferred, note
 from gcodec.runtime.device import Device, device_of
 
 THREADS = 256  # of a block, where a kernel does not say more
@@ -35,8 +35,8 @@ def striding_blocks(n: int, per_thread: int = 4, threads: int = THREADS) -> int:
 
 
 def word(device: Device, number: Any) -> Any:
-    """Return the bits of a float32 number, the host's or a `Later`, as a (1,) array there."""
-    if type(number) is Later:
+    """Return the bits of a float32 number, the host's or a `Deferred`, as a (1,) array there."""
+    if type(number) is Deferred:
         return number.words.view(np.uint32)
     return device.to_device(np.array([number], np.float32).view(np.uint32))
 

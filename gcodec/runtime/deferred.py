@@ -1,9 +1,9 @@
 """Numbers of a message: those of the host, and those that a device has yet to tell.
 
 Kernels leave a number, or whether all is right, in a word on the device; later kernels read it
-there. The host takes such a number as a `Later`, and what it wants to know of it in the end as a
-note: all notes of a call, and what it returns, are fetched together. So a call waits once for the
-device, unless the host has to look at a number before it can go on.
+there. The host takes such a number as a `Deferred`, and what it wants to know of it in the end as
+a note: all notes of a call, and what it returns, are fetched together. So a call waits once for
+the device, unless the host has to look at a number before it can go on.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def note(device: Any, array: Any, use: Callable[[np.ndarray], None]) -> None:
         fetch(device)
 
 
-class Later:
+class Deferred:
     """A number that a device has yet to tell: looking at it waits, kernels read its word.
 
     Attributes
@@ -180,7 +180,7 @@ def _first(words: np.ndarray) -> Any:
 
 def when_known(number: Any, use: Callable[[Any], None]) -> None:
     """Have a number looked at: now where the host knows it, else before the call ends."""
-    if type(number) is Later:
+    if type(number) is Deferred:
         note(number.device, number.words, lambda words: use(number.tell(words)))
     else:
         use(number)
@@ -188,20 +188,20 @@ def when_known(number: Any, use: Callable[[Any], None]) -> None:
 
 def wanted(number: Any) -> None:
     """Have a number fetched with what the call next waits for, if a device has yet to tell it."""
-    if type(number) is Later and _call.depth:
+    if type(number) is Deferred and _call.depth:
         _call.notes.append(_Note(number.device, number.words, number.tell))
 
 
 def mapped(use: Callable[..., Any], *numbers: Any) -> Any:
-    """Return what is made of numbers: a `Later` where these are, all of the same words."""
-    later = [number for number in numbers if type(number) is Later]
+    """Return what is made of numbers: a `Deferred` where these are, all of the same words."""
+    later = [number for number in numbers if type(number) is Deferred]
     if not later:
         return use(*numbers)
 
     def made(words: np.ndarray) -> Any:
-        return use(*(n.tell(words) if type(n) is Later else n for n in numbers))
+        return use(*(n.tell(words) if type(n) is Deferred else n for n in numbers))
 
-    return Later(later[0].device, later[0].words, made)
+    return Deferred(later[0].device, later[0].words, made)
 
 
 class Leading(NamedTuple):
@@ -240,20 +240,20 @@ class Passing:
 
 def settled(values: _T) -> _T:
     """Return a NamedTuple with the numbers that a device has yet to tell; waits once for all."""
-    unknown = [value for value in values if type(value) is Later and not value.is_known]
+    unknown = [value for value in values if type(value) is Deferred and not value.is_known]
     if unknown:
         found = fetch(unknown[0].device, *(number.words for number in unknown))
         for number, words in zip(unknown, found, strict=True):
             number.tell(words)
-    if not any(type(value) is Later or isinstance(value, Passing) for value in values):
+    if not any(type(value) is Deferred or isinstance(value, Passing) for value in values):
         return values
     every: list[Any] = [None if isinstance(value, Passing) else value for value in values]
-    return type(values)(*(v.value if type(v) is Later else v for v in every))
+    return type(values)(*(v.value if type(v) is Deferred else v for v in every))
 
 
 def single(number: Any) -> Any:
     """Round a number to float32; one that only a device knows already is one."""
-    return number if type(number) is Later else np.float32(number)
+    return number if type(number) is Deferred else np.float32(number)
 
 
 def binary32(value: float | np.floating[Any]) -> float:

@@ -299,7 +299,7 @@ def device_of(*arrays: Any) -> Device | None:
 
 
 def _device_of(x: Any) -> Device | None:
-    if type(x) is deferred.Later:
+    if type(x) is deferred.Deferred:
         return x.device  # type: ignore[no-any-return]
     for device in reversed(_in_use):
         if device.owns(x):
@@ -354,7 +354,7 @@ def cuda_device(number: int) -> CupyDevice:
     return CupyDevice(number)
 
 
-def twinned(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def dispatched(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Declare a shell whose work the function of its name in ``gcodec.kernels.SOURCE`` can do.
 
     A source with a dot in it is the whole name of a module.

@@ -11,7 +11,7 @@ import pytest
 
 import gcodec
 from gcodec import Corrupt, Frame, ParameterError, Truncated
-from gcodec.codecs.ecsq.deadzone import Nearest
+from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
 from gcodec.entropy.context.scale_model import ONES
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize.rated_levels import rated_levels, scaled_levels
@@ -91,14 +91,14 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
 
     def count(of: Any) -> Any:
-        def counted(self: Nearest, x: np.ndarray, *rest: Any) -> Any:
+        def counted(self: DeadZoneQuantizer, x: np.ndarray, *rest: Any) -> Any:
             sizes.append(x.size)
             return of(self, x, *rest)
 
         return counted
 
     for name in ("find", "anew"):
-        monkeypatch.setattr(Nearest, name, count(getattr(Nearest, name)))
+        monkeypatch.setattr(DeadZoneQuantizer, name, count(getattr(DeadZoneQuantizer, name)))
     return sizes
 
 

@@ -15,8 +15,8 @@ from test_ecsq_reference import MIDDLE, bits, check
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
-from gcodec.codecs.ecsq.deadzone import Nearest
-from gcodec.codecs.ecsq.filter_transform import Taps
+from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
+from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.entropy.context.scale_model import thinned
 from gcodec.kernels.transform import small_transform
 from gcodec.kernels.transform.basis import basis
@@ -62,7 +62,7 @@ def error_of(x: np.ndarray, frame: bytes) -> float:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_transform_is_that_of_the_specification(shape: tuple[int, ...]) -> None:
     x = filters(shape).reshape(-1)
-    taps = Taps.of(shape)
+    taps = FilterTransform.of(shape)
     assert taps is not None and taps.size == math.prod(shape[2:])
     coefficients = taps.forward(x)
     assert bits(coefficients) == bits(ecsq.transformed(x, shape[2:], forward=True))
@@ -93,7 +93,7 @@ def test_chunks_do_not_touch_each_other(sizes: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("shape", NONE, ids=str)
 def test_tensors_without_taps(shape: tuple[int, ...]) -> None:
-    assert Taps.of(shape) is None and ecsq.taps(shape) is None
+    assert FilterTransform.of(shape) is None and ecsq.taps(shape) is None
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     for values in (x, np.zeros_like(x)):
         assert transform_of(gcodec.encode(values, "ecsq")) == "none"
@@ -188,14 +188,14 @@ def test_a_search_is_as_short_as_without(monkeypatch: pytest.MonkeyPatch) -> Non
     x, passes = filters((256, 256, 2, 2)), []
 
     def counted(find: Any) -> Any:
-        def counting(self: Nearest, values: np.ndarray, *told: Any) -> Any:
+        def counting(self: DeadZoneQuantizer, values: np.ndarray, *told: Any) -> Any:
             passes.append(values.size == x.size)
             return find(self, values, *told)
 
         return counting
 
     for name in ("find", "anew"):
-        monkeypatch.setattr(Nearest, name, counted(getattr(Nearest, name)))
+        monkeypatch.setattr(DeadZoneQuantizer, name, counted(getattr(DeadZoneQuantizer, name)))
     for target in ("bits=0.5", "bits=3", "nmse=0.1"):
         found = []
         for transform in ("none", "dct"):
@@ -222,7 +222,7 @@ def test_real_convolutions_take_fewer_bits() -> None:
     with open_dump(EXAMPLE) as dump:
         every = [np.asarray(dump.load(entry)) for entry in dump.entries]
     for x in every:
-        if x.ndim < 3 or x.size < 1000 or Taps.of(x.shape) is None:
+        if x.ndim < 3 or x.size < 1000 or FilterTransform.of(x.shape) is None:
             continue
         for spec in ("ecsq:nmse=0.02", "ecsq:nmse=0.1", "ecsq:bits=1.5,trellis=yes"):
             plain = gcodec.encode(x, spec + ",transform=none")
@@ -372,7 +372,7 @@ def test_headers_that_lie() -> None:
     for shape in ((2, 2, 3), (1, 1, 3, 4), (12, 1, 1, 1), (12,), (3, 4), (1, 12, 1), ()):
         n = math.prod(shape)
         frame = built(shape, n, 1.0, symbols[:n])
-        if Taps.of(shape) is None:
+        if FilterTransform.of(shape) is None:
             for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 1)):
                 with pytest.raises(Corrupt, match="transform"):
                     action(frame)

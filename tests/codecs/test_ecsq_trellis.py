@@ -19,7 +19,7 @@ from gcodec.entropy.context import coder, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import SENT
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.models import ByTrellis
-from gcodec.entropy.context.outliers import Exceptions
+from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import lane_order
@@ -276,7 +276,7 @@ def test_an_escape_must_be_an_exception_of_its_parity() -> None:
     places, symbols = string.exceptions
     assert 124 in places and 801 in places
     for wrong in ((places[1:], symbols[1:]), (places, symbols ^ 4), (places - 1, symbols)):
-        other = string._replace(exceptions=Exceptions(*wrong))
+        other = string._replace(exceptions=Outliers(*wrong))
         with pytest.raises(Corrupt, match="escape"):
             other.read(lambda at, part: None)
 

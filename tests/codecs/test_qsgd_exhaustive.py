@@ -21,10 +21,16 @@ from reference import universal
 from reference.qsgd import Setting
 from sweeps import thinned
 
-from gcodec.kernels.prefix import level_codes, look_ahead, prefix_read, unit_place, unit_read
+from gcodec.kernels.prefix import (
+    level_codes,
+    look_ahead,
+    prefix_read,
+    run_level_place,
+    run_level_read,
+)
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
-from gcodec.kernels.prefix.unit_table import NEAR, read_units
+from gcodec.kernels.prefix.run_level_table import NEAR, read_units
 from gcodec.kernels.quantize.levels import symbol_dtype
 
 # A string is the number with its bits behind a one, so that shorter ones come first.
@@ -204,7 +210,7 @@ def dense_loop(kind: Any, look: Any) -> Any:
 
 @functools.cache
 def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
-    read, place = unit_read._reader(kind).built, unit_place._placer(dtype).built
+    read, place = run_level_read._reader(kind).built, run_level_place._placer(dtype).built
 
     @numba.njit(cache=False)
     def loop(
@@ -290,7 +296,10 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
 def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     code = level_codes.unit_code(setting.code, setting.s, scalars)
-    tables = read_units(code.gap, code.symbol), read_singles(code.gap, unit_read.GAP_WINDOW, NEAR)
+    tables = (
+        read_units(code.gap, code.symbol),
+        read_singles(code.gap, run_level_read.GAP_WINDOW, NEAR),
+    )
     numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
     state = look_ahead.state()
     room = np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint64)

@@ -9,7 +9,7 @@ import numpy as np
 
 import gcodec
 from gcodec.kernels.quantize.levels import symbol_dtype
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 
 def symbols(n: int, s: int, share: float = 1.0, spread: float = 2.0) -> np.ndarray:
@@ -46,5 +46,5 @@ def broken(data: np.ndarray, first: int, seed: int) -> np.ndarray:
 
 
 def told(number: Any) -> Any:
-    """What a device tells of a number, if that is a `Later`."""
-    return number.value if isinstance(number, Later) else number
+    """What a device tells of a number, if that is a `Deferred`."""
+    return number.value if isinstance(number, Deferred) else number

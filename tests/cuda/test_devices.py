@@ -143,11 +143,11 @@ def test_sources_lie_beside_what_they_are_twins_of() -> None:
 
 
 def test_a_shell_without_a_twin() -> None:
-    @devices.twinned("signs")
+    @devices.dispatched("signs")
     def absent(x: np.ndarray) -> np.ndarray:
         return x
 
-    @devices.twinned("nowhere")
+    @devices.dispatched("nowhere")
     def lost(x: np.ndarray) -> np.ndarray:
         return x
 

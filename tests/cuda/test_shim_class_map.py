@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from samples import LARGE, gradient, same, sizes_for
 
-from gcodec.entropy.context.scale_model import Matrix
+from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits import code_parts
 from gcodec.kernels.context import class_map, escapes
@@ -54,7 +54,7 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         counts = class_map.class_counts(some, every, step)
         assert same(class_map.class_counts(there, every, step), counts)
         told = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
-        matrices = [Matrix(*numbers) for numbers in told[step % 2 :]]
+        matrices = [RowLayout(*numbers) for numbers in told[step % 2 :]]
         wanted_best = best_matrix(some, matrices, step).matrix
         assert best_matrix(there, matrices, step).matrix == wanted_best
     assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])

@@ -8,7 +8,7 @@ from samples import LARGE
 from strings import agree, broken, outcome, symbols, told
 
 import gcodec
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.scan_cuda import maxima_before, sums_before
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
@@ -23,9 +23,9 @@ HEAD = np.array([0xA0], np.uint8), 3
 FIRST = 8 * 4 + 3  # with four bytes before it
 
 
-def written(device, code, given, live):
+def written(device, code, given, coded):
     """Write on both sides; return the string and where its blocks begin."""
-    how = given.dtype, live, EVERY, 4, HEAD
+    how = given.dtype, coded, EVERY, 4, HEAD
     data, nbits, offsets = dense_string.write(code, given, *how)
     there = dense_string.write(code, device.to_device(given), *how)
     data[:4] = 0  # which are the caller's
@@ -37,7 +37,7 @@ def written(device, code, given, live):
     return data, nbits, offsets
 
 
-def read(device, code, data, nbits, live, offsets, every=EVERY):
+def read(device, code, data, nbits, coded, offsets, every=EVERY):
     """Read on the device, or on the host where that is None."""
     parts = []
     there = data if device is None else device.to_device(data)
@@ -47,7 +47,7 @@ def read(device, code, data, nbits, live, offsets, every=EVERY):
         part = dense_string.widened(small.copy(), wide, np.min_scalar_type(code.top))
         parts.append((at, part))
 
-    where = FIRST, nbits, live, every, offsets
+    where = FIRST, nbits, coded, every, offsets
     found = host(dense_string.read(code, there, *where, take))
     parts.sort(key=lambda pair: pair[0])
     got = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.uint8)
@@ -59,18 +59,18 @@ def read(device, code, data, nbits, live, offsets, every=EVERY):
 def test_levels(gpu: Device, code: str, s: int) -> None:
     words = word_code(code, s, {"rice": 2})
     for n in (0, 1, 15, 4096, 9001):
-        given, live = symbols(n, s), Live.all(n)
-        data, nbits, offsets = written(gpu, words, given, live)
+        given, coded = symbols(n, s), CodedMask.all(n)
+        data, nbits, offsets = written(gpu, words, given, coded)
         for known in (offsets, None) if n else (None,):
-            found, got = read(gpu, words, data, nbits, live, known)
+            found, got = read(gpu, words, data, nbits, coded, known)
             assert np.array_equal(got, given)
             assert np.array_equal(found, offsets)
 
 
 def test_large(gpu: Device) -> None:
-    words, given, live = word_code("omega", 15, {}), symbols(LARGE, 15), Live.all(LARGE)
-    data, nbits, offsets = written(gpu, words, given, live)
-    assert np.array_equal(read(gpu, words, data, nbits, live, offsets)[1], given)
+    words, given, coded = word_code("omega", 15, {}), symbols(LARGE, 15), CodedMask.all(LARGE)
+    data, nbits, offsets = written(gpu, words, given, coded)
+    assert np.array_equal(read(gpu, words, data, nbits, coded, offsets)[1], given)
 
 
 @pytest.mark.parametrize("bucket", [7, 512, 5000])
@@ -81,10 +81,10 @@ def test_silent_buckets(gpu: Device, bucket: int, code: str) -> None:
     silent[-1] = True
     given[np.repeat(silent, bucket)[:9001]] = 0
     words = table_of(given) if code == "table" else word_code("omega", 15, {})
-    live = Live.of(9001, bucket, silent)
-    data, nbits, offsets = written(gpu, words, given, live)
+    coded = CodedMask.of(9001, bucket, silent)
+    data, nbits, offsets = written(gpu, words, given, coded)
     for known in (offsets, None):
-        assert np.array_equal(read(gpu, words, data, nbits, live, known)[1], given)
+        assert np.array_equal(read(gpu, words, data, nbits, coded, known)[1], given)
 
 
 def table_of(given: np.ndarray) -> TableCode:
@@ -97,10 +97,10 @@ def test_tables(gpu: Device, alphabet: int) -> None:
     random = np.random.default_rng(alphabet)
     given = np.minimum(random.geometric(0.1 if alphabet > 9 else 0.6, 9001) - 1, alphabet - 1)
     given = given.astype(np.uint8)
-    words, live = table_of(given), Live.all(given.size)
-    data, nbits, offsets = written(gpu, words, given, live)
+    words, coded = table_of(given), CodedMask.all(given.size)
+    data, nbits, offsets = written(gpu, words, given, coded)
     for known in (offsets, None):
-        assert np.array_equal(read(gpu, words, data, nbits, live, known)[1], given)
+        assert np.array_equal(read(gpu, words, data, nbits, coded, known)[1], given)
 
 
 RULES = [
@@ -121,11 +121,11 @@ def test_rules(gpu: Device, code: PrefixCode) -> None:
     random = np.random.default_rng(code.parameter)
     powers = (1 << random.integers(0, 24, 5000)) - random.integers(0, 2, 5000)
     given = np.where(random.random(5000) < 0.5, random.integers(0, 300, 5000), powers)
-    given, live = (given + code.first).astype(np.uint32), Live.all(5000)
-    data, nbits, offsets = written(gpu, code, given, live)
-    assert np.array_equal(read(gpu, code, data, nbits, live, offsets)[1], given)
+    given, coded = (given + code.first).astype(np.uint32), CodedMask.all(5000)
+    data, nbits, offsets = written(gpu, code, given, coded)
+    assert np.array_equal(read(gpu, code, data, nbits, coded, offsets)[1], given)
     for seed in range(10):
-        args = code, broken(data, FIRST, seed), nbits, live, None
+        args = code, broken(data, FIRST, seed), nbits, coded, None
         here = outcome(lambda a=args: read(None, *a)[1])
         assert agree(here, outcome(lambda a=args: read(gpu, *a)[1])), seed
 
@@ -135,7 +135,7 @@ def test_no_word(gpu: Device) -> None:
     given = np.zeros(5000, np.uint8)
     given[4099] = 2
     with pytest.raises(gcodec.ParameterError, match="4099"):
-        dense_string.write(code, gpu.to_device(given), given.dtype, Live.all(5000), EVERY, 0)
+        dense_string.write(code, gpu.to_device(given), given.dtype, CodedMask.all(5000), EVERY, 0)
 
 
 @pytest.mark.parametrize("code", ["omega", "rice", "table"])
@@ -143,14 +143,14 @@ def test_no_word(gpu: Device) -> None:
 def test_broken(gpu: Device, code: str, s: int) -> None:
     if code == "table" and s > 127:
         pytest.skip("symbols of tables are bytes")
-    given, live = symbols(300, s), Live.all(300)
+    given, coded = symbols(300, s), CodedMask.all(300)
     words = table_of(given) if code == "table" else word_code(code, s, {"rice": 3})
-    data, nbits, _ = written(gpu, words, given, live)
+    data, nbits, _ = written(gpu, words, given, coded)
     for seed in range(12):
         wrong = broken(data, FIRST, seed)
         for end in (nbits, nbits - seed):
             for known in (None, np.array([0, end - FIRST])):
-                args = words, wrong, end, live, known
+                args = words, wrong, end, coded, known
                 here = outcome(lambda a=args: read(None, *a)[1])
                 there = outcome(lambda a=args: read(gpu, *a)[1])
                 assert agree(here, there), (seed, end, known)
@@ -158,12 +158,12 @@ def test_broken(gpu: Device, code: str, s: int) -> None:
 
 @pytest.mark.parametrize("log2_block", [0, 3, 5, 62])
 def test_other_blocks(gpu: Device, log2_block: int) -> None:
-    words, given, live = word_code("omega", 15, {}), symbols(300, 15), Live.all(300)
-    data, nbits, _ = written(gpu, words, given, live)
+    words, given, coded = word_code("omega", 15, {}), symbols(300, 15), CodedMask.all(300)
+    data, nbits, _ = written(gpu, words, given, coded)
     every = 1 << log2_block
-    offsets, _ = read(None, words, data, nbits, live, None, every)
+    offsets, _ = read(None, words, data, nbits, coded, None, every)
     for known in (offsets, None):
-        found, got = read(gpu, words, data, nbits, live, known, every)
+        found, got = read(gpu, words, data, nbits, coded, known, every)
         assert np.array_equal(got, given)
         assert np.array_equal(found, offsets)
     if log2_block == 5:
@@ -171,7 +171,7 @@ def test_other_blocks(gpu: Device, log2_block: int) -> None:
             wrong = offsets.copy()
             wrong[3] += shift
             with pytest.raises(gcodec.Corrupt):
-                read(gpu, words, data, nbits, live, wrong, every)
+                read(gpu, words, data, nbits, coded, wrong, every)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2047, 2048, 2049, 70_000])

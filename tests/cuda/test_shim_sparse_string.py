@@ -10,13 +10,13 @@ from samples import LARGE, same
 from strings import agree, broken, outcome, symbols, told
 
 import gcodec
-from gcodec.kernels.prefix import sparse_string, tally, unit_place
+from gcodec.kernels.prefix import run_level_place, sparse_string, tally
 from gcodec.kernels.prefix.level_codes import unit_code, word_code
 from gcodec.kernels.prefix.level_forms_cuda import rice_words
 from gcodec.kernels.prefix.prefix_table import ready
 from gcodec.kernels.prefix.tally_cuda import rice_parameter
 from gcodec.kernels.quantize.levels import Scale
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 FIRST = 8 * 4  # behind four bytes
@@ -40,7 +40,7 @@ def read(device, code, data, nbits, table, n, dtype, every=4096):
     there = data if device is None else device.to_device(data)
     out = np.zeros(n, dtype) if device is None else device.zeros(n, dtype)
     where = FIRST, nbits, every, table
-    found = sparse_string.read(code, there, *where, partial(unit_place.place, out=out))
+    found = sparse_string.read(code, there, *where, partial(run_level_place.place, out=out))
     return found, out if device is None else device.to_host(out)
 
 
@@ -71,14 +71,14 @@ def test_values(gpu: Device, norm: float) -> None:
     norms[::3] *= 2
     scale, out = Scale(norms, 512, 1000), gpu.zeros(9001, np.float32)
     where = FIRST, nbits, 4096, tuple(table)
-    place = partial(unit_place.place_values, scale=scale, out=out)
+    place = partial(run_level_place.place_values, scale=scale, out=out)
     sparse_string.read(words, gpu.to_device(data), *where, place)
     wanted = np.zeros(9001, np.float32)
-    place = partial(unit_place.place_values, scale=scale, out=wanted)
+    place = partial(run_level_place.place_values, scale=scale, out=wanted)
     sparse_string.read(words, data, *where, place)
     assert same(gpu.to_host(out), wanted)
     norms[5] = 0
-    place = partial(unit_place.place_values, scale=Scale(norms, 512, 1000), out=out)
+    place = partial(run_level_place.place_values, scale=Scale(norms, 512, 1000), out=out)
     with pytest.raises(gcodec.Corrupt, match="norm is 0"):
         sparse_string.read(words, gpu.to_device(data), *where, place)
 
@@ -119,7 +119,7 @@ def test_rice_parameters(gpu: Device, s: int) -> None:
 
 @pytest.mark.parametrize("k", [0, 2, 11, 26, 47])
 def test_rice_words(gpu: Device, k: int) -> None:
-    parameter = Later(gpu, gpu.to_device(np.array([k])))
+    parameter = Deferred(gpu, gpu.to_device(np.array([k])))
     units = unit_code("rice", 2**20, {"rice": k, "rice_gap": k})
     dense = word_code("rice", 2**20, {"rice": k})
     for code, size, first in ((units.gap, 1024, 1), (units.symbol, 255, 2), (dense, 255, 2)):

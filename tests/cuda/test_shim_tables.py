@@ -15,7 +15,7 @@ from gcodec.entropy import rans
 from gcodec.entropy.huffman import code_lengths
 from gcodec.entropy.tabled import Table, chosen, front
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live, gathered, leave_silent, silent_buckets
+from gcodec.kernels.bits.coded_mask import CodedMask, gathered, leave_silent, silent_buckets
 from gcodec.kernels.prefix.table_code import SYMBOLS, TableCode, code_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.rans.rans_table import write_tables
@@ -131,17 +131,17 @@ def test_elements_without_words(gpu: Device, bucket: int, silent: str) -> None:
     norms = np.ones(buckets, np.float32)
     if silent != "none":
         norms[:: 1 if silent == "all" else 2] = 0
-    live = Live.of(n, bucket, norms == 0)
-    there = Live.of(n, bucket, silent_buckets(gpu.to_device(norms)))
+    coded = CodedMask.of(n, bucket, norms == 0)
+    there = CodedMask.of(n, bucket, silent_buckets(gpu.to_device(norms)))
     symbols = random.integers(0, 256, n, dtype=np.uint8)
-    wanted, known = gathered(symbols, live)
+    wanted, known = gathered(symbols, coded)
     found, words = gathered(gpu.to_device(symbols), there)
     assert int(words.n) == known.words
     assert same(gpu.to_host(found)[: known.words], contents(wanted))
     counts = np.full(SYMBOLS, n)
     held = gpu.to_device(counts)
     leave_silent(held, there)
-    leave_silent(counts, live)
+    leave_silent(counts, coded)
     assert same(gpu.to_host(held), counts)
 
 

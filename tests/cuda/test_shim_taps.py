@@ -11,7 +11,7 @@ from checks import feedback_agrees, frames_agree, refused_alike
 from samples import gradient, same, share_of
 
 import gcodec
-from gcodec.codecs.ecsq.filter_transform import Taps
+from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.kernels.transform import small_transform
 from gcodec.kernels.transform.basis import basis
 from gcodec.runtime.device import Device
@@ -74,7 +74,7 @@ def test_feedback(gpu: Device) -> None:
 
 def test_damaged(gpu: Device) -> None:
     x = filters((16, 8, 3, 3))
-    assert Taps.of(x.shape) is not None
+    assert FilterTransform.of(x.shape) is not None
     frame = gcodec.encode(x, "ecsq:transform=dct,step=0.001")
     bits = 8 * gcodec.Frame.from_bytes(frame).payload.data.size
     refused_alike(gpu, frame, [0, 3, 11, 25, 90, bits // 2, bits - 1])

@@ -9,7 +9,7 @@ from samples import LARGE, same
 
 import gcodec
 from gcodec.entropy.context import trellis_tables
-from gcodec.entropy.context.scale_model import Matrix, Scales
+from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.kernels.context import lane_order, scale_fit
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize import scalar_quantize, trellis, trellis_search
@@ -94,7 +94,7 @@ def test_paths(gpu: Device, lanes: int) -> None:
 def test_costs_of_scales(gpu: Device, width: int) -> None:
     n = 9001
     symbols = some_symbols(n)
-    scales = Scales.of(symbols, Matrix(width, 1))
+    scales = Scales.of(symbols, RowLayout(width, 1))
     costs = np.random.default_rng(0).integers(0, 1 << 19, (CLASSES, 128)).astype(np.int32)
     for quantum in (1, 8):
         told = scales.rows, np.full(width, 60, np.uint8), costs, quantum

@@ -9,8 +9,8 @@ from gcodec import Corrupt, FormatError, Truncated
 from gcodec.entropy.context import class_tables, coder, scale_lists, table_choice
 from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
 from gcodec.entropy.context.coder import ContextString
-from gcodec.entropy.context.outliers import Exceptions
-from gcodec.entropy.context.scale_model import ONE, Matrix, Scales, matrices, refined
+from gcodec.entropy.context.outliers import Outliers
+from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, matrices, refined
 from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map, list_sizes, scale_fit
@@ -58,20 +58,20 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         row, column = np.arange(n) // width, np.arange(n) % width
         sums = np.bincount(row, sizes)
         means = sums / np.bincount(row)
-        live = sums > 0
-        expected = nearest(4 * np.log2(means[live]), ONE, quantum)
-        np.testing.assert_array_equal(scales.rows[live], expected)
-        assert not scales.rows[~live].any()
+        coded = sums > 0
+        expected = nearest(4 * np.log2(means[coded]), ONE, quantum)
+        np.testing.assert_array_equal(scales.rows[coded], expected)
+        assert not scales.rows[~coded].any()
         if group:
             column //= group
             sums = np.bincount(column, sizes)
             means = sums / np.bincount(column) / (sizes.sum() / n)
-            live = sums > 0
+            coded = sums > 0
             each = scales.columns[::group]
             np.testing.assert_array_equal(np.repeat(each, group)[:width], scales.columns)
-            expected = nearest(4 * np.log2(means[live]), CENTRE, quantum)
-            np.testing.assert_array_equal(each[live], expected)
-            assert not each[~live].any()
+            expected = nearest(4 * np.log2(means[coded]), CENTRE, quantum)
+            np.testing.assert_array_equal(each[coded], expected)
+            assert not each[~coded].any()
         for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
             found = scales.classes(start, stop, np.empty(stop - start, np.uint8))
             np.testing.assert_array_equal(found, classes_of(scales, n)[start:stop])
@@ -110,20 +110,20 @@ def test_scales_move_to_where_symbols_cost_less(shape: tuple[int, ...]) -> None:
 
 def test_few_symbols_keep_their_scales() -> None:
     symbols = levels_of((30, 34))
-    scales = Scales.of(symbols, Matrix(34, 1))
+    scales = Scales.of(symbols, RowLayout(34, 1))
     assert refined(symbols, scales, np.zeros((CLASSES, 128), np.int64)) is scales
 
 
 def test_matrices() -> None:
-    assert matrices(()) == (Matrix(1, 0),)
-    assert matrices((100,)) == (Matrix(100, 0),)
-    assert matrices((1000,)) == (Matrix(128, 0), Matrix(1000, 0))
-    blocks = Matrix(128, 0), Matrix(2048, 0)
-    assert matrices((64, 32)) == (Matrix(32, 1), Matrix(32, 1, 2), *blocks)
-    assert matrices((4, 32)) == (Matrix(128, 0),)
-    wide = Matrix(576, 1), Matrix(576, 9), Matrix(9, 1)
-    assert matrices((128, 64, 3, 3)) == (*wide, Matrix(128, 0), Matrix(73728, 0))
-    assert matrices((64, 16, 1, 1))[:2] == (Matrix(16, 1), Matrix(16, 1, 2))
+    assert matrices(()) == (RowLayout(1, 0),)
+    assert matrices((100,)) == (RowLayout(100, 0),)
+    assert matrices((1000,)) == (RowLayout(128, 0), RowLayout(1000, 0))
+    blocks = RowLayout(128, 0), RowLayout(2048, 0)
+    assert matrices((64, 32)) == (RowLayout(32, 1), RowLayout(32, 1, 2), *blocks)
+    assert matrices((4, 32)) == (RowLayout(128, 0),)
+    wide = RowLayout(576, 1), RowLayout(576, 9), RowLayout(9, 1)
+    assert matrices((128, 64, 3, 3)) == (*wide, RowLayout(128, 0), RowLayout(73728, 0))
+    assert matrices((64, 16, 1, 1))[:2] == (RowLayout(16, 1), RowLayout(16, 1, 2))
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 3000])
@@ -259,18 +259,18 @@ def test_states(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_exceptions_are_few_bits() -> None:
-    told = Exceptions(np.array([0, 1, 1000]), np.array([254, 2, 70000]))
+    told = Outliers(np.array([0, 1, 1000]), np.array([254, 2, 70000]))
     string = BitString()
     told.put(string)
     nbits, data = string.nbits, string.trimmed()
-    found, end = Exceptions.read(3, 1001, data, 0, nbits)
+    found, end = Outliers.read(3, 1001, data, 0, nbits)
     assert end == nbits
     for one, other in zip(found, told, strict=True):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(Corrupt, match="1000 of 1000"):
-        Exceptions.read(3, 1000, data, 0, nbits)
+        Outliers.read(3, 1000, data, 0, nbits)
     with pytest.raises(Truncated):
-        Exceptions.read(3, 1001, data, 0, nbits - 20)
+        Outliers.read(3, 1001, data, 0, nbits - 20)
     assert found.within(1, 1000) == slice(1, 2)
 
 
@@ -316,7 +316,7 @@ def test_what_is_refused(at: int, value: int, message: str) -> None:
 
 def test_an_escape_must_be_an_exception() -> None:
     symbols = levels_of((64, 64))
-    every = Scales.of(symbols, Matrix(64, 1))
+    every = Scales.of(symbols, RowLayout(64, 1))
     table = class_tables.static(0)
     plan = table_choice.Plan(every, table, 5000)
     few = np.array(np.minimum(symbols, 2), np.uint8)
@@ -328,6 +328,6 @@ def test_an_escape_must_be_an_exception() -> None:
     assert read(front[0], front[1], few.size)[77] == 300
     string = ContextString.of(front[0], 0, front[1], few.size, None)
     for places in (np.empty(0, np.int64), np.array([78]), np.array([77, 78])):
-        wrong = string._replace(exceptions=Exceptions(places, places))
+        wrong = string._replace(exceptions=Outliers(places, places))
         with pytest.raises(Corrupt, match="escape"):
             wrong.read(lambda at, part: None)

@@ -17,9 +17,9 @@ from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, ParameterError, Truncated, entropy
 from gcodec.entropy.huffman import check_lengths, code_lengths, read_lengths, write_lengths
-from gcodec.kernels.bits import bit_string, live
+from gcodec.kernels.bits import bit_string, coded_mask
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import (
     codewords,
@@ -379,7 +379,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the pool cut short inputs for so many threads."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    for module in (live, prefix):
+    for module in (coded_mask, prefix):
         monkeypatch.setattr(module, "_CHUNK", 256)
     return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
 
@@ -396,7 +396,7 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
         symbols = np.where(rng.random(n) < 0.7, 0, rng.choice(used, n)).astype(np.uint8)
         size = bucket or max(n, 1)
         silent = rng.random(-(-n // size)) < (0.3 if bucket else 0)
-        live = Live.of(n, size, silent)
+        coded = CodedMask.of(n, size, silent)
         mask = np.repeat(~silent, size)[:n]
         symbols[~mask] = 0
         each = [words[s] if lives else "" for s, lives in zip(symbols.tolist(), mask, strict=True)]
@@ -411,7 +411,7 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
 
             behind = (bytes_of(head), head_nbits)
             data, nbits, offsets = dense_string.write(
-                code, part, symbols.dtype, live, every, lead, behind
+                code, part, symbols.dtype, coded, every, lead, behind
             )
             text = head + "".join(each)
             assert nbits == 8 * lead + len(text)
@@ -425,7 +425,7 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
                     out[at : at + small.size] = small
 
                 first = 8 * lead + head_nbits
-                found = dense_string.read(code, data, first, nbits, live, every, known, take)
+                found = dense_string.read(code, data, first, nbits, coded, every, known, take)
                 assert np.array_equal(found, offsets)
                 assert np.array_equal(out, symbols)
 

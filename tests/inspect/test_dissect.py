@@ -22,7 +22,7 @@ from gcodec.analysis.frame_fields import UNDECODED, Field
 from gcodec.arrays.intake import outlet
 from gcodec.codecs.dct8 import levels
 from gcodec.frame import crc32c
-from gcodec.inspect.walker import KINDS, Piece, Walk
+from gcodec.inspect.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.wire import primitives
 
 PATHS = sorted((Path(__file__).parents[1] / "golden" / "v1").glob("*.txt"))
@@ -256,7 +256,7 @@ def test_what_a_codec_does_not_tell_is_a_gap() -> None:
         def _unpack(self, payload: Payload, n: int) -> Symbols:
             return Symbols(payload.data)
 
-        def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+        def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
             walk.at = 4
             yield walk.field("level", "half", 4)
 

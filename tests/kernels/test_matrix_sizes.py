@@ -7,7 +7,7 @@ import pytest
 
 from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
-from gcodec.entropy.context.scale_model import ONES, Matrix, Scales, matrices
+from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, matrices
 from gcodec.kernels.context import class_costs, class_map
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
@@ -53,13 +53,13 @@ def test_costs_of_many_symbols_do_not_wrap() -> None:
 @pytest.mark.parametrize(("n", "step"), [(1, 3), (4096, 2), (4097, 2), (9001, 2), (50_001, 5)])
 def test_how_many_are_seen(n: int, step: int) -> None:
     symbols = np.zeros(n, np.uint8)
-    scales = Scales.of(symbols, Matrix(n, 0))
+    scales = Scales.of(symbols, RowLayout(n, 0))
     counts = class_map.class_counts(symbols, [scales.arrays], step)
     assert class_map.seen(n, step) == counts.sum()
 
 
 def test_scales_of_nothing_but_zeros() -> None:
-    for matrix in (Matrix(50, 0), Matrix(10, 1)):
+    for matrix in (RowLayout(50, 0), RowLayout(10, 1)):
         scales = Scales.of(np.zeros(100, np.uint8), matrix)
         assert not scales.rows.any()
         assert not scales.columns.any()

@@ -14,18 +14,18 @@ from reference import universal
 from sweeps import LONG, thinned
 
 from gcodec import Corrupt, FormatError, Truncated
-from gcodec.kernels.bits import bit_string, live
+from gcodec.kernels.bits import bit_string, coded_mask
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string, sparse_string
 from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_read import read_blocks
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix.prefix_write import write_symbols
-from gcodec.kernels.prefix.unit_place import place
-from gcodec.kernels.prefix.unit_read import read_unit_blocks
-from gcodec.kernels.prefix.unit_write import write_units
-from gcodec.kernels.prefix.units import FAR, UnitCode, Units, count_units
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs, count_units
+from gcodec.kernels.prefix.run_level_place import place
+from gcodec.kernels.prefix.run_level_read import read_unit_blocks
+from gcodec.kernels.prefix.run_level_write import write_units
 from gcodec.runtime import pool
 
 FARTHEST = 2**63 - 1
@@ -351,15 +351,15 @@ def test_starts_that_are_wrong_are_refused(code: PrefixCode) -> None:
 # --- units --------------------------------------------------------------------------------------
 
 
-def unit_codes() -> list[UnitCode]:
+def unit_codes() -> list[RunLevelCode]:
     """Those of the omega words, and Rice codes of which some fit and some do not."""
     found = []
     for s in (15, 127, 1000):
         gap = PrefixCode(OMEGA, 0, 1, top=FARTHEST)
-        found.append(UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1)))
+        found.append(RunLevelCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1)))
     for k_gap, k, s in ((0, 0, 4), (5, 1, 15), (9, 3, 127), (20, 20, 2**24), (27, 2, 300)):
         gap = PrefixCode(RICE, k_gap, 0, "plain", -1, FARTHEST)
-        found.append(UnitCode(gap, PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1)))
+        found.append(RunLevelCode(gap, PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1)))
     return found
 
 
@@ -368,7 +368,7 @@ each_unit_code = pytest.mark.parametrize(
 )
 
 
-def units_text(code: UnitCode, symbols: np.ndarray, before: int = 0) -> list[str]:
+def units_text(code: RunLevelCode, symbols: np.ndarray, before: int = 0) -> list[str]:
     """The units of symbols, the first of which lies `before` elements behind the last unit."""
     places = np.flatnonzero(symbols) + 1
     gaps = np.diff(places, prepend=-before)
@@ -378,7 +378,7 @@ def units_text(code: UnitCode, symbols: np.ndarray, before: int = 0) -> list[str
     ]
 
 
-def spaced(code: UnitCode, gaps: list[int], rng: np.random.Generator, tail: int) -> np.ndarray:
+def spaced(code: RunLevelCode, gaps: list[int], rng: np.random.Generator, tail: int) -> np.ndarray:
     """Symbols with these gaps, and some zeros behind them."""
     places = np.cumsum(gaps) - 1
     out = np.zeros(int(places[-1]) + 1 + tail, np.uint64)
@@ -392,7 +392,7 @@ def spaced(code: UnitCode, gaps: list[int], rng: np.random.Generator, tail: int)
     return out
 
 
-def tensors(code: UnitCode) -> Iterator[np.ndarray]:
+def tensors(code: RunLevelCode) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(7)
     some = alphabet(code.symbol)
     small = some[some < 8]
@@ -406,14 +406,14 @@ def tensors(code: UnitCode) -> Iterator[np.ndarray]:
         yield spaced(code, [*near[:-1], *[1] * 70] * 2, rng, tail)
 
 
-def room(code: UnitCode, count: int) -> Units:
+def room(code: RunLevelCode, count: int) -> RunLevelPairs:
     wide = count if code.symbol.top >= WIDE else 0
     small = np.empty(count, np.uint8), np.empty(count, np.uint8)
-    return Units(*small, np.empty(count, np.uint64), np.empty(wide, np.uint64))
+    return RunLevelPairs(*small, np.empty(count, np.uint64), np.empty(wide, np.uint64))
 
 
 @each_unit_code
-def test_units(code: UnitCode) -> None:
+def test_units(code: RunLevelCode) -> None:
     for number, symbols in enumerate(tensors(code)):
         units = units_text(code, symbols)
         if max(map(len, units), default=0) > LONGEST and number % 3:
@@ -440,7 +440,7 @@ def test_units(code: UnitCode) -> None:
 
 
 @each_unit_code
-def test_groups_of_four_are_the_units_alone(code: UnitCode) -> None:
+def test_groups_of_four_are_the_units_alone(code: RunLevelCode) -> None:
     """Where a block begins every 64 units, no group is looked up."""
     rng = np.random.default_rng(8)
     some = alphabet(code.symbol)
@@ -457,7 +457,7 @@ def test_groups_of_four_are_the_units_alone(code: UnitCode) -> None:
 
 
 @each_unit_code
-def test_no_unit_is_written_behind_the_room(code: UnitCode) -> None:
+def test_no_unit_is_written_behind_the_room(code: RunLevelCode) -> None:
     rng = np.random.default_rng(9)
     some = alphabet(code.symbol)
     patterns = [np.where(np.arange(700) % step, 0, 3).astype(np.uint64) for step in (1, 2, 4, 8)]
@@ -472,7 +472,7 @@ def test_no_unit_is_written_behind_the_room(code: UnitCode) -> None:
 
 @each_unit_code
 @pytest.mark.parametrize("far", [254, 255, 256, 1023, 1024, 2**20, 2**40, 2**62])
-def test_units_far_behind_the_last(code: UnitCode, far: int) -> None:
+def test_units_far_behind_the_last(code: RunLevelCode, far: int) -> None:
     """As in a tensor of which nothing before was sent."""
     if nbits_of(code.gap, far + 70) > LONGEST:
         return
@@ -501,7 +501,7 @@ def test_units_far_behind_the_last(code: UnitCode, far: int) -> None:
 
 
 @each_unit_code
-def test_tables_of_units_that_are_wrong_are_refused(code: UnitCode) -> None:
+def test_tables_of_units_that_are_wrong_are_refused(code: RunLevelCode) -> None:
     rng = np.random.default_rng(10)
     some = alphabet(code.symbol)
     small = some[some < 8]
@@ -544,7 +544,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the pool cut short inputs for so many threads."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    for module in (live, sparse_string):
+    for module in (coded_mask, sparse_string):
         monkeypatch.setattr(module, "_CHUNK", 256)
     monkeypatch.setattr(sparse_string, "_READ", 128)
     return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
@@ -564,7 +564,7 @@ def holed(n: int, symbols: np.ndarray, holes: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("holes", [(), (0,), (1,), (1, 2), (0, 1, 2, 3, 4, 5)], ids=str)
 @pytest.mark.parametrize("code", unit_codes()[:4:3], ids=lambda code: code.gap.rule.name)
 def test_units_by_parts(
-    code: UnitCode, holes: tuple[int, ...], small_parts: Callable[[int], None]
+    code: RunLevelCode, holes: tuple[int, ...], small_parts: Callable[[int], None]
 ) -> None:
     """Parts of any number of bits, none too, are joined to the same string."""
     rng = np.random.default_rng(11)
@@ -597,9 +597,9 @@ def test_words_by_parts(
         symbols = symbols.astype(np.uint16)
         size = bucket or n
         silent = np.array([not symbols[at : at + size].any() for at in range(0, n, size)])
-        live = Live.of(n, size, silent)
+        coded = CodedMask.of(n, size, silent)
         mask = np.repeat(~silent, size)[:n]
-        assert live.words == mask.sum()
+        assert coded.words == mask.sum()
         words = [
             word(code, symbol) if lives else ""
             for symbol, lives in zip(symbols.tolist(), mask.tolist(), strict=True)
@@ -612,7 +612,7 @@ def test_words_by_parts(
                 found: np.ndarray = all[start:stop]
                 return found
 
-            written = dense_string.write(code, part, symbols.dtype, live, every, 3)
+            written = dense_string.write(code, part, symbols.dtype, coded, every, 3)
             data, nbits, offsets = written
             assert text_of(data[3:], nbits - 24) == text
             assert offsets.tolist() == places[[*range(0, n, every), n]].tolist()
@@ -622,7 +622,7 @@ def test_words_by_parts(
                 def take(at: int, small: np.ndarray, wide: np.ndarray, out: Any = out) -> None:
                     out[at : at + small.size] = dense_string.widened(small, wide, out.dtype)
 
-                found = dense_string.read(code, data, 24, nbits, live, every, known, take)
+                found = dense_string.read(code, data, 24, nbits, coded, every, known, take)
                 assert np.array_equal(found, offsets)
                 assert np.array_equal(out, symbols)
 

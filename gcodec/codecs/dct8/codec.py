@@ -36,7 +36,7 @@ from gcodec.codecs.dct8 import payload as payload_coding
 from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.payload import Payload
@@ -209,7 +209,7 @@ class DCT8(Codec):
             raise Corrupt("a value passes float32")
         return symbols
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         cut = self._chunks(n)
         sizes = cut.count, cut.size, min(self.k, cut.size)
         return describe.pieces(walk, *sizes, self.values, self.index)

@@ -11,7 +11,7 @@ from gcodec.codecs.dct8.levels import SIGN, Levels
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.inspect.positions import positions
-from gcodec.inspect.walker import Piece, Tell, Told, Walk, Window, numbers
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Tell, Window, numbers
 from gcodec.inspect.words import lengths, readable, word
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
@@ -22,17 +22,19 @@ _HALF = 15  # bits that a scale of sign7 lacks of a binary32
 _EQUAL = 7  # the code of words of equal width
 
 
-def pieces(walk: Walk, count: int, size: int, k: int, values: str, index: str) -> Iterator[Piece]:
+def pieces(
+    walk: FieldWalker, count: int, size: int, k: int, values: str, index: str
+) -> Iterator[FieldSpan]:
     """Tell a payload of `count` chunks of a size, of which k coefficients are sent each."""
     scales = yield from _scales(walk, count, values)
     live = scales[levels.live(scales)]
     total = len(live) * k
     if values == "affine8":
 
-        def level(at: int, codes: np.ndarray) -> Iterator[Told]:
+        def level(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
             some = codes * 255 if k <= 2 else codes
             for number, code in enumerate(some.tolist(), at):
-                yield Told(code, _coefficient(live[number // k], code, values))
+                yield FieldValue(code, _coefficient(live[number // k], code, values))
 
         yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
     else:
@@ -48,15 +50,15 @@ def pieces(walk: Walk, count: int, size: int, k: int, values: str, index: str) -
         walk.finish()
 
 
-def _scales(walk: Walk, count: int, values: str) -> Generator[Piece, None, np.ndarray]:
-    def half(at: int, bits: np.ndarray) -> Iterator[Told]:
+def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, None, np.ndarray]:
+    def half(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for chunk, number in enumerate(numbers(bits << _HALF).tolist(), at):
-            yield Told(number, f"largest magnitude of chunk {chunk}")
+            yield FieldValue(number, f"largest magnitude of chunk {chunk}")
 
-    def both(at: int, bits: np.ndarray) -> Iterator[Told]:
+    def both(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for place, number in enumerate(numbers(bits).tolist(), at):
             chunk, least = divmod(place, 2)
-            yield Told(
+            yield FieldValue(
                 number, f"of chunk {chunk}", name="least" if least else "step", number=chunk
             )
 
@@ -68,16 +70,16 @@ def _scales(walk: Walk, count: int, values: str) -> Generator[Piece, None, np.nd
     return (yield from walk.checked("scale", "scale", 16, count, half, check))
 
 
-def _sign7(walk: Walk, live: np.ndarray, k: int) -> Iterator[Piece]:
+def _sign7(walk: FieldWalker, live: np.ndarray, k: int) -> Iterator[FieldSpan]:
     first, total = walk.at, len(live) * k
 
-    def sign(at: int, bits: np.ndarray) -> Iterator[Told]:
+    def sign(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for number, bit in enumerate(bits.tolist(), at):
             code = dct_words.MOST | SIGN * bit
             alone = _coefficient(live[number // k], code, "sign7") if k == 1 else ""
-            yield Told("-" if bit else "+", alone)
+            yield FieldValue("-" if bit else "+", alone)
 
-    def magnitude(at: int, sizes: np.ndarray) -> Iterator[Told]:
+    def magnitude(at: int, sizes: np.ndarray) -> Iterator[FieldValue]:
         minus = read_fields(walk.data, first + at, 1, sizes.size)
         for number, (size, negative) in enumerate(
             zip(sizes.tolist(), minus.tolist(), strict=True), at
@@ -85,7 +87,7 @@ def _sign7(walk: Walk, live: np.ndarray, k: int) -> Iterator[Piece]:
             if negative and not size:
                 raise Corrupt("a value of 0 is negative")
             code = size | SIGN * negative
-            yield Told(size, _coefficient(live[number // k], code, "sign7"))
+            yield FieldValue(size, _coefficient(live[number // k], code, "sign7"))
 
     yield from walk.fields("sign", "sign", 1, total, sign)
     if 1 < k < payload.FEW:
@@ -94,7 +96,7 @@ def _sign7(walk: Walk, live: np.ndarray, k: int) -> Iterator[Piece]:
         yield from _words(walk, len(live), k, magnitude)
 
 
-def _words(walk: Walk, m: int, k: int, tell: Tell) -> Iterator[Piece]:
+def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]:
     """Tell the magnitudes of m chunks in their words."""
     window = Window(walk)
     for chunk in range(m):
@@ -131,7 +133,7 @@ def _words(walk: Walk, m: int, k: int, tell: Tell) -> Iterator[Piece]:
 
 
 def _above(
-    walk: Walk, least: int, code: int, k: int
+    walk: FieldWalker, least: int, code: int, k: int
 ) -> tuple[PrefixCode, np.ndarray, FormatError | None]:
     """Read how far magnitudes are above the least one, and in what words; and what is wrong."""
     if code < _EQUAL:
@@ -144,10 +146,10 @@ def _above(
     return PrefixCode(FIXED, width, 0), above, error
 
 
-def _places(walk: Walk, total: int, k: int, size: int) -> Iterator[Piece]:
+def _places(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[FieldSpan]:
     width, first = payload.place_nbits(size), walk.at
 
-    def tell(at: int, places: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, places: np.ndarray) -> Iterator[FieldValue]:
         last = -1
         if at % k:
             last = int(read_fields(walk.data, first + (at - 1) * width, width, 1)[0])
@@ -156,12 +158,12 @@ def _places(walk: Walk, total: int, k: int, size: int) -> Iterator[Piece]:
             if not last < place < size:
                 raise Corrupt(f"a position is none of {size}, or not behind the last")
             last = place
-            yield Told(place)
+            yield FieldValue(place)
 
     yield from walk.fields("index", "place", width, total, tell)
 
 
-def _in_chunk(piece: Piece, k: int, size: int) -> Piece:
+def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
     """Tell a position among all chunks as one of its own."""
     if piece.told.element is None or piece.number is None:
         return piece

@@ -18,14 +18,14 @@ from gcodec.kernels.transform import basis
 from gcodec.kernels.transform.dct_inverse import TABLED, Sizes, inverse
 from gcodec.kernels.transform.dct_select import largest
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 Basis = Callable[[int], np.ndarray]  # of so many points, a row for each frequency
 
 _BLAS = 64  # points up to which BLAS is used, and rows or columns that it gets at a time
 
 
-@twinned("gcodec.codecs.dct8.transform_cuda")
+@dispatched("gcodec.codecs.dct8.transform_cuda")
 def select(
     values: np.ndarray, chunks: Chunks, k: int, other: Basis | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -56,7 +56,7 @@ def select(
     return (places, coefficients) if finite else None
 
 
-@twinned("gcodec.codecs.dct8.transform_cuda", by="out")
+@dispatched("gcodec.codecs.dct8.transform_cuda", by="out")
 def restore(
     starts: np.ndarray,
     places: np.ndarray,

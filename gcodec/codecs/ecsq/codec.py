@@ -46,23 +46,29 @@ import numpy as np
 from gcodec.arrays.intake import empty_like_shape, nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.codecs.ecsq import quantizer, rate_control, reconstruction
-from gcodec.codecs.ecsq.deadzone import Nearest
-from gcodec.codecs.ecsq.filter_transform import Taps
-from gcodec.codecs.ecsq.quantizer import Way
+from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
+from gcodec.codecs.ecsq.filter_transform import FilterTransform
+from gcodec.codecs.ecsq.quantizer import Quantizer
 from gcodec.codecs.ecsq.rate_control import Target, about
-from gcodec.codecs.ecsq.reconstruction import CENTRE, Levels, Points, scalars_of, symbols_of
-from gcodec.codecs.ecsq.stochastic import AtRandom
-from gcodec.codecs.ecsq.trellis import Best
+from gcodec.codecs.ecsq.reconstruction import (
+    CENTRE,
+    QuantizedLevels,
+    Reconstruction,
+    scalars_of,
+    symbols_of,
+)
+from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
+from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.context import coder, symbol_coder, table_choice
 from gcodec.entropy.context.coder import ContextString
-from gcodec.entropy.context.scale_model import Matrix
+from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect.contexts import context_string
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.payload import MissedTarget, Payload
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32
 from gcodec.wire.params import Field, param
@@ -162,7 +168,7 @@ class ECSQ(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message, which has a step of its own, whatever was aimed at."""
-        known = {name: value for name, value in values.items() if type(value) is not Later}
+        known = {name: value for name, value in values.items() if type(value) is not Deferred}
         told = {name: known[name] for name in ("step", "transform") if name in known}
         aims: dict[str, Any] = {}
         if self.nmse != _NMSE or self.bits or self.strict == "yes":
@@ -188,7 +194,9 @@ class ECSQ(Codec):
         """Whether a step is looked for."""
         return self.step == "auto"
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Levels | None) -> Levels:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
+    ) -> QuantizedLevels:
         taps = self._taps()
         if isinstance(self.step, float) and taps is None and self.transform != "dct":
             how = self._shape_of(values.size), self._way(seed)
@@ -225,7 +233,9 @@ class ECSQ(Codec):
                     return nearest
         raise ParameterError("x: must not pass float32 when it is decoded")
 
-    def _is_finite(self, levels: Levels, taps: Taps | None, top: float) -> bool:
+    def _is_finite(
+        self, levels: QuantizedLevels, taps: FilterTransform | None, top: float
+    ) -> bool:
         return self._points(levels.step, levels.centroids, taps).are_finite(levels, top)
 
     def _finer(
@@ -234,9 +244,9 @@ class ECSQ(Codec):
         lift: float,
         top: float,
         seed: int,
-        matrix: Matrix,
-        found: Levels,
-    ) -> Iterator[Levels]:
+        matrix: RowLayout,
+        found: QuantizedLevels,
+    ) -> Iterator[QuantizedLevels]:
         """Yield levels whose points pass the largest magnitude by less and less.
 
         Of steps that the largest magnitude is a multiple of, as it then may be a point itself.
@@ -257,8 +267,8 @@ class ECSQ(Codec):
             yield finer._replace(centroids=reconstruction.middle())
 
     def _transformed(
-        self, taps: Taps | None, values: np.ndarray, lift: float, top: float
-    ) -> tuple[Taps | None, np.ndarray]:
+        self, taps: FilterTransform | None, values: np.ndarray, lift: float, top: float
+    ) -> tuple[FilterTransform | None, np.ndarray]:
         """Return taps and coefficients if levels of these are to be sent, else None and values."""
 
         def step(some: np.ndarray) -> float:
@@ -272,8 +282,14 @@ class ECSQ(Codec):
         return (None, values) if found is None else (taps, found)
 
     def _of_values(
-        self, x: np.ndarray, lift: float, top: float, seed: int, prior: Levels | None, period: int
-    ) -> tuple[float, Matrix, Levels]:
+        self,
+        x: np.ndarray,
+        lift: float,
+        top: float,
+        seed: int,
+        prior: QuantizedLevels | None,
+        period: int,
+    ) -> tuple[float, RowLayout, QuantizedLevels]:
         """Find a step and a matrix, and quantise what is finite, and not all 0."""
         shape, way = self._shape_of(x.size), quantizer.way_for(x, self._way(seed))
         if isinstance(self.step, float):
@@ -288,27 +304,29 @@ class ECSQ(Codec):
             size = float(np.float32(step)) * lift
         return step, matrix, way.quantize(x, size, matrix)._replace(missed=missed)
 
-    def _way(self, seed: int) -> Way:
+    def _way(self, seed: int) -> Quantizer:
         if self.rounding == "stochastic":
-            return AtRandom(seed)
-        return Best() if self._has_trellis else Nearest()
+            return StochasticQuantizer(seed)
+        return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer()
 
-    def _dequantize(self, symbols: Levels, out: np.ndarray) -> None:
-        taps = None if symbols.transform == "none" else Taps.of(self._shape_of(out.size))
+    def _dequantize(self, symbols: QuantizedLevels, out: np.ndarray) -> None:
+        taps = (
+            None if symbols.transform == "none" else FilterTransform.of(self._shape_of(out.size))
+        )
         fits = symbols.symbols.size == out.size and (taps is None) == (symbols.transform == "none")
         self._require(fits, out.size)
         self._points(symbols.step, symbols.centroids, taps).put(symbols, out)
 
     # --- pack
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Levels | None) -> Payload:
+    def _encode(self, values: np.ndarray, seed: int, prior: QuantizedLevels | None) -> Payload:
         symbols = self._quantize(values, seed, prior)
         return self._packed(symbols, drainable(symbols.symbols))  # which nobody else reads
 
-    def _pack(self, symbols: Levels) -> Payload:
+    def _pack(self, symbols: QuantizedLevels) -> Payload:
         return self._packed(symbols, symbols.symbols)
 
-    def _packed(self, symbols: Levels, written: np.ndarray | Drainable) -> Payload:
+    def _packed(self, symbols: QuantizedLevels, written: np.ndarray | Drainable) -> Payload:
         """Return the message of levels, given the array of their symbols, maybe a `Drainable`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
@@ -350,14 +368,14 @@ class ECSQ(Codec):
             points.read(string, start, values)
         return values
 
-    def _unpack(self, payload: Payload, n: int) -> Levels:
+    def _unpack(self, payload: Payload, n: int) -> QuantizedLevels:
         string = self._string(payload, n)
         if string is None:
             return reconstruction.nothing(n, payload.data)._replace(transform=self.transform)
         out, beyond, places = symbols_of(string, n)
         told = self._centroids(payload), out, beyond, string.scales
         lanes = string.lanes if self._has_trellis else 0
-        levels = Levels(self._step(), *told, lanes, self.transform, places)
+        levels = QuantizedLevels(self._step(), *told, lanes, self.transform, places)
         if not self._points(levels.step, levels.centroids, self._taps()).are_finite(levels):
             raise Corrupt("a value passes float32")
         return levels
@@ -366,15 +384,21 @@ class ECSQ(Codec):
     def _has_trellis(self) -> bool:
         return self.trellis == "yes"
 
-    def _points(self, step: float, centroids: np.ndarray, taps: Taps | None) -> Points:
+    def _points(
+        self, step: float, centroids: np.ndarray, taps: FilterTransform | None
+    ) -> Reconstruction:
         """Return what symbols stand for; they count steps, or with a trellis halves of them."""
-        return Points.of(step, 2 if self._has_trellis else 1, centroids, taps)
+        return Reconstruction.of(step, 2 if self._has_trellis else 1, centroids, taps)
 
-    def _taps(self) -> Taps | None:
+    def _taps(self) -> FilterTransform | None:
         """Return the taps of the tensor; None where it has none, or is not to be transformed."""
-        return None if self._shape is None or self.transform == "none" else Taps.of(self._shape)
+        return (
+            None
+            if self._shape is None or self.transform == "none"
+            else FilterTransform.of(self._shape)
+        )
 
-    def _told_taps(self) -> Taps | None:
+    def _told_taps(self) -> FilterTransform | None:
         if (taps := self._taps()) is None and self.transform == "dct":
             raise Corrupt(f"transform=dct of a tensor of the shape {self._shape}")
         return taps
@@ -399,7 +423,7 @@ class ECSQ(Codec):
         refuse_table(payload.seek)
         return None
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         taps = self._told_taps()
         if step := self._step():
             tell = self._points(step, self._centroids(payload), taps).tell

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.codecs.ecsq.quantizer import Habits, Kept
-from gcodec.codecs.ecsq.reconstruction import Levels, middle
-from gcodec.entropy.context.scale_model import ONES, Matrix, Scales
+from gcodec.codecs.ecsq.quantizer import Kept, SearchHints
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, middle
+from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context.escapes import elements_from
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import (
@@ -25,24 +25,26 @@ from gcodec.runtime.memory import empty_beside
 _NONE = np.empty(0, np.int64)
 
 
-class Nearest(Kept[Scales]):
+class DeadZoneQuantizer(Kept[Scales]):
     """Levels that are best for bits and error of each element alone; see `quantizer.Way`."""
 
-    def habits(self) -> Habits:
+    def habits(self) -> SearchHints:
         """Return what helps the search of a step."""
-        return Habits(self)
+        return SearchHints(self)
 
-    def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Scales:
+    def prepare(self, x: np.ndarray, step: float, matrix: RowLayout) -> Scales:
         """Return the scales of plain levels."""
         return scales_at(x, step, matrix)
 
-    def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[Levels, Errors]:
+    def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[QuantizedLevels, Errors]:
         """Find levels, all but their centroids, and what they leave over, in steps."""
         symbols = empty_beside(x.size, np.uint8, x)
         errors = rated_levels(x, np.float32(step), by.arrays, symbols)
         return _rated(x, step, symbols, by, errors), errors
 
-    def anew(self, x: np.ndarray, step: float, matrix: Matrix) -> tuple[Scales, Levels, Errors]:
+    def anew(
+        self, x: np.ndarray, step: float, matrix: RowLayout
+    ) -> tuple[Scales, QuantizedLevels, Errors]:
         """Find the scales of plain levels, and levels by these."""
         symbols = empty_beside(x.size, np.uint8, x)
         *told, errors = scaled_levels(x, np.float32(step), matrix, ONES, symbols)
@@ -50,17 +52,19 @@ class Nearest(Kept[Scales]):
         return by, _rated(x, step, symbols, by, errors), errors
 
 
-def scales_at(x: np.ndarray, step: float, matrix: Matrix) -> Scales:
+def scales_at(x: np.ndarray, step: float, matrix: RowLayout) -> Scales:
     """Return the scales of plain levels of (n,) float32 values, n > 0; the step is above 0."""
     told = matrix.width, matrix.group > 0
     return Scales.of_sums(x.size, matrix, *scalar_quantize.plain_sums(x, np.float32(step), *told))
 
 
-def _rated(x: np.ndarray, step: float, symbols: np.ndarray, by: Scales, errors: Errors) -> Levels:
+def _rated(
+    x: np.ndarray, step: float, symbols: np.ndarray, by: Scales, errors: Errors
+) -> QuantizedLevels:
     """Return levels given their symbols, with those, not cut off, of what escapes."""
     beyond = _NONE
     if errors.escapes:
         places, some = elements_from(x, symbols, ESCAPE)
         found = rated_magnitudes(some, np.float32(step), by.classes_at(places))
         beyond = 2 * found + (some < 0)
-    return Levels(step, middle(), symbols, beyond, by)
+    return QuantizedLevels(step, middle(), symbols, beyond, by)

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from gcodec.arrays.intake import nonfinite_error
-from gcodec.codecs.ecsq.deadzone import Nearest
-from gcodec.codecs.ecsq.quantizer import COARSE, Habits, Kept, Way, with_beyond
+from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
+from gcodec.codecs.ecsq.quantizer import COARSE, Kept, Quantizer, SearchHints, with_beyond
 from gcodec.codecs.ecsq.rate_control import check_step
-from gcodec.codecs.ecsq.reconstruction import Levels, centroids_of, middle, squares_of
-from gcodec.codecs.ecsq.stochastic import AtRandom
-from gcodec.codecs.ecsq.trellis import Best
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, middle, squares_of
+from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
+from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.context import device as contexts
-from gcodec.entropy.context.outliers import Exceptions
-from gcodec.entropy.context.scale_model import Matrix, Scales, matrices
+from gcodec.entropy.context.outliers import Outliers
+from gcodec.entropy.context.scale_model import RowLayout, Scales, matrices
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import context_plan_cuda
 from gcodec.kernels.context.escapes import cut_off
 from gcodec.kernels.context.escapes_cuda import symbols_beyond
@@ -32,7 +32,7 @@ from gcodec.kernels.quantize.rated_levels_cuda import rated_by
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.scalar_quantize_cuda import plain_levels, put_wide
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, Passing, mapped, wanted, when_known
+from gcodec.runtime.deferred import Deferred, Passing, mapped, wanted, when_known
 
 # Between these a factor that all is moved by changes no level, and none of as many levels as there
 # may be is beyond float32.
@@ -40,13 +40,19 @@ _LEAST, _MOST = 2.0**-90, 2.0**100
 _MANY = 1 << 23  # levels, of which there are fewer
 
 
-def levels_at(x: Any, step: float, shape: tuple[int, ...], way: Way) -> Levels | None:
+def levels_at(
+    x: Any, step: float, shape: tuple[int, ...], way: Quantizer
+) -> QuantizedLevels | None:
     """Return the levels; see `gcodec.codecs.ecsq.quantizer.levels_at`."""
-    if not isinstance(way, (AtRandom, Nearest)) or not x.size or not _LEAST <= step <= _MOST:
+    if (
+        not isinstance(way, (StochasticQuantizer, DeadZoneQuantizer))
+        or not x.size
+        or not _LEAST <= step <= _MOST
+    ):
         return None
     top: Any = max_abs_bits(x)
     plain = _plain(x, step)
-    if isinstance(way, AtRandom):
+    if isinstance(way, StochasticQuantizer):
         found = _at_random(x, step, way.seed)
         scales = contexts.best_scales(found[0], plain, shape)
     else:
@@ -62,29 +68,29 @@ def levels_at(x: Any, step: float, shape: tuple[int, ...], way: Way) -> Levels |
             check_step(largest, step)
 
     when_known(top, check)
-    told: Any = Later(top.device, top.words, lambda bits: step if bits[0] else 0.0)
+    told: Any = Deferred(top.device, top.words, lambda bits: step if bits[0] else 0.0)
     return _Found(*found, scales, matrices(shape), top, step).levels(told)
 
 
-def way_for(x: Any, way: Way) -> Way:
+def way_for(x: Any, way: Quantizer) -> Quantizer:
     """Return the way of values there; see `gcodec.codecs.ecsq.quantizer.way_for`."""
-    if isinstance(way, AtRandom):
+    if isinstance(way, StochasticQuantizer):
         return _AtRandom(way.seed)
-    if isinstance(way, Best):
-        return Best(_Nearest())
-    return _Nearest() if type(way) is Nearest else way
+    if isinstance(way, TrellisQuantizer):
+        return TrellisQuantizer(_Nearest())
+    return _Nearest() if type(way) is DeadZoneQuantizer else way
 
 
 class _Nearest(Kept[Any]):
-    """Levels that are best for bits and error, of scales that stay there; see `Way`."""
+    """Levels that are best for bits and error, of scales that stay there; see `Quantizer`."""
 
     _fine = False  # whether errors of the last step had to be told by all values
 
-    def habits(self) -> Habits:
+    def habits(self) -> SearchHints:
         """Return what helps the search of a step."""
-        return Habits(self)
+        return SearchHints(self)
 
-    def hold(self, x: Any, step: float, matrix: Matrix) -> None:
+    def hold(self, x: Any, step: float, matrix: RowLayout) -> None:
         """Take scales of this step at other steps too; by these its own levels will be found."""
         if self._held is not None or self._last is None or self._last[0] != (x.size, step, matrix):
             self._last, by = None, self.prepare(x, step, matrix)
@@ -92,26 +98,28 @@ class _Nearest(Kept[Any]):
             by = self._last[1]
         self._held = (x.size, matrix), by
 
-    def prepare(self, x: Any, step: float, matrix: Matrix) -> context_plan_cuda.Scales:
+    def prepare(self, x: Any, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
         """Return the scales of plain levels."""
         return contexts.scales_in(matrix, _plain(x, step))
 
-    def find(self, x: Any, step: float, by: context_plan_cuda.Scales) -> tuple[Levels, Any]:
+    def find(
+        self, x: Any, step: float, by: context_plan_cuda.Scales
+    ) -> tuple[QuantizedLevels, Any]:
         """Find symbols, and what they leave over when the host asks."""
         symbols = device_with(x).empty(x.size, np.uint8)
         sums = rated_by(x, np.float32(step), context_plan_cuda.classes(by, x.size), symbols)
         none = np.empty(0, np.int64)
-        errors = Later(device_with(x), sums, lambda told: Errors.of(told.view(np.int64)))
-        return Levels(step, middle(), symbols, none, None), errors
+        errors = Deferred(device_with(x), sums, lambda told: Errors.of(told.view(np.int64)))
+        return QuantizedLevels(step, middle(), symbols, none, None), errors
 
-    def quantize(self, x: Any, step: float, matrix: Matrix) -> Levels:
+    def quantize(self, x: Any, step: float, matrix: RowLayout) -> QuantizedLevels:
         """Quantise."""
         by = self._by(x, step, matrix)
         symbols, wide, sums = _nearest(x, step, by)
         scales = contexts.counted(by, symbols)
         return _Found(symbols, wide, sums, scales, (matrix,)).levels(step)
 
-    def squares(self, x: Any, step: float, matrix: Matrix) -> float:
+    def squares(self, x: Any, step: float, matrix: RowLayout) -> float:
         """Return what is left over; waits once if steps are as fine as before, or as coarse."""
         errors: Any = self._found(x, step, matrix)[1]
         wanted(errors)
@@ -122,22 +130,22 @@ class _Nearest(Kept[Any]):
             return squares
         return self.left_over(x, step, matrix) if exact is None else exact
 
-    def nbits(self, x: Any, step: float, matrix: Matrix) -> int:
+    def nbits(self, x: Any, step: float, matrix: RowLayout) -> int:
         """Return about how many bits the string takes."""
         by = self._by(x, step, matrix)
         symbols, wide, _ = _nearest(x, step, by)
         return _nbits(by, symbols, wide)
 
-    def _by(self, x: Any, step: float, matrix: Matrix) -> context_plan_cuda.Scales:
+    def _by(self, x: Any, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
         """Return the scales by which levels of a step are found, or were at last."""
         found: context_plan_cuda.Scales | None = self.known(x, step, matrix)
         return self.prepare(x, step, matrix) if found is None else found
 
 
-class _AtRandom(AtRandom):
-    """Levels at random that stay there; see `Way`."""
+class _AtRandom(StochasticQuantizer):
+    """Levels at random that stay there; see `Quantizer`."""
 
-    def quantize(self, x: Any, step: float, matrix: Matrix) -> Levels:
+    def quantize(self, x: Any, step: float, matrix: RowLayout) -> QuantizedLevels:
         """Quantise."""
         if not _LEAST <= step <= _MOST:
             return super().quantize(x, step, matrix)
@@ -145,7 +153,7 @@ class _AtRandom(AtRandom):
         scales = contexts.counted(contexts.scales_in(matrix, symbols), symbols)
         return _Found(symbols, wide, sums, scales, (matrix,)).levels(step)
 
-    def nbits(self, x: Any, step: float, matrix: Matrix) -> int:
+    def nbits(self, x: Any, step: float, matrix: RowLayout) -> int:
         """Return about how many bits the string takes."""
         if not _LEAST <= step <= _MOST:
             return super().nbits(x, step, matrix)
@@ -157,7 +165,7 @@ def _nbits(scales: context_plan_cuda.Scales, symbols: Any, wide: Any) -> int:
     """Return about how many bits the string of symbols takes."""
     told, beyond = contexts.string_nbits(scales, symbols), symbols_beyond(wide, ESCAPE)
     wanted(beyond)
-    nbits, found = int(told), Exceptions(*beyond.value)  # of which the first waits for both
+    nbits, found = int(told), Outliers(*beyond.value)  # of which the first waits for both
     return with_beyond(nbits, found.places.size, lambda: found)
 
 
@@ -200,7 +208,7 @@ class _Found(Passing):
         With counts of the symbols.
     every : tuple of Matrix
         Those among which these are of one.
-    top : Later or None
+    top : Deferred or None
         Bits of the largest magnitude; None where that is known not to be 0.
     """
 
@@ -208,8 +216,8 @@ class _Found(Passing):
     wide: Any
     sums: Any
     scales: context_plan_cuda.Scales
-    every: tuple[Matrix, ...]
-    top: Later | None = None
+    every: tuple[RowLayout, ...]
+    top: Deferred | None = None
     step: float = 0.0
 
     def put(self, unit: float, out: Any) -> None:
@@ -219,23 +227,23 @@ class _Found(Passing):
 
     def write(self) -> tuple[Any, Any, Any]:
         """Write their string; there is none where all is 0."""
-        n, live = self.symbols.size, None
+        n, coded = self.symbols.size, None
         if self.top is not None:
-            silent: Any = Later(self.top.device, self.top.words, lambda bits: bits == 0)
-            live = Live(n, n, silent)
+            silent: Any = Deferred(self.top.device, self.top.words, lambda bits: bits == 0)
+            coded = CodedMask(n, n, silent)
         planned = contexts.planned(self.scales, n, self.every)
-        return contexts.write_planned(planned, self.symbols, BitString(), n, live, self.wide)
+        return contexts.write_planned(planned, self.symbols, BitString(), n, coded, self.wide)
 
-    def levels(self, step: Any) -> Levels:
+    def levels(self, step: Any) -> QuantizedLevels:
         """Return the levels, of which the host learns more when it asks."""
         device = device_with(self.sums)
-        centroids: Any = Later(device, self.sums, _centroids)
+        centroids: Any = Deferred(device, self.sums, _centroids)
         beyond: Any = mapped(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
         told = centroids, self.symbols, beyond, self._told_scales()
         if self.top is None:  # who looked for a step keeps all for the next time
             for part in told:
                 wanted(part)
-        return Levels(step, *told, there=self)
+        return QuantizedLevels(step, *told, there=self)
 
     def _told_scales(self) -> Any:
         """Return the scales, or None where all is 0."""
@@ -256,7 +264,7 @@ class _Found(Passing):
             across = parts[rows.size :][: matrix.width if matrix.group else 0]
             return Scales(matrix, parts[:height].copy(), across.copy())
 
-        return Later(device, words, made)
+        return Deferred(device, words, made)
 
 
 def _number(bits: int) -> float:

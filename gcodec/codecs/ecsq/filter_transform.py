@@ -34,7 +34,7 @@ _FINE = 2.0**-19  # of the largest coefficient that there may be: steps that can
 _SMALL, _LARGE = 2.0**-120, 2.0**120  # steps and sums that float32 has room around
 
 
-class Taps(NamedTuple):
+class FilterTransform(NamedTuple):
     """What filters look like.
 
     Attributes
@@ -47,7 +47,7 @@ class Taps(NamedTuple):
 
     @classmethod
     @functools.lru_cache(maxsize=256)
-    def of(cls, shape: tuple[int, ...]) -> Taps | None:
+    def of(cls, shape: tuple[int, ...]) -> FilterTransform | None:
         """Return the taps of a tensor, all dimensions but the first two; None where none are."""
         sizes = shape[_FIRST_AXIS:]
         if len(sizes) > _MOST_AXES or not all(1 <= size <= _LONGEST for size in sizes):
@@ -140,7 +140,7 @@ class Restored:
         Whole filters.
     """
 
-    def __init__(self, taps: Taps, values: np.ndarray) -> None:
+    def __init__(self, taps: FilterTransform, values: np.ndarray) -> None:
         self.taps, self.values = taps, values
         self._by = _matrices(taps.sizes, False)
         self._cut: set[int] = set()

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.ecsq.quantizer import Way
-from gcodec.codecs.ecsq.reconstruction import Levels, largest, point, points
+from gcodec.codecs.ecsq.quantizer import Quantizer
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point, points
 from gcodec.codecs.ecsq.root_finding import Met, search
 from gcodec.entropy.context import models, table_choice
-from gcodec.entropy.context.scale_model import Matrix, apart, matrices, some_rows, thinned
+from gcodec.entropy.context.scale_model import RowLayout, apart, matrices, some_rows, thinned
 from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -47,7 +47,7 @@ def step_of_error(target: float, power: float) -> float:
     return math.sqrt(12 * target * power)
 
 
-def step_alike(prior: Levels, power: float) -> float | None:
+def step_alike(prior: QuantizedLevels, power: float) -> float | None:
     """Return the step with which points of this mean square have levels as large as others.
 
     None where those are 0.
@@ -115,7 +115,7 @@ _CLOSE = 2.0**-4  # octaves of a step that is the nearest to a target
 _FINER = 3  # octaves above the finest step to try, as rounding may give a coarser step less error
 
 
-def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> Matrix:
+def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
     """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
     every = matrices(shape)
     some = some_rows(x, every[0].width, table_choice.SAMPLE)
@@ -146,7 +146,7 @@ class _Start(NamedTuple):
 
     at: float
     before: float
-    matrix: Matrix
+    matrix: RowLayout
 
 
 class _Aim(NamedTuple):
@@ -170,7 +170,7 @@ class _Aim(NamedTuple):
         Returns how much more u is than that of some values, in rows of a width.
     """
 
-    trial: Callable[[Way, np.ndarray, Matrix], Callable[[float], float]]
+    trial: Callable[[Quantizer, np.ndarray, RowLayout], Callable[[float], float]]
     slope: float
     tolerance: float
     bounds: tuple[float, float]
@@ -193,7 +193,7 @@ class Found(NamedTuple):
     """
 
     step: float
-    matrix: Matrix
+    matrix: RowLayout
     missed: MissedTarget | None = None
 
 
@@ -221,7 +221,7 @@ class Target:
         self,
         x: np.ndarray,
         shape: tuple[int, ...],
-        way: Way,
+        way: Quantizer,
         lift: float = 1.0,
         period: int = 1,
         top: float | None = None,
@@ -232,7 +232,7 @@ class Target:
         self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
 
-    def step_for_error(self, target: float, prior: Levels | None = None) -> Found:
+    def step_for_error(self, target: float, prior: QuantizedLevels | None = None) -> Found:
         """Find the step of which the relative error is the target, or less where it has jumps.
 
         Parameters
@@ -253,7 +253,9 @@ class Target:
             Where no step reaches it, and the search is strict.
         """
 
-        def trial(way: Way, values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+        def trial(
+            way: Quantizer, values: np.ndarray, matrix: RowLayout
+        ) -> Callable[[float], float]:
             # Of some rows too: most of the energy may be in few others, but not of what is left.
             norm = self._power * values.size
 
@@ -286,13 +288,15 @@ class Target:
         missed = MissedTarget("nmse", target, _SURE * target * 2**excess)
         return self._found(octave, matrix)._replace(missed=missed)
 
-    def step_for_bits(self, target: float, prior: Levels | None = None) -> Found:
+    def step_for_bits(self, target: float, prior: QuantizedLevels | None = None) -> Found:
         """Find the step with which a value takes so many bits on the average, or fewer.
 
         See `step_for_error`.
         """
 
-        def trial(way: Way, values: np.ndarray, matrix: Matrix) -> Callable[[float], float]:
+        def trial(
+            way: Quantizer, values: np.ndarray, matrix: RowLayout
+        ) -> Callable[[float], float]:
             def off(finer: float) -> float:
                 nbits = way.nbits(values, self._size(-finer), matrix)
                 return spread.octaves(nbits / values.size) - wanted
@@ -323,14 +327,14 @@ class Target:
         missed = MissedTarget("bits", target, self._bits(octave, matrix))
         return self._found(octave, matrix)._replace(missed=missed)
 
-    def _found(self, octave: float, matrix: Matrix) -> Found:
+    def _found(self, octave: float, matrix: RowLayout) -> Found:
         return Found(binary32(self._size(octave) / self.lift), matrix)
 
-    def _bits(self, octave: float, matrix: Matrix) -> float:
+    def _bits(self, octave: float, matrix: RowLayout) -> float:
         """Return about how many bits a value takes with a step."""
         return self.way.nbits(self.x, self._size(octave), matrix) / self.x.size
 
-    def _fewest_bits(self, matrix: Matrix) -> float:
+    def _fewest_bits(self, matrix: RowLayout) -> float:
         """Return the octave of the finest of the shortest steps with which feedback converges."""
         self.way.release()
         least, most = self._octaves()
@@ -358,7 +362,7 @@ class Target:
     def _spread(self, values: np.ndarray, width: int) -> Spread:
         return Spread.of(values, self._top, width, self.period)
 
-    def _start(self, aim: _Aim, prior: Levels | None) -> _Start | None:
+    def _start(self, aim: _Aim, prior: QuantizedLevels | None) -> _Start | None:
         """Return where to begin, with the step of a tensor before."""
         if prior is None or prior.scales is None:
             return None
@@ -369,7 +373,9 @@ class Target:
         """Return the step of an octave."""
         return max(float(np.float32(2.0**octave / self.lift)), _LEAST) * self.lift
 
-    def _search(self, aim: _Aim, first: float, start: _Start | None) -> tuple[Met | None, Matrix]:
+    def _search(
+        self, aim: _Aim, first: float, start: _Start | None
+    ) -> tuple[Met | None, RowLayout]:
         """Search from what met the target before, or from what meets it on some rows.
 
         Where the step is another by far, another matrix may be best.
@@ -402,7 +408,9 @@ class Target:
         drift = 0.0 if aim.drift is None or some is self.x else aim.drift(some, width)
         return guess.at + drift, guess.slope
 
-    def _roughly(self, aim: _Aim, values: np.ndarray, matrix: Matrix, first: float) -> Met | None:
+    def _roughly(
+        self, aim: _Aim, values: np.ndarray, matrix: RowLayout, first: float
+    ) -> Met | None:
         """Search on some values, the quicker way."""
         rough = self.way.habits().rough
         rough.release()
@@ -411,7 +419,7 @@ class Target:
         met = search(of, first - aim.ahead, aim.slope, window, aim.bounds, _APART)
         return met._replace(at=met.at + aim.ahead) if met else None
 
-    def _closely(self, aim: _Aim, matrix: Matrix, first: float, slope: float) -> Met | None:
+    def _closely(self, aim: _Aim, matrix: RowLayout, first: float, slope: float) -> Met | None:
         """Search on all values.
 
         Each step has scales of its own until they are about those of the step that is looked for.

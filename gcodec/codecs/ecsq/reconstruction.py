@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.ecsq.filter_transform import Restored, Taps
+from gcodec.codecs.ecsq.filter_transform import FilterTransform, Restored
 from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
-from gcodec.entropy.context.outliers import Exceptions
+from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.errors import Corrupt
-from gcodec.inspect.walker import Told
+from gcodec.inspect.walker import FieldValue
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
 from gcodec.kernels.numeric.arithmetic import add_scaled
@@ -25,7 +25,7 @@ from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE
 from gcodec.payload import MissedTarget
 from gcodec.runtime import pool
-from gcodec.runtime.deferred import Later, mapped
+from gcodec.runtime.deferred import Deferred, mapped
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.params import Field
@@ -36,7 +36,7 @@ _MIDDLE = np.full(3, CENTRE, np.uint8)
 _UNIT = FINE // 256
 
 
-class Levels(NamedTuple):
+class QuantizedLevels(NamedTuple):
     """What a tensor becomes.
 
     Attributes
@@ -92,11 +92,11 @@ def lifted(x: np.ndarray, factor: float) -> np.ndarray:
     return found
 
 
-def nothing(n: int, beside: np.ndarray) -> Levels:
+def nothing(n: int, beside: np.ndarray) -> QuantizedLevels:
     """Return the levels of n zeros, where an array lies."""
     symbols = empty_beside(n, np.uint8, beside)
     symbols[:] = 0
-    return Levels(0.0, middle(), symbols, np.empty(0, np.int64), None)
+    return QuantizedLevels(0.0, middle(), symbols, np.empty(0, np.int64), None)
 
 
 def points(unit: float, centroids: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def points(unit: float, centroids: np.ndarray) -> np.ndarray:
     return scalar_quantize.points_of(unit / 256, _moves(centroids).tolist())
 
 
-def put(levels: Levels, unit: float, out: np.ndarray) -> None:
+def put(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
     """Write the (n,) float32 values that levels stand for, where symbols count `unit`."""
     if levels.there is not None:
         levels.there.put(unit, out)
@@ -170,7 +170,7 @@ def middle() -> np.ndarray:
 _LARGE = 2.0**127  # float32
 
 
-def scalars_of(levels: Levels, fields: tuple[Field, ...]) -> dict[str, Any]:
+def scalars_of(levels: QuantizedLevels, fields: tuple[Field, ...]) -> dict[str, Any]:
     """Return the scalars of a message, given the fields of centroids."""
     names = [field.name for field in fields]
     each = (mapped(lambda told, k=k: int(told[k]), levels.centroids) for k in range(3))
@@ -199,7 +199,7 @@ def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, n
     return out, symbols[~known], None if device_of(out) is None else places[~known]
 
 
-class Points(NamedTuple):
+class Reconstruction(NamedTuple):
     """What turns symbols to values.
 
     Attributes
@@ -213,22 +213,24 @@ class Points(NamedTuple):
 
     unit: float
     centroids: np.ndarray
-    taps: Taps | None
+    taps: FilterTransform | None
 
     @classmethod
-    def of(cls, step: Any, parts: int, centroids: np.ndarray, taps: Taps | None) -> Points:
+    def of(
+        cls, step: Any, parts: int, centroids: np.ndarray, taps: FilterTransform | None
+    ) -> Reconstruction:
         """Return those of a step, as float32, of which symbols count so many parts."""
-        if type(step) is Later:  # and a whole one
+        if type(step) is Deferred:  # and a whole one
             return cls(step, centroids, taps)  # type: ignore[arg-type]
         return cls(float(np.float32(step)) / parts, centroids, taps)
 
-    def put(self, levels: Levels, out: np.ndarray) -> None:
+    def put(self, levels: QuantizedLevels, out: np.ndarray) -> None:
         """Write the (n,) float32 values that levels stand for."""
         put(levels, self.unit, out)
         if self.taps is not None:
             self.taps.inverse(out)
 
-    def are_finite(self, levels: Levels, top: float = math.inf) -> bool:
+    def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
         """Tell if all values are, that levels stand for, of values or coefficients up to `top`."""
         most = top / self.unit + 2  # of the magnitudes
         if most < _LARGE and self._are_small(np.array([int(most)]) * 2):
@@ -247,7 +249,7 @@ class Points(NamedTuple):
             return True
         return self._are_finite(levels)
 
-    def _are_finite(self, levels: Levels) -> bool:
+    def _are_finite(self, levels: QuantizedLevels) -> bool:
         """Tell it by all values."""
         values = empty_beside(levels.symbols.size, np.float32, levels.symbols)
         self.put(levels, values)
@@ -266,7 +268,7 @@ class Points(NamedTuple):
         # No symbol need be kept: each range is dequantised where it is read.
         stop, points = start + values.size, self._of_symbols()
         inside = string.exceptions.within(start, stop)
-        exceptions = Exceptions(*(part[inside] for part in string.exceptions))
+        exceptions = Outliers(*(part[inside] for part in string.exceptions))
         beyond, sure = self._of(exceptions.symbols), self._are_small(exceptions.symbols)
         if not sure and not np.isfinite(beyond).all():
             raise Corrupt("a value passes float32")
@@ -291,16 +293,16 @@ class Points(NamedTuple):
         if not sure and not all_finite(values):
             raise Corrupt("a value passes float32")
 
-    def tell(self, at: int, symbols: np.ndarray) -> Iterator[Told]:
+    def tell(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         """Tell what symbols from element `at` on are, and what they stand for."""
         points, each = self._of(symbols).tolist(), 1 if self.taps is None else self.taps.size
         for place, (symbol, point) in enumerate(zip(symbols.tolist(), points, strict=True), at):
             level = -(symbol >> 1) if symbol & 1 else symbol >> 1
             if self.taps is None:
-                yield Told(level, element=place, decoded=(point,))
+                yield FieldValue(level, element=place, decoded=(point,))
             else:
                 start = place // each * each
-                yield Told(level, f"coefficient {place - start}: {point:.6g}", element=start)
+                yield FieldValue(level, f"coefficient {place - start}: {point:.6g}", element=start)
 
     def _of_symbols(self) -> np.ndarray:
         return points(self.unit, self.centroids)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.ecsq.quantizer import Habits, nbits_of
-from gcodec.codecs.ecsq.reconstruction import Levels, largest, middle
-from gcodec.entropy.context.scale_model import Matrix, Scales
+from gcodec.codecs.ecsq.quantizer import SearchHints, nbits_of
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, middle
+from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.errors import ParameterError
 from gcodec.kernels.context.escapes import cut_off, symbols_from
 from gcodec.kernels.numeric.reduce import sum_squares
@@ -27,39 +27,39 @@ _COARSE = (
 _LOST = 0.9  # of ‖x‖²
 
 
-class AtRandom(NamedTuple):
+class StochasticQuantizer(NamedTuple):
     """Levels at random, unbiased; see `quantizer.Way`."""
 
     seed: int
 
-    def habits(self) -> Habits:
+    def habits(self) -> SearchHints:
         """Return what helps the search of a step."""
-        return Habits(self, grown=1)
+        return SearchHints(self, grown=1)
 
-    def hold(self, x: np.ndarray, step: float, matrix: Matrix) -> None:
+    def hold(self, x: np.ndarray, step: float, matrix: RowLayout) -> None:
         """Do nothing: what is at random has errors that no scale changes."""
 
     def release(self) -> None:
         """Do nothing."""
 
-    def quantize(self, x: np.ndarray, step: float, matrix: Matrix) -> Levels:
+    def quantize(self, x: np.ndarray, step: float, matrix: RowLayout) -> QuantizedLevels:
         """Quantise."""
         return _levels(x, step, matrix, self.seed)
 
-    def squares(self, x: np.ndarray, step: float, matrix: Matrix) -> float:
+    def squares(self, x: np.ndarray, step: float, matrix: RowLayout) -> float:
         """Return what is left over, as expected."""
         return _squares(x, step)
 
-    def nbits(self, x: np.ndarray, step: float, matrix: Matrix) -> int:
+    def nbits(self, x: np.ndarray, step: float, matrix: RowLayout) -> int:
         """Return about how many bits the string takes."""
         return nbits_of(_levels(x, step, matrix, 0))
 
-    def is_lost(self, x: np.ndarray, step: float, matrix: Matrix) -> bool:
+    def is_lost(self, x: np.ndarray, step: float, matrix: RowLayout) -> bool:
         """Tell whether the expected error is about as large as the values, or larger."""
         return _squares(x, step) * step**2 > _LOST * float(sum_squares(x))
 
 
-def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
+def _levels(x: np.ndarray, step: float, matrix: RowLayout, seed: int) -> QuantizedLevels:
     """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
     size = np.float32(step)
     # Not below the largest level: a power of two, so that the norm is exact.
@@ -83,7 +83,7 @@ def _levels(x: np.ndarray, step: float, matrix: Matrix, seed: int) -> Levels:
         return np.concatenate(told)
 
     beyond = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
-    return Levels(step, middle(), symbols, beyond, Scales.of(symbols, matrix))
+    return QuantizedLevels(step, middle(), symbols, beyond, Scales.of(symbols, matrix))
 
 
 def _squares(x: np.ndarray, step: float) -> float:

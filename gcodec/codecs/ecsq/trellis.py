@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.codecs.ecsq import reconstruction
-from gcodec.codecs.ecsq.deadzone import Nearest, scales_at
-from gcodec.codecs.ecsq.quantizer import Habits, Kept, Way
-from gcodec.codecs.ecsq.reconstruction import CENTRE, Levels
+from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer, scales_at
+from gcodec.codecs.ecsq.quantizer import Kept, Quantizer, SearchHints
+from gcodec.codecs.ecsq.reconstruction import CENTRE, QuantizedLevels
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, scale_model, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.models import ByClass, ByTrellis, share
-from gcodec.entropy.context.scale_model import Matrix, Scales
+from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.escapes import symbols_from
@@ -62,25 +62,25 @@ class Setting(NamedTuple):
     moved: np.ndarray
 
 
-class Best(Kept[Setting]):
+class TrellisQuantizer(Kept[Setting]):
     """Levels on the best path; see `quantizer.Way`."""
 
     halves = 2
 
-    def __init__(self, rough: Way | None = None) -> None:
+    def __init__(self, rough: Quantizer | None = None) -> None:
         super().__init__()
-        self._rough = rough or Nearest()
+        self._rough = rough or DeadZoneQuantizer()
 
-    def habits(self) -> Habits:
+    def habits(self) -> SearchHints:
         """Return what helps the search of a step."""
-        return Habits(self._rough, _AHEAD, _AHEAD_OF_BITS, _SAME)
+        return SearchHints(self._rough, _AHEAD, _AHEAD_OF_BITS, _SAME)
 
-    def prepare(self, x: np.ndarray, step: float, matrix: Matrix) -> Setting:
+    def prepare(self, x: np.ndarray, step: float, matrix: RowLayout) -> Setting:
         """Find by what the path of this step is searched, from what is held if there is."""
         held = self._held[1] if self._held and self._held[0] == (x.size, matrix) else None
         return tuned(x, step, scales_at(x, step, matrix), held)
 
-    def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
+    def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[QuantizedLevels, Errors]:
         """Find levels, all but their centroids, and what they leave over, in halves of a step."""
         return best(x, step, by)
 
@@ -123,7 +123,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     return found
 
 
-def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
+def best(x: np.ndarray, step: float, by: Setting) -> tuple[QuantizedLevels, Errors]:
     """Quantise (n,) float32 values, n > 0; centroids are left in their middle.
 
     Parameters
@@ -148,7 +148,9 @@ def best(x: np.ndarray, step: float, by: Setting) -> tuple[Levels, Errors]:
         # The nearest level to what escapes may have a symbol, though no model has it.
         known, beyond = found < ODD, found[found >= ODD]
         replace(symbols, places[known], found[known])
-    return Levels(step, reconstruction.middle(), symbols, beyond, by.scales, by.lanes), errors
+    return QuantizedLevels(
+        step, reconstruction.middle(), symbols, beyond, by.scales, by.lanes
+    ), errors
 
 
 def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:

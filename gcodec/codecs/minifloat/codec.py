@@ -48,13 +48,13 @@ from gcodec.codecs.minifloat.scale_search import (
 )
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.quantize import minifloat, minifloat_tensor
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
 from gcodec.payload import Payload, Undecided, array_of
-from gcodec.runtime.deferred import Later, mapped, require
+from gcodec.runtime.deferred import Deferred, mapped, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -185,7 +185,7 @@ class MiniFloatCodec(Codec):
 
     def seek_count(self, n: int) -> int:
         """Return how many bytes are coded: one for each element, or each pair."""
-        return coding_choice.coded(n, self._format, self.code)
+        return coding_choice.coded_nbytes(n, self._format, self.code)
 
     # --- quantise
 
@@ -224,7 +224,7 @@ class MiniFloatCodec(Codec):
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
-        """Return the scale, which is given or found by a rule: a number or a `Later`."""
+        """Return the scale, which is given or found by a rule: a number or a `Deferred`."""
         if not isinstance(self.scale, str):
             return self.scale
         return searched(values, self._format, cast(Rule, self.scale), *residual)
@@ -292,7 +292,7 @@ class MiniFloatCodec(Codec):
             array_of(made.data)[: factors.size] = factors
         # The codec gets with the message what a device has yet to tell.
         told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, made.book)}
-        known = {key: value for key, value in told.items() if type(value) is not Later}
+        known = {key: value for key, value in told.items() if type(value) is not Deferred}
         codec = self.replaced(code=made.code, **known)
         scalars = told | {key: getattr(codec, key) for key in known}
         return Payload(codec, scalars, made.data, made.nbits, made.seek)
@@ -347,7 +347,7 @@ class MiniFloatCodec(Codec):
             *where, n, self._format, self.code, book, payload.seek
         )
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, count = cast(float, self.scale), blocks(n, self.block)
         found = yield from describe.factors(walk, count, scale, lambda: self._factors(payload, n))
         self._check_table(payload)

@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     symbols: np.ndarray | None = None
 
 
-def coded(n: int, fmt: MiniFloat, code: str) -> int:
+def coded_nbytes(n: int, fmt: MiniFloat, code: str) -> int:
     """Return how many bytes stand for n codes in an entropy-coded string."""
     return -(-n // 2) if is_paired(fmt, code) else n
 
@@ -81,7 +81,9 @@ def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
     if code == "context":
         return symbol_coder.longest_nbits(n)
     raw = plane_nbits(n, fmt) if code == "planes" else 0
-    return raw + tabled.longest_nbits(KINDS[code], coded(n, fmt, code), alphabet(fmt, code).size)
+    return raw + tabled.longest_nbits(
+        KINDS[code], coded_nbytes(n, fmt, code), alphabet(fmt, code).size
+    )
 
 
 def plan(codes: np.ndarray, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:

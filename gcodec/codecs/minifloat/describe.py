@@ -12,7 +12,7 @@ from gcodec.codecs.minifloat.scale_search import Scales
 from gcodec.errors import Corrupt
 from gcodec.inspect import tabled
 from gcodec.inspect.contexts import context_string
-from gcodec.inspect.walker import CHUNK, Piece, Tell, Told, Walk, Window
+from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Tell, Window
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -20,26 +20,26 @@ from gcodec.kernels.quantize.minifloat_block import per_byte
 
 
 def factors(
-    walk: Walk, count: int, scale: float, read: Callable[[], np.ndarray]
-) -> Generator[Piece, None, np.ndarray]:
+    walk: FieldWalker, count: int, scale: float, read: Callable[[], np.ndarray]
+) -> Generator[FieldSpan, None, np.ndarray]:
     """Tell what the scale is multiplied by in each block, as `read` returns it; return it."""
 
-    def tell(at: int, found: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, found: np.ndarray) -> Iterator[FieldValue]:
         each = Scales.of(scale, 1, found.astype(np.uint8)).each.tolist()
         for number, (factor, own) in enumerate(zip(found.tolist(), each, strict=True), at):
-            yield Told(factor, f"of block {number}: scale {own:.9g}")
+            yield FieldValue(factor, f"of block {number}: scale {own:.9g}")
 
     return walk.checked("scale", "factor", 8, count, tell, read)
 
 
 def codes(
-    walk: Walk, n: int, fmt: MiniFloat, code: str, book: int | None, scales: Scales
-) -> Iterator[Piece]:
+    walk: FieldWalker, n: int, fmt: MiniFloat, code: str, book: int | None, scales: Scales
+) -> Iterator[FieldSpan]:
     """Tell the codes of n elements, up to the payload's end.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     n : int
     fmt : MiniFloat
     code : str
@@ -64,18 +64,18 @@ def codes(
     pairs = coding_choice.is_paired(fmt, code)
     if pairs:
         tell = values.pairs(n)
-    coder, live = coding_choice.KINDS[code], payload.live(n, fmt, code)
+    coder, coded = coding_choice.KINDS[code], payload.coded(n, fmt, code)
     if book is None:
         alphabet = coding_choice.alphabet(fmt, code)
-        found = yield from tabled.table(walk, coder, alphabet, live, values.meaning(code, pairs))
+        found = yield from tabled.table(walk, coder, alphabet, coded, values.meaning(code, pairs))
     else:
-        found = coding_choice.static(fmt, code, book) if live.words else None
+        found = coding_choice.static(fmt, code, book) if coded.words else None
     name = "exponent" if code == "planes" else "pair" if pairs else "code"
-    yield from tabled.string(walk, found, "level", name, live.words, tell)
+    yield from tabled.string(walk, found, "level", name, coded.words, tell)
     walk.finish()
 
 
-def _planes(walk: Walk, n: int, fmt: MiniFloat) -> Iterator[Piece]:
+def _planes(walk: FieldWalker, n: int, fmt: MiniFloat) -> Iterator[FieldSpan]:
     """Tell signs and mantissas."""
     first, width = walk.at, 1 + fmt.mantissa
     fit = min(n, (walk.end - first) // width)
@@ -85,9 +85,9 @@ def _planes(walk: Walk, n: int, fmt: MiniFloat) -> Iterator[Piece]:
         plane = read_fields(walk.data, first + at * width, width, min(CHUNK, high - at))
         for number, both in enumerate(plane.tolist(), at):
             sign, mantissa = divmod(both, 1 << fmt.mantissa)
-            yield walk.piece("sign", "sign", 1, Told("-" if sign else "+"), number)
+            yield walk.piece("sign", "sign", 1, FieldValue("-" if sign else "+"), number)
             if fmt.mantissa:
-                yield walk.piece("level", "mantissa", fmt.mantissa, Told(mantissa), number)
+                yield walk.piece("level", "mantissa", fmt.mantissa, FieldValue(mantissa), number)
     left = fit - high
     yield from walk.several(
         "sign and mantissa", left, {"sign": left, "level": left * fmt.mantissa}
@@ -103,11 +103,11 @@ class _Values:
         self._sign = 1 << fmt.width - 1
         self._magnitudes = fmt.magnitudes()
 
-    def singles(self, at: int, codes: np.ndarray) -> Iterator[Told]:
+    def singles(self, at: int, codes: np.ndarray) -> Iterator[FieldValue]:
         """Tell codes from element `at` on."""
         return self._told(at, codes, codes)
 
-    def folded(self, at: int, symbols: np.ndarray) -> Iterator[Told]:
+    def folded(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         """Tell symbols of which the lowest bit is the sign, from element `at` on."""
         codes = symbols >> 1 | (symbols & 1) * self._sign
         return self._told(at, codes, symbols)
@@ -116,7 +116,7 @@ class _Values:
         """Return what tells exponents, given where signs and mantissas begin."""
         mantissa = self._fmt.mantissa
 
-        def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
             width = 1 + mantissa
             plane = read_fields(data, planes + at * width, width, symbols.size)
             codes = symbols.astype(np.int64) << mantissa
@@ -128,7 +128,7 @@ class _Values:
     def pairs(self, n: int) -> Tell:
         """Return what tells pairs of the codes of n elements."""
 
-        def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
             both = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
             each = self._told(2 * at, both, both)
             for number, symbol in enumerate(symbols.tolist(), at):
@@ -137,7 +137,7 @@ class _Values:
                     raise Corrupt("the code behind the last element is not zero")
                 decoded = (one.decoded + other.decoded)[: n - 2 * number]
                 meaning = f"codes {self._text(symbol >> 4)}, {self._text(symbol & 15)}"
-                yield Told(symbol, meaning, element=2 * number, decoded=decoded)
+                yield FieldValue(symbol, meaning, element=2 * number, decoded=decoded)
 
         return tell
 
@@ -153,7 +153,7 @@ class _Values:
         magnitude = code & self._sign - 1
         return f"-{magnitude}" if code & self._sign else f"{magnitude}"
 
-    def _told(self, at: int, codes: np.ndarray, symbols: np.ndarray) -> Iterator[Told]:
+    def _told(self, at: int, codes: np.ndarray, symbols: np.ndarray) -> Iterator[FieldValue]:
         found = self._decoded(at, codes).tolist()
         parts = zip(codes.tolist(), symbols.tolist(), found, strict=True)
         for element, (code, symbol, value) in enumerate(parts, at):
@@ -161,7 +161,7 @@ class _Values:
             if magnitude > self._fmt.top or code == self._sign:
                 raise Corrupt(f"the code {code:0{self._fmt.width}b} stands for nothing")
             meaning = f"code {self._text(code)}, {self._magnitudes[magnitude]:g}"
-            yield Told(symbol, meaning, element=element, decoded=(value,))
+            yield FieldValue(symbol, meaning, element=element, decoded=(value,))
 
     def _decoded(self, at: int, codes: np.ndarray) -> np.ndarray:
         """Return the float32 numbers of codes from element `at` on."""

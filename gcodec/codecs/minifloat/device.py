@@ -7,15 +7,22 @@ from typing import Any
 import numpy as np
 
 from gcodec.codecs.minifloat import coding_choice
-from gcodec.codecs.minifloat.coding_choice import KINDS, TABLED, Plan, alphabet, coded, plane_nbits
-from gcodec.codecs.minifloat.payload import Written, live, write, write_tabled
+from gcodec.codecs.minifloat.coding_choice import (
+    KINDS,
+    TABLED,
+    Plan,
+    alphabet,
+    coded_nbytes,
+    plane_nbits,
+)
+from gcodec.codecs.minifloat.payload import Written, coded, write, write_tabled
 from gcodec.entropy.context import device as contexts
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.device import chosen_and_size
 from gcodec.entropy.tabled import Table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.code_parts import parts_of
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context.string_choice_cuda import Kept
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize import minifloat
@@ -23,7 +30,7 @@ from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
 from gcodec.payload import Candidates
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, wanted
+from gcodec.runtime.deferred import Deferred, wanted
 from gcodec.runtime.device import Device, placed
 
 
@@ -45,15 +52,15 @@ def choose(
         planned = contexts.plan(symbols, shape)
     raw, every = plane_nbits(n, fmt), [plan.code for plan in plans]
     more = [n * fmt.width, *(raw if code == "planes" else 0 for code in every)]
-    each = np.array([n * fmt.width, *(coded(n, fmt, code) for code in every), n], np.int64)
+    each = np.array([n * fmt.width, *(coded_nbytes(n, fmt, code) for code in every), n], np.int64)
     estimate = None if planned is None else planned.nbits
     shortest = symbol_coder.SHORTEST
     kept = Kept.of(sizes, more, device.to_device(each), estimate, shortest)
     strings = [_plain(device, codes, n, fmt, lead, kept)]
     for k, plan in enumerate(plans, 1):
-        some = kept.live(k, live(n, fmt, plan.code))
+        some = kept.coded(k, coded(n, fmt, plan.code))
         if KINDS[plan.code] == "rans":
-            some = Live(kept.count_of(k), 1, None)  # type: ignore[arg-type]
+            some = CodedMask(kept.count_of(k), 1, None)  # type: ignore[arg-type]
         made = write_tabled(codes, n, fmt, plan, lead, some)
         strings.append(Written(plan.code, plan.book, *made))
     if planned is not None:
@@ -86,7 +93,7 @@ def _plain(
     out = device.empty(-(-(lead.size + data.size) // 4), np.uint32).view(np.uint8)
     out[: lead.size], out[lead.size : lead.size + data.size] = placed(lead, out), data
     whole = 8 * lead.size + n * fmt.width
-    nbits: Any = Later(
+    nbits: Any = Deferred(
         device, kept.counts[:1], lambda _: whole, (kept.counts[:1], 1, 8 * lead.size)
     )
     return Written("none", None, out, nbits, None)

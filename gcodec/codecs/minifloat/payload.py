@@ -13,7 +13,7 @@ from gcodec.codecs.minifloat.coding_choice import (
     KINDS,
     Plan,
     alphabet,
-    coded,
+    coded_nbytes,
     is_paired,
     plan,
     plane_nbits,
@@ -26,15 +26,15 @@ from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
 from gcodec.payload import Candidates
-from gcodec.runtime.deferred import Later, when_known
-from gcodec.runtime.device import device_of, host, placed, twinned
+from gcodec.runtime.deferred import Deferred, when_known
+from gcodec.runtime.device import device_of, dispatched, host, placed
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.wire.seek import SeekTable
 
@@ -60,7 +60,7 @@ class Written(NamedTuple):
     seek: SeekTable | None
 
 
-@twinned("gcodec.codecs.minifloat.device")
+@dispatched("gcodec.codecs.minifloat.device")
 def choose(
     codes: np.ndarray | Drainable,
     n: int,
@@ -113,7 +113,7 @@ def write(
         del given
         codes = restored(codes)
     if found.table is not None:
-        some = live(n, fmt, found.code)
+        some = coded(n, fmt, found.code)
         return Written(found.code, found.book, *write_tabled(codes, n, fmt, found, lead, some))
     data = minifloat.packed(contents(codes), n, fmt)
     if lead.size:
@@ -127,7 +127,7 @@ def write_tabled(
     fmt: MiniFloat,
     found: Plan,
     lead: np.ndarray,
-    some: Live,
+    some: CodedMask,
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload by a plan that has a table, of symbols that are live."""
     codes = contents(given_codes)
@@ -149,7 +149,7 @@ def write_tabled(
 
 
 def _in_planes(
-    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray, some: Live
+    codes: np.ndarray, n: int, fmt: MiniFloat, found: Plan, lead: np.ndarray, some: CodedMask
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write a payload of signs and mantissas, and of words for exponents."""
     plane, layout = parts_of(codes, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
@@ -186,7 +186,7 @@ def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 def _last(symbols: np.ndarray) -> Any:
     device = device_of(symbols)
-    return symbols[-1] if device is None else Later(device, symbols[-1:])
+    return symbols[-1] if device is None else Deferred(device, symbols[-1:])
 
 
 def _front(lead: np.ndarray) -> BitString:
@@ -248,7 +248,7 @@ class CodedPayload(NamedTuple):
         if code == "context":
             largest = 2 * fmt.top + 1
             return cls(SymbolString.of(data, 0, nbits, n, largest, seek), n, fmt, code)
-        some = live(n, fmt, code)
+        some = coded(n, fmt, code)
         string: String
         if book is not None:
             string = String(static(fmt, code, book), data, first, nbits, some, seek)
@@ -312,6 +312,6 @@ class CodedPayload(NamedTuple):
         return pairs if is_paired(self.fmt, self.code) else singles
 
 
-def live(n: int, fmt: MiniFloat, code: str) -> Live:
+def coded(n: int, fmt: MiniFloat, code: str) -> CodedMask:
     """Return that all of the bytes have words that stand for n codes."""
-    return Live.all(coded(n, fmt, code))
+    return CodedMask.all(coded_nbytes(n, fmt, code))

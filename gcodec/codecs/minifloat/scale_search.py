@@ -17,8 +17,8 @@ from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.payload import Payload
 from gcodec.runtime import pool
-from gcodec.runtime.deferred import Later, single
-from gcodec.runtime.device import device_of, host, twinned
+from gcodec.runtime.deferred import Deferred, single
+from gcodec.runtime.device import device_of, dispatched, host
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import aligned_empty, empty_beside
 from gcodec.wire.kinds import binary32
@@ -52,7 +52,7 @@ class Scales(NamedTuple):
 
         What a device has yet to tell is not negative.
         """
-        one = single(scale if type(scale) is Later else abs(scale))
+        one = single(scale if type(scale) is Deferred else abs(scale))
         return cls(one, block, scales_of(one, factors) if block else NO_SCALES)
 
     def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
@@ -140,7 +140,7 @@ def blocks(n: int, block: int) -> int:
     return -(-n // block) if block else 0
 
 
-@twinned("gcodec.codecs.minifloat.scale_search_cuda")
+@dispatched("gcodec.codecs.minifloat.scale_search_cuda")
 def searched(
     values: np.ndarray,
     fmt: MiniFloat,

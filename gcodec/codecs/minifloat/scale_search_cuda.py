@@ -15,7 +15,7 @@ from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.quantize import scale_search_cuda
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.scale_search_cuda import Values
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of
 
 _ROOTS = 24
@@ -27,7 +27,7 @@ def searched(
     rule: Rule,
     residual: np.ndarray | None = None,
     decay: np.float32 | None = None,
-) -> Later:
+) -> Deferred:
     """Find the scale; see `gcodec.codecs.minifloat.scale_search.searched`.
 
     Whether all is finite is not looked at.

@@ -15,7 +15,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.pack import unpack_fields
 from gcodec.kernels.quantize.threshold import TWO_BIT
 from gcodec.payload import Payload, Undecided
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, drainable
 
 
@@ -38,7 +38,7 @@ def symbols_of(codes: np.ndarray, n: int) -> np.ndarray | Drainable:
     return made
 
 
-@twinned("gcodec.codecs.mxnet.forms_cuda")
+@dispatched("gcodec.codecs.mxnet.forms_cuda")
 def shortest(
     codes: np.ndarray, dense: Payload, n: int, shape: tuple[int, ...], index: str
 ) -> Payload | Undecided:

@@ -20,7 +20,7 @@ from gcodec.kernels.bits.sent_codes_cuda import listed
 from gcodec.kernels.context.string_choice_cuda import Kept
 from gcodec.payload import Payload, Undecided
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, wanted
+from gcodec.runtime.deferred import Deferred, wanted
 
 
 def shortest(
@@ -35,7 +35,7 @@ def shortest(
     how = planned.nbits, symbol_coder.SHORTEST
     kept = Kept.of(device.zeros(1, np.int64), [whole], counts, *how)
     made = contexts.write_planned(planned, symbols, BitString(), kept.count_of(1))
-    estimate, sent = Later(device, planned.nbits), listed(codes)
+    estimate, sent = Deferred(device, planned.nbits), listed(codes)
     wanted(estimate)
 
     def otherwise(chosen: Payload) -> Payload | int | None:

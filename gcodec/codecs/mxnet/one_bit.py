@@ -20,7 +20,7 @@ import numpy as np
 from gcodec.arrays.intake import Tensor
 from gcodec.codec import Codec, register
 from gcodec.inspect.packed import lookup, packed
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.quantize.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual
@@ -104,5 +104,5 @@ class MXNet1Bit(Codec):
         check_padding(payload.data, n)
         return OneBitSymbols(payload.data)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         return packed(walk, ONE_BIT, n, "sign", "sign", lookup("-+", 1.0))

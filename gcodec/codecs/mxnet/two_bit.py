@@ -40,7 +40,7 @@ from gcodec.errors import ParameterError, Truncated
 from gcodec.inspect.contexts import context_string, each
 from gcodec.inspect.packed import lookup, packed, signs
 from gcodec.inspect.positions import positions as positions_in
-from gcodec.inspect.walker import Piece, Walk
+from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, dequantize
@@ -56,7 +56,7 @@ from gcodec.kernels.quantize.threshold import (
     quantize_2bit_residual,
 )
 from gcodec.payload import Payload, Undecided
-from gcodec.runtime.deferred import Later, single, when_known
+from gcodec.runtime.deferred import Deferred, single, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
@@ -184,7 +184,7 @@ class MXNet2Bit(Codec):
         return convert.round_number(float(self._level), dtype)
 
     def _threshold_of(self, values: np.ndarray) -> Any:
-        """Return the threshold of this tensor, a number or a `Later`."""
+        """Return the threshold of this tensor, a number or a `Deferred`."""
         if isinstance(self.threshold, float):
             return self.threshold
         squares = sum_squares(values)
@@ -212,7 +212,7 @@ class MXNet2Bit(Codec):
             values = arithmetic.corrected(values, residual, decay)
         threshold = level = self._threshold_of(values)
         rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
-        if rounded or type(level) is not Later:  # which is a level else
+        if rounded or type(level) is not Deferred:  # which is a level else
             codec = self.replaced(threshold=float(threshold))
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):
@@ -328,7 +328,7 @@ class MXNet2Bit(Codec):
         minus = np.unpackbits(signs, count=positions.size).view(np.bool_)
         return positions, np.where(minus, -self._level, self._level)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         level = float(self._level)
         if self.form == "dense":
             return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))

@@ -30,7 +30,7 @@ from gcodec.arrays.intake import check_top, empty_like_shape
 from gcodec.codec import Codec, register
 from gcodec.codecs.powersgd import low_rank
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import Piece, Told, Walk, numbers
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.products import put_product
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
@@ -171,7 +171,7 @@ class PowerSGD(Codec):
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         return 8 * data.size
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         sizes = self._sizes(n)
         if sizes is None:
             yield from self._told(walk, payload, n, "value", n)
@@ -181,12 +181,16 @@ class PowerSGD(Codec):
         walk.finish()
 
     def _told(
-        self, walk: Walk, payload: Payload, n: int, name: str, count: int
-    ) -> Iterator[Piece]:
-        def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+        self, walk: FieldWalker, payload: Payload, n: int, name: str, count: int
+    ) -> Iterator[FieldSpan]:
+        def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             for element, value in enumerate(numbers(bits).tolist(), at):
                 whole = name == "value"  # not one of a factor, which is of many elements
-                yield Told(value, element=element, decoded=(value,)) if whole else Told(value)
+                yield (
+                    FieldValue(value, element=element, decoded=(value,))
+                    if whole
+                    else FieldValue(value)
+                )
 
         check = lambda: self._unpack(payload, n)  # noqa: E731
         yield from walk.checked("value", name, 32, count, tell, check, little=True)

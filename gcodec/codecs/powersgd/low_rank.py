@@ -17,7 +17,7 @@ from gcodec.arrays.intake import size_of
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
 from gcodec.kernels.numeric.reduce import fold, max_abs_bits
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import flattened
 
 STREAM = 2  # of random bits
@@ -64,7 +64,7 @@ def start(seed: int, rank: int, k: int, stream: int = STREAM) -> np.ndarray:
     return made
 
 
-@twinned("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.low_rank_cuda")
 def step(
     matrix: np.ndarray, rank: int, seed: int, stream: int, before: np.ndarray | None, top: Any
 ) -> np.ndarray:
@@ -139,7 +139,7 @@ def _most(p: np.ndarray, q: np.ndarray) -> float:
     return float((largest[0] * largest[1]).sum())
 
 
-@twinned("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.low_rank_cuda")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
     if _most(p, q) < 2.0**127:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.arrays.intake import nonfinite_error
 from gcodec.errors import ParameterError, Truncated
-from gcodec.kernels.bits.live import Live, silent_buckets
+from gcodec.kernels.bits.coded_mask import CodedMask, silent_buckets
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.norms import Norm, norms, read_norms
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
@@ -23,14 +23,14 @@ NORM_NBITS = 32
 
 
 @dataclass(frozen=True)
-class Quantizer:
+class BucketQuantizer:
     """Quantises a tensor by ranges, and finds norms on the way where that is quicker.
 
     Attributes
     ----------
     values : (n,) float32 array
     scale : Scale
-    live : Live
+    coded : CodedMask
         Of both, what belongs to a range is told when that is quantised, if norms are found then.
     seed : int
     finds_norms : bool
@@ -38,12 +38,12 @@ class Quantizer:
 
     values: np.ndarray
     scale: Scale
-    live: Live
+    coded: CodedMask
     seed: int
     finds_norms: bool
 
     @classmethod
-    def of(cls, values: np.ndarray, bucket: int, norm: Norm, s: int, seed: int) -> Quantizer:
+    def of(cls, values: np.ndarray, bucket: int, norm: Norm, s: int, seed: int) -> BucketQuantizer:
         """Prepare it for (n,) float32 values; refuse what is not finite, if norms are found now.
 
         Raises
@@ -53,8 +53,8 @@ class Quantizer:
         n, buckets = values.size, -(-values.size // bucket)
         if device_of(values) is None and bucket_levels.has_loop(bucket, norm, s):
             scale = Scale(np.empty(buckets, np.float32), bucket, s)
-            live = Live(n, bucket, np.empty(buckets, np.bool_))
-            return cls(values, scale, live, seed, finds_norms=True)
+            coded = CodedMask(n, bucket, np.empty(buckets, np.bool_))
+            return cls(values, scale, coded, seed, finds_norms=True)
         scale = Scale(norms(values, bucket, norm), bucket, s)
         _refuse_unfit(scale.norms, s, values)
         return cls(values, scale, live_of(scale, n), seed, finds_norms=False)
@@ -66,8 +66,8 @@ class Quantizer:
             bucket_levels.quantize(part, scale, self.seed, start, out)
             here = slice(start // scale.bucket, -(-stop // scale.bucket))
             _refuse_unfit(scale.norms[here], scale.s, self.values)
-            assert self.live.silent is not None
-            self.live.silent[here] = scale.norms[here] == 0
+            assert self.coded.silent is not None
+            self.coded.silent[here] = scale.norms[here] == 0
         else:
             levels.quantize(part, scale, self.seed, start, out)
         return out
@@ -86,9 +86,9 @@ class Quantizer:
         pool.run(task, n, beside=self.values)
 
 
-def live_of(scale: Scale, n: int) -> Live:
+def live_of(scale: Scale, n: int) -> CodedMask:
     """Tell which of n elements have a word: those of buckets whose norm is not 0."""
-    return Live.of(n, scale.bucket, silent_buckets(scale.norms))
+    return CodedMask.of(n, scale.bucket, silent_buckets(scale.norms))
 
 
 def _refuse_unfit(found: np.ndarray, s: int, values: np.ndarray) -> None:

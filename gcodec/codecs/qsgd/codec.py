@@ -35,18 +35,18 @@ from gcodec.arrays.intake import empty_like_shape
 from gcodec.codec import Codec, register
 from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
-from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, Quantizer, live_of, read_scale
+from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, live_of, read_scale
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, Plan
 from gcodec.codecs.qsgd.describe import dense, sparse
 from gcodec.codecs.qsgd.payload import DenseString, SparseString
 from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError
-from gcodec.inspect.walker import Piece, Told, Walk, numbers
-from gcodec.kernels.bits.live import refuse_silent
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.kernels.bits.coded_mask import refuse_silent
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.dense_string import widened
-from gcodec.kernels.prefix.unit_place import place, place_values
+from gcodec.kernels.prefix.run_level_place import place, place_values
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Candidates, Payload, Undecided, array_of
@@ -158,9 +158,9 @@ class QSGD(Codec):
     def _buckets(self, n: int) -> int:
         return -(-n // self._bucket(n))
 
-    def _quantizer(self, values: np.ndarray, seed: int) -> Quantizer:
+    def _quantizer(self, values: np.ndarray, seed: int) -> BucketQuantizer:
         norm = cast(Norm, self.norm)
-        return Quantizer.of(values, self._bucket(values.size), norm, self.s, seed)
+        return BucketQuantizer.of(values, self._bucket(values.size), norm, self.s, seed)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         quantize = self._quantizer(values, seed)
@@ -179,7 +179,7 @@ class QSGD(Codec):
             return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
         # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
-        made = payload_coding.write_dense(plan, self.s, quantize, quantize.live, lead)
+        made = payload_coding.write_dense(plan, self.s, quantize, quantize.coded, lead)
         found = Candidates([payload_coding.Written(plan, *made)])
         return self._chosen(quantize.scale, found)
 
@@ -258,16 +258,16 @@ class QSGD(Codec):
         """Return the message of norms and levels; these are released if they are a `Drainable`."""
         n = contents(parts).size
         scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
-        live, lead = live_of(scale, n), 4 * norms.size
+        coded, lead = live_of(scale, n), 4 * norms.size
         if self.code in ("omega", "rice", "packed"):
-            how = live, self.form, self.code, lead
+            how = coded, self.form, self.code, lead
             return self._chosen(scale, payload_coding.write_universal(parts, self.s, *how))
         shape = shape or (n,)
         if self.code == "auto":
-            found = payload_coding.choose(parts, self.s, live, self.form, shape, lead)
+            found = payload_coding.choose(parts, self.s, coded, self.form, shape, lead)
             return self._chosen(scale, found)
-        plan = coding_choice.plan(contents(parts), self.s, live, self.form, self.code)
-        made = payload_coding.write(plan, self.s, parts, live, shape, lead)
+        plan = coding_choice.plan(contents(parts), self.s, coded, self.form, self.code)
+        made = payload_coding.write(plan, self.s, parts, coded, shape, lead)
         return self._chosen(scale, Candidates([made]))
 
     def _chosen(self, scale: Scale, found: Candidates) -> Undecided:
@@ -332,10 +332,12 @@ class QSGD(Codec):
         string = self._sparse_string(payload, scale)
         return string.read(partial(place, out=out), log2_block)
 
-    def _describe(self, payload: Payload, n: int, walk: Walk) -> Iterator[Piece]:
-        def tell(at: int, bits: np.ndarray) -> Iterator[Told]:
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             for bucket, norm in enumerate(numbers(bits).tolist(), at):
-                yield Told(norm, f"of bucket {bucket}" + ("" if norm else ", which is silent"))
+                yield FieldValue(
+                    norm, f"of bucket {bucket}" + ("" if norm else ", which is silent")
+                )
 
         count = self._buckets(n)
         found = yield from walk.checked(

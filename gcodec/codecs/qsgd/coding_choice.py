@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.entropy import tabled
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
-from gcodec.kernels.bits.live import Live, leave_silent
+from gcodec.kernels.bits.coded_mask import CodedMask, leave_silent
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import level_codes
 from gcodec.runtime.device import device_of
@@ -62,7 +62,7 @@ def longest_nbits(n: int, form: str, code: str, s: int) -> int:
     return n * level_codes.longest_nbits(form, code, s)
 
 
-def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
+def plan(symbols: np.ndarray, s: int, coded: CodedMask, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, but for "context"; the first of equals.
 
     What is written in universal codes without a choice is in `write_universal`, and what a device
@@ -73,31 +73,31 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     symbols : (n,) unsigned array
     s : int
         The largest level.
-    live : Live
+    coded : CodedMask
         Which elements have a word in a dense form; all others are 0.
     form, code : str
         Those to take; "auto" for any. No universal code; "auto" on the host alone.
     """
     if code in TABLED:
-        counts = counts_of(symbols, live)
+        counts = counts_of(symbols, coded)
         some = device_of(counts) is not None or counts.any()
         table = Table.own(code, counts, alphabet(s)) if some else None
         return Plan("dense", code, {}, table)
     if code == "context":
         return Plan("dense", code, {})
-    found = level_codes.plan(symbols, s, live, form, code)
+    found = level_codes.plan(symbols, s, coded, form, code)
     plans = [Plan(found.form, found.code, found.scalars, None, found.nbits)]
     counts = np.empty(0, np.int64)
     if form != "sparse" and s <= MOST_OF_BYTES:
-        counts = counts_of(symbols, live)
+        counts = counts_of(symbols, coded)
     for kind in TABLED if counts.any() else ():
         table = Table.own(kind, counts, alphabet(s))
         plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
     return min(plans, key=lambda plan: plan.nbits)
 
 
-def counts_of(symbols: np.ndarray, live: Live) -> np.ndarray:
+def counts_of(symbols: np.ndarray, coded: CodedMask) -> np.ndarray:
     """Count the symbols of elements that have a word, where they are."""
     counts = byte_counts(symbols)
-    leave_silent(counts, live)
+    leave_silent(counts, coded)
     return counts

@@ -11,23 +11,28 @@ from gcodec.codecs.qsgd import coding_choice
 from gcodec.errors import Corrupt
 from gcodec.inspect import tabled
 from gcodec.inspect.contexts import context_string
-from gcodec.inspect.units import units
-from gcodec.inspect.walker import Piece, Told, Walk
+from gcodec.inspect.run_level import units
+from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.inspect.words import words
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 
 
 def dense(
-    walk: Walk, code: str, s: int, scalars: Mapping[str, Any], scale: Scale, live: Live
-) -> Iterator[Piece]:
+    walk: FieldWalker,
+    code: str,
+    s: int,
+    scalars: Mapping[str, Any],
+    scale: Scale,
+    coded: CodedMask,
+) -> Iterator[FieldSpan]:
     """Tell the string of a dense form, and its table.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     code : str
         One of `coding_choice.CODES`.
     s : int
@@ -35,61 +40,66 @@ def dense(
     scalars : mapping
         The parameters of Rice codes.
     scale : Scale
-    live : Live
+    coded : CodedMask
         Which elements have a word.
     """
-    elements = _Elements(live if code != "context" else Live.all(live.n))
+    elements = _Elements(coded if code != "context" else CodedMask.all(coded.n))
 
-    def tell(at: int, symbols: np.ndarray) -> Iterator[Told]:
+    def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         places = elements.of(at, symbols.size)
         values = _values(symbols, places, scale)
         for symbol, place, value in zip(
             symbols.tolist(), places.tolist(), values.tolist(), strict=True
         ):
-            yield Told(_level(symbol), element=place, decoded=(value,), number=place)
+            yield FieldValue(_level(symbol), element=place, decoded=(value,), number=place)
 
     if code in coding_choice.TABLED:
         coder: Any = code
-        coded = Live.all(live.words)
+        all_coded = CodedMask.all(coded.words)
         alphabet = coding_choice.alphabet(s)
-        found = yield from tabled.table(walk, coder, alphabet, coded, _meaning)
-        yield from tabled.string(walk, found, "level", "level", live.words, tell)
+        found = yield from tabled.table(walk, coder, alphabet, all_coded, _meaning)
+        yield from tabled.string(walk, found, "level", "level", coded.words, tell)
     elif code == "context":
-        coded_too = live.n if live.words else 0
+        coded_too = coded.n if coded.words else 0
         yield from context_string(walk, "level", "level", coded_too, tell, largest=2 * s + 1)
     else:
         word = level_codes.word_code(code, s, scalars)
-        yield from words(walk, "level", "level", word, live.words, tell)
+        yield from words(walk, "level", "level", word, coded.words, tell)
     walk.finish()
 
 
 def sparse(
-    walk: Walk, code: str, s: int, scalars: Mapping[str, Any], scale: Scale, live: Live
-) -> Iterator[Piece]:
+    walk: FieldWalker,
+    code: str,
+    s: int,
+    scalars: Mapping[str, Any],
+    scale: Scale,
+    coded: CodedMask,
+) -> Iterator[FieldSpan]:
     """Tell the string of a sparse form; see `dense`."""
 
-    def tell(at: np.ndarray, symbols: np.ndarray) -> Iterator[Told]:
+    def tell(at: np.ndarray, symbols: np.ndarray) -> Iterator[FieldValue]:
         values = _values(symbols, at, scale)
         for symbol, place, value in zip(
             symbols.tolist(), at.tolist(), values.tolist(), strict=True
         ):
-            if live.silent is not None and live.silent[place // live.bucket]:
+            if coded.silent is not None and coded.silent[place // coded.bucket]:
                 raise Corrupt("a value lies in a bucket whose norm is 0")
-            yield Told(_level(symbol), element=place, decoded=(value,))
+            yield FieldValue(_level(symbol), element=place, decoded=(value,))
 
     unit = level_codes.unit_code(code, s, scalars)
-    yield from units(walk, unit, live.n, tell)
+    yield from units(walk, unit, coded.n, tell)
 
 
 class _Elements:
     """Which elements have words."""
 
-    def __init__(self, live: Live) -> None:
-        self._bucket, self._first = live.bucket, np.zeros(1, np.int64)
+    def __init__(self, coded: CodedMask) -> None:
+        self._bucket, self._first = coded.bucket, np.zeros(1, np.int64)
         self._buckets = np.zeros(1, np.int64)
-        if live.silent is not None:
-            self._buckets = np.flatnonzero(~live.silent)
-            self._first = np.arange(self._buckets.size) * live.bucket
+        if coded.silent is not None:
+            self._buckets = np.flatnonzero(~coded.silent)
+            self._first = np.arange(self._buckets.size) * coded.bucket
 
     def of(self, at: int, count: int) -> np.ndarray:
         """Return the elements of `count` words from number `at` on."""

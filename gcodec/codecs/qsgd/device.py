@@ -18,8 +18,8 @@ from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.device import chosen_and_size
 from gcodec.entropy.tabled import Table
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live, gathered
-from gcodec.kernels.bits.live_cuda import words_in
+from gcodec.kernels.bits.coded_mask import CodedMask, gathered
+from gcodec.kernels.bits.coded_mask_cuda import words_in
 from gcodec.kernels.context.string_choice_cuda import Kept
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.level_forms_cuda import Measured
@@ -31,34 +31,34 @@ _NUMBERS = {"huffman": np.uint8, "rans": np.int64}
 
 
 def choose(
-    symbols: Any, s: int, live: Live, form: str, shape: tuple[int, ...], lead: int
+    symbols: Any, s: int, coded: CodedMask, form: str, shape: tuple[int, ...], lead: int
 ) -> Candidates:
     """Write the shortest string; see `gcodec.codecs.qsgd.payload.choose`."""
     pairs = level_codes.pairs(form, "auto")
-    if not live.n:
-        return payload.write_universal(symbols, s, live, *pairs[0], lead)
+    if not coded.n:
+        return payload.write_universal(symbols, s, coded, *pairs[0], lead)
     device, of_bytes = device_with(symbols), form != "sparse" and s <= MOST_OF_BYTES
-    measured = Measured.of(symbols, s, live, pairs, 1 << LOG2_BLOCK, lead)
+    measured = Measured.of(symbols, s, coded, pairs, 1 << LOG2_BLOCK, lead)
     plans, ends = [], list(measured.ends)
     sizes = device.zeros(len(pairs) + len(TABLED) * of_bytes, np.int64)
     counts = device.empty(sizes.size + 1, np.int64)  # of which there are some of that by class
     for k, end in enumerate(ends):
         sizes[k : k + 1] = counts[k : k + 1] = end
     if of_bytes:
-        found = counts_of(symbols, live)
+        found = counts_of(symbols, coded)
         for k, kind in enumerate(TABLED, len(pairs)):
             own = Table.own(kind, found, alphabet(s))
             _, sizes[k : k + 1] = chosen_and_size(found, own, kind, alphabet(s), (_none, kind))
             plans.append(Plan("dense", kind, {}, own))
-            counts[k : k + 1] = words_in(device, live)
-        counts[-1:] = device.to_device(np.array([live.n]))
+            counts[k : k + 1] = words_in(device, coded)
+        counts[-1:] = device.to_device(np.array([coded.n]))
     planned = contexts.plan(symbols, shape) if of_bytes else None
     more = [-8 * lead] * len(pairs) + [0] * len(plans)
     estimate = None if planned is None else planned.nbits
     kept = Kept.of(sizes, more, counts, estimate, symbol_coder.SHORTEST)
-    strings = payload.of_forms(measured.put(kept.counts), live.n)
+    strings = payload.of_forms(measured.put(kept.counts), coded.n)
     for k, plan in enumerate(plans, len(pairs)):
-        strings.append(_tabled(plan, symbols, live, lead, kept, k))
+        strings.append(_tabled(plan, symbols, coded, lead, kept, k))
     if planned is not None:
         made = contexts.write_planned(planned, symbols, BitString(lead), kept.count_of(sizes.size))
         strings.append(Written(CLASSED, *made))
@@ -66,12 +66,12 @@ def choose(
     return Candidates(strings, kept.which, kept.told, 8 * lead)
 
 
-def _tabled(plan: Plan, symbols: Any, live: Live, lead: int, kept: Kept, k: int) -> Written:
+def _tabled(plan: Plan, symbols: Any, coded: CodedMask, lead: int, kept: Kept, k: int) -> Written:
     """Write the string of a table, if it is kept."""
-    n, some = live.n, kept.live(k, live)
+    n, some = coded.n, kept.coded(k, coded)
     if plan.code == "rans":
-        symbols, _ = gathered(symbols, live)
-        some = Live(kept.count_of(k), 1, None)  # type: ignore[arg-type]
+        symbols, _ = gathered(symbols, coded)
+        some = CodedMask(kept.count_of(k), 1, None)  # type: ignore[arg-type]
     return Written(plan, *tabled.write(plan.table, symbols, some, BitString(lead), n))
 
 

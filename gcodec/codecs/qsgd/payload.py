@@ -14,7 +14,7 @@ from gcodec.entropy.tabled import String
 from gcodec.entropy.word_string import Take, WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live, gathered, refuse_silent, silent_error, spread
+from gcodec.kernels.bits.coded_mask import CodedMask, gathered, refuse_silent, silent_error, spread
 from gcodec.kernels.prefix import (
     dense_string,
     level_codes,
@@ -24,12 +24,12 @@ from gcodec.kernels.prefix import (
 )
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.prefix_table import WIDE
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.kernels.prefix.units import FAR, UnitCode, Units
 from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
 from gcodec.payload import Candidates
 from gcodec.runtime.deferred import mapped
-from gcodec.runtime.device import device_of, twinned
+from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.wire.seek import LOG2_BLOCK, SeekTable, first_worthwhile
 
@@ -47,7 +47,7 @@ class Written(NamedTuple):
 
 
 def write_dense(
-    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, live: Live, lead: int
+    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, coded: CodedMask, lead: int
 ) -> tuple[np.ndarray, int, SeekTable | None]:
     """Write the string of a dense form.
 
@@ -57,7 +57,7 @@ def write_dense(
     s : int
     symbols_of : callable or array
         See `dense_string.write`. With "rans" all elements must be live.
-    live : Live
+    coded : CodedMask
     lead : int
         Bytes that are left free before the string and its table.
 
@@ -69,13 +69,13 @@ def write_dense(
         None where the payload is too short for one, or has no blocks.
     """
     if plan.code in TABLED:
-        return tabled.write(plan.table, symbols_of, live, BitString(lead), live.n)
+        return tabled.write(plan.table, symbols_of, coded, BitString(lead), coded.n)
     code = level_codes.word_code(plan.code, s, plan.scalars)
-    where = live, 1 << LOG2_BLOCK, lead
+    where = coded, 1 << LOG2_BLOCK, lead
     data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
     if plan.code == "packed":
         return data, nbits, None
-    return data, nbits, seek_table(live.n, nbits, offsets)
+    return data, nbits, seek_table(coded.n, nbits, offsets)
 
 
 def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
@@ -89,15 +89,15 @@ def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
 
 def write_universal(
-    symbols: np.ndarray | Drainable, s: int, live: Live, form: str, code: str, lead: int
+    symbols: np.ndarray | Drainable, s: int, coded: CodedMask, form: str, code: str, lead: int
 ) -> Candidates:
     """Write the shortest string in words of a universal code; see `plan`.
 
     All are of the same data and bits, and more than one where a device has yet to tell which form
     is shorter.
     """
-    made = level_forms.write(symbols, s, live, form, code, 1 << LOG2_BLOCK, lead)
-    return Candidates(of_forms(made, live.n), made.which)
+    made = level_forms.write(symbols, s, coded, form, code, 1 << LOG2_BLOCK, lead)
+    return Candidates(of_forms(made, coded.n), made.which)
 
 
 def of_forms(made: level_forms.Written, n: int) -> list[Written]:
@@ -110,17 +110,17 @@ def of_forms(made: level_forms.Written, n: int) -> list[Written]:
     return strings
 
 
-@twinned("gcodec.codecs.qsgd.device")
+@dispatched("gcodec.codecs.qsgd.device")
 def choose(
     symbols: np.ndarray | Drainable,
     s: int,
-    live: Live,
+    coded: CodedMask,
     form: str,
     shape: tuple[int, ...],
     lead: int,
 ) -> Candidates:
     """Write the shortest string in any code, one of several on a device; see `plan`."""
-    found = plan(contents(symbols), s, live, form, "auto")
+    found = plan(contents(symbols), s, coded, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
         # The context string may turn out not to be shorter, and the symbols released until then
         # are then quantized again: they make room for the parts of the string, which take up to
@@ -130,27 +130,27 @@ def choose(
         if made is not None:
             return Candidates([Written(CLASSED, *made)])
         symbols = restored(some)
-    return Candidates([write(found, s, symbols, live, shape, lead)])
+    return Candidates([write(found, s, symbols, coded, shape, lead)])
 
 
 def write(
     plan: Plan,
     s: int,
     symbols: np.ndarray | Drainable,
-    live: Live,
+    coded: CodedMask,
     shape: tuple[int, ...],
     lead: int,
 ) -> Written:
     """Write the string of a plan; see `write_dense`."""
     if plan.code == "context":
-        return Written(plan, *symbol_coder.write(symbols, shape, BitString(lead), live))
+        return Written(plan, *symbol_coder.write(symbols, shape, BitString(lead), coded))
     if plan.form == "sparse":
         code = level_codes.unit_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-        return Written(plan, data, nbits, seek_table(live.n, nbits, *sums))
+        return Written(plan, data, nbits, seek_table(coded.n, nbits, *sums))
     if plan.code == "rans":  # which knows nothing of elements that have no symbol
-        symbols, live = gathered(symbols, live)
-    return Written(plan, *write_dense(plan, s, symbols, live, lead))
+        symbols, coded = gathered(symbols, coded)
+    return Written(plan, *write_dense(plan, s, symbols, coded, lead))
 
 
 class DenseString(NamedTuple):
@@ -160,13 +160,13 @@ class DenseString(NamedTuple):
     ----------
     string : WordString, String or SymbolString
         Of a universal code, behind a table, or with classes.
-    live : Live
+    coded : CodedMask
         Which elements have a word; a string of rANS knows nothing of others. With classes, all
         have a symbol if one has a word, and those that have none are 0.
     """
 
     string: WordString | String | SymbolString
-    live: Live
+    coded: CodedMask
 
     @classmethod
     def of(
@@ -176,7 +176,7 @@ class DenseString(NamedTuple):
         data: np.ndarray,
         first: int,
         end: int,
-        live: Live,
+        coded: CodedMask,
         seek: SeekTable | None,
     ) -> DenseString:
         """Read the table, if there is one; check what can be told without reading the string.
@@ -189,7 +189,7 @@ class DenseString(NamedTuple):
         data : uint8 array
         first, end : int
             Bits where table and string begin, and where the string ends.
-        live : Live
+        coded : CodedMask
         seek : SeekTable or None
             The table of the payload. Blocks are then read side by side, and must be so.
 
@@ -199,17 +199,17 @@ class DenseString(NamedTuple):
         """
         string: WordString | String | SymbolString
         if plan.code == "context":
-            n = live.n if live.words else 0
-            return cls(SymbolString.of(data, first, end, n, 2 * s + 1, seek), live)
+            n = coded.n if coded.words else 0
+            return cls(SymbolString.of(data, first, end, n, 2 * s + 1, seek), coded)
         if plan.code in TABLED:
-            coded = Live.all(live.words) if plan.code == "rans" else live
+            coded_words = CodedMask.all(coded.words) if plan.code == "rans" else coded
             kind: Any = plan.code
-            string = String.behind(kind, data, first, end, alphabet(s), coded, seek)
+            string = String.behind(kind, data, first, end, alphabet(s), coded_words, seek)
         else:
             code = level_codes.word_code(plan.code, s, plan.scalars)
-            string = WordString(code, data, first, end, live, seek)
+            string = WordString(code, data, first, end, coded, seek)
         string.refuse_short()
-        return cls(string, live)
+        return cls(string, coded)
 
     def read(
         self,
@@ -242,17 +242,17 @@ class DenseString(NamedTuple):
 
         def checked(at: int, part: np.ndarray) -> None:
             if device_of(part) is not None:  # which has room for all
-                refuse_silent(part, self.live)
+                refuse_silent(part, self.coded)
             else:
-                _, mask = self.live.part(at, at + part.size, part.size)
+                _, mask = self.coded.part(at, at + part.size, part.size)
                 if mask is not None and part[~mask].any():
                     raise silent_error()
             taken(at, part)
 
-        words = self.live.words
+        words = self.coded.words
         if words and isinstance(self.string, SymbolString):
             return self.string.read(checked, bits_follow=bits_follow)
-        if self.live.silent is None or (self._skips_silent and words):
+        if self.coded.silent is None or (self._skips_silent and words):
             return self.string.read(taken, bits_follow=bits_follow)
         if room is None:
             room = empty_beside(words, np.uint8, self.string.data)
@@ -262,7 +262,7 @@ class DenseString(NamedTuple):
             symbols[at : at + part.size] = part
 
         end = self.string.read(keep, bits_follow=bits_follow)
-        spread(symbols, self.live, taken)
+        spread(symbols, self.coded, taken)
         return end
 
     def read_scaled(self, scale: Scale, out: np.ndarray) -> bool:
@@ -282,7 +282,7 @@ class DenseString(NamedTuple):
         if not isinstance(string, WordString) or string.seek is None:
             return False
         code, seek = string.code, string.seek
-        if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.live, out):
+        if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.coded, out):
             return False
         seek.must_cover(string.end - string.first)
         where = string.first, string.end, 1 << seek.log2_block, seek.offsets
@@ -292,7 +292,7 @@ class DenseString(NamedTuple):
     @property
     def _skips_silent(self) -> bool:
         """Whether the string itself leaves out elements that have no word."""
-        return isinstance(self.string, String) and self.string.live is self.live
+        return isinstance(self.string, String) and self.string.coded is self.coded
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Find where blocks begin, by reading all."""
@@ -312,7 +312,7 @@ class SparseString(NamedTuple):
         The table of the payload. Blocks are then read side by side, and must be so.
     """
 
-    code: UnitCode
+    code: RunLevelCode
     data: np.ndarray
     first: int
     end: int
@@ -343,7 +343,9 @@ class SparseString(NamedTuple):
         """
         parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
 
-        def place(units: Units, bounds: np.ndarray, positions: np.ndarray, before: int) -> int:
+        def place(
+            units: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int
+        ) -> int:
             found = _elements_of(units, bounds, positions, before, n, scale)
             parts[before] = found
             return int(found[0][-1]) + 1 if found[0].size else before
@@ -356,14 +358,14 @@ class SparseString(NamedTuple):
 
 
 def _elements_of(
-    units: Units,
+    units: RunLevelPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,
     n: int,
     scale: Scale,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the elements that units of levels are; see `unit_place.place_values`.
+    """Return the elements that units of levels are; see `run_level_place.place_values`.
 
     Returns
     -------

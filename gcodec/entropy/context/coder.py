@@ -24,8 +24,8 @@ from gcodec.entropy import tabled
 from gcodec.entropy.context import models
 from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.models import ByClass, ByTrellis, Table
-from gcodec.entropy.context.outliers import Exceptions
-from gcodec.entropy.context.scale_model import Matrix, Scales
+from gcodec.entropy.context.outliers import Outliers
+from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import Plan, lanes_of
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.errors import Corrupt, FormatError
@@ -84,12 +84,12 @@ def write(
     coded: ByClass | ByTrellis = plan.turns or ByClass(array, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
     none = np.empty(0, np.int64)
-    unknown, (places, found) = none, Exceptions(none, none)
+    unknown, (places, found) = none, Outliers(none, none)
     if not plan.complete:
         unknown, (places, found) = coded.unknown(plan.table)
     if beyond is not None and beyond.size:
         found[found >= models.least_escape(with_trellis)] = beyond
-    put_head(front, plan.table, lanes, scales, Exceptions(places, found))
+    put_head(front, plan.table, lanes, scales, Outliers(places, found))
 
     def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         some = unknown
@@ -111,7 +111,7 @@ def write(
 
 
 def put_head(
-    string: BitString, table: Table, lanes: int, scales: Scales, exceptions: Exceptions
+    string: BitString, table: Table, lanes: int, scales: Scales, exceptions: Outliers
 ) -> None:
     """Put what comes before the symbols at the end of a string, which has whole bytes."""
     numbers = scales.matrix.width, scales.matrix.group, exceptions.places.size
@@ -144,7 +144,7 @@ class ContextString(NamedTuple):
     table: Table
     lanes: int
     scales: Scales
-    exceptions: Exceptions
+    exceptions: Outliers
     data: np.ndarray
     first: int
     end: int
@@ -171,13 +171,13 @@ class ContextString(NamedTuple):
             return cls._of_front(data, first, end, n, seek, with_trellis, first // 8 + _FRONT)
         reader = Reader(data[: end // 8].data, first // 8)
         number, lanes = reader.uint(1), reader.uint(1)
-        matrix, count = Matrix(reader.leb128(), reader.leb128()), reader.leb128()
+        matrix, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
         if lanes not in STATES:
             raise Corrupt(f"symbols of {lanes} states that take turns")
         scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
         kind: Any = TrellisTable if with_trellis else ClassTable
         table, at = kind.read(number, data, at, end)
-        exceptions, at = Exceptions.read(count, n, data, at, end)
+        exceptions, at = Outliers.read(count, n, data, at, end)
         after = at + -at % 8
         between = data[at // 8] if at < min(after, end) else 0
         if int(between) & 0xFF >> at % 8:

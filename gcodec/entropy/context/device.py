@@ -16,18 +16,18 @@ from gcodec.entropy import rans, tabled
 from gcodec.entropy.context import class_tables, models, table_choice
 from gcodec.entropy.context.class_tables import SENT, ClassTable
 from gcodec.entropy.context.coder import put_head
-from gcodec.entropy.context.outliers import Exceptions
-from gcodec.entropy.context.scale_model import ONES, Matrix, Scales, matrices, some_rows
+from gcodec.entropy.context.outliers import Outliers
+from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, matrices, some_rows
 from gcodec.entropy.context.table_choice import Best
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import class_map, context_plan_cuda
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table_cuda import write_model_tables
 from gcodec.kernels.rans.rans_vector import LANES
-from gcodec.payload import Fronted
+from gcodec.payload import PrefixedBytes
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, Leading, mapped, wanted
+from gcodec.runtime.deferred import Deferred, Leading, mapped, wanted
 from gcodec.runtime.device import Device, placed
 from gcodec.wire.seek import SeekTable
 
@@ -47,7 +47,7 @@ class Planned(NamedTuple):
 
     scales: context_plan_cuda.Scales
     table: context_plan_cuda.Chosen
-    every: tuple[Matrix, ...]
+    every: tuple[RowLayout, ...]
 
     @property
     def nbits(self) -> Any:
@@ -56,12 +56,12 @@ class Planned(NamedTuple):
 
 
 def write(
-    symbols: Any, shape: tuple[int, ...], front: BitString, live: Live | None = None
+    symbols: Any, shape: tuple[int, ...], front: BitString, coded: CodedMask | None = None
 ) -> tuple[Any, Any, Any]:
     """Write the string of a tensor; see `gcodec.entropy.context.symbol_coder.write`."""
     if not symbols.size:
         return placed(front.trimmed(), symbols), front.nbits, None
-    return write_planned(plan(symbols, shape), symbols, front, symbols.size, live)
+    return write_planned(plan(symbols, shape), symbols, front, symbols.size, coded)
 
 
 def plan(symbols: Any, shape: tuple[int, ...]) -> Planned:
@@ -79,27 +79,27 @@ def best_scales(symbols: Any, by: Any, shape: tuple[int, ...]) -> context_plan_c
     return context_plan_cuda.best_scales(symbols, *how)
 
 
-def best_matrix(symbols: Any, every: Sequence[Matrix], times: int = 1) -> Best:
+def best_matrix(symbols: Any, every: Sequence[RowLayout], times: int = 1) -> Best:
     """Return the best matrix; see `gcodec.entropy.context.table_choice.best_matrix`. Waits."""
     if len(every) == 1:
         return Best(every[0])
     step, device = models.share(symbols.size, table_choice.SAMPLE), device_with(symbols)
     seen = class_map.seen(symbols.size, step)
     how = times, every, step, seen, _constants(device)
-    return Best(every[int(Later(device, context_plan_cuda.best_matrix(symbols, *how)))])
+    return Best(every[int(Deferred(device, context_plan_cuda.best_matrix(symbols, *how)))])
 
 
-def scales_in(matrix: Matrix, symbols: Any) -> context_plan_cuda.Scales:
+def scales_in(matrix: RowLayout, symbols: Any) -> context_plan_cuda.Scales:
     """Find the scales of symbols in a matrix, and count none."""
     constants = _constants(device_with(symbols))
     return context_plan_cuda.best_scales(symbols, symbols, [matrix], (0, 1), 1, constants)
 
 
-def string_nbits(scales: context_plan_cuda.Scales, symbols: Any) -> Later:
+def string_nbits(scales: context_plan_cuda.Scales, symbols: Any) -> Deferred:
     """Return about how many bits the string of symbols takes, all counted."""
     found = context_plan_cuda.counted(scales, symbols, 1)
     told = _table(found, symbols.size, 0).told[3:]
-    nbits: Later = mapped(table_choice.with_states, Later(device_with(symbols), told))
+    nbits: Deferred = mapped(table_choice.with_states, Deferred(device_with(symbols), told))
     return nbits
 
 
@@ -110,7 +110,7 @@ def counted(scales: context_plan_cuda.Scales, symbols: Any) -> context_plan_cuda
     )
 
 
-def planned(scales: context_plan_cuda.Scales, n: int, every: tuple[Matrix, ...]) -> Planned:
+def planned(scales: context_plan_cuda.Scales, n: int, every: tuple[RowLayout, ...]) -> Planned:
     """Plan the string of n symbols that were counted, given the matrices there were to choose."""
     return Planned(scales, _table(scales, n, table_choice.SAMPLE), every)
 
@@ -127,7 +127,7 @@ def write_planned(
     symbols: Any,
     front: BitString,
     count: Any,
-    live: Live | None = None,
+    coded: CodedMask | None = None,
     wide: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Write it, of so many symbols: of all, or as a device has yet to tell of none.
@@ -137,13 +137,13 @@ def write_planned(
     device, n, lead = device_with(symbols), symbols.size, front.trimmed()
     scales, table, every = planned
     room = min(n, _LEAST + n // _EVERY)
-    coded, listed = context_plan_cuda.joined(symbols, scales, table.tops, room, wide)
+    merged, listed = context_plan_cuda.joined(symbols, scales, table.tops, room, wide)
     tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
-    states, log2_run = (Later(device, table.told[k : k + 1]) for k in (1, 2))
+    states, log2_run = (Deferred(device, table.told[k : k + 1]) for k in (1, 2))
     how: Any = count, lead, log2_run, states
-    data, bits, runs = rans_string.write(tables, coded, *how)
-    if live is not None:
-        wanted(live.silent)
+    data, bits, runs = rans_string.write(tables, merged, *how)
+    if coded is not None:
+        wanted(coded.silent)
 
     def listed_again(count: int) -> np.ndarray:
         """Ask for exceptions of which there are more than there was room for."""
@@ -152,7 +152,7 @@ def write_planned(
 
     parts = scales.which, table.told, table.ends, scales.rows, scales.columns
     some = Leading(listed.view(np.uint8), listed[:1].view(np.int64), 2 * _WORD, _WORD)
-    found = _Told.of(device, (*parts, table.frequencies, some), every, n, live, listed_again)
+    found = _Told.of(device, (*parts, table.frequencies, some), every, n, coded, listed_again)
     made = functools.cache(found.head)
 
     def nbits_of(bits: int) -> int:
@@ -165,7 +165,7 @@ def write_planned(
         return seek
 
     nbits, seek = mapped(nbits_of, bits), mapped(seek_of, bits, runs)
-    return Fronted(data, lead.size, made, bits), nbits, seek
+    return PrefixedBytes(data, lead.size, made, bits), nbits, seek
 
 
 class _Told(NamedTuple):
@@ -179,21 +179,21 @@ class _Told(NamedTuple):
     every : tuple of Matrix
     n : int
         Symbols.
-    live : Live or None
+    coded : CodedMask or None
     again : callable
         Lists so many exceptions.
     """
 
-    parts: list[Later]
-    every: tuple[Matrix, ...]
+    parts: list[Deferred]
+    every: tuple[RowLayout, ...]
     n: int
-    live: Live | None
+    coded: CodedMask | None
     again: Any
 
     @classmethod
     def of(cls, device: Device, arrays: tuple[Any, ...], *rest: Any) -> _Told:
         """Have it fetched with what the host next waits for."""
-        parts = [Later(device, array, np.array) for array in arrays]
+        parts = [Deferred(device, array, np.array) for array in arrays]
         for part in parts:
             wanted(part)
         return cls(parts, *rest)
@@ -201,7 +201,7 @@ class _Told(NamedTuple):
     @property
     def silent(self) -> bool:
         """Whether no element has a word, so that there is no string."""
-        return self.live is not None and not self.live.words
+        return self.coded is not None and not self.coded.words
 
     def head(self) -> np.ndarray:
         """Return the bytes before the symbols."""
@@ -218,7 +218,7 @@ class _Told(NamedTuple):
         pairs = listed[1 : 1 + 2 * count].view(np.int64).reshape(-1, 2)
         pairs = pairs[np.argsort(pairs[:, 0])]
         string = BitString()
-        put_head(string, table, lanes, scales, Exceptions(*np.ascontiguousarray(pairs.T)))
+        put_head(string, table, lanes, scales, Outliers(*np.ascontiguousarray(pairs.T)))
         return string.trimmed()
 
     @staticmethod

@@ -14,7 +14,7 @@ import numpy as np
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, trellis_tables
 from gcodec.entropy.context.class_tables import ClassTable
-from gcodec.entropy.context.outliers import Exceptions
+from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.context import class_costs, class_map, class_tally, lane_order
@@ -92,13 +92,13 @@ class ByClass:
         """Make the table of counts, to be sent."""
         return ClassTable.own(counts)
 
-    def unknown(self, table: Any) -> tuple[np.ndarray, Exceptions]:
+    def unknown(self, table: Any) -> tuple[np.ndarray, Outliers]:
         """Return which symbols in the order of coding their models do not have, rising.
 
         And what they are in that of the tensor.
         """
         found = class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
-        return found[0], Exceptions(*found)
+        return found[0], Outliers(*found)
 
     def knows_all(self, table: Any, look: Look) -> bool:
         """Whether models have all symbols that were looked at."""
@@ -172,12 +172,12 @@ class ByTrellis:
         """Make the table of counts, to be sent."""
         return TrellisTable.own(counts)
 
-    def unknown(self, table: Any) -> tuple[np.ndarray, Exceptions]:
+    def unknown(self, table: Any) -> tuple[np.ndarray, Outliers]:
         """Return which symbols their models do not have; see `ByClass`."""
         found, values = trellis.unknown_places(self.symbols, self.models, table.known)
         places = lane_order.places_of(found, self.symbols.size, self.lanes)
         order = np.argsort(places)
-        return found, Exceptions(places[order], values[order])
+        return found, Outliers(places[order], values[order])
 
     def knows_all(self, table: Any, look: Look) -> bool:
         """Whether models have all symbols that were looked at; see `ByClass`."""

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context.exception_lists import put_lists, read_lists
+from gcodec.kernels.context.outlier_lists import put_lists, read_lists
 
 
-class Exceptions(NamedTuple):
+class Outliers(NamedTuple):
     """Symbols that are told beside a string.
 
     Attributes
@@ -35,9 +35,7 @@ class Exceptions(NamedTuple):
             put_lists(self.places, self.symbols, string)
 
     @classmethod
-    def read(
-        cls, count: int, n: int, data: np.ndarray, at: int, end: int
-    ) -> tuple[Exceptions, int]:
+    def read(cls, count: int, n: int, data: np.ndarray, at: int, end: int) -> tuple[Outliers, int]:
         """Read so many among n elements from bit `at` on; return the next bit too.
 
         Raises

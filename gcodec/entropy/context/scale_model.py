@@ -40,7 +40,7 @@ _SMALL = 1 << 16  # elements below which finer scales may cost more than they sa
 _BLOCK = 128  # elements of a row, where nothing better is known
 
 
-class Matrix(NamedTuple):
+class RowLayout(NamedTuple):
     """What a tensor is cut into.
 
     Attributes
@@ -76,23 +76,23 @@ class Scales(NamedTuple):
         None where columns are all alike.
     """
 
-    matrix: Matrix
+    matrix: RowLayout
     rows: np.ndarray
     columns: np.ndarray
 
     @classmethod
-    def of(cls, symbols: np.ndarray, matrix: Matrix) -> Scales:
+    def of(cls, symbols: np.ndarray, matrix: RowLayout) -> Scales:
         """Find the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
         (sums,) = class_map.magnitude_sums(symbols, [(matrix.width, matrix.group > 0)])
         return cls.of_sums(symbols.size, matrix, *sums)
 
     @classmethod
-    def of_sums(cls, n: int, matrix: Matrix, rows: np.ndarray, columns: np.ndarray) -> Scales:
+    def of_sums(cls, n: int, matrix: RowLayout, rows: np.ndarray, columns: np.ndarray) -> Scales:
         """Find the scales of n elements by the sums of their magnitudes."""
         return cls(matrix, *scale_logs.scales_of_sums(n, matrix, ONES, rows, columns))
 
     @property
-    def told(self) -> Matrix:
+    def told(self) -> RowLayout:
         """The matrix as a reader sees it: he knows the quantum by the scales alone."""
         bits = int(np.bitwise_or.reduce(np.append(self.rows, self.columns), initial=0)) | _COARSEST
         return self.matrix._replace(quantum=bits & -bits)
@@ -132,7 +132,7 @@ class Scales(NamedTuple):
 
     @classmethod
     def read(
-        cls, matrix: Matrix, n: int, data: np.ndarray, at: int, end: int
+        cls, matrix: RowLayout, n: int, data: np.ndarray, at: int, end: int
     ) -> tuple[Scales, int]:
         """Read the scales of n > 0 elements from bit `at` on; return the next bit too.
 
@@ -151,7 +151,7 @@ class Scales(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def matrices(shape: tuple[int, ...]) -> tuple[Matrix, ...]:
+def matrices(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
     """Return what a tensor of this shape, not empty, may be cut into; first the likeliest.
 
     That is the first dimension by the rest; where there are more than two, columns of the second
@@ -159,14 +159,14 @@ def matrices(shape: tuple[int, ...]) -> tuple[Matrix, ...]:
     """
     n, widths = math.prod(shape), [math.prod(shape[at:]) for at in range(1, len(shape))]
     fit = [w for w in dict.fromkeys(widths) if w >= LEAST_WIDTH and LEAST_ROWS * w <= n]
-    found = [Matrix(width, 1) for width in fit[:3]]
+    found = [RowLayout(width, 1) for width in fit[:3]]
     if fit and len(widths) > 1 and 1 < widths[1] < fit[0]:
-        found.insert(1, Matrix(fit[0], widths[1]))
+        found.insert(1, RowLayout(fit[0], widths[1]))
     if n < _SMALL:
         found += [matrix._replace(quantum=2) for matrix in found]
     if n >= 2 * _BLOCK:
-        found.append(Matrix(_BLOCK, 0))
-    return (*found, Matrix(n, 0))
+        found.append(RowLayout(_BLOCK, 0))
+    return (*found, RowLayout(n, 0))
 
 
 def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:

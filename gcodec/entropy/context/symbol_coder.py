@@ -16,9 +16,9 @@ from gcodec.entropy.context.scale_model import Scales, matrices, some_rows
 from gcodec.entropy.context.table_choice import Plan, best_matrix
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.scatter import replace
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire.seek import SeekTable, refuse_table
 
@@ -33,12 +33,12 @@ def longest_nbits(n: int) -> int:
     return _LONGEST * n + _FIXED if n else 0
 
 
-@twinned("gcodec.entropy.context.device")
+@dispatched("gcodec.entropy.context.device")
 def write(
     symbols: np.ndarray | Drainable,
     shape: tuple[int, ...],
     front: BitString,
-    live: Live | None = None,
+    coded: CodedMask | None = None,
 ) -> Written:
     """Write the string of a tensor.
 
@@ -50,7 +50,7 @@ def write(
         Of the tensor.
     front : BitString
         What comes before it, in whole bytes.
-    live : Live, optional
+    coded : CodedMask, optional
         Where it tells that no element has a word, there is no string.
 
     Returns
@@ -63,7 +63,7 @@ def write(
     """
     array = contents(symbols)
     plan = _plan(array, shape) if array.size else None
-    if plan is None or (live is not None and not live.words):
+    if plan is None or (coded is not None and not coded.words):
         nbits = front.nbits
         return front.trimmed(), nbits, None
     return coder.write(plan, symbols, None, front)

@@ -10,11 +10,11 @@ import numpy as np
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, models
 from gcodec.entropy.context.models import ByClass, ByTrellis, Look, Table
-from gcodec.entropy.context.scale_model import ONES, Matrix, Scales
+from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 SAMPLE = 1 << 18  # symbols by which plans are compared
 _NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
@@ -106,11 +106,11 @@ class Best(NamedTuple):
     matrix : Matrix
     """
 
-    matrix: Matrix
+    matrix: RowLayout
 
 
-@twinned("gcodec.entropy.context.device")
-def best_matrix(symbols: np.ndarray, every: Sequence[Matrix], times: int = 1) -> Best:
+@dispatched("gcodec.entropy.context.device")
+def best_matrix(symbols: np.ndarray, every: Sequence[RowLayout], times: int = 1) -> Best:
     """Return the matrix with which a string is probably shortest; the first of equals.
 
     Parameters

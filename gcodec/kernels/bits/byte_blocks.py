@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import bits_float, float_bits
 
@@ -26,7 +26,7 @@ def steps_pass_float32(steps: np.ndarray) -> bool:
     return bool((steps > LARGEST_STEP).any())
 
 
-@twinned("gcodec.kernels.bits.byte_blocks_cuda")
+@dispatched("gcodec.kernels.bits.byte_blocks_cuda")
 def quantize(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quantise (k,) finite float32 values.
 
@@ -47,7 +47,7 @@ def quantize(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return steps, codes
 
 
-@twinned("gcodec.kernels.bits.byte_blocks_cuda")
+@dispatched("gcodec.kernels.bits.byte_blocks_cuda")
 def dequantize(steps: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Return the (k,) float32 values that codes stand for; see `quantize`."""
     out = np.empty(codes.size, np.float32)

@@ -14,7 +14,7 @@ from gcodec.kernels.bits.pack import unpacker
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
 # The bits of codes with the sign lowest; of these the codes; exponents; signs above mantissas.
@@ -23,7 +23,7 @@ Change = Literal["signs last", "signs first", "exponents", "planes"]
 _CHUNK = 1 << 18  # codes that stay in a cache
 
 
-@twinned("gcodec.kernels.bits.code_parts_cuda")
+@dispatched("gcodec.kernels.bits.code_parts_cuda")
 def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
     """Return parts of n codes, as they lie in memory, as (n,) uint8.
 
@@ -51,7 +51,7 @@ def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarra
     changed(out, fmt, change)
 
 
-@twinned("gcodec.kernels.bits.code_parts_cuda")
+@dispatched("gcodec.kernels.bits.code_parts_cuda")
 def changed(codes: np.ndarray, fmt: MiniFloat, change: Change) -> np.ndarray:
     """Make parts of (n,) codes, a byte for each, in their place, on the calling thread."""
     sign, mantissa = np.uint8(fmt.width - 1), np.uint8(fmt.mantissa)
@@ -76,7 +76,7 @@ def changed(codes: np.ndarray, fmt: MiniFloat, change: Change) -> np.ndarray:
     return codes
 
 
-@twinned("gcodec.kernels.bits.code_parts_cuda")
+@dispatched("gcodec.kernels.bits.code_parts_cuda")
 def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarray:
     """Return codes of (n,) exponents, and of their signs and mantissas, on the calling thread.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from gcodec.runtime.cover import cover, streams, to_cache_line
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
 
@@ -71,7 +71,7 @@ LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted")
 _CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
 
 
-@twinned("gcodec.kernels.bits.dequantize_cuda")
+@dispatched("gcodec.kernels.bits.dequantize_cuda")
 def dequantize(
     data: np.ndarray,
     code: LevelCode,

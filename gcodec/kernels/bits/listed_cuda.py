@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.deferred import Later, Leading
+from gcodec.runtime.deferred import Deferred, Leading
 from gcodec.runtime.device import Device
 
 _FEW = 1 << 10  # for which there is room at first
@@ -38,7 +38,7 @@ def listed(
     return _ordered(found, count)
 
 
-def listed_later(device: Device, launch: Callable[[Any, np.int64], None], room: int) -> Later:
+def listed_later(device: Device, launch: Callable[[Any, np.int64], None], room: int) -> Deferred:
     """Return what `listed` does, fetched with other things if there is room for so many."""
     out = device.empty(1 + 2 * room, np.uint64)
     out[:1] = 0
@@ -50,7 +50,7 @@ def listed_later(device: Device, launch: Callable[[Any, np.int64], None], room: 
         return listed(device, launch) if count > room else _ordered(found, count)
 
     some = Leading(out.view(np.uint8), out[:1].view(np.int64), 2 * _WORD, _WORD)
-    return Later(device, some, made)
+    return Deferred(device, some, made)
 
 
 def _ordered(found: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.memory import aligned_empty
 
@@ -77,7 +77,7 @@ class FieldLayout(NamedTuple):
         return field * self.width if self.order == "lsb" else 8 - self.width * (field + 1)
 
 
-@twinned("gcodec.kernels.bits.pack_cuda")
+@dispatched("gcodec.kernels.bits.pack_cuda")
 def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     """Pack codes into bytes.
 
@@ -114,7 +114,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     return out
 
 
-@twinned("gcodec.kernels.bits.pack_cuda")
+@dispatched("gcodec.kernels.bits.pack_cuda")
 def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     """Unpack n codes from the bytes that `pack_fields` made of them.
 
@@ -178,7 +178,7 @@ def check_length(nbits: int, expected: int) -> None:
         raise Corrupt(f"the payload has {nbits} bits where its elements take {expected}")
 
 
-@twinned("gcodec.kernels.bits.pack_cuda")
+@dispatched("gcodec.kernels.bits.pack_cuda")
 def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
     """Raise `Corrupt` unless all bits of `data` behind the first `nbits` are zero."""
     at, used = divmod(nbits, 8)

@@ -9,14 +9,14 @@ import numpy as np
 
 from gcodec.kernels.numeric.words import count_ones, leading_zeros, swapped
 from gcodec.kernels.quantize.threshold import TWO_BIT
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 
 _SENT = 0xAAAAAAAA  # upper bits of the 16 codes of a word
 _WORD = 16  # codes
 
 
-@twinned("gcodec.kernels.bits.sent_codes_cuda")
+@dispatched("gcodec.kernels.bits.sent_codes_cuda")
 def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the codes that are sent.
 
@@ -47,7 +47,7 @@ def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
     return codes
 
 
-@twinned("gcodec.kernels.bits.sent_codes_cuda")
+@dispatched("gcodec.kernels.bits.sent_codes_cuda")
 def turned(codes: np.ndarray) -> np.ndarray:
     """Return (n,) symbols for codes, or codes for symbols: 2 and 3 are t and −t in these."""
     found: np.ndarray = codes ^ (codes >> np.uint8(1))

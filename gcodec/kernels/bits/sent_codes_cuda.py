@@ -13,7 +13,7 @@ from gcodec.kernels.bits.code_parts_cuda import launch_map
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import pack_fields
 from gcodec.runtime.cuda_grid import THREADS, device_with
-from gcodec.runtime.deferred import Later, Leading, fetch, wanted
+from gcodec.runtime.deferred import Deferred, Leading, fetch, wanted
 
 _SIGNS = FieldLayout(1)
 _PLACE = 8  # bytes of a position
@@ -28,7 +28,7 @@ def sent(codes: Any) -> tuple[np.ndarray, np.ndarray]:
 def listed(codes: Any) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     """Have them fetched with what the host next waits for; what is returned tells them then."""
     device = device_with(codes)
-    later = [Later(device, part, np.array) for part in _parts(codes)]
+    later = [Deferred(device, part, np.array) for part in _parts(codes)]
     for part in later:
         wanted(part)
     return lambda: _found(*(part.value for part in later))

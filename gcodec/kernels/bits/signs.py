@@ -9,7 +9,7 @@ import numpy as np
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.numeric.reduce import COLUMN, LANES, TILE, add_lanes, emit_column, fold
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, kernel
 from gcodec.runtime.lanes import Emitter, block, doubles, floats
 from gcodec.runtime.memory import aligned_empty
@@ -17,7 +17,7 @@ from gcodec.runtime.memory import aligned_empty
 SIGNS = FieldLayout(width=1)
 
 
-@twinned("gcodec.kernels.bits.signs_cuda")
+@dispatched("gcodec.kernels.bits.signs_cuda")
 def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
     """Signs of a (n,) float32 array, and a sum.
 

@@ -10,10 +10,10 @@ from gcodec.kernels.bits.signs import SIGNS
 from gcodec.kernels.numeric.reduce import LANES
 from gcodec.kernels.numeric.reduce_cuda import fold, tiles
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 
-def quantize(x: Any, squares: bool) -> tuple[Any, Later]:
+def quantize(x: Any, squares: bool) -> tuple[Any, Deferred]:
     """Signs, and a sum."""
     device, n = device_with(x), x.size
     words, sums = device.empty(-(-n // 32), np.uint32), device.empty(tiles(n), np.float64)

@@ -20,7 +20,7 @@ from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.words import trailing_zeros
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import Emitter, block, lanes
 
@@ -29,7 +29,7 @@ ScalesOf = tuple[np.ndarray, np.ndarray, int]  # of rows and columns, and the wi
 _ABOVE, _OF_CLASS = np.uint16(8), np.uint16(0xFF00)  # bits of a symbol below its class
 
 
-@twinned("gcodec.kernels.context.class_map_cuda", by="out")
+@dispatched("gcodec.kernels.context.class_map_cuda", by="out")
 def map_classes(
     rows: np.ndarray, columns: np.ndarray, width: int, start: int, out: np.ndarray
 ) -> None:
@@ -52,7 +52,7 @@ def join_classes(symbols: np.ndarray, classes: np.ndarray, out: np.ndarray) -> N
     _join_classes(symbols, classes, out)
 
 
-@twinned("gcodec.kernels.context.class_map_cuda")
+@dispatched("gcodec.kernels.context.class_map_cuda")
 def join_symbols(
     symbols: np.ndarray,
     rows: np.ndarray,
@@ -78,7 +78,7 @@ def join_symbols(
     _join_symbols(symbols, rows, columns, width, start, unknown, room, out)
 
 
-@twinned("gcodec.kernels.context.class_map_cuda")
+@dispatched("gcodec.kernels.context.class_map_cuda")
 def class_counts(symbols: np.ndarray, every: list[ScalesOf], step: int) -> np.ndarray:
     """Count (n,) uint8 symbols of each class in every `step`-th tile of 2^12 elements.
 
@@ -114,7 +114,7 @@ def seen(n: int, step: int) -> int:
     return last * TILE + min(TILE, n - last * step * TILE)
 
 
-@twinned("gcodec.kernels.context.class_map_cuda")
+@dispatched("gcodec.kernels.context.class_map_cuda")
 def unknown_symbols(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +150,7 @@ def unknown_symbols(
     return places, symbols[places].astype(np.int64)
 
 
-@twinned("gcodec.kernels.context.class_map_cuda")
+@dispatched("gcodec.kernels.context.class_map_cuda")
 def magnitude_sums(
     symbols: np.ndarray, matrices: list[tuple[int, bool]]
 ) -> list[tuple[np.ndarray, np.ndarray]]:

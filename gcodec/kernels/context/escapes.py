@@ -10,13 +10,13 @@ import numpy as np
 
 from gcodec.kernels.numeric.words import bytes_at_least, trailing_zeros
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 _FEW = 1 << 10  # of them, for which there is room at first
 
 
-@twinned("gcodec.kernels.context.escapes_cuda")
+@dispatched("gcodec.kernels.context.escapes_cuda")
 def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols of (n,) unsigned ones that are `least` or more.
 
@@ -30,7 +30,7 @@ def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarra
     return places, symbols[places].astype(np.int64)
 
 
-@twinned("gcodec.kernels.context.escapes_cuda")
+@dispatched("gcodec.kernels.context.escapes_cuda")
 def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the (n,) float32 elements whose uint8 symbols are `least` or more.
 
@@ -44,7 +44,7 @@ def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.nd
     return places, x[places]
 
 
-@twinned("gcodec.kernels.context.escapes_cuda")
+@dispatched("gcodec.kernels.context.escapes_cuda")
 def are_right(
     symbols: np.ndarray, places: np.ndarray, values: np.ndarray, least: int, most: int
 ) -> tuple[bool, bool]:
@@ -74,13 +74,13 @@ def are_right(
     return alike, most >= least - 1 or np.count_nonzero(symbols > most) == count
 
 
-@twinned("gcodec.kernels.context.escapes_cuda")
+@dispatched("gcodec.kernels.context.escapes_cuda")
 def largest(symbols: np.ndarray) -> int:
     """Return the largest of (n,) uint8 symbols, n > 0."""
     return int(symbols.max())
 
 
-@twinned("gcodec.kernels.context.escapes_cuda")
+@dispatched("gcodec.kernels.context.escapes_cuda")
 def cut_off(symbols: np.ndarray, out: np.ndarray) -> None:
     """Write (n,) unsigned symbols as uint8, those above `ESCAPE` as that."""
     np.minimum(symbols, ESCAPE, out=out, casting="unsafe")

@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed, listed_later
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 _EVERY, _LEAST = 1 << 4, 1 << 14  # elements to one of them, for which there is room; and of few
 
@@ -19,7 +19,7 @@ def symbols_from(symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
     return listed(device_with(symbols), partial(_list_from, symbols, least))
 
 
-def symbols_beyond(symbols: Any, least: int) -> Later:
+def symbols_beyond(symbols: Any, least: int) -> Deferred:
     """Find them, to be told with other things."""
     room = min(symbols.size, _LEAST + symbols.size // _EVERY)
     return listed_later(device_with(symbols), partial(_list_from, symbols, least), room)
@@ -45,7 +45,7 @@ def elements_from(x: Any, symbols: Any, least: int) -> tuple[np.ndarray, np.ndar
 
 def are_right(
     symbols: Any, places: np.ndarray, values: np.ndarray, least: int, most: int
-) -> tuple[Later, Later]:
+) -> tuple[Deferred, Deferred]:
     """Tell if escapes are those at places, and if others are at most so large."""
     device, n, some = device_with(symbols), symbols.size, places.size
     counts, known = device.zeros(3, np.uint64), (symbols, np.int64(n))
@@ -54,8 +54,8 @@ def are_right(
     told = device.to_device(places), device.to_device(values), np.int64(some)
     grid = striding_blocks(some)
     device.launch("escapes", "count_alike", grid, THREADS, *known, *told, counts[2:])
-    alike = Later(device, counts, lambda told: bool(told[0] == told[2] == some))
-    return alike, Later(device, counts[1:2], lambda told: not told[0])
+    alike = Deferred(device, counts, lambda told: bool(told[0] == told[2] == some))
+    return alike, Deferred(device, counts[1:2], lambda told: not told[0])
 
 
 def largest(symbols: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import Emitter, block, floats, lanes
 
@@ -25,7 +25,7 @@ _DEPTH = 16  # and turns; as float32, a cache line of each lane
 _LINE = 64  # turns of each lane that are turned over before those of the next lanes
 
 
-@twinned("gcodec.kernels.context.lane_order_cuda")
+@dispatched("gcodec.kernels.context.lane_order_cuda")
 def to_turns(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
     """Put elements in the order in which they are coded, on the calling thread.
 
@@ -40,7 +40,7 @@ def to_turns(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
     _turning(flat.dtype.name, min(lanes, _TILE), False)(flat, lanes, out)
 
 
-@twinned("gcodec.kernels.context.lane_order_cuda")
+@dispatched("gcodec.kernels.context.lane_order_cuda")
 def from_turns(turns: np.ndarray, lanes: int, out: np.ndarray) -> None:
     """Put (n,) uint8 elements back in the order of the tensor; see `to_turns`."""
     _turning(turns.dtype.name, min(lanes, _TILE), True)(turns, lanes, out)

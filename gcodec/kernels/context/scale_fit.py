@@ -10,7 +10,7 @@ import numpy as np
 
 from gcodec.kernels.context.class_map import CENTRE, CLASSES
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import Emitter, block, lanes
 
@@ -22,7 +22,7 @@ _TURNS = 4  # sums of a row
 _MANY = 1 << 11  # elements that are added up in 32 bits
 
 
-@twinned("gcodec.kernels.context.scale_fit_cuda")
+@dispatched("gcodec.kernels.context.scale_fit_cuda")
 def row_costs(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
@@ -46,7 +46,7 @@ def row_costs(
     return _sums(symbols, rows, columns, costs, quantum, True)
 
 
-@twinned("gcodec.kernels.context.scale_fit_cuda")
+@dispatched("gcodec.kernels.context.scale_fit_cuda")
 def column_costs(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.bits.live import Live
-from gcodec.kernels.bits.live_cuda import hushed
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.coded_mask_cuda import hushed
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 
@@ -28,14 +28,14 @@ class Kept(NamedTuple):
         What is to be counted of each string; 0 of those that are not written.
     silent : (k,) uint8 array
         Not 0 for those.
-    told : Later
+    told : Deferred
         Which it seems to be; which it is without the one that is estimated; and the bits of that.
     """
 
     device: Device
     counts: Any
     silent: Any
-    told: Later
+    told: Deferred
 
     @classmethod
     def of(
@@ -67,17 +67,17 @@ class Kept(NamedTuple):
         with_other = other, np.bool_(estimated), np.int64(shortest)
         made = symbols, counts, silent, (told := device.empty(3, np.int64))
         device.launch("table_choice", "choose_string", 1, 1, *given, *with_other, *made)
-        return cls(device, counts, silent, Later(device, told, np.array))
+        return cls(device, counts, silent, Deferred(device, told, np.array))
 
     @property
-    def which(self) -> Later:
+    def which(self) -> Deferred:
         """Which string it seems to be."""
-        return Later(self.device, self.told.words, lambda told: int(self.told.tell(told)[0]))
+        return Deferred(self.device, self.told.words, lambda told: int(self.told.tell(told)[0]))
 
-    def count_of(self, k: int) -> Later:
+    def count_of(self, k: int) -> Deferred:
         """Return what is to be counted of a string."""
-        return Later(self.device, self.counts[k : k + 1])
+        return Deferred(self.device, self.counts[k : k + 1])
 
-    def live(self, k: int, live: Live) -> Live:
+    def coded(self, k: int, coded: CodedMask) -> CodedMask:
         """Return which symbols of words are written: those that have one, or none."""
-        return hushed(self.device, live, self.silent[k : k + 1])
+        return hushed(self.device, coded, self.silent[k : k + 1])

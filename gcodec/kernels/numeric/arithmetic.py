@@ -6,7 +6,7 @@ import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import aligned_empty, float_bits
@@ -14,7 +14,7 @@ from gcodec.runtime.memory import aligned_empty, float_bits
 _TOPS = 8  # lanes of largest magnitudes
 
 
-@twinned("gcodec.kernels.numeric.arithmetic_cuda")
+@dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
     """Return x + decay·residual of (n,) float32 arrays, each step rounded once."""
     out = aligned_empty(x.size, np.float32)
@@ -22,7 +22,7 @@ def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndar
     return out
 
 
-@twinned("gcodec.kernels.numeric.arithmetic_cuda")
+@dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray) -> int:
     """Write x + decay·residual to `out`, which may be `residual`; see `corrected`.
 
@@ -41,7 +41,7 @@ def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndar
     return max(pool.run(task, x.size))
 
 
-@twinned("gcodec.kernels.numeric.arithmetic_cuda")
+@dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Add scale·decoded to `out`, both (n,) float32, each step rounded once."""
     pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size)

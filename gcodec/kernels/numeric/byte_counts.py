@@ -6,7 +6,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.words import load_word
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 _VALUES = 256
@@ -17,7 +17,7 @@ _APART = (
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
-@twinned("gcodec.kernels.numeric.byte_counts_cuda")
+@dispatched("gcodec.kernels.numeric.byte_counts_cuda")
 def byte_counts(codes: np.ndarray) -> np.ndarray:
     """Count the values of (n,) uint8 codes, as a (256,) int64 array where they are."""
 

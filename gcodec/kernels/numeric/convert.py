@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, inline, kernel
 from gcodec.runtime.memory import aligned_empty, bits_float, float_bits
 
@@ -93,7 +93,7 @@ def whole(values: Any) -> np.ndarray:
     return found
 
 
-@twinned("gcodec.kernels.numeric.convert_cuda")
+@dispatched("gcodec.kernels.numeric.convert_cuda")
 def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
     # Bytes from a frame lie anywhere; kernels want them aligned.
@@ -102,21 +102,21 @@ def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     return _segments(_FROM_16_BITS[dtype], bits, out)
 
 
-@twinned("gcodec.kernels.numeric.convert_cuda")
+@dispatched("gcodec.kernels.numeric.convert_cuda")
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     """(n,) float32 as the (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
     out = aligned_empty(x.size, np.uint16)
     return _segments(_TO_16_BITS[dtype], x, out)
 
 
-@twinned("gcodec.kernels.numeric.convert_cuda")
+@dispatched("gcodec.kernels.numeric.convert_cuda")
 def from_float64(x: np.ndarray) -> np.ndarray:
     """(n,) float64 as (n,) float32."""
     with np.errstate(all="ignore"):
         return x.astype(np.float32)
 
 
-@twinned("gcodec.kernels.numeric.convert_cuda")
+@dispatched("gcodec.kernels.numeric.convert_cuda")
 def to_float64(x: np.ndarray) -> np.ndarray:
     """(n,) float32 as (n,) float64."""
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
@@ -142,7 +142,7 @@ def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
         out[:] = x
 
 
-@twinned("gcodec.kernels.numeric.convert_cuda")
+@dispatched("gcodec.kernels.numeric.convert_cuda")
 def finite_or_zero(x: np.ndarray) -> np.ndarray:
     """(n,) float32, with 0 in the place of NaN and infinity."""
     return np.where(np.isfinite(x), x, np.float32(0))
@@ -155,7 +155,7 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
     return from_16_bits(to_16_bits(x, dtype), dtype)
 
 
-@twinned("gcodec.kernels.numeric.convert_cuda")
+@dispatched("gcodec.kernels.numeric.convert_cuda")
 def round_number(value: float, dtype: str) -> np.float32:
     """Round one number to float32, and that to `dtype`."""
     rounded: np.float32 = round_to(np.full(1, value, np.float32), dtype)[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.convert import round_to
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 
 def from_16_bits(bits: Any, dtype: str) -> Any:
@@ -36,9 +36,9 @@ def finite_or_zero(x: Any) -> Any:
     return _converted("finite_or_zero", x.view(np.uint32), np.uint32).view(np.float32)
 
 
-def round_number(value: Later, dtype: str) -> Later:
+def round_number(value: Deferred, dtype: str) -> Deferred:
     """Round a number to `dtype`, as float32."""
-    return Later(value.device, round_to(value.words, dtype))
+    return Deferred(value.device, round_to(value.words, dtype))
 
 
 def _converted(name: str, source: Any, dtype: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.philox import SELECTION, words
 from gcodec.kernels.numeric.words import high_product, trailing_zeros
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 _DENSE = 512  # elements for each draw up to which draws are marked in a bitmap of all
@@ -19,7 +19,7 @@ _MOST = 1 << 18  # draws at a time
 _WORD = 64
 
 
-@twinned("gcodec.kernels.numeric.draw_cuda", by="beside")
+@dispatched("gcodec.kernels.numeric.draw_cuda", by="beside")
 def draw(n: int, k: int, seed: int, beside: np.ndarray | None = None) -> np.ndarray:
     """Draw k of n positions.
 

@@ -11,7 +11,7 @@ from gcodec.kernels.numeric.convert import is_converted
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import load_word
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 SHIFT = 17
@@ -25,7 +25,7 @@ _PART = 1 << 22  # elements: few enough for counts of 32 bits
 _FEW = 1 << 14  # elements for which clearing more than one table does not pay
 
 
-@twinned("gcodec.kernels.numeric.log_histogram_cuda")
+@dispatched("gcodec.kernels.numeric.log_histogram_cuda")
 def log_histogram(values: np.ndarray) -> np.ndarray:
     """Count the values of a tensor by the bits of their magnitude.
 

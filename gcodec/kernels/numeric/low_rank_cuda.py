@@ -14,7 +14,7 @@ from gcodec.kernels.numeric.products_cuda import factors_of
 from gcodec.kernels.numeric.reduce import LANES
 from gcodec.kernels.numeric.reduce_cuda import tiles
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 _RANKS = 4  # rows of factors that are multiplied at a time
@@ -48,7 +48,7 @@ def step(matrix: Any, rank: int, seed: int, stream: int, before: Any, top: Any) 
     return out
 
 
-def passes_float32(p: Any, q: Any) -> Later:
+def passes_float32(p: Any, q: Any) -> Deferred:
     """Tell whether some value of PᵀQ is not finite."""
     device, (rank, m), k = device_with(p), p.shape, q.shape[1]
     given = factors_of(p, q)
@@ -59,7 +59,7 @@ def passes_float32(p: Any, q: Any) -> Later:
     device.launch("products", "bound_product", 1, 1, tops, np.int64(rank), bound)
     found, grid = device.zeros(1, np.uint32), striding_blocks(m * k)
     device.launch("products", "pass_float32", grid, THREADS, *given, bound, found)
-    return Later(device, found, lambda words: bool(words[0]))
+    return Deferred(device, found, lambda words: bool(words[0]))
 
 
 def _fixed(device: Device, rows: Any, rank: int) -> _Fixed:

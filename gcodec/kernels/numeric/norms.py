@@ -16,7 +16,7 @@ from gcodec.kernels.numeric.reduce import (
     tile_squares,
 )
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import bits_float, float_bits
 
@@ -25,7 +25,7 @@ Norm = Literal["l2", "max"]
 _PART = 1 << 18  # elements whose norms are made at a time
 
 
-@twinned("gcodec.kernels.numeric.norms_cuda")
+@dispatched("gcodec.kernels.numeric.norms_cuda")
 def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     """Norms of the buckets of a (n,) float32 array, each rounded once to float32.
 
@@ -57,13 +57,13 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     return out
 
 
-@twinned("gcodec.kernels.numeric.norms_cuda", by="data")
+@dispatched("gcodec.kernels.numeric.norms_cuda", by="data")
 def write_norms(found: np.ndarray, data: np.ndarray) -> None:
     """Write norms as binary32, big-endian, to the first bytes of `data`."""
     data[: found.nbytes] = found.astype(">f4").view(np.uint8)
 
 
-@twinned("gcodec.kernels.numeric.norms_cuda")
+@dispatched("gcodec.kernels.numeric.norms_cuda")
 def read_norms(data: np.ndarray) -> np.ndarray:
     """Read what `write_norms` wrote: whole numbers of four bytes."""
     bits = data.view(">u4").astype(np.uint32)

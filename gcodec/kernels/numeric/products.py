@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that are added at a time
@@ -66,7 +66,7 @@ def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarr
     return np.ascontiguousarray(made.T)
 
 
-@twinned("gcodec.kernels.numeric.products_cuda", by="out")
+@dispatched("gcodec.kernels.numeric.products_cuda", by="out")
 def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
     """Set (m·k,) float32 `out` to PᵀQ: products, and sums in the order of rows, each rounded.
 

@@ -12,14 +12,14 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 RANGE_NBYTES = 8  # of a bucket
 _PART = 1 << 18  # elements
 
 
-@twinned("gcodec.kernels.numeric.ranges_cuda")
+@dispatched("gcodec.kernels.numeric.ranges_cuda")
 def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
     """Least and largest value of each bucket.
 
@@ -57,19 +57,19 @@ def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
     return found, True
 
 
-@twinned("gcodec.kernels.numeric.ranges_cuda")
+@dispatched("gcodec.kernels.numeric.ranges_cuda")
 def write_ranges(found: np.ndarray, data: np.ndarray) -> None:
     """Write (k, 2) ranges as binary32, big-endian, to the first bytes of `data`."""
     data[: found.nbytes].view(">f4")[:] = found.reshape(-1)
 
 
-@twinned("gcodec.kernels.numeric.ranges_cuda")
+@dispatched("gcodec.kernels.numeric.ranges_cuda")
 def read_ranges(data: np.ndarray) -> np.ndarray:
     """Read the (k, 2) ranges that `write_ranges` wrote to 8·k bytes."""
     return data.view(">f4").astype(np.float32).reshape(-1, 2)
 
 
-@twinned("gcodec.kernels.numeric.ranges_cuda")
+@dispatched("gcodec.kernels.numeric.ranges_cuda")
 def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
     """Raise `Corrupt` unless the first `size` bytes are ranges, and the padding is zero.
 

@@ -9,13 +9,13 @@ import numpy as np
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
 from gcodec.kernels.numeric.ranges import range_error
 from gcodec.runtime.cuda_grid import THREADS, blocks, device_with, reported, striding_blocks
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 _LARGE = 1 << 12  # elements from which on more than a warp does a bucket
 _PART = 1 << 13  # elements of a bucket that a block does
 
 
-def ranges(x: Any, bucket: int) -> tuple[Any, Later]:
+def ranges(x: Any, bucket: int) -> tuple[Any, Deferred]:
     """Least and largest value of each bucket, and whether all is finite."""
     device, n = device_with(x), x.size
     count = -(-n // bucket)
@@ -31,7 +31,7 @@ def ranges(x: Any, bucket: int) -> tuple[Any, Later]:
     found, wrong = device.empty(2 * count, np.uint32), device.zeros(1, np.uint64)
     arguments = keys, np.int64(2 * count), found, wrong
     device.launch("ranges", "range_values", striding_blocks(2 * count), THREADS, *arguments)
-    return found.view(np.float32).reshape(count, 2), Later(device, wrong, lambda w: not w[0])
+    return found.view(np.float32).reshape(count, 2), Deferred(device, wrong, lambda w: not w[0])
 
 
 def write_ranges(found: Any, data: Any) -> None:

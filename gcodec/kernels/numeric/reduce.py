@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, floats, lanes
 from gcodec.runtime.memory import emit_prefetch, float_bits
@@ -41,7 +41,7 @@ class Moments(NamedTuple):
     largest: int
 
 
-@twinned("gcodec.kernels.numeric.reduce_cuda")
+@dispatched("gcodec.kernels.numeric.reduce_cuda")
 def moments(x: np.ndarray) -> Moments:
     """Sum, sum of squares and largest absolute value of a (n,) float32 array."""
     tiles = -(-x.size // TILE)
@@ -56,7 +56,7 @@ def moments(x: np.ndarray) -> Moments:
     return Moments(fold(sums), fold(squares), largest)
 
 
-@twinned("gcodec.kernels.numeric.reduce_cuda")
+@dispatched("gcodec.kernels.numeric.reduce_cuda")
 def sum_squares(x: np.ndarray) -> float:
     """Sum of squares of a (n,) float32 array, in float64 by the fixed order."""
     sums = np.empty(-(-x.size // TILE), np.float64)
@@ -76,7 +76,7 @@ def tile_sums(values: np.ndarray) -> np.ndarray:
     return sums
 
 
-@twinned("gcodec.kernels.numeric.reduce_cuda")
+@dispatched("gcodec.kernels.numeric.reduce_cuda")
 def fold(sums: np.ndarray) -> float:
     """Reduce the (n,) float64 sums of tiles by the rule of tiles."""
     while sums.size > 1:
@@ -84,13 +84,13 @@ def fold(sums: np.ndarray) -> float:
     return float(sums[0]) if sums.size else 0.0
 
 
-@twinned("gcodec.kernels.numeric.reduce_cuda")
+@dispatched("gcodec.kernels.numeric.reduce_cuda")
 def max_abs_bits(x: np.ndarray) -> int:
     """Bit pattern of the largest |x| of a (n,) float32 array; NaN counts above infinity."""
     return max(pool.run(lambda i, j: int(_max_abs_bits(x[i:j].view(np.uint32))), x.size, 1, x))
 
 
-@twinned("gcodec.kernels.numeric.reduce_cuda")
+@dispatched("gcodec.kernels.numeric.reduce_cuda")
 def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> int:
     """Bit pattern of the largest |x + decay·residual| of (n,) float32 arrays."""
 
@@ -110,7 +110,7 @@ def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32)
     return max_abs_bits_corrected(x, residual, decay) < INFINITY_BITS
 
 
-@twinned("gcodec.kernels.numeric.reduce_cuda")
+@dispatched("gcodec.kernels.numeric.reduce_cuda")
 def newly_infinite(
     values: np.ndarray, x: np.ndarray, residual: np.ndarray, decay: np.float32
 ) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, LANES, TILE, Moments
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 
@@ -28,10 +28,10 @@ def folded(device: Device, sums: Any) -> Any:
     return sums
 
 
-def fold(sums: Any) -> Later:
+def fold(sums: Any) -> Deferred:
     """Reduce the sums of tiles."""
     device = device_with(sums)
-    return Later(device, folded(device, sums))
+    return Deferred(device, folded(device, sums))
 
 
 def moments(x: Any) -> Moments:
@@ -42,7 +42,7 @@ def moments(x: Any) -> Moments:
     device.launch(
         "reduce", "tile_moments", tiles(n), LANES, x, np.int64(n), sums, squares, largest
     )
-    return Moments(fold(sums), fold(squares), Later(device, largest))  # type: ignore[arg-type]
+    return Moments(fold(sums), fold(squares), Deferred(device, largest))  # type: ignore[arg-type]
 
 
 def sum_squares(x: Any) -> Any:
@@ -50,29 +50,29 @@ def sum_squares(x: Any) -> Any:
     return moments(x).squares
 
 
-def max_abs_bits(x: Any) -> Later:
+def max_abs_bits(x: Any) -> Deferred:
     """Bit pattern of the largest magnitude."""
     device, n = device_with(x), x.size
     largest = device.zeros(1, np.uint32)
     grid = striding_blocks(n, per_thread=16)
     device.launch("reduce", "max_abs_bits", grid, THREADS, x.view(np.uint32), np.int64(n), largest)
-    return Later(device, largest)
+    return Deferred(device, largest)
 
 
-def max_abs_bits_corrected(x: Any, residual: Any, decay: np.float32) -> Later:
+def max_abs_bits_corrected(x: Any, residual: Any, decay: np.float32) -> Deferred:
     """Bit pattern of the largest magnitude of x + decay·residual."""
     device, n = device_with(x), x.size
     largest, arrays = device.zeros(1, np.uint32), (x.view(np.uint32), residual.view(np.uint32))
     grid = striding_blocks(n, per_thread=16)
     name = "max_abs_bits_corrected"
     device.launch("reduce", name, grid, THREADS, *arrays, decay, np.int64(n), largest)
-    return Later(device, largest)
+    return Deferred(device, largest)
 
 
-def newly_infinite(values: Any, x: Any, residual: Any, decay: np.float32) -> Later:
+def newly_infinite(values: Any, x: Any, residual: Any, decay: np.float32) -> Deferred:
     """Whether values hold NaN or infinity, and x + decay·residual does not."""
     device = device_with(values)
     tops = device.empty(2, np.uint32)
     tops[:1] = max_abs_bits(values).words
     tops[1:] = max_abs_bits_corrected(x, residual, decay).words
-    return Later(device, tops, lambda top: bool(top[0] >= INFINITY_BITS > top[1]))
+    return Deferred(device, tops, lambda top: bool(top[0] >= INFINITY_BITS > top[1]))

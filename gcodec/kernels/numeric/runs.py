@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 
-@twinned("gcodec.kernels.numeric.runs_cuda")
+@dispatched("gcodec.kernels.numeric.runs_cuda")
 def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray:
     """Return the elements of some runs, one run behind the other.
 

@@ -1,6 +1,6 @@
 """Rules that make the few numbers of a message of the sums that a pass over a tensor tells.
 
-Where sums are on a device, so are the numbers: `gcodec.runtime.deferred.Later`.
+Where sums are on a device, so are the numbers: `gcodec.runtime.deferred.Deferred`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ import math
 import numpy as np
 
 from gcodec.runtime.deferred import binary32
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 _NO_DEVIATION = 2.0**-40  # of the mean square
 
 
-@twinned("gcodec.kernels.numeric.scalar_rules_cuda")
+@dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def negative(number: float) -> float:
     """Return −number."""
     return -number
 
 
-@twinned("gcodec.kernels.numeric.scalar_rules_cuda")
+@dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def mean_of(total: float, n: int, *, root: bool) -> float:
     """Return total / n, or its root, as float32; a sum of 0 elements is 0."""
     mean = total / max(n, 1)
     return binary32(math.sqrt(mean) if root else mean)
 
 
-@twinned("gcodec.kernels.numeric.scalar_rules_cuda")
+@dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def bounded_rms(squares: float, n: int, factor: float, least: float, most: float) -> float:
     """Return factor·√(squares / n), at least `least` and at most `most`, as float32."""
     return binary32(min(max(factor * math.sqrt(squares / max(n, 1)), least), most))
 
 
-@twinned("gcodec.kernels.numeric.scalar_rules_cuda")
+@dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def size_of(bits: int) -> float:
     """Return the float32 that these are the bits of."""
     return binary32(np.uint32(bits).view(np.float32))
 
 
-@twinned("gcodec.kernels.numeric.scalar_rules_cuda")
+@dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def clipped_size(total: float, squares: float, largest: int, n: int, clip: float) -> float:
     """Return the largest magnitude of n values, or `clip` standard deviations if that is less.
 

@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.convert import is_converted
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import float_bits
 
@@ -23,7 +23,7 @@ _PART = 1 << 13  # elements that are worked on at a time
 _MINUS_ZERO = 0x80000000  # of a float32
 
 
-@twinned("gcodec.kernels.numeric.scatter_cuda")
+@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Return the (k,) elements of (n,) float32 values that are at (k,) positions."""
     out = np.empty(positions.size, np.float32)
@@ -40,19 +40,19 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return out
 
 
-@twinned("gcodec.kernels.numeric.scatter_cuda")
+@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def take_to_host(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Return what `take` does on the host, wherever the values are."""
     return take(values, positions)
 
 
-@twinned("gcodec.kernels.numeric.scatter_cuda")
+@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def replace(array: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
     """Write (k,) values to (k,) positions of (n,) float32 or uint8 elements, all inside."""
     array[positions] = values
 
 
-@twinned("gcodec.kernels.numeric.scatter_cuda")
+@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def put(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
     """Write (k,) float32 values to (k,) positions of `out`, and zeros elsewhere."""
 
@@ -62,7 +62,7 @@ def put(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
     _by_segment(task, positions, out.size)
 
 
-@twinned("gcodec.kernels.numeric.scatter_cuda")
+@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def add(out: np.ndarray, positions: np.ndarray, values: np.ndarray, scale: np.float32) -> None:
     """Add to (n,) float32 `out` scale·x, x being (k,) values at (k,) positions, elsewhere 0.
 

@@ -16,7 +16,7 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.numeric.scatter import take
 from gcodec.kernels.numeric.words import magnitudes_above, trailing_zeros
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import float_bits
 
@@ -26,7 +26,7 @@ _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbours would wait for each other's count
 
 
-@twinned("gcodec.kernels.numeric.select_cuda")
+@dispatched("gcodec.kernels.numeric.select_cuda")
 def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     """Find the k largest magnitudes, of equal ones the first.
 
@@ -68,7 +68,7 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     return found if positions is None else positions[found]
 
 
-@twinned("gcodec.kernels.numeric.select_cuda")
+@dispatched("gcodec.kernels.numeric.select_cuda")
 def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     """Find all magnitudes from a threshold on, which is not NaN; else as `largest`."""
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
@@ -76,14 +76,14 @@ def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     return None if max_abs_bits(take(values, found)) >= INFINITY_BITS else found
 
 
-@twinned("gcodec.kernels.numeric.select_cuda")
+@dispatched("gcodec.kernels.numeric.select_cuda")
 def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return positions and elements of the k largest, both on the host; None as `largest`."""
     positions = largest(values, k)
     return None if positions is None else (positions, take(values, positions))
 
 
-@twinned("gcodec.kernels.numeric.select_cuda")
+@dispatched("gcodec.kernels.numeric.select_cuda")
 def take_at_least(
     values: np.ndarray, threshold: np.float32
 ) -> tuple[np.ndarray, np.ndarray] | None:

@@ -12,13 +12,13 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString, written
-from gcodec.kernels.bits.live import Live, spread_part
+from gcodec.kernels.bits.coded_mask import CodedMask, spread_part
 from gcodec.kernels.prefix.prefix_read import read_blocks
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
@@ -34,12 +34,12 @@ def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
     return array  # type: ignore[no-any-return]
 
 
-@twinned("gcodec.kernels.prefix.dense_string_cuda", by="symbols")
+@dispatched("gcodec.kernels.prefix.dense_string_cuda", by="symbols")
 def write(
     code: PrefixCode | TableCode,
     symbols: SymbolsOf | np.ndarray | Drainable,
     dtype: np.dtype[Any],
-    live: Live,
+    coded: CodedMask,
     every: int,
     lead: int,
     head: tuple[np.ndarray, int] | None = None,
@@ -55,7 +55,7 @@ def write(
         threads of the pool.
     dtype : dtype
         Of the symbols.
-    live : Live
+    coded : CodedMask
         Of a range it is not asked before the symbols of that were.
     every : int
         Elements of a block, a power of two up to 2^17.
@@ -73,8 +73,8 @@ def write(
         Bit of the string where each block begins, and where the last ends.
     """
     get = parts_of(symbols)
-    lengths = np.empty(-(-live.n // every), np.int64)
-    chunk = live.chunk(dtype.itemsize > 1)
+    lengths = np.empty(-(-coded.n // every), np.int64)
+    chunk = coded.chunk(dtype.itemsize > 1)
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(lead if start == 0 else 0)
@@ -84,7 +84,7 @@ def write(
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
             part = get(at, end, room[: end - at])
-            bounds, mask = live.part(at, end, every)
+            bounds, mask = coded.part(at, end, every)
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
@@ -98,17 +98,17 @@ def write(
                 string.reserve(int(_SPARE * used * (stop - end)))
         return string
 
-    data, nbits, _ = written(task, live.n, every)
+    data, nbits, _ = written(task, coded.n, every)
     return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
 
 
-@twinned("gcodec.kernels.prefix.dense_string_cuda", by="data")
+@dispatched("gcodec.kernels.prefix.dense_string_cuda", by="data")
 def read(
     code: PrefixCode | TableCode,
     data: np.ndarray,
     first: int,
     end: int,
-    live: Live,
+    coded: CodedMask,
     every: int,
     offsets: np.ndarray | None,
     take: Callable[[int, np.ndarray, np.ndarray], None],
@@ -121,7 +121,7 @@ def read(
     data : uint8 array
     first, end : int
         Bits where the string begins and ends.
-    live : Live
+    coded : CodedMask
     every : int
         Elements of a block, a power of two.
     offsets : (count + 1,) int64 array, optional
@@ -140,8 +140,8 @@ def read(
     ------
     FormatError
     """
-    read_part = _PartReader(code, data, live, end, take)
-    chunk = live.chunk(code.wide or live.silent is not None)  # symbols are spread by a mask
+    read_part = _PartReader(code, data, coded, end, take)
+    chunk = coded.chunk(code.wide or coded.silent is not None)  # symbols are spread by a mask
     if offsets is not None and every <= chunk:
 
         def task(start: int, stop: int) -> None:
@@ -151,14 +151,14 @@ def read(
                 starts = first + offsets[at // every : -(-upto // every) + 1]
                 read_part(at, upto, every, starts, True, *room)
 
-        pool.run(task, live.n, every)
+        pool.run(task, coded.n, every)
         return offsets
     step = min(every, chunk)
-    ends = np.empty(-(-live.n // step) + 1, np.int64)
+    ends = np.empty(-(-coded.n // step) + 1, np.int64)
     ends[0] = first
-    room = read_part.room(min(chunk, live.n))
-    for at in range(0, live.n, chunk):
-        upto = min(at + chunk, live.n)
+    room = read_part.room(min(chunk, coded.n))
+    for at in range(0, coded.n, chunk):
+        upto = min(at + chunk, coded.n)
         read_part(at, upto, step, ends[at // step : -(-upto // step) + 1], False, *room)
     found = np.append(ends[: -1 : every // step], ends[-1]) - first
     if offsets is not None and not np.array_equal(found, offsets):
@@ -166,9 +166,9 @@ def read(
     return found
 
 
-def refuse_short(code: PrefixCode | TableCode, live: Live, nbits: int) -> None:
+def refuse_short(code: PrefixCode | TableCode, coded: CodedMask, nbits: int) -> None:
     """Raise `Truncated` if so many bits cannot hold the words."""
-    least = live.words * least_nbits(code)
+    least = coded.words * least_nbits(code)
     if least > nbits:
         raise Truncated(f"the payload has {nbits} bits for words of at least {least}")
 
@@ -178,7 +178,7 @@ class _PartReader(NamedTuple):
 
     code: PrefixCode | TableCode
     data: np.ndarray
-    live: Live
+    coded: CodedMask
     end: int
     take: Callable[[int, np.ndarray, np.ndarray], None]
 
@@ -197,7 +197,7 @@ class _PartReader(NamedTuple):
         symbols: np.ndarray,
         wide: np.ndarray,
     ) -> None:
-        bounds, mask = self.live.part(at, upto, every)
+        bounds, mask = self.coded.part(at, upto, every)
         symbols, wide = symbols[: bounds[-1]], wide[: bounds[-1]]
         read_blocks(self.code, self.data, starts, bounds, symbols, wide, self.end, chained)
         if mask is not None:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.run_level import RunLevelCode
 from gcodec.kernels.prefix.tally import Tally, best_rice, tally
-from gcodec.kernels.prefix.units import UnitCode
 
 MOST_RICE = 47
 _FARTHEST = 2**63 - 1  # gap
@@ -50,14 +50,14 @@ def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
     return PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, top)
 
 
-def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> UnitCode:
+def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> RunLevelCode:
     """Return the units of a sparse form, of levels up to s."""
     top = 2 * s + 1
     if code == "omega":
         gap = PrefixCode(OMEGA, 0, 1, top=_FARTHEST)
-        return UnitCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, top))
+        return RunLevelCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, top))
     gap = PrefixCode(RICE, scalars["rice_gap"], 0, "plain", -1, _FARTHEST)
-    return UnitCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
+    return RunLevelCode(gap, PrefixCode(RICE, scalars["rice"], 0, "signed", -1, top))
 
 
 def pairs(form: str, code: str) -> list[tuple[str, str]]:
@@ -67,7 +67,7 @@ def pairs(form: str, code: str) -> list[tuple[str, str]]:
     return [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
 
 
-def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
+def plan(symbols: np.ndarray, s: int, coded: CodedMask, form: str, code: str) -> Plan:
     """Return the plan of the shortest string, by exact length; the first of equals.
 
     Parameters
@@ -75,7 +75,7 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     symbols : (n,) unsigned array
     s : int
         The largest level.
-    live : Live
+    coded : CodedMask
         Which elements have a word in a dense form; all others are 0.
     form, code : str
         Those to take; "auto" for any. The code packed is dense only.
@@ -84,7 +84,7 @@ def plan(symbols: np.ndarray, s: int, live: Live, form: str, code: str) -> Plan:
     if len(every) == 1 and code != "rice":  # nothing to choose
         return Plan(*every[0], {}, 0)
     counts = tally(symbols)
-    plans = [_plan(*pair, s, symbols, counts, symbols.size - live.words) for pair in every]
+    plans = [_plan(*pair, s, symbols, counts, symbols.size - coded.words) for pair in every]
     return min(plans, key=lambda plan: plan.nbits)
 
 

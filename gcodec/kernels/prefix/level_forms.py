@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string, level_codes, sparse_string
 from gcodec.kernels.quantize.levels import symbol_dtype
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents
 
 
@@ -59,11 +59,11 @@ class Written(NamedTuple):
     which: int
 
 
-@twinned("gcodec.kernels.prefix.level_forms_cuda")
+@dispatched("gcodec.kernels.prefix.level_forms_cuda")
 def write(
     symbols: np.ndarray | Drainable,
     s: int,
-    live: Live,
+    coded: CodedMask,
     form: str,
     code: str,
     every: int,
@@ -79,10 +79,10 @@ def write(
     every, lead : int
         See `dense_string.write`.
     """
-    plan = level_codes.plan(contents(symbols), s, live, form, code)
+    plan = level_codes.plan(contents(symbols), s, coded, form, code)
     if plan.form == "dense":
         words, dtype = level_codes.word_code(plan.code, s, plan.scalars), symbol_dtype(s)
-        data, nbits, *sums = dense_string.write(words, symbols, dtype, live, every, lead)
+        data, nbits, *sums = dense_string.write(words, symbols, dtype, coded, every, lead)
     else:
         units = level_codes.unit_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(units, symbols, every, lead)

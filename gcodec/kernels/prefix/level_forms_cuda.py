@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.bits.live import Live
-from gcodec.kernels.bits.live_cuda import words_in
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.coded_mask_cuda import words_in
 from gcodec.kernels.context.string_choice_cuda import Kept
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix import dense_string_cuda, sparse_string_cuda
@@ -15,12 +15,12 @@ from gcodec.kernels.prefix.codewords_cuda import Words, rule_of
 from gcodec.kernels.prefix.level_codes import longest_nbits, pairs, unit_code, word_code
 from gcodec.kernels.prefix.level_forms import Form, Written
 from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.run_level_table import NEAR
 from gcodec.kernels.prefix.table_code import SYMBOLS
 from gcodec.kernels.prefix.tally_cuda import rice_parameter
-from gcodec.kernels.prefix.unit_table import NEAR
 from gcodec.kernels.quantize.levels import symbol_dtype
 from gcodec.runtime.cuda_grid import THREADS, blocks, device_with
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 _ANY = {"rice": 0, "rice_gap": 0}  # parameters, in place of those to be found
 
@@ -41,21 +41,27 @@ class Measured(NamedTuple):
     """
 
     pairs: list[tuple[str, str]]
-    scalars: list[dict[str, Later]]
+    scalars: list[dict[str, Deferred]]
     strings: list[Any]
     most: int
 
     @classmethod
     def of(
-        cls, symbols: Any, s: int, live: Live, pairs: list[tuple[str, str]], every: int, lead: int
+        cls,
+        symbols: Any,
+        s: int,
+        coded: CodedMask,
+        pairs: list[tuple[str, str]],
+        every: int,
+        lead: int,
     ) -> Measured:
         """Measure them; see `gcodec.kernels.prefix.level_forms.write`."""
         strings: list[Any] = []
-        scalars: list[dict[str, Later]] = []
+        scalars: list[dict[str, Deferred]] = []
         for form, code in pairs:
             if form == "dense":
-                words, found = _dense_words(symbols, s, live, code)
-                how = symbol_dtype(s), live, every, lead, 0
+                words, found = _dense_words(symbols, s, coded, code)
+                how = symbol_dtype(s), coded, every, lead, 0
                 strings.append(dense_string_cuda.Measured.of(words, symbols, *how))
             else:
                 units, found = _sparse_words(symbols, s, code)
@@ -84,15 +90,15 @@ class Measured(NamedTuple):
         else:
             sums = device.empty(len(forms) + 1, np.int64)
             sums_before(device, kept[: len(forms)], sums)
-            nbits = Later(device, sums[-1:], None, (sums[-1:], 1, 0))
+            nbits = Deferred(device, sums[-1:], None, (sums[-1:], 1, 0))
         return Written(out.view(np.uint8), nbits, forms, 0)
 
 
 def write(
-    symbols: Any, s: int, live: Live, form: str, code: str, every: int, lead: int
+    symbols: Any, s: int, coded: CodedMask, form: str, code: str, every: int, lead: int
 ) -> Written:
     """Write the shortest string; there is room for the longest, whatever the parameters."""
-    measured = Measured.of(symbols, s, live, pairs(form, code), every, lead)
+    measured = Measured.of(symbols, s, coded, pairs(form, code), every, lead)
     if len(measured.strings) == 1:
         return measured.put()
     device, count = device_with(symbols), len(measured.strings)
@@ -105,19 +111,19 @@ def write(
 
 
 def _dense_words(
-    symbols: Any, s: int, live: Live, code: str
-) -> tuple[PrefixCode | Words, dict[str, Later]]:
+    symbols: Any, s: int, coded: CodedMask, code: str
+) -> tuple[PrefixCode | Words, dict[str, Deferred]]:
     """Return words of a dense form, and their parameter."""
     words = word_code(code, s, _ANY)
     if code != "rice":
         return words, {}
-    k = rice_parameter(symbols, "zigzag", words_in(device_with(symbols), live))
+    k = rice_parameter(symbols, "zigzag", words_in(device_with(symbols), coded))
     return rice_words(k, words), {"rice": k}
 
 
 def _sparse_words(
     symbols: Any, s: int, code: str
-) -> tuple[tuple[PrefixCode | Words, PrefixCode | Words], dict[str, Later]]:
+) -> tuple[tuple[PrefixCode | Words, PrefixCode | Words], dict[str, Deferred]]:
     """Return words of gaps and of levels of a sparse form, and their parameters."""
     gap, level = unit_code(code, s, _ANY)
     if code != "rice":
@@ -126,7 +132,7 @@ def _sparse_words(
     return (rice_words(k_gap, gap, NEAR), rice_words(k, level)), {"rice": k, "rice_gap": k_gap}
 
 
-def rice_words(k: Later, like: PrefixCode, size: int = SYMBOLS) -> Words:
+def rice_words(k: Deferred, like: PrefixCode, size: int = SYMBOLS) -> Words:
     """Return the words of a Rice code with another parameter."""
     device, (rule, mapping, shift, _) = k.device, rule_of(like)
     table = device.empty(size + 1, np.uint64)

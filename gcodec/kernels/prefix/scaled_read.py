@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.bits.live import Live
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.codewords import OMEGA, RICE
 from gcodec.kernels.prefix.look_ahead import (
     AT,
@@ -46,12 +46,12 @@ _NONE = np.empty(0, np.uint64)
 _NAMES = ("symbols", "source", "places", "factors", "values", "target")
 
 
-def reads(code: PrefixCode, scale: Scale, live: Live, out: np.ndarray) -> bool:
+def reads(code: PrefixCode, scale: Scale, coded: CodedMask, out: np.ndarray) -> bool:
     """Whether `read` can do it: with levels in a byte, in wide buckets none of which is silent."""
     return (
         code.kind in _KINDS
         and code.top <= 2 * _MOST + 1
-        and live.silent is None
+        and coded.silent is None
         and scale.bucket >= LINE
         and out.size >= _LEAST
         and device_of(out) is None

@@ -9,23 +9,23 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString, written
 from gcodec.kernels.prefix.prefix_table import WIDE
-from gcodec.kernels.prefix.unit_read import read_unit_blocks
-from gcodec.kernels.prefix.unit_write import write_units
-from gcodec.kernels.prefix.units import UnitCode, Units, count_units
+from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs, count_units
+from gcodec.kernels.prefix.run_level_read import read_unit_blocks
+from gcodec.kernels.prefix.run_level_write import write_units
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
 _CHUNK = 1 << 20  # elements that are written at a time
 _READ = 1 << 16  # units that are read at a time
-Place = Callable[[Units, np.ndarray, np.ndarray, int], int]
+Place = Callable[[RunLevelPairs, np.ndarray, np.ndarray, int], int]
 
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 
 
-@twinned("gcodec.kernels.prefix.sparse_string_cuda", by="symbols")
+@dispatched("gcodec.kernels.prefix.sparse_string_cuda", by="symbols")
 def write(
-    code: UnitCode, symbols: np.ndarray | Drainable, every: int, lead: int
+    code: RunLevelCode, symbols: np.ndarray | Drainable, every: int, lead: int
 ) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
     """Write the string of a tensor.
 
@@ -88,9 +88,9 @@ def write(
     return data, nbits, offsets, positions
 
 
-@twinned("gcodec.kernels.prefix.sparse_string_cuda", by="data")
+@dispatched("gcodec.kernels.prefix.sparse_string_cuda", by="data")
 def read(
-    code: UnitCode,
+    code: RunLevelCode,
     data: np.ndarray,
     first: int,
     end: int,
@@ -145,7 +145,7 @@ def read(
 
 
 def _read_on(
-    code: UnitCode,
+    code: RunLevelCode,
     data: np.ndarray,
     first: int,
     end: int,
@@ -176,10 +176,10 @@ def _read_on(
     return found
 
 
-def _room(code: UnitCode, count: int) -> Units:
+def _room(code: RunLevelCode, count: int) -> RunLevelPairs:
     """Make room for units."""
     wide = count if code.symbol.top >= WIDE else 0
-    return Units(
+    return RunLevelPairs(
         np.empty(count, np.uint8),
         np.empty(count, np.uint8),
         np.empty(count, np.uint64),

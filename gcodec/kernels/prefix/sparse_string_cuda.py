@@ -14,19 +14,19 @@ from gcodec.kernels.numeric.scan_cuda import maxima_before, sums_before
 from gcodec.kernels.prefix.codewords import OMEGA
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, Words, has_room, raise_status, rule_of
 from gcodec.kernels.prefix.prefix_table import PrefixCode, least_nbits, read_singles
-from gcodec.kernels.prefix.unit_place_cuda import PlacedUnits
-from gcodec.kernels.prefix.unit_read import GAP_WINDOW
-from gcodec.kernels.prefix.unit_table import NEAR
-from gcodec.kernels.prefix.units import UnitCode
+from gcodec.kernels.prefix.run_level import RunLevelCode
+from gcodec.kernels.prefix.run_level_place_cuda import PlacedPairs
+from gcodec.kernels.prefix.run_level_read import GAP_WINDOW
+from gcodec.kernels.prefix.run_level_table import NEAR
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, note
+from gcodec.runtime.deferred import Deferred, note
 from gcodec.runtime.device import Device
 
 _THREADS = 256
 _TILE = 16 * _THREADS  # symbols that a block of threads writes
 _FEW = 1 << 14  # blocks that are read by few threads together, so that all processors have some
 
-Place = Callable[[PlacedUnits, np.ndarray, np.ndarray, int], int]
+Place = Callable[[PlacedPairs, np.ndarray, np.ndarray, int], int]
 
 
 class Measured(NamedTuple):
@@ -88,7 +88,7 @@ class Measured(NamedTuple):
         """The word of all bits."""
         return self.offsets[-1:]
 
-    def told(self) -> tuple[Later, Later, Later]:
+    def told(self) -> tuple[Deferred, Deferred, Deferred]:
         """Return the bits of all; those, and positions, before blocks and behind the last."""
         device, every = device_with(self.offsets), self.every
         most = -(-int(self.part[-1]) // every)
@@ -107,9 +107,9 @@ class Measured(NamedTuple):
             starts, positions = np.append(found[:blocks], end), found[most : most + blocks]
             return starts - first, np.append(positions, max(last, 0))
 
-        nbits = Later(device, marks, lambda found: int(found[-1]), (marks[-1:], 1, 0))
-        starts = Later(device, marks, lambda found: blocks_of(found)[0])
-        return nbits, starts, Later(device, marks, lambda found: blocks_of(found)[1])
+        nbits = Deferred(device, marks, lambda found: int(found[-1]), (marks[-1:], 1, 0))
+        starts = Deferred(device, marks, lambda found: blocks_of(found)[0])
+        return nbits, starts, Deferred(device, marks, lambda found: blocks_of(found)[1])
 
     def put(self, out: Any) -> None:
         """Write the string to words that are zero but for the lead."""
@@ -118,10 +118,10 @@ class Measured(NamedTuple):
 
     def _launch(self, name: str, *args: Any) -> None:
         device, tiles = device_with(self.offsets), self.numbers.size - 1
-        device.launch("unit_write", f"{name}_units", tiles, _THREADS, *self.part, *args)
+        device.launch("run_level_write", f"{name}_units", tiles, _THREADS, *self.part, *args)
 
 
-def write(code: UnitCode, symbols: Any, every: int, lead: int) -> tuple[Any, Any, Any, Any]:
+def write(code: RunLevelCode, symbols: Any, every: int, lead: int) -> tuple[Any, Any, Any, Any]:
     """Write the string of a tensor.
 
     See `gcodec.kernels.prefix.dense_string_cuda.write` for what stays there.
@@ -140,11 +140,11 @@ def write(code: UnitCode, symbols: Any, every: int, lead: int) -> tuple[Any, Any
     out = device.zeros(-(-most // 32), np.uint32)
     string.put(out)
     data = out.view(np.uint8)
-    return data if type(nbits) is Later else data[: -(-most // 8)], nbits, starts, ends
+    return data if type(nbits) is Deferred else data[: -(-most // 8)], nbits, starts, ends
 
 
 def read(
-    code: UnitCode,
+    code: RunLevelCode,
     data: Any,
     first: int,
     end: int,
@@ -169,7 +169,7 @@ def read(
     positions = device.empty(room, np.int64)
     threads = 32 if blocks <= _FEW else 128
     device.launch(
-        *("unit_read", "read_units", -(-blocks // threads) if chained else 1, threads),
+        *("run_level_read", "read_units", -(-blocks // threads) if chained else 1, threads),
         *(data, np.int64(data.size), np.int64(end), marks[:-3], np.int64(first)),
         *(np.int64(blocks), np.int64(every), np.int32(chained), np.int64(room)),
         *_read_arguments(device, code),
@@ -177,7 +177,7 @@ def read(
         *(marks[-3:-1], marks[-1:]),
     )
     note(device, marks[-1:], lambda told: raise_status(int(told[0]), chained))
-    units = PlacedUnits(symbols, positions, marks[-3:-2])
+    units = PlacedPairs(symbols, positions, marks[-3:-2])
     place(units, np.array([room]), np.empty(0, np.int64), 0)
     if table is not None:
         return table
@@ -186,7 +186,7 @@ def read(
     return found[:rows], found[blocks + 1 : blocks + 1 + rows]
 
 
-def _read_arguments(device: Device, code: UnitCode) -> tuple[Any, ...]:
+def _read_arguments(device: Device, code: RunLevelCode) -> tuple[Any, ...]:
     gaps = device.to_device(read_singles(code.gap, GAP_WINDOW, NEAR))
     rule, _, *numbers = rule_of(code.gap)
     singles = device.to_device(read_singles(code.symbol))

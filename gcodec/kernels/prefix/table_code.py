@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED, Rule
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
 
 LONGEST = 12  # bits of a word
@@ -138,7 +138,7 @@ class TableCode(NamedTuple):
         return bits[:size], nbits[:size]
 
 
-@twinned("gcodec.kernels.prefix.table_code_cuda")
+@dispatched("gcodec.kernels.prefix.table_code_cuda")
 def code_of(lengths: np.ndarray) -> TableCode:
     """Return the code to write with of the (256,) uint8 bits of words, wherever these are."""
     return TableCode.of(lengths)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
-from gcodec.kernels.prefix.units import SCAN
+from gcodec.kernels.prefix.run_level import SCAN
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
 

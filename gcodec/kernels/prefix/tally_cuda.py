@@ -9,7 +9,7 @@ import numpy as np
 from gcodec.kernels.numeric.scan_cuda import maxima_before
 from gcodec.kernels.prefix.tally import Numbers
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 _THREADS = 256
 _TILE = 16 * _THREADS  # symbols that a block of threads looks at, one tile after the other
@@ -18,7 +18,7 @@ _SIZES, _NEAR = 64, 256
 _NUMBERS = {"zigzag": 0, "levels": 1, "gaps": 2}
 
 
-def rice_parameter(symbols: Any, numbers: Numbers, words: Any = None) -> Later:
+def rice_parameter(symbols: Any, numbers: Numbers, words: Any = None) -> Deferred:
     """Return the parameter that `best_rice` finds, as far as sums stay below 2^64.
 
     Of those that are 0, only so many have a word that all are as many as a (1,) array tells.
@@ -28,7 +28,7 @@ def rice_parameter(symbols: Any, numbers: Numbers, words: Any = None) -> Later:
     given = _numbers(symbols, numbers), np.int64(silent)
     known = device.zeros(1, np.int64) if words is None else words
     device.launch("tally", "best_parameter", 1, _SIZES, *given, known, k)
-    return Later(device, k)
+    return Deferred(device, k)
 
 
 def _numbers(symbols: Any, numbers: Numbers) -> Any:
@@ -38,7 +38,7 @@ def _numbers(symbols: Any, numbers: Numbers) -> Any:
     units, lasts = (device.empty(tiles, np.int64) for _ in range(2))
     maxima = device.empty(tiles + 1, np.int64)
     counts = device.zeros(_NEAR + _SIZES, np.uint64)
-    device.launch("unit_write", "count_units", tiles, _THREADS, *part, units, lasts)
+    device.launch("run_level_write", "count_units", tiles, _THREADS, *part, units, lasts)
     maxima_before(device, lasts, maxima)
     blocks = min(tiles, _MOST)
     device.launch("tally", "count_numbers", blocks, _THREADS, *part, maxima, what, counts)

@@ -12,7 +12,7 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.scale_errors import rounded_to_level
 from gcodec.runtime import pool
 from gcodec.runtime.deferred import binary32
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import Emitter, block, doubles, floats, lanes
 from gcodec.runtime.memory import bits_float, float_bits
@@ -24,7 +24,7 @@ _LANES = 16
 _LARGEST = INFINITY_BITS - 1
 
 
-@twinned("gcodec.kernels.quantize.block_scales_cuda", by="factors")
+@dispatched("gcodec.kernels.quantize.block_scales_cuda", by="factors")
 def scales_of(scale: np.float32, factors: np.ndarray) -> np.ndarray:
     """Return the scales that (k,) bytes make of one, as float32; infinite ones too."""
     bits = factors.astype(np.uint32) + np.uint32(_FIRST) << np.uint32(_BELOW)
@@ -33,7 +33,7 @@ def scales_of(scale: np.float32, factors: np.ndarray) -> np.ndarray:
     return found
 
 
-@twinned("gcodec.kernels.quantize.block_scales_cuda")
+@dispatched("gcodec.kernels.quantize.block_scales_cuda")
 def largest_scale(bits: int, top: np.float32) -> float:
     """Return the scale by which a largest magnitude, given its bits, becomes about the last level.
 
@@ -47,7 +47,7 @@ def largest_scale(bits: int, top: np.float32) -> float:
     return binary32(max(found, np.float32(2.0**-149)) if largest else found)
 
 
-@twinned("gcodec.kernels.quantize.block_scales_cuda")
+@dispatched("gcodec.kernels.quantize.block_scales_cuda")
 def choose_factors(
     values: np.ndarray, length: int, scale: np.float32, top: np.float32, mantissa: int
 ) -> np.ndarray:
@@ -87,7 +87,7 @@ def choose_factors(
     return factors
 
 
-@twinned("gcodec.kernels.quantize.block_scales_cuda")
+@dispatched("gcodec.kernels.quantize.block_scales_cuda")
 def divide(
     x: np.ndarray, first: int, length: int, scales: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
@@ -111,7 +111,7 @@ def divide(
     return out[: x.size]
 
 
-@twinned("gcodec.kernels.quantize.block_scales_cuda")
+@dispatched("gcodec.kernels.quantize.block_scales_cuda")
 def multiply(
     values: np.ndarray,
     first: int,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks, word
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import placed
 
 _U32 = np.uint32
@@ -23,12 +23,12 @@ def scales_of(scale: Any, factors: Any) -> Any:
     return out
 
 
-def largest_scale(bits: Later, top: np.float32) -> Later:
+def largest_scale(bits: Deferred, top: np.float32) -> Deferred:
     """Return the scale by which the largest magnitude becomes about the last level."""
     device, out = bits.device, bits.device.empty(1, np.float32)
     given = bits.words, top.view(_U32), out.view(_U32)
     device.launch("block_scales", "largest_scale", 1, 1, *given)
-    return Later(device, out)
+    return Deferred(device, out)
 
 
 def choose_factors(values: Any, length: int, scale: Any, top: np.float32, mantissa: int) -> Any:

@@ -18,7 +18,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, words
 from gcodec.kernels.quantize.level_blocks import Store, dequantize_block, quantize_block
 from gcodec.runtime import cover
-from gcodec.runtime.device import device_of, twinned
+from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, fence
 
@@ -80,7 +80,7 @@ def check_dtype(symbols: np.ndarray, s: int) -> None:
         raise ParameterError(f"symbols: levels must be of {symbol_dtype(s)}, not {symbols.dtype}")
 
 
-@twinned("gcodec.kernels.quantize.levels_cuda")
+@dispatched("gcodec.kernels.quantize.levels_cuda")
 def check(symbols: np.ndarray, s: int) -> None:
     """Raise `ParameterError` unless all symbols are those of levels up to s."""
     for at in range(0, symbols.size, _PART):
@@ -94,7 +94,7 @@ def levels_error(s: int) -> ParameterError:
     return ParameterError(f"symbols: levels must be at most {s}, and that of 0 has no sign")
 
 
-@twinned("gcodec.kernels.quantize.levels_cuda")
+@dispatched("gcodec.kernels.quantize.levels_cuda")
 def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
     """Quantise a part of a tensor on the calling thread.
 
@@ -141,7 +141,7 @@ def streams(out: np.ndarray) -> bool:
     return device_of(out) is None and cover.streams(out[cover.to_cache_line(out, 1) :])
 
 
-@twinned("gcodec.kernels.quantize.levels_cuda")
+@dispatched("gcodec.kernels.quantize.levels_cuda")
 def dequantize(
     symbols: np.ndarray,
     scale: Scale,

@@ -29,7 +29,7 @@ from gcodec.kernels.quantize.minifloat_block import (
     residual_block,
 )
 from gcodec.runtime import cover, pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, fence
 
@@ -154,7 +154,7 @@ def dequantize(
         out[whole:] = rest[: out.size - whole]
 
 
-@twinned("gcodec.kernels.quantize.minifloat_cuda")
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
 def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
     """Raise `Corrupt` unless the bytes are n codes that stand for something.
 

@@ -16,21 +16,21 @@ from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import codes_nbytes, least_middles
 from gcodec.kernels.quantize.minifloat_block import MOST_STEPS, per_byte
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks, word
-from gcodec.runtime.deferred import Later, note
+from gcodec.runtime.deferred import Deferred, note
 from gcodec.runtime.device import Device
 
 _EACH = 8  # elements of a thread
 _NONE = np.uint64((1 << 64) - 1)
 
 
-def quantize(x: Any, scale: Any, fmt: MiniFloat) -> tuple[Any, Later]:
+def quantize(x: Any, scale: Any, fmt: MiniFloat) -> tuple[Any, Deferred]:
     """Return the codes of a tensor, and whether all are finite."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
     name, rule = _kernel("minifloat_codes", _Rule.of(device, scale, fmt), fmt)
     arguments = x.view(np.uint32), np.int64(n), *rule, out, top
     device.launch("minifloat", name, _blocks(n), THREADS, *arguments)
-    return out, Later(device, top, lambda found: bool(found[0] < INFINITY_BITS))
+    return out, Deferred(device, top, lambda found: bool(found[0] < INFINITY_BITS))
 
 
 def quantize_residual(

@@ -7,12 +7,12 @@ import numpy as np
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import aligned_empty
 
 
-@twinned("gcodec.kernels.quantize.minifloat_cuda")
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
 def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
     """Return the codes of (n,) values, and if all are finite; see `minifloat.quantize`."""
     out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
@@ -24,7 +24,7 @@ def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> tuple[np.ndarr
     return out, all(pool.run(task, x.size, BLOCK))
 
 
-@twinned("gcodec.kernels.quantize.minifloat_cuda")
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
 def quantize_residual(
     x: np.ndarray,
     residual: np.ndarray,
@@ -45,7 +45,7 @@ def quantize_residual(
     return out
 
 
-@twinned("gcodec.kernels.quantize.minifloat_cuda")
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
 def dequantize(
     codes: np.ndarray,
     scale: np.float32,

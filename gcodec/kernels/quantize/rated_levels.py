@@ -26,7 +26,7 @@ from gcodec.kernels.quantize.scalar_quantize import (
     quantize_plainly,
 )
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
 
 _KNEE = np.int32(44)  # the class from which on both sides of a level are worth the same
@@ -68,7 +68,7 @@ class Errors(NamedTuple):
         return cls((a, b, c), (of_a, of_b, of_c), squares, escapes)
 
 
-@twinned("gcodec.kernels.quantize.rated_levels_cuda")
+@dispatched("gcodec.kernels.quantize.rated_levels_cuda")
 def rated_levels(x: np.ndarray, step: np.float32, of: ScalesOf, out: np.ndarray) -> Errors:
     """Quantise by the classes of elements.
 
@@ -93,7 +93,7 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScalesOf, out: np.ndarray)
     return Errors.of(*pool.run(task, x.size))
 
 
-@twinned("gcodec.kernels.quantize.rated_levels_cuda")
+@dispatched("gcodec.kernels.quantize.rated_levels_cuda")
 def scaled_levels(
     x: np.ndarray,
     step: np.float32,

@@ -18,7 +18,7 @@ import numpy as np
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
@@ -33,7 +33,7 @@ _ZERO = np.int32(0)
 _FACTOR, _MANY = np.float32(FINE), np.float32(MOST)
 
 
-@twinned("gcodec.kernels.quantize.scalar_quantize_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
     """Quantise without signs, and nothing to more than `MOST`.
 
@@ -54,7 +54,7 @@ def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
     pool.run(task, x.size)
 
 
-@twinned("gcodec.kernels.quantize.scalar_quantize_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def plain_sums(
     x: np.ndarray, step: np.float32, width: int, has_columns: bool
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,7 @@ def plain_sums(
     return rows, columns
 
 
-@twinned("gcodec.kernels.quantize.scalar_quantize_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def random_squares(x: np.ndarray, step: np.float32) -> int:
     """Return the sum of f·(1 − f) of (n,) values, f being what floor(y) leaves, times FINE^2.
 
@@ -98,7 +98,7 @@ def inverse(step: np.float32) -> np.float32:
     return np.float32(found if found < _PAST else math.inf)
 
 
-@twinned("gcodec.kernels.quantize.scalar_quantize_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def exact_random_squares(x: np.ndarray, step: float) -> float:
     """Return what `random_squares` does, in squares of the step, in float64 by the fixed order."""
 
@@ -113,7 +113,7 @@ def exact_random_squares(x: np.ndarray, step: float) -> float:
     return fold(np.concatenate(every))
 
 
-@twinned("gcodec.kernels.quantize.scalar_quantize_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None:
     """Write the points that symbols stand for, on the calling thread.
 
@@ -126,7 +126,7 @@ def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None
     _put_points(symbols, points, out)
 
 
-@twinned("gcodec.kernels.quantize.scalar_quantize_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def add_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None:
     """Add the points that symbols stand for, on the calling thread; see `put_points`."""
     _add_points(symbols, points, out)

@@ -9,7 +9,7 @@ import numpy as np
 from gcodec.kernels.numeric.log_histogram import BINS
 from gcodec.kernels.numeric.log_histogram_cuda import PART
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import Later
+from gcodec.runtime.deferred import Deferred
 
 _STATE = 160  # bytes of a `Search`
 _GRID, _TRIED, _NEARBY = 1 << 12, 80, 24  # most scales: of the grid, tried at all, tried at last
@@ -88,7 +88,7 @@ def all_corrected(x: Any, residual: Any, decay: np.float32, nonzero: Any) -> Any
     return out
 
 
-def search(values: Values, rule: Rule) -> Later:
+def search(values: Values, rule: Rule) -> Deferred:
     """Find the scale, which stays on the device."""
     device = device_with(values.some)
 
@@ -132,4 +132,4 @@ def search(values: Values, rule: Rule) -> Later:
     launch("measure_tried", _NEARBY, THREADS, *given, *parts, tried, errors)
     found = device.empty(1, np.float32)
     launch("end_search", 1, _WARP, ends[2], state, tried, errors, found.view(np.uint32))
-    return Later(device, found)
+    return Deferred(device, found)

@@ -26,7 +26,7 @@ from gcodec.kernels.numeric.words import load_word, store_word
 from gcodec.kernels.quantize.ternary_block import four_per_byte, one_per_byte, ternary_block
 from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import aligned_empty
@@ -54,7 +54,7 @@ def packed_nbytes(n: int, pack: Pack) -> int:
     return (STRIDED if pack == "terngrad" else CHAPTER).nbytes(n)
 
 
-@twinned("gcodec.kernels.quantize.ternary_cuda")
+@dispatched("gcodec.kernels.quantize.ternary_cuda")
 def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndarray:
     """Quantise a (n,) float32 array and pack the codes.
 
@@ -104,7 +104,7 @@ def dequantize_ternary(
         dequantize_base3(data, scale, out, add)
 
 
-@twinned("gcodec.kernels.quantize.ternary_cuda")
+@dispatched("gcodec.kernels.quantize.ternary_cuda")
 def check(data: np.ndarray, n: int, pack: Pack) -> None:
     """Raise `FormatError` unless the bytes are those of n packed codes."""
     check_length(8 * data.size, 8 * packed_nbytes(n, pack))
@@ -284,7 +284,7 @@ def _base3_tiles(x, scale, seed, start, codes, rest, out):
             part[j] = np.uint8((word * np.uint64(_COLLECT)) >> top)
 
 
-@twinned("gcodec.kernels.quantize.ternary_cuda")
+@dispatched("gcodec.kernels.quantize.ternary_cuda")
 def dequantize_base3(
     data: np.ndarray, scale: np.float32, out: np.ndarray, add: np.float32 | None
 ) -> None:

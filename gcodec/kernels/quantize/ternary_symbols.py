@@ -6,7 +6,7 @@ import numpy as np
 
 from gcodec.kernels.quantize import ternary
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 
 FIVES = np.arange(3**ternary.TRITS).astype(np.uint8)  # bytes of five codes
 _POWERS = 3 ** np.arange(ternary.TRITS).astype(np.uint8)
@@ -14,7 +14,7 @@ _SYMBOLS = np.array([0, 2, 3], np.uint8)[FIVES[:, None] // _POWERS % 3]
 _CHUNK = 1 << 16  # bytes of five codes
 
 
-@twinned("gcodec.kernels.quantize.ternary_symbols_cuda")
+@dispatched("gcodec.kernels.quantize.ternary_symbols_cuda")
 def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
     """Return the symbols of n codes, five in a byte, as (n,) uint8."""
     symbols = np.empty((codes.size, ternary.TRITS), np.uint8)
@@ -26,7 +26,7 @@ def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
     return symbols.reshape(-1)[:n]
 
 
-@twinned("gcodec.kernels.quantize.ternary_symbols_cuda")
+@dispatched("gcodec.kernels.quantize.ternary_symbols_cuda")
 def codes_of(symbols: np.ndarray) -> np.ndarray:
     """Return the codes that (n,) uint8 symbols stand for, five in a byte."""
     codes = np.zeros(ternary.packed_nbytes(symbols.size, "base3"), np.uint8)

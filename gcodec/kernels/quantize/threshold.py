@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, check_padding
 from gcodec.runtime.cover import cover, streams, to_cache_line
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import aligned_empty
@@ -26,13 +26,13 @@ ONE_BIT = FieldLayout(width=1, align=4)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
-@twinned("gcodec.kernels.quantize.threshold_cuda")
+@dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
     """Codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00; packed bytes."""
     return _quantize(TWO_BIT, x, None, _ZERO, threshold, threshold)
 
 
-@twinned("gcodec.kernels.quantize.threshold_cuda")
+@dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize_2bit_residual(
     x: np.ndarray,
     residual: np.ndarray,
@@ -48,13 +48,13 @@ def quantize_2bit_residual(
     return _quantize(TWO_BIT, x, (residual, left), decay, threshold, level)
 
 
-@twinned("gcodec.kernels.quantize.threshold_cuda")
+@dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize_1bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
     """Codes of a (n,) float32 array: 1 for x > t, else 0; packed bytes."""
     return _quantize(ONE_BIT, x, None, _ZERO, threshold, _ONE)
 
 
-@twinned("gcodec.kernels.quantize.threshold_cuda")
+@dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize_1bit_residual(
     x: np.ndarray,
     residual: np.ndarray,
@@ -66,7 +66,7 @@ def quantize_1bit_residual(
     return _quantize(ONE_BIT, x, (residual, left), decay, threshold, _ONE)
 
 
-@twinned("gcodec.kernels.quantize.threshold_cuda")
+@dispatched("gcodec.kernels.quantize.threshold_cuda")
 def check_codes_2bit(data: np.ndarray, n: int) -> None:
     """Raise `Corrupt` for padding behind n codes that is not zero, or a code 01."""
     check_padding(data, 2 * n)

@@ -25,7 +25,7 @@ from gcodec.kernels.context.class_map import CLASSES, join_classes
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 
 QUANTISERS = 2
@@ -52,7 +52,7 @@ def escapes(symbols: np.ndarray) -> np.ndarray:
     return np.where(odd, np.uint8(ODD), np.uint8(EVEN))
 
 
-@twinned("gcodec.kernels.quantize.trellis_cuda")
+@dispatched("gcodec.kernels.quantize.trellis_cuda")
 def add_quantisers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
     """Make models of classes, with the quantiser above them, on the calling thread.
 
@@ -67,7 +67,7 @@ def add_quantisers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
     _add_quantisers(symbols, lanes, np.empty(lanes, np.uint32), models)
 
 
-@twinned("gcodec.kernels.quantize.trellis_cuda")
+@dispatched("gcodec.kernels.quantize.trellis_cuda")
 def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.ndarray:
     """Count (n,) uint8 symbols by their models: all, or about so many of them, in whole runs.
 
@@ -120,7 +120,7 @@ def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, po
     return int((sums >> point).sum())
 
 
-@twinned("gcodec.kernels.quantize.trellis_cuda")
+@dispatched("gcodec.kernels.quantize.trellis_cuda")
 def unknown_places(
     symbols: np.ndarray, models: np.ndarray, known: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -152,7 +152,7 @@ def unknown_places(
     return places, symbols[places].astype(np.int64)
 
 
-@twinned("gcodec.kernels.quantize.trellis_cuda")
+@dispatched("gcodec.kernels.quantize.trellis_cuda")
 def join_models(
     symbols: np.ndarray, models: np.ndarray, unknown: np.ndarray, out: np.ndarray
 ) -> None:

@@ -30,7 +30,7 @@ from gcodec.kernels.quantize.trellis_vector import (
     trace,
 )
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel, subroutine
 
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
@@ -42,7 +42,7 @@ _NONE, _PARTS = np.float32(0), np.float32(FINE)
 _TILE = 512  # elements whose rests are added up at once
 
 
-@twinned("gcodec.kernels.quantize.trellis_search_cuda")
+@dispatched("gcodec.kernels.quantize.trellis_search_cuda")
 def best_levels(
     x: np.ndarray,
     factor: np.float32,
@@ -100,7 +100,7 @@ def best_levels(
     pool.run(task, x.size, RUN)
 
 
-@twinned("gcodec.kernels.quantize.trellis_search_cuda")
+@dispatched("gcodec.kernels.quantize.trellis_search_cuda")
 def errors_of(x: np.ndarray, factor: np.float32, every: int, symbols: np.ndarray) -> Errors:
     """Return what symbols leave over, in halves of a step; see `best_levels`."""
 

@@ -18,7 +18,7 @@ from gcodec.kernels.bits.pack import packing, unpacking
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
 
@@ -27,7 +27,7 @@ Store = Literal["write", "stream", "add"]
 _TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
 
 
-@twinned("gcodec.kernels.quantize.uniform_cuda")
+@dispatched("gcodec.kernels.quantize.uniform_cuda")
 def quantize(
     x: np.ndarray, found: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
 ) -> None:
@@ -56,7 +56,7 @@ def quantize(
     pool.run(task, x.size, _TILE, x)
 
 
-@twinned("gcodec.kernels.quantize.uniform_cuda")
+@dispatched("gcodec.kernels.quantize.uniform_cuda")
 def dequantize(
     data: np.ndarray, found: np.ndarray, bucket: int, bits: int, out: np.ndarray
 ) -> None:
@@ -65,7 +65,7 @@ def dequantize(
     _dequantize(data, found, bucket, bits, store, np.float32(1), out)
 
 
-@twinned("gcodec.kernels.quantize.uniform_cuda")
+@dispatched("gcodec.kernels.quantize.uniform_cuda")
 def dequantize_add(
     data: np.ndarray,
     found: np.ndarray,

@@ -26,7 +26,7 @@ from gcodec.kernels.rans.rans_table import STATE_NBYTES, ReadTables, WriteTables
 from gcodec.kernels.rans.rans_vector import LANES, vector_width
 from gcodec.kernels.rans.rans_write import Writer
 from gcodec.runtime import pool
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, release
 
 _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
@@ -34,7 +34,7 @@ _SPARE = 1.01  # room that is kept for a string to turn out longer than it began
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
-@twinned("gcodec.kernels.rans.rans_string_cuda", by="symbols")
+@dispatched("gcodec.kernels.rans.rans_string_cuda", by="symbols")
 def write(
     tables: WriteTables,
     symbols: SymbolsOf | np.ndarray | Drainable,
@@ -129,7 +129,7 @@ def refuse_short(n: int, nbits: int, lanes: int = LANES) -> None:
         raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
 
 
-@twinned("gcodec.kernels.rans.rans_string_cuda", by="data")
+@dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
 def read(
     tables: ReadTables,
     data: np.ndarray,
@@ -187,7 +187,7 @@ def read(
     return found
 
 
-@twinned("gcodec.kernels.rans.rans_string_cuda", by="data")
+@dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
 def read_range(
     tables: ReadTables,
     data: np.ndarray,
@@ -217,7 +217,7 @@ def read_range(
     string.read_side_by_side(runs, start, stop)
 
 
-@twinned("gcodec.kernels.rans.rans_string_cuda", by="data")
+@dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
 def index(
     tables: ReadTables,
     data: np.ndarray,

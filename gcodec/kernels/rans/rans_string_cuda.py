@@ -16,7 +16,7 @@ from gcodec.kernels.rans.rans_string import ClassesOf, refuse_short
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Later, note
+from gcodec.runtime.deferred import Deferred, note
 from gcodec.runtime.device import placed
 
 _WARPS = 4  # that read runs together
@@ -34,17 +34,17 @@ def write(
     log2_run: Any = LOG2_BLOCK,
     lanes: Any = LANES,
     before_join: None = None,
-) -> tuple[Any, Later, Later]:
+) -> tuple[Any, Deferred, Deferred]:
     """Write the string of the first n symbols, with room behind it. All stays on the device.
 
     No `before_join` is called, since the host does not know the number of bits yet.
 
-    So may n, as a `Later`, and what comes before the string, as a `Leading` of so many bits; and
-    with classes the last two, runs being of 2^16 symbols or more.
+    So may n, as a `Deferred`, and what comes before the string, as a `Leading` of so many bits;
+    and with classes the last two, runs being of 2^16 symbols or more.
     """
-    device, most = device_with(symbols), symbols.size if type(n) is Later else n
+    device, most = device_with(symbols), symbols.size if type(n) is Deferred else n
     known_run, known_lanes = (
-        least if type(number) is Later else number
+        least if type(number) is Deferred else number
         for number, least in ((log2_run, _LOG2_RUN), (lanes, LANES))
     )
     blocks, count = -(-most >> LOG2_BLOCK), -(-most >> known_run)
@@ -57,7 +57,7 @@ def write(
     known = isinstance(lead, np.ndarray)
     numbers = n, tables.log2_total, lanes, log2_run
     for k, number in enumerate(numbers):
-        told[k : k + 1] = number.words if type(number) is Later else number
+        told[k : k + 1] = number.words if type(number) is Deferred else number
     sizes[:1] = 8 * lead.size if known else lead.count
     runs = np.int32(LOG2_BLOCK), told[2:4] if tables.classed else np.int32(known_run)
     device.launch(
@@ -85,8 +85,8 @@ def write(
         runs.settle(behind[:used], (bits - bits[0]) // 8)
         return runs
 
-    nbits = Later(device, told, lambda found: int(found[blocks + 5]), (ends[-1:], 1, 0))
-    return out, nbits, Later(device, told, found_runs)
+    nbits = Deferred(device, told, lambda found: int(found[blocks + 5]), (ends[-1:], 1, 0))
+    return out, nbits, Deferred(device, told, found_runs)
 
 
 def read(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import ParameterError
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import aligned_empty
 
@@ -90,7 +90,7 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
         raise ParameterError(f"frequencies: must add up to 2**{log2_total}")
 
 
-@twinned("gcodec.kernels.rans.rans_table_cuda")
+@dispatched("gcodec.kernels.rans.rans_table_cuda")
 def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
     """Make the tables of an encoder; see `check_frequencies`. On a device, of one model."""
     check_frequencies(frequencies, log2_total)

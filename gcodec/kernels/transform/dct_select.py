@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import trailing_zeros
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, lanes
 
@@ -20,7 +20,7 @@ _MAGNITUDE = np.int32(SIGN - 1)
 _WIDTHS = (BLOCK, 8)  # elements of a group
 
 
-@twinned("gcodec.kernels.transform.dct_select_cuda")
+@dispatched("gcodec.kernels.transform.dct_select_cuda")
 def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bool:
     """Select from each chunk; tell whether all of its elements are finite.
 

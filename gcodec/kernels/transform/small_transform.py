@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
 
@@ -28,7 +28,7 @@ Matrices = tuple[bytes, bytes, bytes]
 """Of each axis the bytes of a float32 matrix: T(v, j) is entry v·n + j."""
 
 
-@twinned("gcodec.kernels.transform.small_transform_cuda")
+@dispatched("gcodec.kernels.transform.small_transform_cuda")
 def transform(x: np.ndarray, sizes: Sizes, matrices: Matrices, out: np.ndarray) -> None:
     """Transform chunks, on the calling thread.
 

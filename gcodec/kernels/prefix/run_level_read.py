@@ -15,9 +15,9 @@ from gcodec.kernels.prefix.prefix_table import (
     read_singles,
     reading,
 )
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs, name_of
+from gcodec.kernels.prefix.run_level_table import NEAR, read_units
 from gcodec.kernels.prefix.table_code import Look
-from gcodec.kernels.prefix.unit_table import NEAR, read_units
-from gcodec.kernels.prefix.units import FAR, UnitCode, Units, name_of
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
 _TURNS = 8  # units of each block that are read one by one before short ones are looked for
@@ -34,11 +34,11 @@ _LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - GAP_WINDOW)
 
 
 def read_unit_blocks(
-    code: UnitCode,
+    code: RunLevelCode,
     data: np.ndarray,
     starts: np.ndarray,
     bounds: np.ndarray,
-    units: Units,
+    units: RunLevelPairs,
     end: int,
     chained: bool,
 ) -> tuple[int, int]:

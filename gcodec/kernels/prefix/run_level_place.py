@@ -10,18 +10,18 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.prefix.codewords import CORRUPT
 from gcodec.kernels.prefix.prefix_read import BROKEN, check
 from gcodec.kernels.prefix.prefix_table import WIDE
-from gcodec.kernels.prefix.units import FAR, Units
+from gcodec.kernels.prefix.run_level import FAR, RunLevelPairs
 from gcodec.kernels.quantize.levels import KINDS, TINY, Scale, dequantize, streams, symbol_dtype
-from gcodec.runtime.device import twinned
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 
 _CLOSE = 32  # elements for each value, up to which it pays to dequantise all of them
 _SILENT = -4  # a value in a bucket whose norm is 0
 
 
-@twinned("gcodec.kernels.prefix.unit_place_cuda", by="out")
+@dispatched("gcodec.kernels.prefix.run_level_place_cuda", by="out")
 def place(
-    units: Units, bounds: np.ndarray, positions: np.ndarray, before: int, out: np.ndarray
+    units: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: np.ndarray
 ) -> int:
     """Write symbols to their positions.
 
@@ -51,9 +51,9 @@ def place(
     return _checked(last, status, positions, out.size)
 
 
-@twinned("gcodec.kernels.prefix.unit_place_cuda", by="out")
+@dispatched("gcodec.kernels.prefix.run_level_place_cuda", by="out")
 def place_values(
-    units: Units,
+    units: RunLevelPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,
@@ -72,7 +72,7 @@ def place_values(
 
 
 def _placed_closely(
-    units: Units,
+    units: RunLevelPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,

@@ -1,6 +1,6 @@
 // The reader of units: each thread reads a block of them, from where the seek table says that it
 // begins; or one thread all, where there is no table. What it tells of a unit is its symbol, and
-// its position, from 1 on; `unit_place.cu` writes what these stand for.
+// its position, from 1 on; `run_level_place.cu` writes what these stand for.
 #include "kernels/prefix/codewords.cuh"
 
 static const int WINDOW = 12;

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from gcodec.errors import FormatError
-from gcodec.inspect.walker import CHUNK, Piece, TellAt, Told, Walk, Window
+from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, TellAt, Window
 from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
-from gcodec.kernels.prefix.unit_read import read_unit_blocks
-from gcodec.kernels.prefix.units import FAR, UnitCode, Units
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
+from gcodec.kernels.prefix.run_level_read import read_unit_blocks
 
 _READ = 1 << 16  # units that are read at a time where they are only counted
 
 
-def units(walk: Walk, code: UnitCode, n: int, tell: TellAt) -> Iterator[Piece]:
+def units(walk: FieldWalker, code: RunLevelCode, n: int, tell: TellAt) -> Iterator[FieldSpan]:
     """Tell a string of units that goes on to the payload's end.
 
     Parameters
     ----------
-    walk : Walk
+    walk : FieldWalker
     code : UnitCode
     n : int
         Elements among which their positions are.
@@ -43,7 +43,7 @@ def units(walk: Walk, code: UnitCode, n: int, tell: TellAt) -> Iterator[Piece]:
         yield from _several(walk, gap_nbits[:low], nbits[:low])
         told = tell(positions[low:high] - 1, symbols[low:high]) if high > low else ()
         for k, one in zip(range(low, high), told, strict=True):
-            gap = Told(int(gaps[k]), element=int(positions[k]) - 1)
+            gap = FieldValue(int(gaps[k]), element=int(positions[k]) - 1)
             yield from word(walk, "index", "gap", code.gap, int(gaps[k]), gap, number + k)
             yield from word(walk, "level", "level", code.symbol, int(symbols[k]), one, number + k)
         yield from _several(walk, gap_nbits[high:], nbits[high:])
@@ -57,12 +57,12 @@ def units(walk: Walk, code: UnitCode, n: int, tell: TellAt) -> Iterator[Piece]:
 Read = tuple[np.ndarray, np.ndarray]  # gaps and symbols, uint64
 
 
-def _most(walk: Walk, code: UnitCode, size: int) -> tuple[Read, FormatError | None]:
+def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, FormatError | None]:
     """Read units up to the string's end, or one that is wrong; and tell what is."""
 
     def read(count: int) -> Read:
         wide = count if code.symbol.top >= WIDE else 0
-        room = Units(
+        room = RunLevelPairs(
             np.empty(count, np.uint8),
             np.empty(count, np.uint8),
             np.empty(count, np.uint64),
@@ -80,17 +80,19 @@ def _most(walk: Walk, code: UnitCode, size: int) -> tuple[Read, FormatError | No
     return most_that_read(read, size)
 
 
-def _several(walk: Walk, gap_nbits: np.ndarray, nbits: np.ndarray) -> Iterator[Piece]:
+def _several(walk: FieldWalker, gap_nbits: np.ndarray, nbits: np.ndarray) -> Iterator[FieldSpan]:
     level = split_of("level", int(nbits.sum()), nbits.size)
     yield from walk.several("unit", nbits.size, {"index": int(gap_nbits.sum()), **level})
 
 
-def _lone_gap(walk: Walk, code: UnitCode, n: int, last: int, number: int) -> Iterator[Piece]:
+def _lone_gap(
+    walk: FieldWalker, code: RunLevelCode, n: int, last: int, number: int
+) -> Iterator[FieldSpan]:
     """Tell the gap that comes next, if it is only behind it that something is wrong."""
     with contextlib.suppress(FormatError):
         # As the engine knows its words: of values, not shifted.
         (value,), _ = read(walk, code.gap._replace(shift=0), 1)
         gap = int(value) - code.gap.shift
         if last + gap <= n:
-            found = Told(gap, element=last + gap - 1)
+            found = FieldValue(gap, element=last + gap - 1)
             yield from word(walk, "index", "gap", code.gap, gap, found, number)

@@ -23,7 +23,7 @@ def name_of(kind: tuple[Kind, Kind]) -> str:
     return " ".join(f"{rule.name} {mapping} {shift}" for rule, mapping, shift in kind)
 
 
-class UnitCode(NamedTuple):
+class RunLevelCode(NamedTuple):
     """The codes of a unit.
 
     Attributes
@@ -40,7 +40,7 @@ class UnitCode(NamedTuple):
         return self.gap.kind, self.symbol.kind
 
 
-class Units(NamedTuple):
+class RunLevelPairs(NamedTuple):
     """Units that were read, by their number.
 
     Attributes

@@ -1,4 +1,4 @@
-"""From units to a tensor on a device; see `gcodec.kernels.prefix.unit_place`."""
+"""From units to a tensor on a device; see `gcodec.kernels.prefix.run_level_place`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcodec.runtime.device import Device
 _LEFT, _SILENT = 64, 4  # of a status
 
 
-class PlacedUnits(NamedTuple):
+class PlacedPairs(NamedTuple):
     """Units whose positions are known, as those that were read on a device.
 
     Attributes
@@ -34,7 +34,7 @@ class PlacedUnits(NamedTuple):
 
 
 def place(
-    units: PlacedUnits, bounds: np.ndarray, positions: np.ndarray, before: int, out: Any
+    units: PlacedPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: Any
 ) -> int:
     """Write symbols to their positions; blocks were looked at when they were read."""
     _launch("place_units", units, out.view(np.uint8), out.size)
@@ -42,7 +42,7 @@ def place(
 
 
 def place_values(
-    units: PlacedUnits,
+    units: PlacedPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,
@@ -57,14 +57,14 @@ def place_values(
     return before
 
 
-def _launch(name: str, units: PlacedUnits, out: Any, n: int, *args: Any) -> None:
+def _launch(name: str, units: PlacedPairs, out: Any, n: int, *args: Any) -> None:
     device = device_with(out)
     room = units.symbols.size
     status = device.to_device(np.array([NO_ERROR]))
     grid = striding_blocks(room)
     symbols = units.symbols.view(np.uint8), np.int32(units.symbols.itemsize)
     device.launch(
-        *("unit_place", name, grid, THREADS, *symbols, units.positions),
+        *("run_level_place", name, grid, THREADS, *symbols, units.positions),
         *(units.count, np.int64(room), *args, out, np.int64(n), status),
     )
     _check(device, status, n)

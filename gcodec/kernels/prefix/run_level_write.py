@@ -8,8 +8,8 @@ from gcodec.kernels.bits.bit_string import SLACK, BitString
 from gcodec.kernels.numeric.words import bytes_at_least, count_ones, put, trailing_zeros
 from gcodec.kernels.prefix.prefix_table import UNIT_KINDS, WIDE, Kind
 from gcodec.kernels.prefix.prefix_write import fours_of, narrowed, spelling
-from gcodec.kernels.prefix.unit_table import NEAR, unit_tables
-from gcodec.kernels.prefix.units import SCAN, UnitCode, name_of
+from gcodec.kernels.prefix.run_level import SCAN, RunLevelCode, name_of
+from gcodec.kernels.prefix.run_level_table import NEAR, unit_tables
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK
 
@@ -19,7 +19,7 @@ _SIX = np.uint64(6)
 
 
 def write_units(
-    code: UnitCode,
+    code: RunLevelCode,
     symbols: np.ndarray,
     base: int,
     number: int,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.kernels.prefix import unit_place
+from gcodec.kernels.prefix import run_level_place
 from gcodec.runtime import cover
 from gcodec.wire.seek import SeekTable
 
@@ -35,13 +35,13 @@ def frame_of(x: np.ndarray, spec: str, log2_block: int) -> gcodec.Frame:
 def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the way by symbols returned."""
     found: list[int] = []
-    real = unit_place._placed_closely
+    real = run_level_place._placed_closely
 
     def spy(*args: object) -> int:
         found.append(real(*args))
         return found[-1]
 
-    monkeypatch.setattr(unit_place, "_placed_closely", spy)
+    monkeypatch.setattr(run_level_place, "_placed_closely", spy)
     return found
 
 
@@ -82,7 +82,7 @@ def outcome(frame: gcodec.Frame, payload: gcodec.Payload) -> object:
 def test_damage_is_told_alike(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(3)
     frame = frame_of(values(40_000), spec, 8)
-    payload, found, real = frame.payload, [], unit_place._placed_closely
+    payload, found, real = frame.payload, [], run_level_place._placed_closely
     for kind in ("payload", "lengths", "advances") * 30:
         data, seek = payload.data.copy(), payload.seek
         lengths, advances = seek.lengths.copy(), seek.advances.copy()
@@ -95,9 +95,9 @@ def test_damage_is_told_alike(spec: str, monkeypatch: pytest.MonkeyPatch) -> Non
             numbers[block + 1] -= np.uint64(1)
         damaged = payload._replace(data=data, seek=SeekTable(seek.log2_block, lengths, advances))
         closely = outcome(frame, damaged)
-        monkeypatch.setattr(unit_place, "_placed_closely", lambda *_: 0)
+        monkeypatch.setattr(run_level_place, "_placed_closely", lambda *_: 0)
         assert outcome(frame, damaged) == closely
-        monkeypatch.setattr(unit_place, "_placed_closely", real)
+        monkeypatch.setattr(run_level_place, "_placed_closely", real)
         found.append(closely)
     refused = [one for one in found if isinstance(one, tuple)]
     assert len(refused) >= 60 and any("no block holds" in text for _, text in refused)

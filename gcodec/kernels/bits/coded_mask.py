@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.runtime.deferred import Later
-from gcodec.runtime.device import twinned
+from gcodec.runtime.deferred import Deferred
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
 _CHUNK = 1 << 20  # elements whose symbols stay in a cache
 _LESS = 1 << 17  # elements, where more than a byte is kept of each
 
 
-class Live(NamedTuple):
+class CodedMask(NamedTuple):
     """Which elements have a word.
 
     Attributes
@@ -26,7 +26,7 @@ class Live(NamedTuple):
         Elements of a bucket.
     silent : (ceil(n / bucket),) bool array, or None
         The buckets whose elements have none; None where all have one. May be filled by and by:
-        of those of a range, `part` looks at no others. Or a `Later`.
+        of those of a range, `part` looks at no others. Or a `Deferred`.
     """
 
     n: int
@@ -34,13 +34,13 @@ class Live(NamedTuple):
     silent: np.ndarray | None
 
     @classmethod
-    def of(cls, n: int, bucket: int, silent: Any) -> Live:
+    def of(cls, n: int, bucket: int, silent: Any) -> CodedMask:
         """Tell it by the buckets that are silent."""
-        some = n > 0 if type(silent) is Later else silent.any()
+        some = n > 0 if type(silent) is Deferred else silent.any()
         return cls(n, bucket, silent if some else None)
 
     @classmethod
-    def all(cls, n: int) -> Live:
+    def all(cls, n: int) -> CodedMask:
         """Tell that all of n elements have one."""
         return cls(n, max(n, 1), None)
 
@@ -48,7 +48,7 @@ class Live(NamedTuple):
     def known_silent(self) -> np.ndarray:
         """Those buckets on the host, if there are any."""
         silent: Any = self.silent
-        found: np.ndarray = silent.value if type(silent) is Later else silent
+        found: np.ndarray = silent.value if type(silent) is Deferred else silent
         return found
 
     @property
@@ -79,63 +79,65 @@ class Live(NamedTuple):
         return np.cumsum(counts), mask
 
 
-@twinned("gcodec.kernels.bits.live_cuda")
+@dispatched("gcodec.kernels.bits.coded_mask_cuda")
 def silent_buckets(norms: np.ndarray) -> np.ndarray:
     """Tell which buckets have norms of 0."""
     found: np.ndarray = norms == 0
     return found
 
 
-@twinned("gcodec.kernels.bits.live_cuda")
-def gathered(symbols: np.ndarray | Drainable, live: Live) -> tuple[np.ndarray | Drainable, Live]:
+@dispatched("gcodec.kernels.bits.coded_mask_cuda")
+def gathered(
+    symbols: np.ndarray | Drainable, coded: CodedMask
+) -> tuple[np.ndarray | Drainable, CodedMask]:
     """Return the symbols of the elements that have a word, of those of all; and that all have.
 
     On a device the host does not know their number yet; there is then room for all. A `Drainable`
     is released, and another one is returned.
     """
-    if live.silent is None:
-        return symbols, live
-    array, words = contents(symbols), live.words
+    if coded.silent is None:
+        return symbols, coded
+    array, words = contents(symbols), coded.words
     found, used = np.empty(words, array.dtype), 0
-    for at in range(0, live.n, _LESS):
+    for at in range(0, coded.n, _LESS):
         part = array[at : at + _LESS]
-        _, mask = live.part(at, at + part.size, part.size)
+        _, mask = coded.part(at, at + part.size, part.size)
         some = part if mask is None else part[mask]
         found[used : used + some.size] = some
         used += some.size
         release(symbols, at, at + part.size)
-    return Drainable(found), Live.all(words)
+    return Drainable(found), CodedMask.all(words)
 
 
-@twinned("gcodec.kernels.bits.live_cuda")
-def leave_silent(counts: np.ndarray, live: Live) -> None:
+@dispatched("gcodec.kernels.bits.coded_mask_cuda")
+def leave_silent(counts: np.ndarray, coded: CodedMask) -> None:
     """Take those that have no word from (256,) counts of the symbols of all elements."""
-    counts[0] -= live.n - live.words
+    counts[0] -= coded.n - coded.words
 
 
-@twinned("gcodec.kernels.bits.live_cuda")
-def spread(symbols: np.ndarray, live: Live, take: Callable[[int, np.ndarray], None]) -> None:
+@dispatched("gcodec.kernels.bits.coded_mask_cuda")
+def spread(symbols: np.ndarray, coded: CodedMask, take: Callable[[int, np.ndarray], None]) -> None:
     """Let the symbols of all elements be taken, given those of the ones that have a word.
 
     The last come first: so symbols may lie where what is made of all elements will.
     """
     behind = symbols.size
-    for at in reversed(range(0, live.n, _LESS)):
-        upto = min(at + _LESS, live.n)
-        bounds, mask = live.part(at, upto, upto - at)
+    for at in reversed(range(0, coded.n, _LESS)):
+        upto = min(at + _LESS, coded.n)
+        bounds, mask = coded.part(at, upto, upto - at)
         here = symbols[behind - int(bounds[-1]) : behind]
         take(at, here.copy() if mask is None else spread_part(here, mask))
         behind -= here.size
 
 
-@twinned("gcodec.kernels.bits.live_cuda")
-def refuse_silent(symbols: np.ndarray, live: Live) -> None:
+@dispatched("gcodec.kernels.bits.coded_mask_cuda")
+def refuse_silent(symbols: np.ndarray, coded: CodedMask) -> None:
     """Raise `Corrupt` if an element that has no word is not 0."""
-    if live.silent is None:
+    if coded.silent is None:
         return
-    for at in range(0, live.n, _LESS):
+    for at in range(0, coded.n, _LESS):
         part = symbols[at : at + _LESS]
-        _, mask = live.part(at, at + part.size, part.size)
+        _, mask = coded.part(at, at + part.size, part.size)
         if mask is not None and part[~mask].any():
             raise silent_error()
 
