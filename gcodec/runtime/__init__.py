@@ -2,3 +2,8 @@
 
 It runs kernels and knows none of them; the loops themselves live in `gcodec.kernels`.
 """
+
+from typing import Any, TypeAlias
+
+Array: TypeAlias = Any
+"""An array of NumPy or of CuPy; `Any`, because CuPy declares no types."""

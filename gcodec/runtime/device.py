@@ -1,7 +1,7 @@
 """Devices: where an array that is not on the host lies, and how kernels run there.
 
 With `foreign` and `staging` all that touches CuPy, which is imported where an array on a CUDA
-device comes in, and never before. A shell declared as ``@twinned`` does its work on the device
+device comes in, and never before. A shell declared as ``@dispatched`` does its work on the device
 where its first argument lies: the function of the same name in `gcodec.kernels` then launches the
 kernels of the ``.cu`` files beside the Numba kernels. Those of NumPy's own arrays cost one
 comparison of types.
