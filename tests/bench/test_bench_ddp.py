@@ -12,9 +12,9 @@ NBYTES, VALUES = 10_000_000, 2_500_000
 COMPUTE, HIDDEN, CODING = 30e-3, 5e-3, 20e-3
 
 
-def links(coding: float = CODING, stack: float = 10e-3) -> ddp.Found:
+def links(coding: float = CODING, stack: float = 10e-3) -> ddp.Results:
     """Return steps on several links: a hook with empty messages, and plain all-reduce."""
-    found: ddp.Found = {}
+    found: ddp.Results = {}
     for speed in (None, 8 * 10**9, 4 * 10**9, 2 * 10**9, 10**9, 10**8):
         sending = max(stack, 8 * NBYTES / speed if speed else 0.0)
         found[speed] = {

@@ -481,7 +481,9 @@ def test_exceptions_that_are_none() -> None:
 
 def test_values_that_pass_float32() -> None:
     string = any_string(random.Random(1), 64)._replace(symbols=[0, 2, 3, 4] * 16)
-    string = contexts.made(string.symbols, 8, 0, ([40] * 8, []), Table(40, [[1, 900, 900]]), 2)
+    string = contexts.write_string(
+        string.symbols, 8, 0, ([40] * 8, []), Table(40, [[1, 900, 900]]), 2
+    )
     text = contexts.write(string)
     top = float(np.finfo(np.float32).max)
     for step in (top / 2, np.nextafter(np.float32(top / 2), np.float32(top)), top, 1e-45, 1e-40):
@@ -499,7 +501,7 @@ def test_nothing_coded_has_no_bits() -> None:
     assert found("", 4) is judged("", 4) is gcodec.Truncated
 
 
-STRING = contexts.write(contexts.made([0, 2, 3, 4], 4, 0, ([41], []), 5, 2))
+STRING = contexts.write(contexts.write_string([0, 2, 3, 4], 4, 0, ([41], []), 5, 2))
 ONE = bytes.fromhex("0000803f")  # the step
 
 

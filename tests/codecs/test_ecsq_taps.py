@@ -361,7 +361,7 @@ def test_other_dtypes(dtype: Any) -> None:
 
 def built(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
     """A frame of which the header says that it is transformed."""
-    string = contexts.made(symbols, n, 0, ([44], []), 5, 2)
+    string = contexts.write_string(symbols, n, 0, ([44], []), 5, 2)
     message = ecsq.Message("nearest", np.float32(step), MIDDLE, string, "dct")
     fields = ecsq.parameters("nearest"), ecsq.scalars(message), message.data
     return reference_frame.build(13, 1, shape, *fields, 8 * len(message.data))
@@ -398,7 +398,7 @@ def test_values_of_frames_that_pass_float32(symbols: list[int]) -> None:
     refused = []
     for step in (1e20, 1e30, 3e31, 1e35, 3e36, 1e38, 3.4e38):
         frame = built((2, 2, 3), 12, step, symbols)
-        string = contexts.made(symbols, 12, 0, ([44], []), 5, 2)
+        string = contexts.write_string(symbols, 12, 0, ([44], []), 5, 2)
         text = contexts.write(string)
         try:
             told = universal.to_bytes(text), len(text), 12, np.float32(step), MIDDLE

@@ -334,7 +334,7 @@ def places_each(string: String) -> list[int]:
     return [place(s, model) for s, model in zip(string.symbols, models_each(string), strict=True)]
 
 
-def made(
+def write_string(
     symbols: Sequence[int],
     width: int,
     group: int,

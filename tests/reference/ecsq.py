@@ -183,7 +183,7 @@ def encode(
         scales = contexts.scales_of(magnitudes, *matrix)
         centroids = neutral
     symbols, how = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
-    string = contexts.made(symbols, choice.width, choice.group, scales, *how)
+    string = contexts.write_string(symbols, choice.width, choice.group, scales, *how)
     return Message(rounding, step, centroids, string, transform)
 
 
