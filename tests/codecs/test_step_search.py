@@ -70,7 +70,7 @@ def test_what_is_known_is_not_asked_for() -> None:
     assert met is not None
     assert met.at == -0.01
     assert asked == []
-    met = search(of, 1.0, 1.0, WINDOW, BOUNDS, 1e-3, known=1.0)
+    met = search(of, 1.0, 1.0, WINDOW, BOUNDS, 1e-3, first_excess=1.0)
     assert met is not None
     assert 1.0 not in asked
 
