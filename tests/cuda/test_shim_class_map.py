@@ -94,7 +94,7 @@ def test_escapes(gpu: Device, dtype: type) -> None:
         assert same(gpu.to_host(actual), wanted)
 
 
-def test_what_symbols_are(gpu: Device) -> None:
+def test_symbols_of_codes(gpu: Device) -> None:
     for n in (1, 33, 9001):
         sample = symbols(n)
         on_device, places = gpu.to_device(sample), np.flatnonzero(sample >= 20)

@@ -57,7 +57,7 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
         assert same(gpu.to_host(out), wanted)
 
 
-def test_all_ways(gpu: Device) -> None:
+def test_all_settings(gpu: Device) -> None:
     for fmt, scale in itertools.product(share_of(gpu, EVERY), SCALES):
         codes_and_values_agree(gpu, fmt, scale_for(scale, fmt))
 
@@ -85,7 +85,7 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
 
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
-def test_what_is_not_finite(gpu: Device, fmt: MiniFloat) -> None:
+def test_nonfinite_values(gpu: Device, fmt: MiniFloat) -> None:
     for wrong in (np.nan, -np.nan, np.inf, -np.inf):
         x = gradient(777)
         x[500] = wrong
@@ -103,7 +103,7 @@ def said_of(codes: np.ndarray, n: int, fmt: MiniFloat) -> str:
 
 
 @pytest.mark.parametrize("both", [("e2m1", "fn"), ("e1m1", "full"), ("e5m2", "ieee")], ids=str)
-def test_codes_that_are_none(gpu: Device, both: tuple[str, str]) -> None:
+def test_reserved_codes(gpu: Device, both: tuple[str, str]) -> None:
     fmt = MiniFloat(*both)
     sign = 1 << fmt.width - 1
     wrongs = {sign, fmt.top + 1, sign | fmt.top + 1, 2 * sign}
