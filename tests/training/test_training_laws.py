@@ -182,7 +182,7 @@ def test_all_ranks_leave_out_a_step_that_one_must(method: Any, wrong: float) -> 
         }[method]
         for _ in range(3):
             before = {**one.state_dict(), **{name: part.copy() for name, part in x.items()}}
-            with pytest.raises(gcodec.ParameterError, match="'w' of rank 1 holds NaN or Inf"):
+            with pytest.raises(gcodec.ParameterError, match="'w' of rank 1 contains NaN or Inf"):
                 take(bad if c.rank == 1 else given)
             after = {**one.state_dict(), **x}
             assert before.keys() == after.keys()

@@ -70,7 +70,7 @@ def test_of_one_worker_it_is_the_codec_with_feedback() -> None:
 
     def worker(c: Communicator) -> np.ndarray:
         method = PowerSGD(c, rank=2)
-        start = PowerSGD(c, rank=2)._started("w", 40)
+        start = PowerSGD(c, rank=2)._start_rows("w", 40)
         codec = gcodec.parse("powersgd:rank=2")
         given = codec.quantize(np.ones((30, 40), np.float32))
         given.bits[-80:] = start.astype(np.float32).view(np.uint32).reshape(-1)
