@@ -7,6 +7,7 @@ element that only some of the workers sent.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -107,44 +108,14 @@ def two_phase_mean(
     Any exception leaves `worker` and `server` unchanged. So does a mean that contains NaN or Inf,
     which is returned only if the feedback lets such values pass.
     """
-    arrays = as_float32(gradients, {})
-    transactions = Transaction(worker), Transaction(server)
-    try:
-        means = _two_phase_mean(communicator, arrays, *transactions)
-    except BaseException:
-        for transaction in transactions:
-            transaction.rollback()
-        raise
-    is_finite = all(all_finite(mean.reshape(-1)) for mean in means.values())
-    for transaction in transactions:
-        transaction.commit() if is_finite else transaction.rollback()
-    return means
-
-
-def _two_phase_mean(
-    communicator: Communicator,
-    arrays: Mapping[str, np.ndarray],
-    worker: Transaction,
-    server: Transaction,
-) -> dict[str, np.ndarray]:
-    rank, size = communicator.rank, communicator.size
+    arrays, rank, size = as_float32(gradients, {}), communicator.rank, communicator.size
+    own, averaged = Transaction(worker), Transaction(server)
 
     def compress_shares() -> list[bytes]:
         return [
-            joined(
-                [
-                    worker.compress(f"{share}/{name}", _share(array, share, size))
-                    for name, array in arrays.items()
-                ]
-            )
-            for share in range(size)
+            joined([own.compress(f"{i}/{name}", _share(x, i, size)) for name, x in arrays.items()])
+            for i in range(size)
         ]
-
-    messages, refusal = _attempt(compress_shares)
-    # A rank that refuses its gradients sends the reason, because the other ranks wait for it.
-    received = communicator.all_to_all([refusal] * size if messages is None else messages)
-    _check_refusals(received)
-    contributions = _matching_frames(received, rank)
 
     def compress_means() -> bytes:
         frames = []
@@ -153,19 +124,31 @@ def _two_phase_mean(
             for rank_frames in contributions:
                 rank_frames[index].decode_add(total)
             total /= np.float32(size)
-            frames.append(server.compress(name, total))
+            frames.append(averaged.compress(name, total))
         return joined(frames)
 
-    message, refusal = _attempt(compress_means)
-    gathered = communicator.all_gather(refusal if message is None else message)
-    _check_refusals(gathered)
-    means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
-    for share, message in enumerate(gathered):
-        targets = [_share(mean, share, size) for mean in means.values()]
-        frames = _frames(message, share)
-        _check_shapes(frames, [target.shape for target in targets], share, rank)
-        for frame, target in zip(frames, targets, strict=True):
-            frame.decode(out=target)
+    with contextlib.ExitStack() as unless_finished:
+        unless_finished.callback(own.rollback)
+        unless_finished.callback(averaged.rollback)
+        # A rank that refuses its gradients sends the reason, because the other ranks wait for it.
+        messages, refusal = _attempt(compress_shares)
+        received = communicator.all_to_all([refusal] * size if messages is None else messages)
+        _check_refusals(received)
+        contributions = _matching_frames(received, rank)
+        message, refusal = _attempt(compress_means)
+        gathered = communicator.all_gather(refusal if message is None else message)
+        _check_refusals(gathered)
+        means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
+        for share, message in enumerate(gathered):
+            targets = [_share(mean, share, size) for mean in means.values()]
+            frames = _frames(message, share)
+            _check_shapes(frames, [target.shape for target in targets], share, rank)
+            for frame, target in zip(frames, targets, strict=True):
+                frame.decode(out=target)
+        if all(all_finite(mean.reshape(-1)) for mean in means.values()):
+            unless_finished.pop_all()
+            own.commit()
+            averaged.commit()
     return means
 
 
@@ -222,7 +205,7 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
 
 
 def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Average float32 arrays, uncompressed, in one all-reduce; return the means in their shapes."""
+    """Average float32 arrays in one all-reduce, uncompressed, and return the means."""
     flat = np.concatenate([array.reshape(-1) for array in arrays] or [np.empty(0, np.float32)])
     with np.errstate(over="ignore", invalid="ignore"):
         communicator.all_reduce(flat)
@@ -425,7 +408,8 @@ def _topk_frames(shapes: Sequence[tuple[int, ...]], vectors: Sequence[Sparse]) -
     """Write sparse vectors as consecutive ``topk`` frames."""
     frames = []
     for shape, (positions, values) in zip(shapes, vectors, strict=True):
-        symbols = TopKSymbols(math.prod(shape), positions, value_coding.quantize(values, "float32"))
+        stored = value_coding.quantize(values, "float32")
+        symbols = TopKSymbols(math.prod(shape), positions, stored)
         payload = TopK().replaced(k=positions.size).pack(symbols)
         frames.append(Frame(payload.codec, "float32", shape, payload).to_bytes())
     return joined(frames)
