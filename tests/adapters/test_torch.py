@@ -16,10 +16,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
 from gcodec.torch.messages import BucketCoder, Key, Part  # noqa: E402
-from gcodec.torch.settings import Settings  # noqa: E402
+from gcodec.torch.settings import Settings, joined_policy  # noqa: E402
 
 DEFAULTS: dict[str, Any] = {
-    "policy": None,
     "keyed": False,
     "feedback": True,
     "decay": 1.0,
@@ -31,8 +30,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def settings(codec: Any, **options: Any) -> Settings:
-    return Settings.of(codec, **{**DEFAULTS, **options})
+def settings(codec: Any, *, policy: Any = None, **options: Any) -> Settings:
+    return Settings(joined_policy(policy, codec), **{**DEFAULTS, **options})
 
 
 # --- tensors ------------------------------------------------------------------------------------
