@@ -34,7 +34,7 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
         If the array is on a device or has another dtype.
     """
     if on_device(x, "x") is not None:
-        raise TypeError(f"x lies on a device: copy it to the host, where {peer}'s messages are made")
+        raise TypeError(f"x lies on a device: copy it to the host, as {peer} needs")
     tensor = intake(x)
     if dtypes is not None and tensor.dtype not in dtypes:
         raise TypeError(

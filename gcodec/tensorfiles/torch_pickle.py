@@ -1,8 +1,9 @@
-"""The pickle inside a file of torch.save, read without running any of it.
+"""Interpreter for the pickle inside a file of torch.save, which runs no code of the file.
 
-A pickle is a program, and Python's own unpickler runs whatever it names. The interpreter here
-knows the opcodes of protocol 2 that torch.save writes, and makes nothing but containers, scalars,
-strings and inert records of tensors. What a pickle may name is listed in `torch_records`.
+A pickle is a program, and Python's own unpickler calls every function that it names. The
+interpreter in this module implements the opcodes of protocol 2 that torch.save writes. It creates
+only containers, scalars, strings and inert records of tensors. `torch_records` lists the names
+that a pickle may contain.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _MAX_NAME = 4096
 
 
 class _Machine:
+    """Stack machine that runs the opcodes of a pickle."""
+
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
@@ -54,7 +57,7 @@ class _Machine:
                 return value
             step = _STEPS.get(code)
             if step is None:
-                kind = Unsafe if code in _BUILDERS else Unsupported
+                kind = Unsafe if code in _UNSAFE else Unsupported
                 raise kind(f"pickle opcode {code:#04x} is none of torch.save's", self.at - 1)
             step(self)
             if len(self.stack) > _MAX_STACK or len(self.memo) > _MAX_MEMO:
@@ -140,7 +143,7 @@ class _Machine:
                 raise self.corrupt("pickle has a persistent id that is no storage")
 
     def build(self) -> None:
-        # A state_dict's OrderedDict carries module versions in an attribute: of no use here.
+        # The OrderedDict of a state_dict has an attribute with module versions, which is ignored.
         self.pop()
         if not isinstance(self.top(), Mapping):
             raise Unsafe("the pickle sets the state of something other than a dict", self.at)
@@ -201,8 +204,8 @@ _STEPS: dict[int, Callable[[_Machine], None]] = {
     ord("b"): _Machine.build,
 }
 
-# INST, OBJ, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, EXT1, EXT2, EXT4: these call or import.
-_BUILDERS = frozenset({0x69, 0x6F, 0x81, 0x92, 0x93, 0x82, 0x83, 0x84})
+# INST, OBJ, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, EXT1, EXT2, EXT4, which call or import.
+_UNSAFE = frozenset({0x69, 0x6F, 0x81, 0x92, 0x93, 0x82, 0x83, 0x84})
 
 
 def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
@@ -211,26 +214,26 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
     Parameters
     ----------
     data : bytes
-        The pickle.
+        Pickle.
 
     Returns
     -------
     list of (str, Tensor)
-        Tensors by name, in order. The keys of nested containers are joined by "."; a tensor
-        that is the whole pickle is named "tensor". What is no tensor is left out.
+        Names and tensors in the order of the pickle. A name joins the keys of nested containers
+        with "."; a tensor that is the whole pickle is named "tensor". Other values are omitted.
 
     Raises
     ------
     Unsafe
-        If the pickle names or calls anything but what makes up tensors.
+        If the pickle names or calls an object that is not part of a tensor.
     FormatError
-        If it is damaged, cut short, of another protocol, or too large.
+        If the pickle is damaged, truncated, of another protocol, or too large.
     """
     root = _Machine(data).run()
     if isinstance(root, Tensor):
         return [("tensor", root)]
-    found: list[tuple[str, Tensor]] = []
-    # Containers being walked: their names' prefix, what is left of them, and who they are.
+    tensors: list[tuple[str, Tensor]] = []
+    # Containers on the current path: prefix of names, remaining children, and identity.
     walk = [("", _children(root), id(root))]
     open_ids = {id(root)}
     for _ in range(_MAX_VISITS):
@@ -240,7 +243,7 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
             walk.pop()
             open_ids.discard(identity)
             if not walk:
-                return found
+                return tensors
             continue
         key, value = child
         if not isinstance(value, (Tensor, Mapping, list, tuple)):
@@ -249,8 +252,8 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
         if len(name) > _MAX_NAME:
             raise LimitExceeded(f"a tensor's name has more than {_MAX_NAME} characters")
         if isinstance(value, Tensor):
-            found.append((name, value))
-            if len(found) > MAX_ENTRIES:
+            tensors.append((name, value))
+            if len(tensors) > MAX_ENTRIES:
                 raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
             continue
         if id(value) in open_ids:

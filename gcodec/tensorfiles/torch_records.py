@@ -1,7 +1,7 @@
-"""What a pickle of torch.save may name, and the inert records that stand for it.
+"""Names that a pickle of torch.save may contain, and the inert records that represent them.
 
-Nothing here imports what is named: each name leads to a record, or to a function below that
-checks its arguments and makes one.
+This module imports none of the named objects. Each name stands for a record, or for a function
+below that checks its arguments and returns a record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DTYPES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """A run of elements in the archive; without a dtype, of bytes."""
+    """Consecutive elements in the archive, or bytes if `dtype` is None."""
 
     dtype: str | None
     key: str
@@ -48,7 +48,7 @@ class Storage:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A strided view of a storage. Offset and strides count elements."""
+    """Strided view of a storage. Offset and strides count elements."""
 
     storage: Storage
     dtype: str
@@ -56,23 +56,29 @@ class Tensor:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
+    @property
+    def span(self) -> int:
+        """Number of elements from the first to the last one of a view that is not empty."""
+        return 1 + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+
 
 @dataclass(frozen=True, eq=False)
 class Global:
-    """The name of something that the pickle refers to."""
+    """Name of a class or function in the pickle."""
 
     name: str
 
 
 @dataclass(eq=False)
 class Mapping:
-    """A dict or OrderedDict."""
+    """Items of a dict or OrderedDict."""
 
-    # A list, as keys out of a pickle may be unhashable, or slow to hash on purpose.
+    # A list, because keys of a pickle may be unhashable, or deliberately slow to hash.
     items: list[tuple[object, object]] = field(default_factory=list)
 
 
 def _counts(value: object) -> tuple[int, ...]:
+    """Check a shape or a stride."""
     if not isinstance(value, tuple):
         raise Corrupt("a tensor of the pickle has a shape or stride that is not a tuple")
     counts = tuple(n for n in value if type(n) is int and 0 <= n < 2**63)
@@ -81,15 +87,15 @@ def _counts(value: object) -> tuple[int, ...]:
     return counts
 
 
-def _tensor(args: tuple[object, ...], dtype: str | None, notes: tuple[object, ...]) -> Tensor:
+def _tensor(args: tuple[object, ...], dtype: str | None, flags: tuple[object, ...]) -> Tensor:
     storage, offset, size, stride = args[:4]
     if not isinstance(storage, Storage) or dtype is None:
         raise Corrupt("a tensor of the pickle has no storage, or one without a dtype")
     if not (type(offset) is int and 0 <= offset < 2**63):
         raise Corrupt("a tensor of the pickle has a bad offset")
-    for note in notes:
-        # "conj" or "neg": the stored values are not the tensor's values.
-        if not isinstance(note, Mapping) or note.items:
+    for flag in flags:
+        # With the flag "conj" or "neg", the stored values differ from the tensor's values.
+        if not isinstance(flag, Mapping) or flag.items:
             raise Unsupported("a tensor is a conjugate or negated view: save its resolve_conj()")
     shape, strides = _counts(size), _counts(stride)
     if len(shape) != len(strides):
