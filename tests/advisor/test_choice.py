@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import gcodec
 from bench import hard_tensors
-from gcodec.advisor import choose, estimate
+from gcodec.advisor import choose, estimate, rank_trial
 from gcodec.arrays.intake import intake
 from gcodec.cli.main import cli
 from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
@@ -97,7 +97,7 @@ class Work:
             self._count(monkeypatch, deadzone, name, lambda x, *_: x.size)
         self._count(monkeypatch, scalar_quantize, "plain_sums", lambda x, *_: x.size / 2)
         self._count(
-            monkeypatch, estimate, "_product", lambda a, b: a.size * b.shape[1], "products"
+            monkeypatch, rank_trial, "_product", lambda a, b: a.size * b.shape[1], "products"
         )
         for module, name, cost in (
             (quantizer, "nbits_of", lambda levels: levels.symbols.size),
@@ -174,9 +174,9 @@ def test_the_work_of_a_trial_is_known_beforehand(monkeypatch):
     work = Work(monkeypatch)
     x = np.ones((300, 500), np.float32)
     for rank in (1, 7, 40):
-        rows = estimate.start(x, rank, 0)
-        _, products = work.of(lambda rows=rows: estimate.errors_of_ranks(x, rows, 387.3))
-        assert products <= estimate.trial_work(x.shape, rank) * x.size
+        rows = rank_trial.start_rows(x, rank, 0)
+        _, products = work.of(lambda rows=rows: rank_trial.errors_of_ranks(x, rows, 387.3))
+        assert products <= rank_trial.trial_work(x.shape, rank) * x.size
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e35])
@@ -186,7 +186,7 @@ def test_a_trial_has_the_errors_of_the_encoder(scale):
     x = (rng.normal(size=(200, 40)) * decay @ rng.normal(size=(40, 333))).astype(np.float32)
     x = x / np.abs(x).max() * np.float32(scale)
     norm = np.sqrt((x.astype(np.float64) ** 2).sum())
-    errors = estimate.errors_of_ranks(x, estimate.start(x, 50, 7), norm)
+    errors = rank_trial.errors_of_ranks(x, rank_trial.start_rows(x, 50, 7), norm)
     for rank in (1, 5, 20, 40, 50):
         codec = gcodec.parse(f"powersgd:rank={rank}")
         decoded = codec.decode(codec.encode(x, seed=7), x.shape)
@@ -208,11 +208,11 @@ def test_a_frame_with_a_seek_table_has_the_bits(bits):
 def test_the_bits_include_the_seek_table(bits):
     """States of rANS take nearly 1 % of the payload, more than the search leaves out."""
     x = np.random.default_rng(0).standard_normal(1 << 19, np.float32)
-    room = choose._Room.of(intake(x), bits)
+    budget = choose._Budget.of(intake(x), bits)
     payload = gcodec.parse(f"ecsq:bits={bits}").encode(x)
     data = gcodec.encode(x, f"ecsq:bits={bits}")
     assert payload.seek is not None and payload.seek.states is not None
-    assert room.excess(payload) == 8 * len(data) - bits * x.size
+    assert budget.excess(payload) == 8 * len(data) - bits * x.size
     assert 8 * len(gcodec.encode(x, gcodec.choose(x, max_bits=bits))) <= bits * x.size
 
 
