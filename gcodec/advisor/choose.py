@@ -88,9 +88,9 @@ class Aim(NamedTuple):
             Unless exactly one argument is passed, and it is a finite number, at least 0.
         """
         if (max_err is None) == (max_bits is None):
-            value, allowed = (None, "given") if max_err is None else (max_err, "left out")
-            raise ParameterError.of("max_err", value, f"{allowed}: one of max_err and max_bits is")
-        largest, allowed = sys.float_info.max, "a number from 0 on, finite"
+            allowed = "a number if max_bits is None, and None otherwise"
+            raise ParameterError.of("max_err", max_err, allowed)
+        largest, allowed = sys.float_info.max, "a finite number, at least 0"
         if max_err is not None:
             return cls(max_err=check_between("max_err", max_err, 0, largest, allowed))
         return cls(max_bits=check_between("max_bits", max_bits, 0, largest, allowed))

@@ -94,7 +94,7 @@ class Work:
         check_between("bits", self.bits, 1e-9, 64, "a number of bits above 0, up to 64")
         check_between("overlap", self.overlap, 0, 1, "a share from 0 to 1")
         for name in ("encode", "decode"):
-            allowed = "a number of values a second, 1 or more"
+            allowed = "a number of values per second, at least 1"
             check_between(name, getattr(self, name), 1, math.inf, allowed)
 
 
@@ -128,4 +128,4 @@ class Scheme:
     def __post_init__(self) -> None:
         check_between("bits", self.bits, 0, 1e6, "a number of bits from 0 to 1e6")
         if self.error is not None:
-            check_between("error", self.error, 0, math.inf, "a number from 0 on, or None")
+            check_between("error", self.error, 0, math.inf, "a number, at least 0, or None")

@@ -205,7 +205,7 @@ def unbiased_bound(
     >>> unbiased_bound(99, 1, Problem(gap=2), steps=100)  # random-k of 1 %
     10.1
     """
-    omega = check_between("omega", omega, 0, math.inf, "a number from 0 on")
+    omega = check_between("omega", omega, 0, math.inf, "a number, at least 0")
     workers = check_members("workers", workers)
     steps = _positive("steps", steps)
     rate = problem.best_rate(steps) if rate is None else _positive("rate", rate)

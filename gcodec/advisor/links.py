@@ -43,7 +43,7 @@ class Link:
     latency: float = 0.0
 
     def __post_init__(self) -> None:
-        allowed = "a finite number of bytes a second above 0"
+        allowed = "a finite number of bytes per second, above 0"
         bandwidth = check_between("bandwidth", self.bandwidth, _SMALLEST, _LARGEST, allowed)
         object.__setattr__(self, "bandwidth", bandwidth)
         object.__setattr__(self, "latency", check_seconds("latency", self.latency))
@@ -51,7 +51,7 @@ class Link:
 
 def check_seconds(name: str, value: object) -> float:
     """Return a time in seconds, or raise `ParameterError`."""
-    return check_between(name, value, 0, _LARGEST, "a finite number of seconds from 0 on")
+    return check_between(name, value, 0, _LARGEST, "a finite number of seconds, at least 0")
 
 
 def check_members(name: str, value: object) -> int:
@@ -214,7 +214,7 @@ def _step_nbytes(time: float, rounds: int, members: int, link: Link) -> float | 
 
 
 def _checked(nbytes: float, members: int) -> tuple[float, int]:
-    allowed = "a finite number of bytes from 0 on"
+    allowed = "a finite number of bytes, at least 0"
     nbytes = check_between("nbytes", nbytes, 0, _LARGEST, allowed)
     return nbytes, check_members("members", members)
 

@@ -259,7 +259,7 @@ def advise(
     ParameterError
         If `tolerance` is out of range.
     """
-    tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number from 0 on")
+    tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number, at least 0")
     options = [ways(cluster, work, level, schemes) for level in cluster.levels]
     useful = [
         [w for w in level if w.error is not None and (w.scheme is None or w.scheme.converges)]

@@ -298,7 +298,8 @@ def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
         return _onebit_bytes(symbols.bits, n, symbols.scale)
     positions, values = frame.decode_sparse()
     if not 1 <= positions.size <= n // 2:
-        raise ParameterError.of("frame", f"{positions.size} values of {n}", "at most half of them")
+        allowed = f"1 to {n // 2} values, at most half of the elements"
+        raise ParameterError.of("frame", f"{positions.size} values of {n}", allowed)
     return _pair_bytes(positions.astype(np.uint32), values)
 
 
@@ -319,7 +320,7 @@ def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], 
 
 def _generator(seed: Any) -> XorShift128Plus:
     if seed is None:
-        raise ParameterError("seed: randomk and dithering need one; BytePS draws it from the host")
+        raise ParameterError("seed: randomk and dithering need a seed or a generator")
     return seed if isinstance(seed, XorShift128Plus) else XorShift128Plus(seed)
 
 
@@ -327,7 +328,7 @@ def _pair_count(k: Any, n: int) -> int:
     """Return the number of pairs, in the float32 arithmetic of BytePS's registry."""
     allowed = f"a number of pairs up to {n // 2}, half of the elements, or a share above 0"
     if k is None:
-        raise ParameterError("k: topk and randomk need it")
+        raise ParameterError("k: topk and randomk need a number of pairs")
     number = check_number("k", k, allowed)
     if not 0 < number <= max(n // 2, 1):  # NaN fails as well
         raise ParameterError.of("k", k, allowed)
@@ -405,7 +406,7 @@ def _read_pairs(
     """Return the positions and the values of a message of topk or randomk."""
     count, remainder = divmod(packed.size, _PAIR_NBYTES)
     if remainder or not count:
-        raise Truncated(f"{packed.size} bytes are no pairs of {_PAIR_NBYTES}")
+        raise Truncated(f"{packed.size} bytes are not whole pairs of {_PAIR_NBYTES} bytes")
     if k is not None and count != (expected := _pair_count(k, n)):
         raise size_error(f"the message has {count} pairs: must be {expected}", count, expected)
     if count > n // 2:
@@ -415,7 +416,7 @@ def _read_pairs(
     is_outside = positions >= n
     if is_outside.any():
         pair = int(np.argmax(is_outside))
-        message = f"position {positions[pair]} is beyond {n} elements"
+        message = f"position {positions[pair]} is outside {n} elements"
         raise Corrupt(message, _PAIR_NBYTES * pair)
     if not all_finite(values):
         pair = int(np.argmin(np.isfinite(values)))
@@ -443,13 +444,13 @@ def _encode_dithering(
     else:
         norm = math.sqrt(kernels.sum_rounded_squares(values))
         if not math.isfinite(norm):
-            raise ParameterError("x: the squares of its values must not pass float32 for the norm")
+            raise ParameterError("x: the squares of its values must not exceed float32")
     state = generator.state.copy()
     string = kernels.dither(values, norm, top, natural, state)
     with np.errstate(over="ignore"):
         scale = np.float32(norm)
         if not np.isfinite(np.float32(string.largest) * scale):
-            raise ParameterError("x: its norm times the largest level must not pass float32")
+            raise ParameterError("x: its norm times the largest level must not exceed float32")
     words = math.ceil(np.float32(string.nbits) / np.float32(_WORD))  # as BytePS counts them
     if string.nbits > _MAX_WORD or words != string.data.size // _WORD_NBYTES:
         raise ParameterError(
@@ -462,7 +463,7 @@ def _encode_dithering(
 def _decode_dithering(packed: np.ndarray, top: int, natural: bool, out: np.ndarray) -> None:
     end = packed.size - 2 * _WORD_NBYTES
     if end < 0 or end % _WORD_NBYTES:
-        raise Truncated(f"{packed.size} bytes are no words with a count and a scale")
+        raise Truncated(f"{packed.size} bytes are not whole words, a count and a scale")
     scale = _read_scale(packed)
     nbits = int(packed[end : end + _WORD_NBYTES].copy().view("<u4")[0])
     expected = _WORD_NBYTES * -(-nbits // _WORD)

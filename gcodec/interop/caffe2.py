@@ -139,10 +139,10 @@ def decode(
         columns = check_integer("columns", columns, 1, _MAX_COLUMNS, allowed)
     if isinstance(rows, (bytes, bytearray, memoryview)):
         if columns is None:
-            raise ParameterError("columns: bytes do not have it; give it as columns=…")
+            raise ParameterError("columns: must be passed for bytes, which do not store it")
         flat, width = object_bytes(rows), fused_rows.row_nbytes(columns, bits, half)
         if flat.size % width:
-            raise Truncated(f"{flat.size} bytes are no rows of {width}")
+            raise Truncated(f"{flat.size} bytes are not whole rows of {width} bytes")
         array = flat.reshape(-1, width)
     else:
         array = _rows_array(rows)

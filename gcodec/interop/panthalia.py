@@ -94,7 +94,7 @@ def encode(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
         scales = np.maximum(ranges, _MIN_RANGE) / np.float32(255)
         levels = np.clip(np.rint((coefficients - lowest) / scales) - 128, -128, 127)
     if not np.isfinite(scales).all():
-        raise ParameterError("x: must not pass float32 when it is transformed")
+        raise ParameterError("x: its transform must not exceed float32")
     return {
         "freq_idxs": positions.astype(np.int64),
         "freq_vals_int8": levels.astype(np.int8),
@@ -171,7 +171,7 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     flat = positions.reshape(-1).astype(np.int32)
     transform.restore(starts, flat, coefficients.reshape(-1), layout, out, _basis)
     if not all_finite(out):
-        raise Corrupt("a value passes float32")
+        raise Corrupt("a value exceeds float32")
     return out.reshape(shape)
 
 

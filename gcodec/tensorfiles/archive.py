@@ -92,7 +92,7 @@ class Archive:
         for info in sorted(infos, key=lambda info: info.header_offset):
             start, end = end, info.header_offset + _HEADER_SIZE + info.compress_size
             if info.header_offset < start or end > self._zip.start_dir:
-                raise Corrupt(f"zip member {shown(info.filename)} overlaps with what is near it")
+                raise Corrupt(f"zip member {shown(info.filename)} overlaps its neighbor")
 
     def open(self, info: zipfile.ZipInfo) -> Reader:
         """Open a member; raise `Unsupported` or `Corrupt` if its header is not acceptable."""

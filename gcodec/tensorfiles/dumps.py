@@ -101,7 +101,7 @@ def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
         paths = _matches(os.fspath(pattern))
         if not paths:
             raise ParameterError.of(
-                "pattern", os.fspath(pattern), "a file, or a directory or glob that has dumps"
+                "pattern", os.fspath(pattern), "a file, or a directory or glob with dumps"
             )
         for path in paths:
             matches.setdefault(os.path.abspath(path), path)

@@ -45,7 +45,7 @@ def _format_error(error: SafetensorError, path: Path) -> FormatError:
 
 
 def _is_truncated(path: Path) -> bool:
-    """Whether a damaged file is too short: the library does not distinguish that from too long."""
+    """Tell whether a damaged file is too short, which the library does not report."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         data_start = 8 + int.from_bytes(file.read(8), "little")
@@ -127,7 +127,7 @@ def read_index(path: Path) -> dict[str, str]:
         if not isinstance(shard, str) or not (
             shard.endswith(".safetensors") and shard.isprintable() and stays_inside(shard)
         ):
-            raise Corrupt(f"index names {shown(shard)}, which is no shard in its folder")
+            raise Corrupt(f"index names {shown(shard)}, which is not a shard in its folder")
     return shards
 
 

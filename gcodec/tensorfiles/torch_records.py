@@ -99,7 +99,7 @@ def _tensor(args: tuple[object, ...], dtype: str | None, flags: tuple[object, ..
             raise Unsupported("a tensor is a conjugate or negated view: save its resolve_conj()")
     shape, strides = _counts(size), _counts(stride)
     if len(shape) != len(strides):
-        raise Corrupt("a tensor of the pickle has more dimensions than strides, or fewer")
+        raise Corrupt("a tensor of the pickle has different numbers of dimensions and strides")
     return Tensor(storage, dtype, offset, shape, strides)
 
 

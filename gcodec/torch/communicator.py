@@ -43,7 +43,7 @@ class TorchCommunicator:
         self.rank: int = dist.get_rank(self.group)
         self.size: int = dist.get_world_size(self.group)
         if self.rank < 0:
-            raise ParameterError("group: this process is none of its members")
+            raise ParameterError("group: this process is not a member of it")
         on_device = dist.get_backend(self.group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_device else "cpu"
 
@@ -89,7 +89,7 @@ class TorchCommunicator:
     def all_reduce(self, values: np.ndarray) -> None:
         """Replace a float32 array by its sum over all members, with the same bits on each."""
         if values.dtype != np.float32 or not values.flags.writeable:
-            raise ParameterError("values: must be a float32 array that can be written to")
+            raise ParameterError("values: must be a writable float32 array")
         total = torch.from_numpy(np.ascontiguousarray(values).reshape(-1)).to(self._device)
         dist.all_reduce(total, group=self.group)
         values[...] = total.cpu().numpy().reshape(values.shape)

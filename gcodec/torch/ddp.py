@@ -212,7 +212,7 @@ class DdpState:
         Do not call this method during a backward pass.
         """
         if self._coder.feedback is None:
-            raise ParameterError("feedback=False: nothing is kept")
+            raise ParameterError("feedback=False: there are no residuals")
         return torch.from_numpy(host(self._coder.feedback.residual(name)).copy())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -248,7 +248,7 @@ class DdpState:
         for key in ("rank", "size"):
             expected = getattr(self._communicator, key)
             if counters[key] != expected:
-                allowed = f"{expected}: each has its own"
+                allowed = f"{expected}, because each rank has its own state"
                 raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
         arrays = {key: value for key, value in state.items() if key not in counters}
         self._worker.submit(self._coder.load_state_dict, arrays).result()
@@ -412,7 +412,7 @@ def _counters_of(state: Any) -> dict[str, int]:
 
 
 def _all_finite(values: torch.Tensor) -> bool:
-    """Whether a tensor, possibly a sparse one, contains neither NaN nor Inf."""
+    """Tell whether a tensor, possibly a sparse one, contains neither NaN nor Inf."""
     if values.layout is not torch.strided:
         values = values.coalesce().values()
     if values.dtype == torch.float32 and not values.is_cuda and values.is_contiguous():
@@ -421,7 +421,7 @@ def _all_finite(values: torch.Tensor) -> bool:
 
 
 def _works_there(flat: torch.Tensor) -> bool:
-    """Whether kernels can run on the device of a bucket; otherwise it is copied to the host."""
+    """Tell whether kernels can run on the device of a bucket; if not, they run on the host."""
     return bool(flat.is_cuda) and has_cupy()
 
 

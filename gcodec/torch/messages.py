@@ -167,7 +167,7 @@ class BucketCoder:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
                     frame.decode_add(part.values, scale)
                 if next(unread, None) is not None:
-                    raise Corrupt("it has more frames")
+                    raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
                 reason = str(error) or "it ends too early"
                 raise Corrupt(
@@ -216,7 +216,7 @@ class BucketCoder:
         return _PLAIN, encode(values, _RAW, name=name, nonfinite="propagate", key=key)
 
     def _is_finite(self, name: str, values: Array) -> bool:
-        """Whether the gradient is finite, and so is its sum with a residual of equal shape."""
+        """Tell whether the gradient and its sum with a residual of equal shape are finite."""
         flat = intake(values).values
         residual = None if self.feedback is None else self.feedback.memory(name).residual
         if self.feedback is None or residual is None or residual.shape != values.shape:
@@ -250,7 +250,7 @@ def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Fr
     start = 0 if key is None else TAG_NBYTES
     kinds = message[start : start + count]
     if len(kinds) < count or any(kind > _PLAIN for kind in kinds):
-        raise Corrupt("its kinds are wrong")
+        raise Corrupt("its kinds are missing or unknown")
     frames, ends, end = [], [], start + count
     while end < len(message):
         frame, end = Frame.read(message, end, _TRUSTED, key)

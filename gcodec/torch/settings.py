@@ -70,9 +70,9 @@ class Settings:
             raise ParameterError.of("exclude", self.exclude, "a glob or a sequence of globs")
         if not self.named:
             if any(rule.names not in ((), ("*",)) for rule in self.policy.rules):
-                raise ParameterError("policy: give model=, whose parameters have the names")
+                raise ParameterError("policy: rules with names need model=, which has the names")
             if globs:
-                raise ParameterError("exclude: give model=, whose parameters have the names")
+                raise ParameterError("exclude: globs need model=, which has the names")
         checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
         if not isinstance(self.feedback, bool):  # "no" would count as true
             raise ParameterError.of("feedback", self.feedback, "True or False")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -259,7 +259,7 @@ def on_all_ranks(
 def check_means(means: Iterable[np.ndarray]) -> None:
     """Raise `ParameterError` unless all means, which are equal on all ranks, are finite."""
     if not all(all_finite(mean.reshape(-1)) for mean in means):
-        raise ParameterError("gradients: their mean must not pass float32")
+        raise ParameterError("gradients: their mean must not exceed float32")
 
 
 def _attempt(function: Callable[[], _T]) -> tuple[_T | None, bytes]:
@@ -278,34 +278,17 @@ def _check_refusals(messages: Sequence[bytes]) -> None:
             raise ParameterError(reason if " of rank " in reason else f"{reason} (on rank {rank})")
 
 
-class LowRank(NamedTuple):
-    """Rank-r approximation pᵀq of the mean of a matrix over all ranks.
-
-    Attributes
-    ----------
-    p : (r, m) float32 array
-        Orthonormal rows, the same on every rank.
-    q : (r, k) float32 array
-        Mean over ranks of p times the matrix.
-    local_q : (r, k) float32 array
-        Product of p and the matrix of this rank.
-    """
-
-    p: np.ndarray
-    q: np.ndarray
-    local_q: np.ndarray
-
-
 def low_rank_mean(
     communicator: Communicator,
     matrices: Sequence[np.ndarray],
     starts: Sequence[np.ndarray],
     arrays: Sequence[np.ndarray],
-) -> tuple[list[LowRank], list[np.ndarray]]:
+) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[np.ndarray]]:
     """Average matrices by one step of the power method, and other arrays uncompressed.
 
-    Each factor is linear in the matrices if the other factor is fixed. Averaging the factors
-    therefore takes two all-reduces; the first one also carries `arrays`.
+    The mean of the matrices M of all ranks is approximately pᵀq. Each factor is linear in the
+    matrices if the other factor is fixed. Averaging the factors therefore takes two all-reduces;
+    the first one also carries `arrays`.
 
     Parameters
     ----------
@@ -317,8 +300,9 @@ def low_rank_mean(
 
     Returns
     -------
-    list of LowRank
-        Factors for each matrix.
+    list of (p, q, local_q)
+        Factors for each matrix: p, (r, m) float32 orthonormal rows, equal on every rank; q, the
+        (r, k) float32 mean of p·M over all ranks; and local_q, the p·M of this rank.
     list of float32 array
         Means of `arrays`.
 
@@ -342,13 +326,13 @@ def low_rank_mean(
     mean_q = dense_mean(communicator, local_q)
     _check_factors(mean_q)
     factors = zip(bases, mean_q, local_q, strict=True)
-    return [LowRank(_as_float32(p.values), q, local) for p, q, local in factors], array_means
+    return [(_as_float32(p.values), q, local) for p, q, local in factors], array_means
 
 
 def _check_factors(factors: Sequence[np.ndarray]) -> None:
     """Raise `ParameterError` unless all mean factors, which all ranks share, are finite."""
     if not all(np.isfinite(factor).all() for factor in factors):
-        raise ParameterError("matrices: factors must not pass float32")
+        raise ParameterError("matrices: factors must not exceed float32")
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:
@@ -381,7 +365,7 @@ def _check_shapes(
     frames: Sequence[Frame], shapes: Sequence[tuple[int, ...]], rank: int, own_rank: int
 ) -> None:
     if [frame.shape for frame in frames] != list(shapes):
-        raise Corrupt(f"rank {rank} sent other tensors than rank {own_rank}")
+        raise Corrupt(f"rank {rank} sent tensors of other shapes than rank {own_rank}")
 
 
 def _share(array: np.ndarray, share: int, size: int) -> np.ndarray:

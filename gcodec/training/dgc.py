@@ -98,7 +98,7 @@ class DGC:
     ) -> None:
         self.communicator = communicator
         self.density = float(position_coding.SHARE.check("density", density))
-        allowed = "a number from 0 up to 1, 1 left out"
+        allowed = "a number from 0 to below 1"
         self.momentum = check_between("momentum", momentum, 0, math.nextafter(1, 0), allowed)
         self.clip = check_number("clip", clip, "a number above 0")
         if not self.clip > 0:
@@ -225,4 +225,4 @@ class DGC:
 
 def _check_accumulators(name: str, *arrays: np.ndarray) -> None:
     if not all(map(all_finite, arrays)):
-        raise ParameterError(f"gradients: the accumulators of {name!r} must not pass float32")
+        raise ParameterError(f"gradients: the accumulators of {name!r} must not exceed float32")

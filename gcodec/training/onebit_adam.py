@@ -83,17 +83,17 @@ class OneBitAdam:
         min_size: int = 1024,
     ) -> None:
         self.communicator = communicator
-        allowed = "a number of steps, at least 1"
+        allowed = "an integer from 1 to 2**62"
         self.warmup = check_integer("warmup", warmup, 1, _MAX_COUNT, allowed)
         self.rate = check_number("rate", rate)
-        largest, allowed = math.nextafter(1, 0), "from 0 up to 1, 1 left out"
+        largest, allowed = math.nextafter(1, 0), "a number from 0 to below 1"
         if not isinstance(betas, Sequence) or len(betas) != 2:
-            raise ParameterError.of("betas", betas, f"two numbers {allowed}")
+            raise ParameterError.of("betas", betas, "two numbers from 0 to below 1")
         self.betas = (
             check_between("betas[0]", betas[0], 0, largest, allowed),
             check_between("betas[1]", betas[1], 0, largest, allowed),
         )
-        self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, not negative")
+        self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
         if scale not in ("l1", "l2"):
             raise ParameterError.of("scale", scale, "one of l1, l2")
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
@@ -185,7 +185,7 @@ class OneBitAdam:
     def _frozen_inverse_roots(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for name in arrays:
             if name not in self._variance:
-                raise ParameterError.of("gradients", name, "of the names of the warm-up")
+                raise ParameterError.of("gradients", name, "one of the names of the warm-up")
             if name not in self._inverse_root:
                 inverse = self._inverse_root_of(self._variance[name], self.warmup)
                 self._inverse_root[name] = inverse
@@ -235,7 +235,7 @@ class OneBitAdam:
         state.check_matching(momentum, variance)
         steps = count.get("count", np.array(-1))
         if count.keys() != {"count"} or steps.shape or steps.dtype.kind not in "iu" or steps < 0:
-            raise ParameterError("state: step:count must be a number of steps")
+            raise ParameterError("state: step:count must be an integer scalar, at least 0")
         self._worker.load_state_dict(worker)
         self._server.load_state_dict(server)
         self._steps, self._momentum, self._variance = int(steps), momentum, variance

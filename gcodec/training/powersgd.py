@@ -151,7 +151,7 @@ class PowerSGD:
         # exceeds float32.
         if not sum_squares(x.reshape(-1)) < _MAX_NORM**2:
             reason = f"{name!r} and its residual are too large"
-            raise ParameterError(f"matrices: factors must not pass float32: {reason}")
+            raise ParameterError(f"matrices: factors must not exceed float32: {reason}")
         return x
 
     def _start_rows(self, name: str, k: int) -> np.ndarray:

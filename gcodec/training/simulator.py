@@ -214,7 +214,7 @@ class _Meeting:
 
     def _stop(self, reason: str) -> None:
         error = ParameterError(
-            f"worker: {reason}: all must call the same collectives in one order"
+            f"worker: {reason}: all must call the same collectives in the same order"
         )
         self.errors.setdefault(0, error)
         self._changed.notify_all()
@@ -234,7 +234,7 @@ class _ThreadCommunicator:
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
         if len(messages) != self.size:
-            raise ParameterError.of("messages", f"{len(messages)} of them", f"{self.size}")
+            raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
         own = [bytes(message) for message in messages]
         nbytes = sum(map(len, own)) - len(own[self.rank])
         self._meeting.count("all_to_all", self.rank, nbytes)

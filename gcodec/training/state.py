@@ -64,7 +64,7 @@ def writable_parameters(
     check_mapping("parameters", parameters)
     check_mapping("gradients", gradients)
     if list(gradients) != list(parameters):
-        allowed = f"of {list(parameters)}, in this order"
+        allowed = f"the names {list(parameters)}, in this order"
         raise ParameterError.of("gradients", list(gradients), allowed)
     return {
         name: writable(parameters[name], name, "float32", np.shape(gradient))
@@ -105,9 +105,9 @@ def check_matching(first: Mapping[str, np.ndarray], *groups: Mapping[str, np.nda
     shapes = {name: array.shape for name, array in first.items()}
     for group in groups:
         if {name: array.shape for name, array in group.items()} != shapes:
-            raise ParameterError("state: each name must have all of its arrays, of one shape")
+            raise ParameterError("state: all groups of arrays must have the same names and shapes")
     if any(array.dtype != np.float32 for group in (first, *groups) for array in group.values()):
-        raise ParameterError("state: its arrays must be float32")
+        raise ParameterError("state: all arrays must be float32")
 
 
 def view(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:

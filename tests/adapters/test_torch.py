@@ -80,8 +80,8 @@ def test_settings_pick_the_codec_of_a_parameter() -> None:
 
 def test_invalid_settings_are_refused() -> None:
     for options, message in (
-        ({"policy": {"a": "sign"}, "named": False}, "^policy: give model="),
-        ({"exclude": "a", "named": False}, "^exclude: give model="),
+        ({"policy": {"a": "sign"}, "named": False}, "^policy: rules with names need model="),
+        ({"exclude": "a", "named": False}, "^exclude: globs need model="),
         ({"decay": 2}, "^decay=2"),
         ({"seed": -1}, "^seed=-1"),
         ({"start_iter": -1}, "^start_iter=-1"),

@@ -210,7 +210,7 @@ def test_new_names_after_warmup_are_refused() -> None:
     adam = alone()
     adam.step(ones(2), ones(2))
     other = {"y": np.ones(2, np.float32)}
-    with pytest.raises(gcodec.ParameterError, match="gradients='y': must be of the names of"):
+    with pytest.raises(gcodec.ParameterError, match="gradients='y': must be one of the names of"):
         adam.step(other, other)
     with pytest.raises(gcodec.ParameterError, match=r"x.shape=\(3,\): must be \(2,\)"):
         adam.step(ones(3), ones(3))
