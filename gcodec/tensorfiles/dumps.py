@@ -168,7 +168,7 @@ def write_dump(
         if texts:
             raise ParameterError.of("metadata", texts, "None for .npz, which cannot store it")
         with atomic_write(path) as file:
-            write_npz(file, _members(_checked(tensors, lambda dtype: dtype.name in READABLE)))
+            write_npz(file, _checked(tensors, lambda dtype: dtype.name in READABLE, paths=True))
     elif name.endswith(".safetensors"):
         with atomic_write(path) as file:
             write_safetensors(file, dict(_checked(tensors, can_store)), texts)
@@ -181,19 +181,16 @@ def _is_text(text: object) -> bool:
     return isinstance(text, str) and not re.search(r"[\x00\ud800-\udfff]", text)
 
 
-def _members(tensors: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors; raise for a name that is not a path within the archive's folder."""
-    for name, tensor in tensors:
-        if not stays_inside(name):
-            allowed = "a path within the archive, without .. and drive; use .safetensors instead"
-            raise ParameterError.of("name of a tensor", name, allowed)
-        yield name, tensor
-
-
 def _checked(
-    tensors: Iterable[tuple[str, Array]], is_storable: Callable[[np.dtype[np.generic]], bool]
+    tensors: Iterable[tuple[str, Array]],
+    is_storable: Callable[[np.dtype[np.generic]], bool],
+    *,
+    paths: bool = False,
 ) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors; raise for names and dtypes that the format cannot store."""
+    """Yield the tensors; raise for names and dtypes that the format cannot store.
+
+    With `paths`, names must be paths within the folder where the archive is unpacked.
+    """
     names = set[str]()
     for name, tensor in tensors:
         if not _is_text(name) or name in names or name == "__metadata__" or len(name) > 4096:
@@ -203,5 +200,8 @@ def _checked(
         if not isinstance(tensor, np.ndarray) or not is_storable(tensor.dtype):
             kind = getattr(tensor, "dtype", type(tensor).__name__)
             raise ParameterError.of(f"dtype of {name!r}", str(kind), "one that the format stores")
+        if paths and not stays_inside(name):
+            allowed = "a path within the archive, without .. and drive; use .safetensors instead"
+            raise ParameterError.of("name of a tensor", name, allowed)
         names.add(name)
         yield name, tensor

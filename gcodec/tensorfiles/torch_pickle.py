@@ -21,6 +21,7 @@ from gcodec.tensorfiles.torch_records import (
     Mapping,
     Storage,
     Tensor,
+    call,
 )
 
 _MAX_OPCODES = 5_000_000
@@ -128,10 +129,9 @@ class _Machine:
         args, function = self.pop(), self.pop()
         if not isinstance(function, Global) or not isinstance(args, tuple):
             raise self.corrupt("pickle calls an object that is not a function")
-        builder = CALLS.get(function.name)
-        if builder is None:
+        if function.name not in CALLS:
             raise Unsafe(f"the pickle calls {shown(function.name)}", self.at)
-        self.push(builder(args))
+        self.push(call(function.name, args))
 
     def load_storage(self) -> None:
         match self.pop():
