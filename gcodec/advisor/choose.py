@@ -79,7 +79,7 @@ class Aim(NamedTuple):
         return f"auto:bits={self.max_bits}" if self.max_err is None else f"auto:err={self.max_err}"
 
     @classmethod
-    def of(cls, max_err: Any, max_bits: Any) -> Aim:
+    def of(cls, max_err: object, max_bits: object) -> Aim:
         """Check the arguments of `choose`.
 
         Raises

@@ -50,6 +50,7 @@ from gcodec.entropy import values as value_coding
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
+    FrameLike,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -266,7 +267,7 @@ def to_frame(
     return Frame(payload.codec, "float32", sizes, payload, name)
 
 
-def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     """Return the message of onebit or topk with the content of a frame of ``sign`` or ``topk``.
 
     Parameters
@@ -318,13 +319,13 @@ def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], 
     return sizes, n
 
 
-def _generator(seed: Any) -> XorShift128Plus:
+def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus:
     if seed is None:
         raise ParameterError("seed: randomk and dithering need a seed or a generator")
     return seed if isinstance(seed, XorShift128Plus) else XorShift128Plus(seed)
 
 
-def _pair_count(k: Any, n: int) -> int:
+def _pair_count(k: float | None, n: int) -> int:
     """Return the number of pairs, in the float32 arithmetic of BytePS's registry."""
     allowed = f"a number of pairs up to {n // 2}, half of the elements, or a share above 0"
     if k is None:
@@ -343,7 +344,7 @@ def _pair_count(k: Any, n: int) -> int:
     return count
 
 
-def _levels(k: Any, partition: object) -> int:
+def _levels(k: object, partition: object) -> int:
     """Return the level of the norm."""
     if partition not in ("linear", "natural"):
         raise ParameterError.of("partition", partition, "one of linear, natural")
@@ -401,7 +402,7 @@ def _pair_bytes(positions: np.ndarray, values: np.ndarray) -> bytes:
 
 
 def _read_pairs(
-    packed: np.ndarray, n: int, compressor: str, k: Any
+    packed: np.ndarray, n: int, compressor: str, k: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions and the values of a message of topk or randomk."""
     count, remainder = divmod(packed.size, _PAIR_NBYTES)

@@ -164,7 +164,7 @@ def decode(
     return out.reshape(shape)
 
 
-def _format(bits: Any, scale_dtype: Any) -> tuple[int, bool]:
+def _format(bits: int, scale_dtype: str | None) -> tuple[int, bool]:
     if isinstance(bits, bool) or bits not in (8, 4, 2):
         raise ParameterError.of("bits", bits, "one of 8, 4, 2")
     if scale_dtype is None:
@@ -175,7 +175,7 @@ def _format(bits: Any, scale_dtype: Any) -> tuple[int, bool]:
     return int(bits), scale_dtype == "float16"
 
 
-def _rows_array(rows: Any) -> np.ndarray:
+def _rows_array(rows: object) -> np.ndarray:
     if not hasattr(type(rows), "__array__"):
         raise TypeError(f"rows is a {type(rows).__name__}: must be a uint8 array or bytes-like")
     try:

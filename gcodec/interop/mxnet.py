@@ -19,7 +19,13 @@ from gcodec.codecs.mxnet.one_bit import MXNet1Bit
 from gcodec.codecs.mxnet.two_bit import MXNet2Bit
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
-from gcodec.interop.objects import checked_shape, host_tensor, object_bytes, opened_frame
+from gcodec.interop.objects import (
+    FrameLike,
+    checked_shape,
+    host_tensor,
+    object_bytes,
+    opened_frame,
+)
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.limits import Limits
@@ -151,7 +157,7 @@ def to_frame(
     return Frame(payload.codec, "float32", shape, payload, name)
 
 
-def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     """Return the value of a push from a frame of ``mxnet-2bit`` or ``mxnet-1bit``.
 
     Parameters
@@ -176,7 +182,7 @@ def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
     return np.asarray(frame.codec.unpack(frame.payload, frame.shape).codes).tobytes()
 
 
-def _codec(type: object, threshold: Any, server: bool) -> MXNet2Bit | MXNet1Bit:
+def _codec(type: object, threshold: object, server: bool) -> MXNet2Bit | MXNet1Bit:
     if type == "1bit":
         return MXNet1Bit().replaced(threshold=threshold)
     if type != "2bit":
@@ -187,7 +193,7 @@ def _codec(type: object, threshold: Any, server: bool) -> MXNet2Bit | MXNet1Bit:
 
 
 def _payload(
-    data: Any, shape: Any, type: object, threshold: Any, server: bool, limits: Limits | None
+    data: Any, shape: Any, type: object, threshold: object, server: bool, limits: Limits | None
 ) -> tuple[tuple[int, ...], Payload]:
     sizes, n = checked_shape(shape, limits)
     codec, packed = _codec(type, threshold, server), object_bytes(data)

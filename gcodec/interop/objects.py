@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.wire.primitives import MAX_NDIM
+
+FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
 
 _MAX_ELEMENTS = 1 << 59  # NumPy makes no larger array, not even with a dimension of size 0
 
@@ -85,7 +87,7 @@ def size_error(message: str, size: int, expected: int, offset: int | None = None
     return (Truncated if size < expected else Corrupt)(message, offset)
 
 
-def opened_frame(frame: Any, limits: Limits | None, *names: str) -> Frame:
+def opened_frame(frame: FrameLike, limits: Limits | None, *names: str) -> Frame:
     """Return a frame of float32 values that one of the named codecs made.
 
     Parameters

@@ -185,7 +185,7 @@ def _basis(n: int) -> np.ndarray:
     return np.asarray(rows * np.float32(math.sqrt(2 / n)), np.float32)
 
 
-def _loaded(data: Any) -> dict[str, np.ndarray]:
+def _loaded(data: bytes | bytearray | memoryview) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -197,7 +197,7 @@ def _loaded(data: Any) -> dict[str, np.ndarray]:
         raise Corrupt(f"a tensor cannot be read: {error}") from None
 
 
-def _checked(message: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _checked(message: Mapping[str, object]) -> dict[str, np.ndarray]:
     """Return the tensors of a message, after a check of dtypes and numbers of dimensions."""
     tensors = {}
     for name, (ndim, dtype) in _TENSORS.items():

@@ -25,7 +25,7 @@ class NamedWriter(io.FileIO):
         Name of the file in errors.
     """
 
-    def __init__(self, file: Any, mode: str, named: str) -> None:
+    def __init__(self, file: str | os.PathLike[str] | int, mode: str, named: str) -> None:
         super().__init__(file, mode, closefd=not isinstance(file, int))
         self.named = named
 

@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 
 from gcodec.arrays.protocols import on_device, working_on
+from gcodec.codec import Codec
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.policy import Policy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
@@ -63,7 +65,7 @@ class _Bucket(NamedTuple):
 
 
 def ddp_hook(
-    codec: Any,
+    codec: str | Mapping[str, Any] | Codec | Policy,
     *,
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     feedback: bool = True,
@@ -397,7 +399,7 @@ class DdpState:
         self.decode_seconds += time.perf_counter() - gathered
 
 
-def _counters_of(state: Any) -> dict[str, int]:
+def _counters_of(state: Mapping[str, Any]) -> dict[str, int]:
     """Return the counters of a `DdpState.state_dict`, or raise `ParameterError`."""
     allowed = "a DdpState's state_dict"
     if not isinstance(state, Mapping):

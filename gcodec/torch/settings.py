@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from gcodec.wire.kinds import check_integer
 _DENSE = Raw()
 
 
-def joined_policy(policy: Any, codec: Any) -> Policy:
+def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
     """Return the rules of `policy`, followed by those of `codec`, as one policy.
 
     Parameters
@@ -93,7 +93,7 @@ class Settings:
         codec = self.policy.codec(name, shape, "float32")
         return None if codec == _DENSE else codec
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return all settings as JSON types; equal settings give equal dicts."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"policy": self.policy.to_dict()["rules"]}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from gcodec import api
 from gcodec.arrays.intake import NonFinite, as_library_of
+from gcodec.codec import Codec
 from gcodec.limits import Limits
 
 
 def encode(
     tensor: torch.Tensor,
-    codec: Any,
+    codec: str | Mapping[str, Any] | Codec,
     *,
     seed: int = 0,
     name: str | None = None,
@@ -50,7 +52,7 @@ def decode(
     frame: bytes | bytearray | memoryview,
     *,
     like: torch.Tensor | None = None,
-    device: Any = None,
+    device: torch.device | str | int | None = None,
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> torch.Tensor:
