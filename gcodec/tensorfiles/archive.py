@@ -147,8 +147,8 @@ class Reader:
         """Read exactly `nbytes` bytes in chunks, so that memory is not needed twice."""
         data = bytearray(nbytes)
         for start in range(0, nbytes, _CHUNK):
-            size = min(_CHUNK, nbytes - start)
-            data[start : start + size] = self.read(size)
+            part = memoryview(data)[start : start + _CHUNK]
+            part[:] = self.read(len(part))
         return data
 
     def skip(self, size: int) -> None:
