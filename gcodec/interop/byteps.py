@@ -39,7 +39,7 @@ kernels have no CUDA counterpart.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -67,7 +67,7 @@ Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]
 Normalize = Literal["max", "l2"]
 
-_COMPRESSORS = ("onebit", "topk", "randomk", "dithering")
+_COMPRESSORS = get_args(Compressor)
 _WORD = 32  # bits
 _WORD_NBYTES, _PAIR_NBYTES = 4, 8
 _MAX_WORD = 2**32 - 1  # largest position, number of elements, and seed

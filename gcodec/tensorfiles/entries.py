@@ -85,17 +85,21 @@ def element_count(description: str, shape: tuple[int, ...], itemsize: int) -> in
     return math.prod(shape)
 
 
-def readable(description: str, dtype: str) -> np.dtype[np.generic]:
-    """Look up a dtype that can be loaded.
+def loadable(entry: Entry) -> tuple[str, np.dtype[np.generic], int]:
+    """Return the description of a tensor for messages, its dtype, and its number of elements.
 
     Raises
     ------
+    Corrupt
+        If the shape is impossible; see `element_count`.
     Unsupported
-        If `dtype` is not one of `READABLE`.
+        If the dtype is not one of `READABLE`, or there are more than 32 dimensions.
     """
-    if dtype not in READABLE:
-        raise Unsupported(f"{description} has dtype {shown(dtype)}, which cannot be loaded")
-    return READABLE[dtype]
+    description = f"tensor {shown(entry.name)}"
+    if entry.dtype not in READABLE:
+        raise Unsupported(f"{description} has dtype {shown(entry.dtype)}, which cannot be loaded")
+    dtype = READABLE[entry.dtype]
+    return description, dtype, element_count(description, entry.shape, dtype.itemsize)
 
 
 def native(array: Array) -> Array:

@@ -19,9 +19,8 @@ from gcodec.tensorfiles.entries import (
     Array,
     Dump,
     Entry,
-    element_count,
+    loadable,
     native,
-    readable,
     shown,
     stays_inside,
 )
@@ -81,9 +80,7 @@ class SafetensorsDump(Dump):
         return Entry(name, _DTYPES.get(code, code.lower()), tuple(part.get_shape()))
 
     def _load(self, entry: Entry) -> Array:
-        description = f"tensor {shown(entry.name)}"
-        dtype = readable(description, entry.dtype)
-        elements = element_count(description, entry.shape, dtype.itemsize)
+        description, dtype, elements = loadable(entry)
         nbytes = elements * dtype.itemsize
         self.limits.check(description, elements, nbytes, nbytes)
         try:

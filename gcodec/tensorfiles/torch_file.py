@@ -15,8 +15,8 @@ from gcodec.tensorfiles.entries import (
     Entry,
     FileDump,
     element_count,
+    loadable,
     native,
-    readable,
     shown,
 )
 from gcodec.tensorfiles.torch_pickle import read_tensors
@@ -89,12 +89,11 @@ class TorchDump(FileDump):
             raise Corrupt(f"{description} reaches beyond its storage")
 
     def _load(self, entry: Entry) -> Array:
-        description, tensor = f"tensor {shown(entry.name)}", self._tensors[entry.name]
-        dtype = readable(description, entry.dtype)
-        elements = element_count(description, entry.shape, dtype.itemsize)
+        description, dtype, elements = loadable(entry)
         if not elements:
             return np.empty(entry.shape, dtype)
-        member, itemsize = self._storage(description, tensor), dtype.itemsize
+        tensor, itemsize = self._tensors[entry.name], dtype.itemsize
+        member = self._storage(description, tensor)
         # A view with stride 0 is larger than its storage; other views skip elements.
         nbytes = max(tensor.span, elements) * itemsize
         self.limits.check(description, elements, nbytes, member.compress_size)
