@@ -18,7 +18,7 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
-from gcodec.arrays.intake import NonFinite
+from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed

@@ -18,8 +18,8 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
-from gcodec.arrays.intake import NUMPY_DTYPES, NonFinite, check_nonfinite
-from gcodec.arrays.protocols import dtype_error
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
+from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed
@@ -94,7 +94,7 @@ class GradientCodec(NumcodecsCodec):
         if self.dtype is not None and array.dtype.kind in "ui":
             array = _values(array.reshape(-1), self.dtype)
         if array.dtype.name in INTEGERS:
-            raise dtype_error(array, "buf", array.dtype.name)
+            raise inspect(array, "buf").dtype_error(array.dtype.name)
         frame: bytes = api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
         return frame
 

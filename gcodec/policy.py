@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import size_of
+from gcodec.arrays.source import size_of
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, brief

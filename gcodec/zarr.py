@@ -20,7 +20,8 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
-from gcodec.arrays.intake import NUMPY_DTYPES, NonFinite, check_nonfinite
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs import parse
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.philox import check_seed

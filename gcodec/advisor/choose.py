@@ -48,8 +48,7 @@ from gcodec.advisor.estimate import (
     range_error,
     ranges,
 )
-from gcodec.arrays.intake import Tensor, intake
-from gcodec.arrays.protocols import as_numpy
+from gcodec.arrays.source import Tensor, inspect
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
@@ -194,7 +193,7 @@ def choose(
     """
     aim = Aim.of(max_err, max_bits)
     check_seed(seed)
-    tensor = intake(x)
+    tensor = inspect(x, "x").read()
     about = About.of(tensor)
     if aim.max_err is not None:
         return _for_error(x, tensor, about, aim.max_err, seed)
@@ -213,7 +212,7 @@ def _for_error(x: Any, tensor: Tensor, about: About, error: float, seed: int) ->
         found += ranges(tensor, about, error)
     best = min(found, key=lambda each: each.nbits)
     if best in lossless and tensor.dtype == "float64":
-        wide = as_numpy(x, "x").astype(np.float64).reshape(-1)
+        wide = inspect(x, "x").as_numpy().astype(np.float64).reshape(-1)
         least = float(((wide - tensor.values) ** 2).sum() / (wide**2).sum())
         if least > error:
             raise ParameterError.of("max_err", error, f"at least {least:.3g} for this tensor")

@@ -17,7 +17,7 @@ from gcodec.runtime.foreign import adopted, on_stream
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_CUDA = 2  # of DLPack
+CUDA_DEVICE = 2  # DLPack's code
 
 
 class Library:
@@ -89,12 +89,12 @@ class Library:
     def note_write(self, x: Any) -> None:
         """Tell the library that the memory of `x` is written to."""
 
-    def on_device(self, x: Any) -> Any:
+    def device_view(self, x: Any) -> Any:
         """Return `x` as CuPy's, 16-bit floats by their bits, if kernels can work where it lies."""
         return None
 
-    def of_device(self, array: Any, dtype: str) -> Any:
-        """Make an array of the library of one of CuPy, without a copy; undoes `on_device`."""
+    def from_device_view(self, array: Any, dtype: str) -> Any:
+        """Make an array of the library of one of CuPy, without a copy; undoes `device_view`."""
         raise NotImplementedError
 
     def working_on(self, x: Any) -> AbstractContextManager[None]:
@@ -134,7 +134,7 @@ class _Torch(Library):
             tensor = self.api.from_numpy(array)
         return tensor.to(like.device)
 
-    def on_device(self, x: Any) -> Any:
+    def device_view(self, x: Any) -> Any:
         if x.device.type != "cuda":
             return None
         x = x.detach()
@@ -142,7 +142,7 @@ class _Torch(Library):
             x = x.view(getattr(self.api, f"int{8 * x.element_size()}"))
         return adopted(x)
 
-    def of_device(self, array: Any, dtype: str) -> Any:
+    def from_device_view(self, array: Any, dtype: str) -> Any:
         kind = getattr(self.api, dtype)
         # Not every release of CuPy has bfloat16, and not every DLPack has booleans.
         if array.dtype.itemsize == 2 or not kind.is_floating_point:
@@ -178,15 +178,15 @@ class _Jax(Library):
                 f"as in jax.device_get({name})"
             )
 
-    def on_device(self, x: Any) -> Any:
+    def device_view(self, x: Any) -> Any:
         if x.is_deleted() or len(x.sharding.device_set) > 1:
             return None
-        if x.__dlpack_device__()[0] != _CUDA:
+        if x.__dlpack_device__()[0] != CUDA_DEVICE:
             return None
         narrow = x.dtype.itemsize == 2
         return adopted(self.api.lax.bitcast_convert_type(x, np.int16) if narrow else x)
 
-    def of_device(self, array: Any, dtype: str) -> Any:
+    def from_device_view(self, array: Any, dtype: str) -> Any:
         if array.dtype.itemsize == 2:
             bits = self.api.numpy.from_dlpack(array.view(np.int16))
             return self.api.lax.bitcast_convert_type(bits, dtype)
@@ -255,7 +255,8 @@ class _Mlx(Library):
         return self.api.array(array, dtype=like.dtype)
 
 
-_LIBRARIES = (_Torch(), _Jax(), _TensorFlow(), _Mlx())
+TORCH = _Torch()
+_LIBRARIES = (TORCH, _Jax(), _TensorFlow(), _Mlx())
 
 
 def library_of(x: Any) -> Library | None:

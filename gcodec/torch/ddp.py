@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gcodec.arrays.protocols import on_device, working_on
+from gcodec.arrays.source import inspect
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
@@ -362,14 +362,14 @@ class DdpState:
         ]
         there = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
         wide = flat.to(flat.device if there else "cpu", torch.float32)  # itself, if it is that
-        with working_on(wide):
+        with inspect(wide, "bucket").stream():
             start, pairs, parts = flat.storage_offset() - wide.storage_offset(), [], []
             for gradient, name, codec in zip(gradients, names, codecs, strict=True):
                 at = gradient.storage_offset() - start
                 place = wide.as_strided(gradient.shape, gradient.stride(), at)
                 values = place.contiguous() if there else place  # itself, if it is that
-                found = on_device(values, name) if there else None
-                parts.append(Part(name, values.numpy() if found is None else found[0], codec))
+                resident = inspect(values, name).resident if there else None
+                parts.append(Part(name, values.numpy() if resident is None else resident, codec))
                 pairs.append((place, values))
             message = self._coder.encode(parts, iteration)
             encoded = time.perf_counter()
