@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, with_policy
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
-from gcodec.codec import Codec
+from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
@@ -21,7 +21,7 @@ from gcodec.wire.primitives import encode_name
 
 def encode(
     x: Any,
-    codec: str | Mapping[str, Any] | Codec,
+    codec: CodecLike,
     *,
     seed: int = 0,
     name: str | None = None,
@@ -84,7 +84,7 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
-    codec = parse(codec)
+    codec = codec if isinstance(codec, Codec) else parse(codec)
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
     seed = check_seed(seed)

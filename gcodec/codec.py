@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected,
 from gcodec.payload import Payload, Undecided
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, once, settled, wanted, when_known
-from gcodec.runtime.device import Device, device_of, host, no_twin
+from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
 from gcodec.wire.params import Parameters, param
@@ -373,9 +373,9 @@ class Codec(Parameters):
         """Whether the codec runs on the device of an array on a CUDA device."""
         return self.has_twins
 
-    def _check_device(self, device: Device | None) -> None:
-        """Raise TypeError if the codec does not run on the device."""
-        if device is not None and not self.on_device:
+    def _check_device(self, array: Array) -> None:
+        """Raise TypeError if the array is on a device where the codec does not run."""
+        if not self.on_device and device_of(array) is not None:
             raise no_twin(str(self))
 
     def _of_shape(self: _Self, shape: Any) -> _Self:
@@ -394,7 +394,7 @@ class Codec(Parameters):
 
     def _bound_to(self: _Self, tensor: Tensor) -> _Self:
         """Return the codec bound to the dtype and shape of a tensor; check the device."""
-        self._check_device(device_of(tensor.values))
+        self._check_device(tensor.values)
         return self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
 
     @property
@@ -584,7 +584,7 @@ class Codec(Parameters):
     def _require(self, fits: bool, n: int, shape: tuple[int, ...] | None = None) -> None:
         """Raise `ParameterError` unless symbols fit n elements, and their shape has n elements."""
         if not fits or (shape is not None and math.prod(shape) != n):
-            raise ParameterError(f"symbols: they are not those of {n} elements")
+            raise ParameterError(f"symbols: they do not match {n} elements")
 
     def _checked(self, payload: Payload, n: int) -> Payload:
         """Check that a payload is complete, and belongs to this kind of codec and n elements."""
@@ -596,10 +596,10 @@ class Codec(Parameters):
         for field in codec.message_fields():
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
-        self._check_device(device_of(payload.data))
+        self._check_device(payload.data)
         data = flattened(host(payload.data) if codec.symbols_on_host else payload.data)
         if data.dtype != np.uint8:
-            raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
+            raise ParameterError.of("payload.data", str(data.dtype), "uint8")
         if data.size != -(-payload.nbits // 8):
             error = Truncated if 8 * data.size < payload.nbits else Corrupt
             raise error(f"the payload has {data.size} bytes for {payload.nbits} bits")
@@ -622,7 +622,7 @@ class Codec(Parameters):
         values = defaults | scalars
         missing = [name for name in kinds if name not in values]
         for name in (*codec.unresolved(), *missing):
-            raise ParameterError(f"{name}: bare bytes do not tell it; give it as {name}=…")
+            raise ParameterError(f"{name}: the bytes do not contain it; pass it as {name}=…")
         try:
             flat = np.frombuffer(data, np.uint8) if device_of(data) is None else data
         except (TypeError, ValueError, BufferError) as error:
@@ -638,6 +638,9 @@ def _float_of(bits: int | Deferred) -> float:
     """Return the float32 with a bit pattern; wait for the device if it is deferred."""
     return float(np.uint32(int(bits)).view(np.float32))
 
+
+CodecLike: TypeAlias = str | Mapping[str, Any] | Codec
+"""A codec, or the spec of one; see `gcodec.parse`."""
 
 _C = TypeVar("_C", bound="type[Codec]")
 

@@ -20,7 +20,7 @@ from gcodec.arrays.nonfinite import (
     with_policy,
 )
 from gcodec.arrays.source import Tensor, inspect
-from gcodec.codec import Codec, Symbols
+from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse
 from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame, check_key
@@ -275,7 +275,7 @@ class Feedback:
 
     def __init__(
         self,
-        codec: Any,
+        codec: CodecLike | Policy,
         *,
         decay: float = 1.0,
         seed: int = 0,
@@ -583,7 +583,7 @@ def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
         frame = Frame.from_bytes(array.tobytes(), limits=_NO_LIMITS)
         return frame, frame.codec.unpack(frame.payload, frame.shape)
     except FormatError as error:
-        raise ParameterError(f"state: {key} is no frame: {error}") from error
+        raise ParameterError(f"state: {key} is not a frame: {error}") from error
 
 
 def _l1_norm(values: Array) -> float:

@@ -1,4 +1,4 @@
-"""Bounds on what untrusted bytes may make a reader allocate."""
+"""Bounds on the memory that untrusted bytes may make a reader allocate."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gcodec.errors import LimitExceeded, ParameterError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that a decoder or file reader checks before it allocates.
+    """Bounds that decoders and file readers check before they allocate memory.
 
     Parameters
     ----------
     max_elements : int
-        Most elements of one tensor.
+        Largest number of elements of a tensor.
     max_bytes : int
-        Most bytes of one decoded tensor.
+        Largest size of a decoded tensor in bytes.
     max_ratio : float, optional
-        Most decoded bytes per encoded byte. None sets no such bound.
+        Largest ratio of decoded to encoded bytes. Default: no such bound.
 
     Raises
     ------
@@ -33,7 +33,7 @@ class Limits:
     max_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        """Reject bounds that could not bound anything."""
+        """Refuse bounds that are not positive numbers."""
         for name in ("max_elements", "max_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -48,12 +48,12 @@ class Limits:
 
     @classmethod
     def given(cls, limits: Limits | None) -> Limits:
-        """Return the limits that a caller gave, or for None those by default.
+        """Return the caller's limits, or the default limits for None.
 
         Raises
         ------
         ParameterError
-            For what is something else, which would bound nothing.
+            If `limits` is another object, which would bound nothing.
         """
         if limits is None:
             return cls()
@@ -69,18 +69,19 @@ class Limits:
         Parameters
         ----------
         what : str
-            What is about to be decoded, for the message.
+            Subject of the error message, such as "the frame".
         elements : int
-            Its number of elements.
+            Number of elements of the tensor.
         nbytes : int
-            The bytes that it needs once decoded.
+            Size of the decoded tensor in bytes.
         source_nbytes : int, optional
-            The encoded bytes that it comes from, for `max_ratio`.
+            Size of the encoded tensor in bytes, to check `max_ratio`.
 
         Raises
         ------
         LimitExceeded
-            If a bound is passed; the message names it, both numbers and how to raise it.
+            If the tensor exceeds a bound. The message states the bound, both numbers and the
+            limits that would allow the tensor.
         """
         if elements > self.max_elements:
             raise LimitExceeded(

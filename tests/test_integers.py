@@ -109,7 +109,7 @@ def test_a_payload_alone() -> None:
     # The codec of a payload of integers encodes floats as any other.
     y = np.ones(3, np.float32)
     assert gcodec.encode(y, payload.codec) == gcodec.encode(y, "raw")
-    with pytest.raises(ParameterError, match="they are not those of 15 elements"):
+    with pytest.raises(ParameterError, match="they do not match 15 elements"):
         raw.dequantize(raw.quantize(x), x.shape)
     with pytest.raises(TypeError, match=r"^x has dtype int64"):
         raw.quantize_residual(x, np.zeros(x.shape, np.float32))

@@ -30,7 +30,7 @@ from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import copied, once
-from gcodec.runtime.device import Device, device_of, host
+from gcodec.runtime.device import Device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable
 from gcodec.wire import primitives
 from gcodec.wire.kinds import check_integer, check_number
@@ -291,7 +291,7 @@ class Frame(_Secret):
     def decode(self, *, like: Any = None, out: Any = None) -> Any:
         """Decode the tensor; see `gcodec.decode`."""
         if like is not None and out is not None:
-            raise ParameterError("like and out: give one of them")
+            raise ParameterError("like and out: pass only one of them")
         if out is not None:
             source = inspect(out, "out")
             with source.context():
@@ -343,7 +343,8 @@ class Frame(_Secret):
     def _payload_on(self, device: Device | None) -> Payload:
         """Return the payload for decoding on a device, or for None on the host."""
         payload = self.payload
-        self.codec._check_device(device)
+        if device is not None and not self.codec.on_device:
+            raise no_twin(str(self.codec))
         if self.codec.symbols_on_host:
             device = None
         if device_of(payload.data) is device:

@@ -112,7 +112,7 @@ def codec_of(values: Values, dtype: str = "float32") -> tuple[Codec, dict[str, A
     except ParameterError as error:
         raise Corrupt(f"the parameters do not fit together: {error}") from None
     if unresolved := codec.unresolved():
-        raise Corrupt(f"{unresolved[0]}: the frame does not tell it")
+        raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
     return codec, scalars
 
 
@@ -159,7 +159,7 @@ def read_name(raw: memoryview) -> str:
 def _read_magic(reader: Reader, values: Values) -> bytes:
     magic, start = primitives.MAGIC, reader.at
     if not magic.startswith(bytes(reader.data[start : start + len(magic)])):
-        raise Corrupt("this is no frame: it does not begin with GCF", offset=start)
+        raise Corrupt("not a frame: the bytes do not begin with GCF", offset=start)
     return bytes(reader.take(len(magic)))  # or raise Truncated
 
 

@@ -398,7 +398,7 @@ def test_torch_tensors_that_hold_no_plain_values(torch: Any) -> None:
         warnings.simplefilter("ignore")  # beta, prototype
         sparse = (x.to_sparse(), x.to_sparse_csr(), torch.nested.nested_tensor([x, x]))
     for given in sparse:
-        with pytest.raises(TypeError, match=r"^x is no dense tensor"):
+        with pytest.raises(TypeError, match=r"^x is not a dense tensor"):
             frame_of(given)
     assert np.array_equal(gcodec.decode(frame_of(sparse[0].to_dense())), X)
     with pytest.raises(TypeError, match=r"^x is on meta and holds no values"):
@@ -425,7 +425,7 @@ def test_torch_likes_and_targets_that_are_refused(torch: Any) -> None:
         gcodec.decode(frame, like=torch.zeros(2, 4, device="meta"))
     with pytest.raises(TypeError, match=r"^out is on meta"):
         gcodec.decode(frame, out=torch.zeros(2, 4, device="meta"))
-    with pytest.raises(TypeError, match=r"^like is no dense tensor"):
+    with pytest.raises(TypeError, match=r"^like is not a dense tensor"):
         gcodec.decode(frame, like=torch.zeros(2, 4).to_sparse())
     for dtype in (torch.bfloat16, torch.int32, torch.float8_e5m2):
         with pytest.raises(ParameterError, match=r"out\.dtype='\w+': must be float32"):
