@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_sum, nonfinite_error
+from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.arrays.source import (
     NUMPY_DTYPES,
     Tensor,
@@ -566,7 +566,7 @@ class Codec(Parameters):
         elif is_checkable:
             top_bits = max_abs_bits_corrected(x, residual, decay)
         if is_checkable and bound == math.inf:
-            check_sum(top_bits, x)
+            check_top(top_bits, x)
         is_accepted = is_checkable and (bound == math.inf or _float_of(top_bits) <= bound)
         if out is not residual:
             return out, top_bits, is_accepted

@@ -155,7 +155,8 @@ class _TensorState(NamedTuple):
 class _Tensors:
     """States by tensor name, a lock for each name, and spare arrays.
 
-    Only the holder of a name's lock may read or replace its state.
+    Only the holder of a name's lock may read or replace its state. The methods take the lock,
+    except `replace`, whose caller holds it during the whole step.
     """
 
     def __init__(self, states: Mapping[str, _TensorState] | None = None) -> None:
@@ -185,42 +186,46 @@ class _Tensors:
 
     def show(self, name: str) -> _TensorState | None:
         """Return the state of a tensor; no later step will write to its array."""
-        if (state := self.states.get(name)) is None:
-            return None
-        state = self.states[name] = state._replace(use=state.use | _Use.SHOWN)
-        return state
+        with self.lock(name):
+            if (state := self.states.get(name)) is None:
+                return None
+            state = self.states[name] = state._replace(use=state.use | _Use.SHOWN)
+            return state
 
     def lend(self, name: str) -> Memory:
         """Return the memory of a tensor; no step writes to its array before `take_back`."""
-        if (state := self.states.get(name)) is None:
-            return Memory(None, 0, None)
-        self.states[name] = state._replace(use=state.use | _Use.BORROWED)
-        return state.memory
+        with self.lock(name):
+            if (state := self.states.get(name)) is None:
+                return Memory(None, 0, None)
+            self.states[name] = state._replace(use=state.use | _Use.BORROWED)
+            return state.memory
 
     def restore(self, name: str, memory: Memory) -> None:
         """Restore a memory that is still lent."""
-        before = self.states.get(name)
-        if memory.residual is None:
-            self.states.pop(name, None)
-        else:
-            use, norm = _Use.BORROWED, None
-            if before is not None:
-                norm = before.gradient_norm
-                if before.array is memory.residual:
-                    use |= before.use
-            if self._shown.pop(id(memory.residual), None) is not None:
-                use |= _Use.SHOWN
-            self.states[name] = _TensorState(memory, use, norm)
-        if before is not None and before.array is not memory.residual:
-            self._drop(before)
+        with self.lock(name):
+            before = self.states.get(name)
+            if memory.residual is None:
+                self.states.pop(name, None)
+            else:
+                use, norm = _Use.BORROWED, None
+                if before is not None:
+                    norm = before.gradient_norm
+                    if before.array is memory.residual:
+                        use |= before.use
+                if self._shown.pop(id(memory.residual), None) is not None:
+                    use |= _Use.SHOWN
+                self.states[name] = _TensorState(memory, use, norm)
+            if before is not None and before.array is not memory.residual:
+                self._drop(before)
 
     def take_back(self, name: str, array: Array) -> None:
         """End the loan of an array."""
-        state = self.states.get(name)
-        if state is not None and state.array is array:
-            self.states[name] = state._replace(use=state.use & ~_Use.BORROWED)
-        elif self._shown.pop(id(array), None) is None:
-            self.spares.give(array)
+        with self.lock(name):
+            state = self.states.get(name)
+            if state is not None and state.array is array:
+                self.states[name] = state._replace(use=state.use & ~_Use.BORROWED)
+            elif self._shown.pop(id(array), None) is None:
+                self.spares.give(array)
 
     def _drop(self, state: _TensorState) -> None:
         """Release the array of a state that was replaced."""
@@ -296,11 +301,8 @@ class Feedback:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
-        states = {}
-        for name in list(self._tensors.states):
-            with self._tensors.lock(name):
-                if (shown := self._tensors.show(name)) is not None:
-                    states[name] = shown
+        shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}
+        states = {name: state for name, state in shown.items() if state is not None}
         return {**self.__dict__, "_tensors": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -410,8 +412,7 @@ class Feedback:
         ParameterError
             If no gradient of that name has been compressed.
         """
-        with self._tensors.lock(name):
-            shown = self._tensors.show(name)
+        shown = self._tensors.show(name)
         if shown is None:
             raise ParameterError.of("name", name, "one that was compressed before")
         view = shown.array.view()
@@ -424,16 +425,14 @@ class Feedback:
 
         Nothing is copied: the next step writes to another array.
         """
-        with self._tensors.lock(name):
-            return self._tensors.lend(name)
+        return self._tensors.lend(name)
 
     def restore(self, name: str, memory: Memory) -> None:
         """Restore a `memory` of the tensor, to undo steps whose messages were not used.
 
         For instance, all workers undo a step in which one worker's gradient contained Inf.
         """
-        with self._tensors.lock(name):
-            self._tensors.restore(name, memory)
+        self._tensors.restore(name, memory)
 
     def forget(self, name: str, memory: Memory) -> None:
         """Release a `memory` of the tensor; call this once for each.
@@ -441,8 +440,7 @@ class Feedback:
         A later step may then reuse its array.
         """
         if memory.residual is not None:
-            with self._tensors.lock(name):
-                self._tensors.take_back(name, memory.residual)
+            self._tensors.take_back(name, memory.residual)
 
     def l1_norms(self, name: str) -> L1Norms:
         """Return the L1 norms of a tensor's last gradient and of its residual.

@@ -11,7 +11,6 @@ from gcodec.arrays.nonfinite import (
     NonFinite,
     check_corrected,
     check_finite,
-    check_sum,
     check_top,
     nonfinite_error,
     with_policy,
@@ -35,6 +34,8 @@ __all__ = [
     "with_policy",
     "writable",
 ]
+
+check_sum = check_top
 
 
 def intake(x: Any, name: str = "x", **options: bool) -> Tensor:

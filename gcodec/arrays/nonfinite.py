@@ -60,40 +60,25 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
     return tensor._replace(values=finite)
 
 
-def check_finite(values: Array) -> None:
-    """Raise `ParameterError` if a value is NaN or Inf."""
-    check_top(max_abs_bits(values), values)
-
-
-def check_top(top_bits: int | Deferred, values: Array) -> None:
-    """Raise `ParameterError` if a value is NaN or Inf.
-
-    Parameters
-    ----------
-    top_bits : int or Deferred
-        Bit pattern of the largest magnitude.
-    values : (n,) float32 array
-    """
-
-    def check(top: int) -> None:
-        if top >= INFINITY_BITS:
-            raise nonfinite_error(values)
-
-    when_known(top_bits, check)
+def check_finite(values: Array) -> int | Deferred:
+    """Raise `ParameterError` for NaN or Inf; return the bits of the largest magnitude."""
+    top_bits = max_abs_bits(values)
+    check_top(top_bits, values)
+    return top_bits
 
 
 def check_corrected(values: Array, residual: Array, decay: np.float32, name: str = "x") -> None:
     """Raise `ParameterError` if an element of values + decay·residual is NaN or Inf."""
-    check_sum(max_abs_bits_corrected(values, residual, decay), values, name)
+    check_top(max_abs_bits_corrected(values, residual, decay), values, name)
 
 
-def check_sum(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
-    """Raise `ParameterError` if the sum of the values and a residual contains NaN or Inf.
+def check_top(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
+    """Raise `ParameterError` if the values, or their sum with a residual, contain NaN or Inf.
 
     Parameters
     ----------
     top_bits : int or Deferred
-        Bit pattern of the largest magnitude of the sum.
+        Bit pattern of the largest magnitude of the values or of the sum.
     values : (n,) float32 array
     name : str
         Name of the parameter, for the message.
@@ -124,7 +109,7 @@ def check_left(left: Array, values: Array, residual: Array, decay: np.float32, n
 
     def check(top: int) -> None:
         if top >= INFINITY_BITS:
-            check_sum(int(max_abs_bits_corrected(values, residual, decay)), values, name)
+            check_top(int(max_abs_bits_corrected(values, residual, decay)), values, name)
 
     when_known(max_abs_bits(left), check)
 

@@ -252,23 +252,23 @@ class Source(NamedTuple):
         _check_mutable(library, name)
         if library is not None and self.dtype != dtype:
             raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)
-        if self.resident is None:
-            view = self.memory()
-            if view is None:
-                raise TypeError(
-                    f"{name} is a {type(array).__name__}: must be an array to write to"
-                )
-            _check_host_target(view, name, dtype, shape)
-        else:
-            view = self.resident
-            if self.dtype != dtype:
-                raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)
-            if tuple(view.shape) != shape:
-                raise ParameterError.of(f"{name}.shape", tuple(view.shape), str(shape))
+        view = self.memory() if self.resident is None else self.resident
+        if view is None:
+            kind = type(array).__name__
+            raise TypeError(f"{name} is a {kind}: must be an array to write to")
+        view_dtype = str(view.dtype) if self.resident is None else self.dtype
+        if view_dtype != dtype:
+            raise ParameterError.of(f"{name}.dtype", view_dtype, dtype)
+        if tuple(view.shape) != shape:
+            raise ParameterError.of(f"{name}.shape", tuple(view.shape), str(shape))
+        if self.resident is not None:
             if not view.flags.c_contiguous:
                 raise ParameterError(f"{name} is strided: on a device it must be C-contiguous")
-            if view.dtype.itemsize == 2:
-                view = view.view(np.uint16)
+            view = view.view(np.uint16) if view.dtype.itemsize == 2 else view
+        elif not view.flags.writeable:
+            raise ParameterError(f"{name} is read-only: must be writable")
+        elif view.size and 0 in (s for s, n in zip(view.strides, shape, strict=True) if n > 1):
+            raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
         if library is not None:
             library.note_write(array)
         return view
@@ -336,18 +336,6 @@ def _device_values(array: Array, dtype: str) -> Array:
     if dtype == "float64":
         return convert.from_float64(array)
     return convert.from_16_bits(array.view(np.uint16), dtype)
-
-
-def _check_host_target(view: np.ndarray, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-    if _NAMES.get(view.dtype) != dtype:
-        raise ParameterError.of(f"{name}.dtype", str(view.dtype), dtype)
-    if view.shape != shape:
-        raise ParameterError.of(f"{name}.shape", view.shape, str(shape))
-    if not view.flags.writeable:
-        raise ParameterError(f"{name} is read-only: must be writable")
-    is_broadcast = any(step == 0 and n > 1 for step, n in zip(view.strides, shape, strict=True))
-    if is_broadcast and view.size:
-        raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
 
 
 def _check_mutable(library: Library | None, name: str) -> None:
