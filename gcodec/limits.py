@@ -62,13 +62,13 @@ class Limits:
         return limits
 
     def check(
-        self, what: str, elements: int, nbytes: int, source_nbytes: int | None = None
+        self, subject: str, elements: int, nbytes: int, source_nbytes: int | None = None
     ) -> None:
         """Raise unless a tensor stays within the bounds.
 
         Parameters
         ----------
-        what : str
+        subject : str
             Subject of the error message, such as "the frame".
         elements : int
             Number of elements of the tensor.
@@ -85,12 +85,12 @@ class Limits:
         """
         if elements > self.max_elements:
             raise LimitExceeded(
-                f"{what} has {elements} elements, more than max_elements={self.max_elements}; "
+                f"{subject} has {elements} elements, more than max_elements={self.max_elements}; "
                 f"to allow it, pass limits=gcodec.Limits(max_elements={elements})"
             )
         if nbytes > self.max_bytes:
             raise LimitExceeded(
-                f"{what} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
+                f"{subject} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
                 f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
             )
         if self.max_ratio is None or source_nbytes is None:
@@ -98,7 +98,7 @@ class Limits:
         source = max(source_nbytes, 1)
         if nbytes > self.max_ratio * source:
             raise LimitExceeded(
-                f"{what} decodes {source_nbytes} bytes to {nbytes}, more than "
+                f"{subject} decodes {source_nbytes} bytes to {nbytes}, more than "
                 f"max_ratio={self.max_ratio} times as many; to allow it, "
                 f"pass limits=gcodec.Limits(max_ratio={math.ceil(nbytes / source)})"
             )

@@ -15,6 +15,7 @@ import strategies as gs
 
 import gcodec
 from gcodec import ParameterError
+from gcodec.arrays import source
 from gcodec.arrays.source import inspect
 
 X = np.array([[0.5, -0.5, 0.0, 3.0], [1.25, -0.0, -8.0, 2.0**-10]], np.float32)
@@ -150,6 +151,24 @@ def test_contiguous_float32_is_not_copied() -> None:
         memory = np.asarray(getattr(x, "x", x))
         assert values.size == 0 or np.shares_memory(values, memory)
     assert not np.shares_memory(inspect(X.T, "x").read().values, X)
+
+
+def test_encode_and_compress_inspect_the_array_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspected: list[Any] = []
+
+    def library_of(x: Any) -> None:
+        inspected.append(x)
+
+    monkeypatch.setattr(source, "library_of", library_of)
+    x = memoryview(X)
+    for call in (
+        lambda: gcodec.encode(x, "minmax", nonfinite="zero"),
+        lambda: gcodec.parse("sign").quantize(x),
+        lambda: gcodec.Feedback("mxnet-1bit").compress("w", x),
+    ):
+        inspected.clear()
+        call()
+        assert inspected == [x]
 
 
 def test_failing_dlpack_is_a_type_error() -> None:
