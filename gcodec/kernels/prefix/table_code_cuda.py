@@ -12,7 +12,7 @@ from gcodec.runtime.cuda_grid import device_with
 
 
 def code_of(lengths: Any) -> Words:
-    """Return the words of a code, which stay on the device."""
+    """Return the words of the code with these word lengths; they stay on the device."""
     device = device_with(lengths)
     table = device.empty(SYMBOLS + 1, np.uint64)
     device.launch("table_code", "canonical_words", 1, SYMBOLS, lengths, table)
