@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.words import bytes_at_least, count_ones, leading_zeros
 from gcodec.kernels.prefix.prefix_table import (
     FOURS,
     SINGLE_NBITS,
@@ -26,7 +25,8 @@ from gcodec.runtime.jit import kernel
 
 FAR = 255  # byte that stands for a gap from 255 on, which a second array holds
 NEAR = 1024  # gaps below it have their word in a table
-SCAN = 64  # symbols that are scanned at once
+SCAN = 64  # symbols that kernels scan at once
+_TAIL = 4096  # symbols that are searched for the last nonzero one at a time
 
 
 class RunLevelCode(NamedTuple):
@@ -75,26 +75,13 @@ def count_units(symbols: np.ndarray) -> tuple[int, int]:
 
     The position is 0 if all symbols are 0.
     """
-    small = symbols if symbols.dtype == np.uint8 else (symbols != 0).view(np.uint8)
-    result = np.zeros(2, np.int64)
-    _count_bytes(small, result)
-    return int(result[0]), int(result[1])
-
-
-@kernel("in uint8[], out int64[]")
-def _count_bytes(small, result):
-    total, last = np.int64(0), np.int64(0)
-    whole = small.size - small.size % SCAN
-    for i in range(0, whole, SCAN):
-        mask = bytes_at_least(small, i, np.uint8(1))
-        if mask:
-            total += np.int64(count_ones(mask))
-            last = i + SCAN - np.int64(leading_zeros(mask))
-    for i in range(whole, small.size):
-        if small[i]:
-            total += 1
-            last = np.int64(i + 1)
-    result[0], result[1] = total, last
+    number = int(np.count_nonzero(symbols))
+    for stop in range(symbols.size if number else 0, 0, -_TAIL):
+        start = max(stop - _TAIL, 0)
+        nonzero = np.flatnonzero(symbols[start:stop])
+        if nonzero.size:
+            return number, start + int(nonzero[-1]) + 1
+    return 0, 0
 
 
 @functools.lru_cache(maxsize=64)
