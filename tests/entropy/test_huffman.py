@@ -379,7 +379,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the pool cut short inputs for so many threads."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setattr(coded_mask, "_CHUNK", 256)
+    for module in (coded_mask, prefix):
+        monkeypatch.setattr(module, "_CHUNK", 256)
     return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
 
 

@@ -91,7 +91,10 @@ def write(
             if at == start:
                 string.reserve((end - at) // 2)
             ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
-            lengths[at // block_size : -(-end // block_size)] = np.diff(ends, prepend=before)
+            own = lengths[at // block_size : -(-end // block_size)]
+            own[:] = ends
+            own[1:] -= ends[:-1]
+            own[0] -= before
             release(symbols, at, end)
             if at == start:
                 used = (string.nbits - before) / 8 / (end - at)

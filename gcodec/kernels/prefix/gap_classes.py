@@ -63,14 +63,13 @@ def read(data: np.ndarray, first: int, end: int, n: int, classes: np.ndarray) ->
         If they have fewer, or if a position is not below n.
     """
     positions = np.empty(classes.size, np.int64)
-
-    def raw_nbits_of(start: int, stop: int) -> tuple[int, int]:
-        return start, int(_TABLE[classes[start:stop]].sum(dtype=np.int64))
-
+    sums = pool.run(
+        lambda start, stop: (start, _raw_nbits(classes[start:stop], _TABLE)), classes.size
+    )
     begins, at = {}, first
-    for start, nbits in pool.run(raw_nbits_of, classes.size):
+    for start, nbits in sums:
         begins[start] = at
-        at += nbits
+        at += int(nbits)
     if at != end:
         error = Truncated if at > end else Corrupt
         raise error(f"the gaps have {at - first} bits within classes, the payload {end - first}")
@@ -121,6 +120,15 @@ def _write_raw(positions, classes, raws, out, state):
             bits &= np.uint64((1 << _PUT) - 1)
         acc, have, at = put(out, at, acc, have, bits, np.uint64(raw - upper))
     state[0], state[1], state[2] = np.uint64(at), acc, have
+
+
+@kernel("in uint8[], in uint8[]")
+def _raw_nbits(classes, raws):
+    # raws.size == 256
+    total = 0
+    for i in range(classes.size):
+        total += np.int64(raws[classes[i]])
+    return total
 
 
 @kernel("in uint8[], int64, int64, in uint8[], in uint8[], out int64[]")

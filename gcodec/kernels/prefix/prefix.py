@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.bits.bit_string import BitString, written
 from gcodec.kernels.prefix.codewords import UNIVERSAL, Rule
+from gcodec.kernels.prefix.dense_string import widened
+from gcodec.kernels.prefix.prefix_read import read_blocks
 from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, kernel
 
-_BLOCK = 1 << 17  # integers of a block, whose offset is not used
+_CHUNK = 1 << 18  # values whose bytes stay in the second-level cache
 
 
 def lengths(code: PrefixCode, values: np.ndarray) -> np.ndarray:
@@ -24,9 +26,7 @@ def lengths(code: PrefixCode, values: np.ndarray) -> np.ndarray:
 
 
 def write(
-    code: PrefixCode | TableCode,
-    values: np.ndarray,
-    head: tuple[np.ndarray, int] | None = None,
+    code: PrefixCode | TableCode, values: np.ndarray, head: tuple[np.ndarray, int] | None = None
 ) -> tuple[np.ndarray, int]:
     """Write the words of (n,) unsigned values, after an optional head; see `dense_string.write`.
 
@@ -35,8 +35,17 @@ def write(
     data : (ceil(nbits / 8),) uint8 array
     nbits : int
     """
-    all_coded = CodedMask.all(values.size)
-    data, nbits, _ = dense_string.write(code, values, values.dtype, all_coded, _BLOCK, 0, head)
+
+    def task(start: int, stop: int) -> BitString:
+        string = BitString()
+        if head and start == 0:
+            string.extend(*head)
+        for at in range(start, stop, _CHUNK):
+            part = values[at : min(at + _CHUNK, stop)]
+            write_symbols(code, part, np.array([part.size]), string)
+        return string
+
+    data, nbits, _ = written(task, values.size, 1)
     return data, nbits
 
 
@@ -56,13 +65,14 @@ def read(
     FormatError
     """
     values = np.empty(count, np.uint64)
-
-    def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-        values[at : at + small.size] = dense_string.widened(small, wide, values.dtype)
-
-    all_coded = CodedMask.all(count)
-    offsets = dense_string.read(code, data, start, nbits, all_coded, _BLOCK, None, take)
-    return values, start + int(offsets[-1])
+    for at in range(0, count, _CHUNK):
+        out = values[at : at + _CHUNK]
+        small, wide = np.empty(out.size, np.uint8), np.empty(out.size * code.wide, np.uint64)
+        starts = np.array([start, 0])
+        read_blocks(code, data, starts, np.array([out.size]), small, wide, nbits, False)
+        out[:] = widened(small, wide, out.dtype)
+        start = int(starts[1])
+    return values, start
 
 
 @factory(lambda: ((rule,) for rule in UNIVERSAL))

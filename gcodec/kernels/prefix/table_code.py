@@ -128,10 +128,8 @@ class TableCode(NamedTuple):
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of the symbols below `size`, and their lengths; 0 without a word."""
-        bits, nbits = np.zeros(SYMBOLS, np.uint64), self.lengths.astype(np.int64)
-        order = np.argsort(nbits, kind="stable")[np.count_nonzero(nbits == 0) :]
-        free = LONGEST - nbits[order]
-        bits[order] = (np.cumsum(1 << free) - (1 << free)) >> free
+        bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
+        _fill_words(self.lengths, bits, nbits)
         return bits[:size], nbits[:size]
 
 
@@ -145,6 +143,18 @@ def room_left(lengths: np.ndarray) -> int:
     """Return how many words of LONGEST bits a code could add; negative if it is overfull."""
     taken = (1 << LONGEST) >> lengths[lengths > 0].astype(np.int64)
     return (1 << LONGEST) - int(taken.sum())
+
+
+@kernel("in uint8[], out uint64[], out int64[]")
+def _fill_words(lengths, bits, nbits):
+    # All arrays have SYMBOLS elements.
+    word = np.uint64(0)
+    for length in range(1, LONGEST + 1):
+        word += word
+        for symbol in range(lengths.size):
+            if lengths[symbol] == length:
+                bits[symbol], nbits[symbol] = word, length
+                word += np.uint64(1)
 
 
 class ByteTables(NamedTuple):
@@ -181,7 +191,7 @@ def byte_tables(code: TableCode) -> ByteTables:
 
 @kernel("in uint64[], in int64[], int64, out uint64[]")
 def _fill_places(bits, nbits, digit, table):
-    # all arrays have SYMBOLS elements; digits and shifts are below 8
+    # All arrays have SYMBOLS elements; digits and shifts are below 8.
     for place in range(table.size):
         word, count = np.uint64(0), np.int64(0)
         for shift in range(8 - digit, -1, -digit):

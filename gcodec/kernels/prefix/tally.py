@@ -16,7 +16,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
 from gcodec.kernels.prefix.run_level import SCAN
 from gcodec.runtime import pool
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import kernel
 
 _SIZES = 64  # bit lengths, from 1
 _NEXT = 4  # Rice parameters that one pass of a search evaluates
@@ -203,21 +203,6 @@ def _search(symbols: np.ndarray, numbers: Numbers, near: int, silent: int) -> tu
             return first + best, lengths[best]
 
 
-@inline
-def _tally_one(i, level, last, counts, ends):
-    """Count the level of symbol i; return the position of the last nonzero symbol."""
-    counts[63 - np.int64(leading_zeros(level + np.uint64(1)))] += 1  # from 0 to 63
-    if level:
-        counts[_SIZES + 63 - np.int64(leading_zeros(level))] += 1
-        if last:
-            gap = np.uint64(i + 1 - last)
-            counts[2 * _SIZES + 63 - np.int64(leading_zeros(gap))] += 1
-        else:
-            ends[0] = i + 1
-        last = np.int64(i + 1)
-    return last
-
-
 @kernel("in uint8[], out int64[], out int64[]")
 def _tally_bytes(small, counts, ends):
     # counts: above, levels, gaps, _SIZES each. ends: positions of the first and the last nonzero
@@ -272,7 +257,15 @@ def _tally_bytes(small, counts, ends):
         above[k] -= above[k + 1]
         levels[k] -= levels[k + 1]
     for i in range(whole, small.size):
-        last = _tally_one(i, np.uint64(small[i] >> 1), last, counts, ends)
+        level = np.uint64(small[i] >> 1)
+        above[63 - np.int64(leading_zeros(level + np.uint64(1)))] += 1
+        if level:
+            levels[63 - np.int64(leading_zeros(level))] += 1
+            if last:
+                gaps[63 - np.int64(leading_zeros(np.uint64(i + 1 - last)))] += 1
+            else:
+                ends[0] = i + 1
+            last = np.int64(i + 1)
     ends[1] = last
 
 
@@ -281,7 +274,16 @@ def _tally_wide(symbols, counts, ends):
     # See _tally_bytes for the arguments.
     last = np.int64(0)
     for i in range(symbols.size):
-        last = _tally_one(i, np.uint64(symbols[i] >> np.uint32(1)), last, counts, ends)
+        level = np.uint64(symbols[i] >> np.uint32(1))
+        counts[63 - np.int64(leading_zeros(level + np.uint64(1)))] += 1  # from 0 to 63
+        if symbols[i]:
+            counts[_SIZES + 63 - np.int64(leading_zeros(level))] += 1
+            if last:
+                gap = np.uint64(i + 1 - last)
+                counts[2 * _SIZES + 63 - np.int64(leading_zeros(gap))] += 1
+            else:
+                ends[0] = i + 1
+            last = np.int64(i + 1)
     ends[1] = last
 
 
