@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gcodec.kernels.prefix.prefix_table import (
     write_tables,
 )
 from gcodec.kernels.prefix.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import note
 from gcodec.runtime.device import Device
 
@@ -43,7 +44,7 @@ class Words(NamedTuple):
         Upper bound for the bits of a word; None if it is not determined.
     """
 
-    table: Any
+    table: Array
     rule: np.int32
     mapping: np.int32
     shift: np.uint64
@@ -68,14 +69,14 @@ class Words(NamedTuple):
         return cls(table, rule, mapping, shift, longest)
 
 
-def rule_of(code: PrefixCode | TableCode) -> tuple[Any, ...]:
+def rule_of(code: PrefixCode | TableCode) -> tuple[np.int32, np.int32, np.uint64, np.uint64]:
     """Return the kernel arguments of the rule of a code: rule, mapping, shift, parameter."""
     rule, mapping, shift = code.kind
     rule_number, mapping_number = np.int32(_RULES[rule]), np.int32(_MAPPINGS[mapping])
     return rule_number, mapping_number, np.uint64(shift % 2**64), np.uint64(code.parameter)
 
 
-def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Any, Any]:
+def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Array, Array]:
     """Return the tables of a reader on a device: up to six symbols by 12 bits, and single ones."""
     runs, singles = read_runs(code, _LOOK), read_singles(code)
     return device.to_device(runs), device.to_device(singles)
@@ -86,7 +87,7 @@ def has_room(nbits: int, n: int) -> bool:
     return nbits <= _ROOMY * n + _SMALL
 
 
-def note_status(device: Device, status: Any, chained: bool) -> None:
+def note_status(device: Device, status: Array, chained: bool) -> None:
     """Have the error in a (1,) status on the device raised later; see `prefix_read.check`."""
 
     def raise_error(words: np.ndarray) -> None:

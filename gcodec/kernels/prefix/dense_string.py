@@ -6,7 +6,6 @@ Blocks of a seek table are blocks of elements, silent elements included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
 def write(
     code: PrefixCode | TableCode,
     symbols: SymbolsOf | np.ndarray | Drainable,
-    dtype: np.dtype[Any],
+    dtype: np.dtype[np.generic],
     coded: CodedMask,
     block_size: int,
     lead: int,
@@ -187,7 +186,7 @@ def refuse_short(code: PrefixCode | TableCode, coded: CodedMask, nbits: int) -> 
         raise Truncated(f"the payload has {nbits} bits for words of at least {least}")
 
 
-def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
     """Return symbols of bytes, with those from WIDE on from `wide`, as an unsigned type."""
     out = symbols if symbols.dtype == dtype else symbols.astype(dtype)
     if wide.size:

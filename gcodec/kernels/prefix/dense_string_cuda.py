@@ -21,6 +21,7 @@ from gcodec.kernels.prefix.codewords_cuda import (
 )
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, Leading, note
 from gcodec.runtime.device import Device
@@ -49,8 +50,8 @@ class Measured(NamedTuple):
         Upper bound for the bits of the words; None if there is none.
     """
 
-    arguments: tuple[Any, ...]
-    sums: Any
+    arguments: tuple[object, ...]
+    sums: Array
     block_size: int
     most: int | None
 
@@ -58,12 +59,12 @@ class Measured(NamedTuple):
     def of(
         cls,
         code: Written,
-        symbols: Any,
-        dtype: np.dtype[Any],
+        symbols: Array,
+        dtype: np.dtype[np.generic],
         coded: CodedMask,
         block_size: int,
         lead: int,
-        head: Any,
+        head: int | Deferred,
     ) -> Measured:
         """Measure a string that follows a lead of bytes and the bits of a head."""
         if block_size % TILE:
@@ -73,7 +74,7 @@ class Measured(NamedTuple):
         part = symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n)
         arguments = *part, *_silence(device, coded), *words[:-1]
         lengths = device.empty(2 + tiles, np.int64)
-        lengths[:1], lengths[1:2] = 8 * lead, head.words if type(head) is Deferred else head
+        lengths[:1], lengths[1:2] = 8 * lead, head.words if isinstance(head, Deferred) else head
         sums = device.empty(2 + tiles + 2, np.int64)
         sums[-1:] = NO_ERROR
         device.launch(
@@ -85,7 +86,7 @@ class Measured(NamedTuple):
         return cls(arguments, sums, block_size, most)
 
     @property
-    def end(self) -> Any:
+    def end(self) -> Array:
         """The total number of bits, as a (1,) array on the device."""
         return self.sums[-2:-1]
 
@@ -101,7 +102,7 @@ class Measured(NamedTuple):
         nbits = Deferred(device, self.sums, lambda sums: int(sums[-2]), (self.end, 1, 0))
         return nbits, Deferred(device, self.sums, offsets)
 
-    def put(self, out: Any) -> None:
+    def put(self, out: Array) -> None:
         """Write the string to (words,) uint32 that are zero except for lead and head."""
         device_with(out).launch(
             *("prefix_write", "write_words", self.sums.size - 4, _THREADS),
@@ -111,12 +112,12 @@ class Measured(NamedTuple):
 
 def write(
     code: Written,
-    symbols: Any,
-    dtype: np.dtype[Any],
+    symbols: Array,
+    dtype: np.dtype[np.generic],
     coded: CodedMask,
     block_size: int,
     lead: int,
-    head: tuple[Any, Any] | None = None,
+    head: tuple[np.ndarray | Leading, int | Deferred] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Write the string of a tensor; see `gcodec.kernels.prefix.dense_string.write`.
 
@@ -148,7 +149,7 @@ def write(
         out.view(np.uint8)[lead : lead + front.size] = front
     string.put(out)
     data = out.view(np.uint8)
-    return data if type(nbits) is Deferred else data[: -(-most // 8)], nbits, starts
+    return data if isinstance(nbits, Deferred) else data[: -(-most // 8)], nbits, starts
 
 
 def _refuse_missing(status: np.ndarray) -> None:
@@ -158,13 +159,13 @@ def _refuse_missing(status: np.ndarray) -> None:
 
 def read(
     code: PrefixCode | TableCode,
-    data: Any,
+    data: Array,
     first: int,
     end: int,
     coded: CodedMask,
     block_size: int,
     offsets: np.ndarray | None,
-    take: Callable[[int, Any, np.ndarray], None],
+    take: Callable[[int, Array, np.ndarray], None],
 ) -> Any:
     """Read the string of a tensor; see `gcodec.kernels.prefix.dense_string.read`.
 
@@ -196,7 +197,7 @@ def read(
     return offsets if chained else starts[:-1]
 
 
-def _silence(device: Device, coded: CodedMask) -> tuple[Any, np.int64]:
+def _silence(device: Device, coded: CodedMask) -> tuple[Array, np.int64]:
     """Return flags of the silent buckets, and the size of a bucket; 0 if none is silent."""
     if coded.silent is None:
         return device.empty(0, np.uint8), np.int64(0)

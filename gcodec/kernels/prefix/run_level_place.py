@@ -110,7 +110,7 @@ def _checked(last: Any, status: np.ndarray, positions: np.ndarray, n: int) -> in
 
 
 @factory(lambda: ((kind,) for kind in KINDS))
-def _placer(kind: np.dtype[Any]) -> Kernel:
+def _placer(kind: np.dtype[np.generic]) -> Kernel:
     dtype = kind.name
     cast = getattr(np, dtype)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR
 from gcodec.kernels.quantize.levels import Scale
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 from gcodec.runtime.deferred import note
 
@@ -27,13 +28,13 @@ class PlacedPairs(NamedTuple):
         Number of valid elements of both.
     """
 
-    symbols: Any
-    positions: Any
-    count: Any
+    symbols: Array
+    positions: Array
+    count: Array
 
 
 def place(
-    pairs: PlacedPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: Any
+    pairs: PlacedPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: Array
 ) -> int:
     """Write symbols to their positions; the reader has verified the blocks."""
     _launch("place_units", pairs, out.view(np.uint8), out.size)
@@ -46,7 +47,7 @@ def place_values(
     positions: np.ndarray,
     before: int,
     scale: Scale,
-    out: Any,
+    out: Array,
 ) -> int:
     """Write the values of levels to (n,) float32 zeros."""
     device = device_with(out)
@@ -56,7 +57,7 @@ def place_values(
     return before
 
 
-def _launch(name: str, pairs: PlacedPairs, out: Any, n: int, *quantizer: Any) -> None:
+def _launch(name: str, pairs: PlacedPairs, out: Array, n: int, *quantizer: object) -> None:
     device = device_with(out)
     symbols, positions, count = pairs
     status = device.to_device(np.array([NO_ERROR]))

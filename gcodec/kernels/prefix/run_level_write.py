@@ -144,16 +144,16 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                 for k in range(span):
                     mask |= np.uint64(small[i + k] != 0) << np.uint64(k)
             while mask:
-                here = i + np.int64(trailing_zeros(mask))
+                place = i + np.int64(trailing_zeros(mask))
                 if at > limit:
-                    span, full = here - i, True
+                    span, full = place - i, True
                     break
                 if until == 0:
                     until = block_size
                     bits[number // block_size] = 8 * at + np.int64(have)
                     positions[number // block_size] = base + last
-                gap = np.uint64(here + 1 - last)
-                symbol = small[here]
+                gap = np.uint64(place + 1 - last)
+                symbol = small[place]
                 word = singles[symbol]
                 before = gaps[gap] if gap < np.uint64(NEAR) else np.uint64(0)
                 if word and before:
@@ -163,13 +163,13 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                     old_acc, old_have, old_at = acc, have, at
                     acc, have, at, missing = spell_gap(gap, p_gap, out, acc, have, at)
                     if missing == 0:
-                        value = wide[here] if symbol == WIDE else np.uint64(symbol)
+                        value = wide[place] if symbol == WIDE else np.uint64(symbol)
                         acc, have, at, missing = spell(value, p, out, acc, have, at)
                     if missing:
                         acc, have, at = old_acc, old_have, old_at
-                        span, full = here - i, True
+                        span, full = place - i, True
                         break
-                last = here + 1
+                last = place + 1
                 number += 1
                 until -= 1
                 mask &= mask - np.uint64(1)

@@ -17,6 +17,7 @@ from gcodec.kernels.prefix.prefix_table import PrefixCode, least_nbits, read_sin
 from gcodec.kernels.prefix.run_level import NEAR, RunLevelCode
 from gcodec.kernels.prefix.run_level_place_cuda import PlacedPairs
 from gcodec.kernels.prefix.run_level_read import GAP_WINDOW
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred
 
@@ -45,11 +46,11 @@ class Measured(NamedTuple):
         Upper bound for the bits of the pairs; None if there is none.
     """
 
-    part: tuple[Any, ...]
-    words: tuple[Any, ...]
-    numbers: Any
-    maxima: Any
-    offsets: Any
+    part: tuple[Array, np.int32, np.int64]
+    words: tuple[object, ...]
+    numbers: Array
+    maxima: Array
+    offsets: Array
     block_size: int
     most: int | None
 
@@ -58,7 +59,7 @@ class Measured(NamedTuple):
         cls,
         gap: PrefixCode | Words,
         symbol: PrefixCode | Words,
-        symbols: Any,
+        symbols: Array,
         block_size: int,
         lead: int,
     ) -> Measured:
@@ -83,7 +84,7 @@ class Measured(NamedTuple):
         return string
 
     @property
-    def end(self) -> Any:
+    def end(self) -> Array:
         """The total number of bits, as a (1,) array on the device."""
         return self.offsets[-1:]
 
@@ -110,18 +111,18 @@ class Measured(NamedTuple):
         starts = Deferred(device, marks, lambda marks: blocks_of(marks)[0])
         return nbits, starts, Deferred(device, marks, lambda marks: blocks_of(marks)[1])
 
-    def put(self, out: Any) -> None:
+    def put(self, out: Array) -> None:
         """Write the string to (words,) uint32 that are zero except for the lead."""
         size = np.int64(out.size)
         self._launch("write", *self.words, self.maxima, self.offsets[1:], out, size)
 
-    def _launch(self, name: str, *args: Any) -> None:
+    def _launch(self, name: str, *args: object) -> None:
         device, tiles = device_with(self.offsets), self.numbers.size - 1
         device.launch("run_level_write", f"{name}_units", tiles, _THREADS, *self.part, *args)
 
 
 def write(
-    code: RunLevelCode, symbols: Any, block_size: int, lead: int
+    code: RunLevelCode, symbols: Array, block_size: int, lead: int
 ) -> tuple[Any, Any, Any, Any]:
     """Write the string of a tensor; see `gcodec.kernels.prefix.sparse_string.write`.
 
@@ -141,12 +142,12 @@ def write(
     out = device.zeros(-(-most // 32), np.uint32)
     string.put(out)
     data = out.view(np.uint8)
-    return data if type(nbits) is Deferred else data[: -(-most // 8)], nbits, starts, ends
+    return data if isinstance(nbits, Deferred) else data[: -(-most // 8)], nbits, starts, ends
 
 
 def read(
     code: RunLevelCode,
-    data: Any,
+    data: Array,
     first: int,
     end: int,
     block_size: int,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.numeric.scan_cuda import maxima_before
 from gcodec.kernels.prefix.tally import Numbers
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred
 
@@ -18,7 +17,7 @@ _SIZES, _NEAR = 64, 256
 _NUMBERS = {"zigzag": 0, "levels": 1, "gaps": 2}
 
 
-def rice_parameter(symbols: Any, numbers: Numbers, words: Any = None) -> Deferred:
+def rice_parameter(symbols: Array, numbers: Numbers, words: Array | None = None) -> Deferred:
     """Return the parameter that `best_rice` finds, as far as sums stay below 2^64.
 
     `words` is the number of elements that have a word, as a (1,) array; by default all have one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans.rans_string import ClassesOf, refuse_more, refuse_short
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans.rans_vector import LANES
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, note
+from gcodec.runtime.deferred import Deferred, Leading, note
 from gcodec.runtime.device import placed
 
 _WARPS = 4  # warps of a block of threads that reads runs
@@ -28,22 +29,22 @@ _TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 
 def write(
     tables: WriteTables,
-    symbols: Any,
-    n: Any,
-    lead: Any,
-    log2_run: Any = LOG2_BLOCK,
-    lanes: Any = LANES,
+    symbols: Array,
+    n: int | Deferred,
+    lead: np.ndarray | Leading,
+    log2_run: int | Deferred = LOG2_BLOCK,
+    lanes: int | Deferred = LANES,
     before_join: None = None,
-) -> tuple[Any, Deferred, Deferred]:
+) -> tuple[Array, Deferred, Deferred]:
     """Write the string of the first n symbols, with room after it. All stays on the device.
 
     `before_join` is not called, since the host does not know the number of bits yet. `n` may be a
     `Deferred`, and the bytes before the string a `Leading`. With classes, `log2_run` and `lanes`
     may be `Deferred` too, for runs of 2^16 symbols or more.
     """
-    device, most = device_with(symbols), symbols.size if type(n) is Deferred else n
-    least_run = _LOG2_RUN if type(log2_run) is Deferred else log2_run
-    most_lanes = LANES if type(lanes) is Deferred else lanes
+    device, most = device_with(symbols), symbols.size if isinstance(n, Deferred) else n
+    least_run = _LOG2_RUN if isinstance(log2_run, Deferred) else log2_run
+    most_lanes = LANES if isinstance(lanes, Deferred) else lanes
     blocks, count = -(-most >> LOG2_BLOCK), -(-most >> least_run)
     room = min(most, BLOCK) + 2 * most_lanes
     # The number of symbols, the log2 of the sum of frequencies, the number of states, the log2 of
@@ -52,10 +53,10 @@ def write(
     ends, run_words = fields[4 : blocks + 6], fields[blocks + 6 : blocks + 6 + count]
     snapshots = fields[blocks + 6 + count :].view(np.uint32)
     sizes, slots = device.empty(blocks + 1, np.int64), device.empty(blocks * room, np.uint16)
-    lead_on_host = isinstance(lead, np.ndarray)
+    front = lead.array if isinstance(lead, Leading) else device.to_device(lead)
     for k, number in enumerate((n, tables.log2_total, lanes, log2_run)):
-        fields[k : k + 1] = number.words if type(number) is Deferred else number
-    sizes[:1] = 8 * lead.size if lead_on_host else lead.count
+        fields[k : k + 1] = number.words if isinstance(number, Deferred) else number
+    sizes[:1] = lead.count if isinstance(lead, Leading) else 8 * lead.size
     runs = np.int32(LOG2_BLOCK), fields[2:4] if tables.classed else np.int32(least_run)
     device.launch(
         *("rans_write", "write_classed" if tables.classed else "write_block", blocks, LANES),
@@ -64,7 +65,6 @@ def write(
         *(slots, np.int64(room), sizes[1:], run_words, snapshots),
     )
     sums_before(device, sizes, ends)
-    front = device.to_device(lead) if lead_on_host else lead.array
     out = device.empty(-(-(front.size + 2 * blocks * room) // 4), np.uint32).view(np.uint8)
     if front.size:
         out[: front.size] = front
@@ -89,11 +89,11 @@ def write(
 
 def read(
     tables: ReadTables,
-    data: Any,
+    data: Array,
     first: int,
     end: int,
     n: int,
-    take: Callable[[int, Any], None],
+    take: Callable[[int, Array], None],
     runs: Runs | None = None,
     bits_follow: bool = False,
     classes_of: ClassesOf | None = None,
@@ -123,7 +123,7 @@ def read(
 
 def index(
     tables: ReadTables,
-    data: Any,
+    data: Array,
     first: int,
     end: int,
     n: int,
@@ -149,7 +149,7 @@ class _String(NamedTuple):
     """Reader of the blocks of a string; see `read`."""
 
     tables: ReadTables
-    data: Any
+    data: Array
     first: int
     end: int
     n: int
@@ -157,7 +157,7 @@ class _String(NamedTuple):
     lanes: int
     trellis: bool
 
-    def read(self, runs: Runs, chained: bool) -> tuple[Any, Any]:
+    def read(self, runs: Runs, chained: bool) -> tuple[Array, Array]:
         """Return the symbols and, as one array, the offsets of runs, a status and the states.
 
         The offsets and states are those of `runs` if `chained`, which the kernel then verifies;
@@ -176,7 +176,7 @@ class _String(NamedTuple):
         together = max(1, RUN >> runs.log2_run) if self.trellis else 1
         blocks = -(-count // (together * _WARPS)) if chained else 1
         end = np.int64(min(self.end // 8, self.data.size))
-        name, model = "read_blocks", tuple[Any, ...]()
+        name, model = "read_blocks", tuple[object, ...]()
         if self.classes_of is not None:
             classes = self.classes_of(0, n, device.empty(n, np.uint8))
             name = "read_classed"
