@@ -417,7 +417,10 @@ def test_a_payload_that_does_not_unpack_is_told_with_its_place(tmp_path):
     path = frames_file(tmp_path / "a.gcf", good, frame)
     result = run("verify", path, code=1)
     start = len(good) + frame.index(data.tobytes())
-    assert f"frame 1 'w': the code 01 stands for nothing (at byte {start})" in result.stderr
+    assert (
+        f"frame 1 'w': a field of two bits holds the invalid code 01 (at byte {start})"
+        in result.stderr
+    )
     assert "the code 01" in run("decode", path, code=1).stderr
 
 
