@@ -287,7 +287,8 @@ extern "C" __global__ void __launch_bounds__(CLASSES)
         if (k > t) following = min(following, k);
     }
     if (!any && classes) {
-        near = previous < 0 || (following < CLASSES && following - t < t - previous) ? following : previous;
+        bool is_following = following < CLASSES && following - t < t - previous;
+        near = previous < 0 || is_following ? following : previous;
 #pragma unroll 4
         for (int k = 0; k < SYMBOLS; ++k)
             frequencies[t * SYMBOLS + k] = frequencies[near * SYMBOLS + k];

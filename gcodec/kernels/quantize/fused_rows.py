@@ -66,10 +66,8 @@ def quantize(x: np.ndarray, columns: int, bits: int, half: bool, out: np.ndarray
 
     def task(start: int, stop: int) -> tuple[int, int]:
         state, ends = np.zeros(2, np.int64), np.empty(2, np.int32)
-        padded, codes = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
         first, last = start // columns, stop // columns
-        part = out[first * width : last * width]
-        loop(x[start:stop], columns, part, ends, padded, codes, state)
+        loop(x[start:stop], columns, out[first * width : last * width], ends, state)
         return int(state[0]), first + int(state[1])
 
     for status, row in pool.run(task, x.size, columns):
@@ -94,10 +92,9 @@ def dequantize(data: np.ndarray, columns: int, bits: int, half: bool, out: np.nd
     loop, width = _dequantizer(bits, half), row_nbytes(columns, bits, half)
 
     def task(start: int, stop: int) -> tuple[int, int]:
-        state, values = np.zeros(2, np.int64), np.empty(BLOCK, np.float32)
+        state = np.zeros(2, np.int64)
         first, last = start // columns, stop // columns
-        part, codes = data[first * width : last * width], np.zeros(BLOCK, np.uint8)
-        loop(part, columns, out[start:stop], codes, values, state)
+        loop(data[first * width : last * width], columns, out[start:stop], state)
         return int(state[0]), first + int(state[1])
 
     for status, row in pool.run(task, out.size, columns):
@@ -231,6 +228,13 @@ def _quantizer(bits: int, half: bool) -> Kernel:
     codes_block = _codes_block(bits)
 
     @inline
+    def code(value, low, inverse):
+        q = np.float32(np.float32(value - low) * inverse)
+        q = q if q > zero else zero
+        q = q if q < levels else levels
+        return np.uint32(float_bits(np.float32(q + _ROUND)) & np.uint32(0xFF))
+
+    @inline
     def half_numbers(low, high):
         # Returns the bits of scale and bias, the subtrahend, the factor, whether all are finite.
         bias = single_to_half(float_bits(low))
@@ -255,16 +259,12 @@ def _quantizer(bits: int, half: bool) -> Kernel:
 
     numbers = half_numbers if half else single_numbers
 
-    @kernel(
-        "in float32[], int64, out uint8[], out int32[], out float32[], out uint8[], out int64[]",
-        variant=f"{bits} {half}",
-    )
-    def quantize_rows(x, columns, out, ends, padded, codes, state):
-        # x.size == rows * columns, columns > 0, out.size == rows * width, ends.size == 2; padded
-        # and codes have BLOCK elements.
+    @kernel("in float32[], int64, out uint8[], out int32[], out int64[]", f"{bits} {half}")
+    def quantize_rows(x, columns, out, ends, state):
+        # x.size == rows * columns, columns > 0, out.size == rows * width, ends.size == 2
         packed = (columns + per_byte - 1) // per_byte
         width = packed + tail
-        blocks = columns // BLOCK
+        blocks, whole = columns // BLOCK, columns // per_byte
         for row in range(x.size // columns):
             first, end, to = row * columns, (row + 1) * columns, row * width
             least, most = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
@@ -289,13 +289,21 @@ def _quantizer(bits: int, half: bool) -> Kernel:
                 return
             for i in range(blocks):  # of the row and its codes
                 codes_block(x, first + i * BLOCK, base, inverse, out, to + i * BLOCK // per_byte)
-            i, at = first + blocks * BLOCK, to + blocks * BLOCK // per_byte
-            if i < end:  # padded with `base`, whose code is 0
-                for k in range(BLOCK):
-                    padded[k] = x[i + k] if i + k < end else base
-                codes_block(padded, 0, base, inverse, codes, 0)
-                for k in range(to + packed - at):  # fewer than BLOCK
-                    out[at + k] = codes[k]
+            # Below, indices of x are less than `end`, and those of out less than to + packed.
+            i = first + blocks * BLOCK
+            for j in range(blocks * BLOCK // per_byte, whole):
+                codes = np.uint32(0)
+                for k in range(per_byte):
+                    one_code = code(x[i + k], base, inverse)
+                    codes |= np.uint32(one_code << np.uint32(bits * k))
+                out[to + j] = np.uint8(codes)
+                i += per_byte
+            if packed > whole:  # the last byte has fewer codes
+                codes = np.uint32(0)
+                for k in range(end - i):
+                    one_code = code(x[i + k], base, inverse)
+                    codes |= np.uint32(one_code << np.uint32(bits * k))
+                out[to + whole] = np.uint8(codes)
             _write_scale_bias(out, to + packed, scale, bias, half)
 
     return quantize_rows
@@ -303,23 +311,20 @@ def _quantizer(bits: int, half: bool) -> Kernel:
 
 @factory(lambda: FORMATS)
 def _dequantizer(bits: int, half: bool) -> Kernel:
-    levels, per_byte, tail = np.float32(2**bits - 1), 8 // bits, 4 if half else 8
+    mask, per_byte, tail = np.uint32(2**bits - 1), 8 // bits, 4 if half else 8
+    levels = np.float32(2**bits - 1)
     values_block = _values_block(bits)
 
     @inline
     def number(pattern):
         return bits_float(half_to_single(pattern)) if half else bits_float(pattern)
 
-    @kernel(
-        "in uint8[], int64, out float32[], out uint8[], out float32[], out int64[]",
-        variant=f"{bits} {half}",
-    )
-    def dequantize_rows(data, columns, out, codes, values, state):
-        # out.size == rows * columns, columns > 0, data.size == rows * width; codes and values have
-        # BLOCK elements.
+    @kernel("in uint8[], int64, out float32[], out int64[]", variant=f"{bits} {half}")
+    def dequantize_rows(data, columns, out, state):
+        # out.size == rows * columns, columns > 0, data.size == rows * width
         packed = (columns + per_byte - 1) // per_byte
         width = packed + tail
-        blocks, last_codes = columns // BLOCK, (columns - 1) % per_byte + 1
+        blocks, whole = columns // BLOCK, columns // per_byte
         for row in range(out.size // columns):
             start, first, end = row * width, row * columns, (row + 1) * columns
             scale_bits, bias_bits = _read_scale_bias(data, start + packed, half)
@@ -335,16 +340,27 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
             for i in range(blocks):  # of the row and its codes
                 at = start + i * BLOCK // per_byte
                 values_block(data, at, scale, bias, out, first + i * BLOCK)
-            i, at = first + blocks * BLOCK, start + blocks * BLOCK // per_byte
-            if i < end:
-                for k in range(start + packed - at):  # fewer than BLOCK
-                    codes[k] = data[at + k]
-                values_block(codes, 0, scale, bias, values, 0)
+            # Below, indices of out are less than `end`, those of data less than start + packed.
+            i = first + blocks * BLOCK
+            if per_byte == 1:
+                at = start + blocks * BLOCK
                 for k in range(end - i):
-                    out[i + k] = values[k]
-                if np.uint32(data[start + packed - 1]) >> np.uint32(bits * last_codes):
-                    state[0], state[1] = _PADDING, row
-                    return
+                    out[i + k] = fused(np.float32(data[at + k]), scale, bias)
+            else:
+                for j in range(blocks * BLOCK // per_byte, whole):
+                    codes = np.uint32(data[start + j])
+                    for k in range(per_byte):
+                        out[i + k] = fused(np.float32(codes & mask), scale, bias)
+                        codes >>= np.uint32(bits)
+                    i += per_byte
+                if packed > whole:
+                    codes = np.uint32(data[start + whole])
+                    for k in range(end - i):
+                        out[i + k] = fused(np.float32(codes & mask), scale, bias)
+                        codes >>= np.uint32(bits)
+                    if codes:
+                        state[0], state[1] = _PADDING, row
+                        return
             if not half:  # with a float16 scale, no value exceeds float32
                 top = np.uint32(float_bits(fused(levels, scale, bias)) & _ABS)
                 if top >= _INFINITY:

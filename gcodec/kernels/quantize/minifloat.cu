@@ -44,7 +44,7 @@ __device__ __forceinline__ Steps steps_of(const u32* rule) {
 
 // The thresholds and the divisor of a scale, whose sign is ignored, and the values of all bytes; an
 // invalid code gets 0. middles: lower bounds of |x|/scale for each code from 1 on, at most MOST_STEPS;
-// levels: magnitudes of codes up to `last`. rule: MOST_STEPS + 1; points: 256. One block of 256 threads.
+// levels: magnitudes of codes up to `last`. rule: MOST_STEPS + 1; points: 256. One block, 256 threads.
 extern "C" __global__ void __launch_bounds__(256)
     make_rule(const u32* __restrict__ number, const f64* __restrict__ middles, i32 steps,
               const u32* __restrict__ levels, u32 last, u32 width, u32* __restrict__ rule,

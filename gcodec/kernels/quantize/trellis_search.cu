@@ -60,8 +60,8 @@ __device__ __forceinline__ u32 lesser(u32 one, u32 two, u32 bit, u32& decided) {
     return two < one ? two : one;
 }
 
-// Searches every `run_step`-th run; a thread has a lane. halves, decisions: an element for each of these
-// runs. costs: by quantizer, class and level; one, two, far: distances of the points.
+// Searches every `run_step`-th run; a thread has a lane. halves, decisions: an element for each one of
+// these runs. costs: by quantizer, class and level; one, two, far: distances of the points.
 extern "C" __global__ void __launch_bounds__(64)
     search_paths(const u32* __restrict__ x, i64 n, u32 factor, const u8* __restrict__ classes,
                  const u32* __restrict__ costs, u32 one, u32 two, u32 far, i32 lanes, i64 run_step,
