@@ -27,7 +27,7 @@ from gcodec.kernels.context.string_choice_cuda import Kept
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Candidates
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, wanted

@@ -31,7 +31,7 @@ from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fi
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Candidates
 from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, dispatched, host, placed
