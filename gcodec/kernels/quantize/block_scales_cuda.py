@@ -41,7 +41,7 @@ def choose_factors(
     factors, length = device.empty(count, np.uint8), min(length, max(n, 1))
     rule = word(device, scale), np.float32(top).view(_U32), _U32(mantissa)
     arguments = values.view(_U32), np.int64(n), np.int64(length), *rule, factors
-    grid = striding_blocks(count, THREADS // _WARP)
+    grid = striding_blocks(count, 1, THREADS // _WARP)
     device.launch("block_scales", "choose", grid, THREADS, *arguments)
     return factors
 

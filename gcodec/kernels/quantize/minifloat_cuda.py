@@ -124,5 +124,5 @@ def _kernel(name: str, rule: _Rule, fmt: MiniFloat) -> tuple[str, tuple[Any, ...
 
 
 def _launch(device: Device, name: str, n: int, *arguments: Any) -> None:
-    grid = striding_blocks(n, _EACH * THREADS)
+    grid = striding_blocks(n, _EACH)
     device.launch("minifloat", name, grid, THREADS, *arguments)
