@@ -250,8 +250,8 @@ __device__ __forceinline__ i64 read_symbol(
         *symbol = value + 2 * (value & 1);
     } else if (code.mapping == SIGNED) {
         u64 level = value - code.shift;
-        // There is no -0.
-        if (level > code.top >> 1 || (level == 0 && sign)) return CORRUPT;
+        // There is no -0. With a negative shift, level 0 is a sum that wraps.
+        if (level > code.top >> 1 || (level == 0 && (sign || (i64)code.shift < 0))) return CORRUPT;
         *symbol = 2 * level + sign;
     } else {
         *symbol = value - code.shift;

@@ -137,6 +137,7 @@ def reading(kind: Kind) -> Any:
     value_of = rule.value
     zigzag, signed = mapping == "zigzag", mapping == "signed"
     offset = np.uint64(-shift % 2**64)
+    has_zero = shift >= 0  # else level 0 has no codeword, and only a sum that wraps gives it
 
     @subroutine(variant=name_of(kind))
     def read_symbol(data, at, end, parameter, top):
@@ -158,7 +159,7 @@ def reading(kind: Kind) -> Any:
         elif signed:
             level = value + offset
             # There is no −0.
-            if level > top >> np.uint64(1) or (level == 0 and sign != 0):
+            if level > top >> np.uint64(1) or (level == 0 and (sign != 0 or not has_zero)):
                 return np.uint64(0), np.int64(CORRUPT)
             symbol = level + level + sign
         if symbol > top:
