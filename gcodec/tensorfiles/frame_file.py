@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gcodec import header
 from gcodec.codec import Codec
@@ -103,6 +103,11 @@ class FrameHeader(NamedTuple):
         return self.header_nbytes + self.payload_nbytes + self.checksum_nbytes
 
     @property
+    def end(self) -> int:
+        """Byte after the last one of the frame."""
+        return self.start + self.nbytes
+
+    @property
     def raw_nbytes(self) -> int:
         """Size of the tensor that was encoded."""
         return self.size * primitives.ITEMSIZE[self.dtype]
@@ -133,15 +138,15 @@ class StoredFrame(NamedTuple):
         return located(f"frame {self.number}{name}", start, start)
 
 
+_Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
+
+
 def mapped(path: Path) -> Any:
     """Return the bytes of a file as a memory map, which the system reads on access."""
     if not path.stat().st_size:
         return b""
     with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_RANDOM"):
-        data.madvise(mmap.MADV_RANDOM)  # readers of headers skip payloads: read nothing ahead
-    return data
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def outline(data: Any, start: int) -> Outline:
@@ -192,13 +197,21 @@ def list_frames(data: Any, limits: Limits) -> Iterator[FrameHeader]:
     FormatError
         At the first header that cannot be read; the error names the frame and the offset.
     """
-    _check_nonempty(data)
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+        data.madvise(mmap.MADV_RANDOM)  # payloads are skipped: read nothing ahead
+    return _consecutive(data, lambda at, number: _read_header(data, at, number, limits))
+
+
+def _consecutive(data: Any, read: Callable[[int, int], _Frame]) -> Iterator[_Frame]:
+    """Read the frames of a file by a function of the offset and the number of a frame."""
+    if not len(data):
+        raise Corrupt("the file is empty: it contains no frame")
     at = number = 0
     while at < len(data):
         with located(f"frame {number}", default=at):
-            frame = _read_header(data, at, number, limits)
+            frame = read(at, number)
         yield frame
-        at, number = at + frame.nbytes, number + 1
+        at, number = frame.end, number + 1
 
 
 def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHeader:
@@ -255,13 +268,12 @@ def read_frames(data: bytes, limits: Limits) -> Iterator[StoredFrame]:
     FormatError
         At the first frame that cannot be read; the error names the frame and the offset.
     """
-    _check_nonempty(data)
-    at = number = 0
-    while at < len(data):
-        with located(f"frame {number}", default=at):
-            frame, end = Frame.read(data, at, limits, None)
-        yield StoredFrame(frame, number, at, end)
-        at, number = end, number + 1
+
+    def read(at: int, number: int) -> StoredFrame:
+        frame, end = Frame.read(data, at, limits, None)
+        return StoredFrame(frame, number, at, end)
+
+    return _consecutive(data, read)
 
 
 class FrameDump(Dump):
@@ -276,17 +288,13 @@ class FrameDump(Dump):
         super().__init__(path, limits)
         self._data = mapped(path)
         self._places: dict[str, tuple[int, int]] = {}
-        _check_nonempty(self._data)
         names = TensorNames()
-        at = number = 0
-        while at < len(self._data):
-            with located(f"frame {number}", default=at):
-                frame = outline(self._data, at)
+        frames = _consecutive(self._data, lambda at, number: outline(self._data, at))
+        for number, frame in enumerate(frames):
             entry = Entry(names.add(frame.name), frame.dtype, frame.shape)
             self.entries.append(entry)
             self._named[entry.name] = entry
-            self._places[entry.name] = number, at
-            at, number = frame.end, number + 1
+            self._places[entry.name] = number, frame.start
 
     def _load(self, entry: Entry) -> Array:
         number, start = self._places[entry.name]
@@ -351,8 +359,3 @@ def relocated(error: FormatError, part: str, offset: int) -> FormatError:
 def message_of(error: FormatError) -> str:
     """Return the message of an error without its offset."""
     return str(error).removesuffix(f" (at byte {error.offset})")
-
-
-def _check_nonempty(data: Any) -> None:
-    if not len(data):
-        raise Corrupt("the file is empty: it contains no frame")
