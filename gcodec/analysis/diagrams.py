@@ -13,13 +13,15 @@ from gcodec.analysis.candidates import all_settings, pareto
 from gcodec.analysis.measure import TensorGroup
 from gcodec.analysis.samples import Sample, load_sample
 from gcodec.analysis.settings import Settings
-from gcodec.analysis.timing import split_bits, time_codecs
+from gcodec.analysis.timing import Timing, split_bits, time_codecs
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
 from gcodec.tensorfiles.entries import Dump
 
 _MAX_TENSORS, _MAX_VALUES = 8, 1 << 15  # for rates and errors: tensors, and values of each
-_MAX_LINKS, _ROUNDS, _MAX_TIMED_VALUES = 12, 5, 1 << 20  # for link speeds: codecs, rounds, values
+_MAX_LINKS, _MAX_TIMED_VALUES = 12, 1 << 20  # for link speeds: codecs, values
+ROUNDS = 5
+"""Number of measurements of link speeds."""
 
 
 class Point(NamedTuple):
@@ -40,68 +42,38 @@ class Point(NamedTuple):
     error: float
 
 
-class Rates(NamedTuple):
-    """The rates and errors of all settings of all codecs.
+def measure_rates(
+    dump: Dump, groups: Sequence[TensorGroup], settings: Settings
+) -> tuple[list[Point], list[Sample]]:
+    """Try all settings of all codecs on samples of the largest tensors of a dump.
 
-    Attributes
-    ----------
+    Returns
+    -------
     points : list of Point
-        Settings that accept all tensors.
-    tensors : int
-        Number of tensors.
-    measured : int
-        Number of values that were measured.
-    represented : int
-        Number of values of these tensors.
+        Settings that accept all samples.
+    samples : list of Sample
+        The samples.
     """
-
-    points: list[Point]
-    tensors: int
-    measured: int
-    represented: int
-
-
-class LinkSpeeds(NamedTuple):
-    """The link speeds below which settings pay.
-
-    Attributes
-    ----------
-    speeds : list of (str, float)
-        Spec and speed in bits per second of settings on the Pareto front; 0: never.
-    sample : Sample or None
-        Tensor on which the settings were timed; None if there is none.
-    rounds : int
-        Number of measurements of each setting.
-    """
-
-    speeds: list[tuple[str, float]]
-    sample: Sample | None
-    rounds: int = _ROUNDS
-
-
-def measure_rates(dump: Dump, groups: Sequence[TensorGroup], settings: Settings) -> Rates:
-    """Try all settings of all codecs on samples of the largest tensors of a dump."""
     tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
     tensors = sorted(tensors, key=lambda tensor: -tensor.size)[:_MAX_TENSORS]
     codecs = all_settings()
     trials: list[list[tuple[int, Trial]]] = [[] for _ in codecs]
-    measured = 0
-    steps = len(tensors) * len(codecs)
-    with settings.progress("rates and distortions", steps) as advance:
+    samples = []
+    with settings.progress("rates and distortions", len(tensors) * len(codecs)) as advance:
         for tensor in tensors:
             sample = load_sample(dump, tensor.entry, _MAX_VALUES, settings.seed)
-            measured += sample.values.size
-            for place, codec in enumerate(codecs):
+            samples.append(sample)
+            for codec, results in zip(codecs, trials, strict=True):
                 trial = attempt(sample, codec)
                 if not isinstance(trial, str):
-                    trials[place].append((tensor.size, trial))
+                    results.append((sample.size, trial))
                 advance(1)
     points = []
     for codec, results in zip(codecs, trials, strict=True):
         cost = total_cost(results)
-        if cost is not None and len(results) == len(tensors) and math.isfinite(cost.error):
+        if cost is not None and len(results) == len(samples) and math.isfinite(cost.error):
             points.append(Point(codec, cost.bits, cost.error))
-    return Rates(points, len(tensors), measured, sum(tensor.size for tensor in tensors))
+    return points, samples
 
 
 def measure_split(
@@ -126,19 +98,26 @@ def measure_split(
 
 def measure_links(
     dump: Dump, groups: Sequence[TensorGroup], points: Sequence[Point], settings: Settings
-) -> LinkSpeeds:
-    """Time settings on the Pareto front on a sample of the largest tensor, as float32."""
+) -> tuple[list[Timing], Sample | None]:
+    """Time settings on the Pareto front on a sample of the largest tensor, as float32.
+
+    Returns
+    -------
+    timings : list of Timing
+        Measurements of each setting, over `ROUNDS` rounds.
+    sample : Sample or None
+        The sample; None if there is nothing to time.
+    """
     useful = [point for point in points if point.error < 1]
     front = [useful[i] for i in pareto([(point.bits, point.error) for point in useful])]
     tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
     if not tensors or not front:
-        return LinkSpeeds([], None)
+        return [], None
     entry = max(tensors, key=lambda tensor: tensor.size).entry
     sample = load_sample(dump, entry, _MAX_TIMED_VALUES, settings.seed)
     sample = sample._replace(values=np.ascontiguousarray(sample.values, np.float32))
     codecs = [point.codec for point in front[:: -(-len(front) // _MAX_LINKS)]]
-    timings = time_codecs(codecs, [sample], _ROUNDS, settings.progress)
-    return LinkSpeeds([(str(timing.codec), timing.pays_below) for timing in timings], sample)
+    return time_codecs(codecs, [sample], ROUNDS, settings.progress), sample
 
 
 def fitted_shapes(groups: Sequence[TensorGroup]) -> list[tuple[float, float]]:

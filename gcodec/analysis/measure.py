@@ -213,14 +213,13 @@ class GroupFit(NamedTuple):
     ----------
     name : str
         Distribution that is the nearest one for most of the tensors.
-    beta, w2, ks : float
+    beta, w2 : float
         Medians over these tensors.
     """
 
     name: str
     beta: float
     w2: float
-    ks: float
 
 
 class TensorGroup:
@@ -310,7 +309,6 @@ class TensorGroup:
             name,
             statistics.median(fit.shape.beta for fit in same),
             statistics.median(fit.w2 for fit in same),
-            statistics.median(fit.ks for fit in same),
         )
 
     @property

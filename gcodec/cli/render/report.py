@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gcodec
-from gcodec.analysis.diagrams import fitted_shapes, measure_links, measure_rates, measure_split
+from gcodec.analysis.diagrams import (
+    ROUNDS,
+    fitted_shapes,
+    measure_links,
+    measure_rates,
+    measure_split,
+)
 from gcodec.analysis.host import processor, version_of
 from gcodec.analysis.measure import TensorGroup
 from gcodec.analysis.settings import Settings
@@ -105,20 +111,21 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
     settings, groups = view.settings, view.groups
     largest = _largest(groups)
     with open_dump(view.path, limits=settings.limits) as dump:
-        rates = measure_rates(dump, groups, settings)
+        points, samples = measure_rates(dump, groups, settings)
         split = measure_split(dump, largest, settings)
-        links = measure_links(dump, groups, rates.points, settings)
+        timings, timed_sample = measure_links(dump, groups, points, settings)
     total = sum(group.gradient_values for group in groups)
+    share = text.percent(sum(sample.size for sample in samples), total)
     measured = (
-        f"{text.count(len(rates.points), 'setting')} of all registered codecs on "
-        f"{text.count(rates.measured, 'value')} of {text.count(rates.tensors, 'tensor')}, which "
-        f"contain {text.percent(rates.represented, total)} % of all values"
+        f"{text.count(len(points), 'setting')} of all registered codecs on "
+        f"{text.count(sum(sample.values.size for sample in samples), 'value')} of "
+        f"{text.count(len(samples), 'tensor')}, which contain {share} % of all values"
     )
     timed = "of nothing"
-    if links.sample is not None:
+    if timed_sample is not None:
         timed = (
-            f"timed on {text.count(links.sample.values.size, 'value')} of {links.sample.name} "
-            f"with {text.count(thread_count(), 'thread')}, medians of {links.rounds}"
+            f"timed on {text.count(timed_sample.values.size, 'value')} of {timed_sample.name} "
+            f"with {text.count(thread_count(), 'thread')}, medians of {ROUNDS}"
         )
     rows = [(_row_name(group), bits) for group, bits in split]
     kinds = {kind for _, bits in rows for kind in bits}
@@ -128,14 +135,14 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
     return [
         (
             "Rate and distortion",
-            figures.rate_distortion(rates.points, fitted_shapes(groups)),
+            figures.rate_distortion(points, fitted_shapes(groups)),
             f"Measured: {measured}. The broad line is the Pareto front. The bound is Shannon's "
             "for independent values of the fitted distributions: codes that use more "
             "information, such as scales of rows or buckets, can be below it.",
         ),
         (
             "Link speeds for which codecs pay",
-            figures.link_speeds([(spec, speed / 1e9) for spec, speed in links.speeds]),
+            figures.link_speeds([(str(t.codec), t.pays_below / 1e9) for t in timings]),
             "Link speed below which it is faster to encode, send and decode than to send float32, "
             f"if nothing overlaps. Settings on the Pareto front, {timed}.",
         ),
