@@ -246,8 +246,7 @@ class TernGrad(Codec):
             return symbols
         given = _SCALE.kind.check("scale", scale)
         tensor = intake(x)
-        self._check_device(tensor.values)
-        codec = self._of_shape(tensor.shape)
+        codec = self._bound_to(tensor)
         with once():
             bits = max_abs_bits(tensor.values)
             check_top(bits, tensor.values)

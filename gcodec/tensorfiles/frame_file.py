@@ -10,11 +10,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from gcodec import header
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
-from gcodec.frame import CHECKSUM_NBYTES, Frame, check_shape, crc32c, dtype_named, read_name
+from gcodec.frame import (
+    CHECKSUM_NBYTES,
+    Frame,
+    check_shape,
+    crc32c,
+    dtype_named,
+    header,
+    read_name,
+)
 from gcodec.limits import Limits
 from gcodec.tensorfiles.entries import Array, Dump, Entry
 from gcodec.wire import primitives
@@ -293,7 +300,7 @@ class FrameDump(Dump):
         for number, frame in enumerate(frames):
             entry = Entry(names.add(frame.name), frame.dtype, frame.shape)
             self.entries.append(entry)
-            self._named[entry.name] = entry
+            self._by_name[entry.name] = entry
             self._places[entry.name] = number, frame.start
 
     def _load(self, entry: Entry) -> Array:
