@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gcodec.cli import compiling
 from gcodec.cli.main import cli
+from gcodec.cli.outcome import CheckFailed
+from gcodec.cli.verbs import warmup
 from gcodec.runtime import jit
 from gcodec.runtime.jit import Kernel
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "gcodec" / "kernels").rglob("*.py"))
-QUICK = ("arithmetic._add_scaled", "bitmap._set_bits", "units._count_bytes", "philox._words")
+QUICK = ("arithmetic._add_scaled", "bitmap._set_bits", "run_level._count_bytes", "philox._words")
 
 
 def some() -> list[Kernel]:
@@ -123,7 +124,7 @@ def test_several_processes_compile_each_kernel_once(
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
     kernels = some()
     assert not any(kernel.cached for kernel in kernels)
-    assert sum(compiling.compiled(kernels, 2)) == len(kernels)
+    assert sum(warmup.compile_kernels(kernels, 2)) == len(kernels)
     assert all(kernel.cached for kernel in kernels)
     (build,) = tmp_path.iterdir()
     assert [path.suffix for path in build.iterdir()] == [".kernel"] * 4
@@ -131,7 +132,7 @@ def test_several_processes_compile_each_kernel_once(
 
 def test_parts_hold_each_kernel_once() -> None:
     kernels = jit.kernels()
-    parts = compiling._parts(kernels)
+    parts = warmup.partition(kernels)
     names = [name for part in parts for name in part]
     assert sorted(names) == sorted(kernel.name for kernel in kernels)
     assert all(len({name.partition(" ")[0] for name in part}) == 1 for part in parts)
@@ -157,10 +158,10 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
     kernels = some()
     monkeypatch.setattr(jit, "kernels", lambda: kernels)
-    monkeypatch.setattr(compiling, "_compile", len)  # nothing is kept
+    monkeypatch.setattr(warmup, "_compile", len)  # which stores nothing
     result = CliRunner().invoke(cli, ["warmup", "-j", "1"])
     assert result.exit_code == 1
-    assert "4 kernels could not be kept" in result.stderr
+    assert "4 kernels could not be stored" in result.stderr
 
 
 def die(names: list[str]) -> int:
@@ -168,6 +169,6 @@ def die(names: list[str]) -> int:
 
 
 def test_a_process_that_is_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_compile", die)
-    with pytest.raises(compiling.CheckFailed, match="was ended from outside"):
-        list(compiling.compiled(some(), 2))
+    monkeypatch.setattr(warmup, "_compile", die)
+    with pytest.raises(CheckFailed, match="was killed"):
+        list(warmup.compile_kernels(some(), 2))

@@ -1,4 +1,4 @@
-"""`gcodec inspect`: budgets, repeated blocks, forms of output, and what it does not load."""
+"""`gcodec inspect`: budgets, repeated blocks, forms of output, and imports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(*args, code=0, **more):
 
 
 def blocks(folder, n=2000):
-    """Write a dump of three blocks, the last of which has one NaN, and a tensor beside them."""
+    """Write a dump of three blocks, with one NaN in the last block, and of one other tensor."""
     random = np.random.default_rng(0)
     tensors = {
         f"blk.{i}.{part}": random.laplace(size=(20, n // 20)).astype(np.float32)
@@ -58,17 +58,17 @@ def folder(tmp_path_factory):
 
 
 def within(path, document, *, max_err=np.inf, max_bits=np.inf):
-    """Check that the best codec of every tensor keeps the budget, and does what is said."""
+    """Check that the best codec of every tensor is within the budget, and its measurements."""
     with open_dump(path) as dump:
         tensors = {entry.name: dump.load(entry) for entry in dump.entries}
     for row in document["tensors"]:
-        found, x = row["best"], np.nan_to_num(tensors[row["name"]])
+        best, x = row["best"], np.nan_to_num(tensors[row["name"]])
         seed = derive_seed(0, name=row["name"])
-        frame = gcodec.encode(x, found["codec"], seed=seed, name=row["name"])
-        rest = x.astype(float) - gcodec.decode(frame)
-        assert found["nmse"] == pytest.approx(np.sum(rest**2) / np.sum(x.astype(float) ** 2))
-        assert found["bits_per_value"] == 8 * len(frame) / x.size
-        assert found["nmse"] <= max_err and found["bits_per_value"] <= max_bits
+        frame = gcodec.encode(x, best["codec"], seed=seed, name=row["name"])
+        error = x.astype(float) - gcodec.decode(frame)
+        assert best["nmse"] == pytest.approx(np.sum(error**2) / np.sum(x.astype(float) ** 2))
+        assert best["bits_per_value"] == 8 * len(frame) / x.size
+        assert best["nmse"] <= max_err and best["bits_per_value"] <= max_bits
 
 
 def test_repeated_blocks_share_a_row_and_a_codec(folder):
@@ -84,7 +84,7 @@ def test_repeated_blocks_share_a_row_and_a_codec(folder):
     assert document["groups"][0]["tensors"] == ["blk.0.k", "blk.1.k", "blk.2.k"]
     assert document["budget"] == {"max_err": 0.05, "max_bits": None}
     within(path, document, max_err=0.05)
-    # The total is that of the rows' codecs, by their shares of the values.
+    # The total weighs the codecs of the rows by their shares of the values.
     groups = {group["name"]: group["best"] for group in document["groups"]}
     bits = (6 * groups["blk.*.k"]["bits_per_value"] + 6 * groups["blk.*.q"]["bits_per_value"]) / 14
     bits += 2 * groups["head"]["bits_per_value"] / 14
@@ -93,7 +93,7 @@ def test_repeated_blocks_share_a_row_and_a_codec(folder):
     assert "blk.1.q" in each and "×" not in each
 
 
-def test_the_best_within_some_bits(folder):
+def test_best_codec_within_a_bit_budget(folder):
     path = blocks(folder)
     document = json.loads(run("inspect", path, "--max-bits", "4", "--json").stdout)["files"][0]
     within(path, document, max_bits=4)
@@ -104,7 +104,7 @@ def test_the_best_within_some_bits(folder):
     )
 
 
-def test_entropy_is_told_for_the_error(folder):
+def test_entropy_at_the_requested_error(folder):
     path = blocks(folder)
     (head,) = json.loads(run("inspect", path, "-L", "head", "--json").stdout)["files"][0][
         "tensors"
@@ -117,7 +117,7 @@ def test_entropy_is_told_for_the_error(folder):
     assert "at 0.2" in shown and "error ≤ 0.2" in shown and "sign" in shown
 
 
-def test_forms(folder):
+def test_output_forms(folder):
     path = blocks(folder)
     lines = [json.loads(line) for line in run("inspect", path, "--jsonl").stdout.splitlines()]
     assert [line["name"] for line in lines][:2] == ["blk.0.k", "blk.0.q"] and len(lines) == 7
@@ -133,17 +133,17 @@ def test_forms(folder):
     assert "pass one of them" in run("inspect", path, "--json", "--csv", code=2).stderr
 
 
-def test_width_and_colour(folder):
+def test_width_and_color(folder):
     path = blocks(folder)
     result = run("inspect", path, "--width", "60")
     assert max(map(len, result.stdout.splitlines()[1:])) <= 60
     assert "60 columns have no room for: " in result.stderr
-    coloured = {"FORCE_COLOR": "1", "COLUMNS": "200", "TERM": "xterm-256color"}
-    assert "\x1b[31m" in run("inspect", path, env=coloured).stdout
-    assert "\x1b[31m" not in run("inspect", path, "--no-color", env=coloured).stdout
+    colored = {"FORCE_COLOR": "1", "COLUMNS": "200", "TERM": "xterm-256color"}
+    assert "\x1b[31m" in run("inspect", path, env=colored).stdout
+    assert "\x1b[31m" not in run("inspect", path, "--no-color", env=colored).stdout
 
 
-def test_names_are_harmless_in_every_form(tmp_path):
+def test_names_are_escaped_in_every_form(tmp_path):
     path = tmp_path / "evil.safetensors"
     values = np.random.default_rng(0).normal(size=20).astype(np.float32)
     write_dump(path, [(name, values) for name in EVIL], {"model": "\x1b[2J<b>|"})
@@ -161,7 +161,7 @@ def test_names_are_harmless_in_every_form(tmp_path):
         assert {json.loads(line)["name"] for line in lines} == set(EVIL)
 
 
-def test_a_look_at_a_dump_loads_no_compiler():
+def test_inspecting_a_dump_imports_no_compiler():
     code = (
         "import sys\nfrom gcodec.cli.main import main\n"
         f"main(['inspect', '--json', {str(EXAMPLE)!r}], standalone_mode=False)\n"
@@ -173,8 +173,8 @@ def test_a_look_at_a_dump_loads_no_compiler():
     assert done.stderr.split() == []
 
 
-def test_many_gigabytes_of_frames_are_listed_by_their_headers(tmp_path):
-    """Of a file with holes for payloads, only headers are read."""
+def test_large_file_of_frames_is_listed_by_headers(tmp_path):
+    """The payloads of the file are holes that are never read."""
     path = tmp_path / "large.gcf"
     small = gcodec.Frame.from_bytes(gcodec.encode(np.zeros(4, np.float32), "raw", name="w"))
     n = 1 << 26
@@ -199,7 +199,7 @@ def test_many_gigabytes_of_frames_are_listed_by_their_headers(tmp_path):
     assert "frame 39: the bytes end too early" in run("inspect", path, code=1).stderr
 
 
-def test_a_header_that_claims_to_be_endless_is_refused(tmp_path):
+def test_oversized_header_is_refused(tmp_path):
     path = tmp_path / "hostile.gcf"
     with open(path, "wb") as file:
         file.write(

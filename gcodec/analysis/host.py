@@ -1,4 +1,4 @@
-"""What this machine and this installation are; nothing of it is imported to find out."""
+"""Facts about this machine and this installation, without importing the packages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OPTIONAL = {
     "cupy": ("cupy", "cupy-cuda12x", "cupy-cuda13x"),
     "matplotlib": ("matplotlib",),
 }
-"""Modules, and the distributions that bring them."""
+"""Optional modules, and the distributions that contain them."""
 
-_LEAST = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)$")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)$")
 
 
 def processor() -> str:
-    """Name the processor, as far as the system tells."""
+    """Return the name of the processor, as the system reports it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.split(":")[1].strip() for line in file if "model name" in line)
@@ -36,7 +36,7 @@ def processor() -> str:
 
 
 def version_of(distributions: tuple[str, ...]) -> str | None:
-    """Return the version of the first of some distributions that is installed, or None."""
+    """Return the version of the first distribution that is installed, or None."""
     for name in distributions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
@@ -45,31 +45,31 @@ def version_of(distributions: tuple[str, ...]) -> str | None:
 
 def optional_versions() -> dict[str, str]:
     """Return the versions of the optional modules that are installed."""
-    found = {}
-    for module, distributions in OPTIONAL.items():
-        if importlib.util.find_spec(module) is not None:
-            found[module] = version_of(distributions) or "of unknown version"
-    return found
+    return {
+        module: version_of(distributions) or "of unknown version"
+        for module, distributions in OPTIONAL.items()
+        if importlib.util.find_spec(module) is not None
+    }
 
 
-def least_versions() -> dict[str, str]:
-    """Return the least version of each distribution that gcodec is installed with."""
+def minimum_versions() -> dict[str, str]:
+    """Return the minimum version of each distribution that gcodec requires."""
     try:
-        wanted = importlib.metadata.requires("gcodec") or []
-    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        requirements = importlib.metadata.requires("gcodec") or []
+    except importlib.metadata.PackageNotFoundError:  # gcodec runs from its sources
         return {}
-    return {match[1]: match[2] for text in wanted if (match := _LEAST.match(text))}
+    return {match[1]: match[2] for text in requirements if (match := _REQUIREMENT.match(text))}
 
 
-def is_older(version: str, least: str) -> bool:
-    """Tell whether a version is below another, by the numbers that both begin with."""
-    one, other = ([int(n) for n in re.findall(r"\d+", text)[:3]] for text in (version, least))
-    length = min(len(one), len(other))
-    return one[:length] < other[:length]
+def is_older(version: str, minimum: str) -> bool:
+    """Tell whether a version is below a minimum, by the leading numbers of both."""
+    own, limit = ([int(n) for n in re.findall(r"\d+", text)[:3]] for text in (version, minimum))
+    length = min(len(own), len(limit))
+    return own[:length] < limit[:length]
 
 
 def gpus() -> list[str]:
-    """Return the names of NVIDIA's devices, as their driver tells; none without a driver."""
+    """Return the names of the NVIDIA devices that the driver reports; none without a driver."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
         count, handle = ctypes.c_int(), ctypes.c_int()
