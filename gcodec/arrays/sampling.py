@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.runs import take_runs
+from gcodec.kernels.numeric.scatter import take_runs
 
 MANY = 1 << 21
 """Elements from which on a scale is that of a sample of as many."""

@@ -230,10 +230,10 @@ class StandIn(types.ModuleType):
     ) -> None:
         """Run a kernel. What it writes to an address on the host arrives when the host waits."""
         if name != "copy_leading":
-            self.there.launch(source, name, grid, block, *args)
+            self.there.run(source, name, grid, block, *args)
             return
         *given, address = args
         assert type(address) is np.uintp
         written = self.there.zeros(int(given[1]), np.uint32)
-        self.there.launch(source, name, grid, block, *given, written)
+        self.there.run(source, name, grid, block, *given, written)
         self.write_later(int(address), written.array.tobytes())

@@ -64,7 +64,7 @@ def start(seed: int, rank: int, k: int, stream: int = STREAM) -> np.ndarray:
     return made
 
 
-@dispatched("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def step(
     matrix: np.ndarray, rank: int, seed: int, stream: int, before: np.ndarray | None, top: Any
 ) -> np.ndarray:
@@ -139,7 +139,7 @@ def _most(p: np.ndarray, q: np.ndarray) -> float:
     return float((largest[0] * largest[1]).sum())
 
 
-@dispatched("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether some value of PᵀQ, or of the sums on the way, is not finite."""
     if _most(p, q) < 2.0**127:
