@@ -135,7 +135,8 @@ class ShimDevice(Device):
                 size = array.array.size
                 room = self.empty(size, np.uint8)
                 words = room.view(np.uint32)
-                arguments = array.array, size // 4, array.count, array.unit, array.more, words
+                bits = array.count, array.unit, array.more
+                arguments = array.array.view(np.uint32), size // 4, *bits, words
                 self.launch("leading", "copy_leading", 3, 64, *arguments)
                 array = room
             found.append(array.array.copy())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 
@@ -65,25 +64,35 @@ def _weights(sizes: Sizes, matrices: Matrices) -> np.ndarray:
 
 @block("x", "at", "stride", "weights", "row", "length", "count", "out", "to")
 def _add_up(e: Emitter) -> None:
-    """Set 32 values to the sum of `count` rows of neighbors times weights."""
-    builder, index = e.builder, e.args["count"].type
+    """Set 32 values to the sum of `count` > 0 rows of neighbors times weights.
 
-    def add_row(current: list[Any]) -> list[Any]:
-        k, values, weights, total = current
-        product = builder.fmul(e.load(values, floats()), e.load(weights, floats()))
-        return [
-            builder.add(k, index(1)),
-            builder.gep(values, [e.args["stride"]]),
-            builder.gep(weights, [e.args["length"]]),
-            builder.fadd(total, product),
-        ]
-
-    *_, total = e.loop(
-        [index(0), e.address("x", "at"), e.address("weights", "row"), floats()([0.0] * BLOCK)],
-        lambda current: builder.icmp_signed("<", current[0], e.args["count"]),
-        add_row,
-    )
-    e.store(total, e.address("out", "to"))
+    The loop tests its condition at the end, which is faster than `Emitter.loop`.
+    """
+    builder = e.builder
+    source, factors = e.address("x", "at"), e.address("weights", "row")
+    index = e.args["count"].type
+    entry = builder.block
+    body = builder.append_basic_block("each_distance")
+    done = builder.append_basic_block("all_distances")
+    builder.branch(body)
+    builder.position_at_end(body)
+    k = builder.phi(index)
+    values, weights = builder.phi(source.type), builder.phi(factors.type)
+    total = builder.phi(floats())
+    product = builder.fmul(e.load(values, floats()), e.load(weights, floats()))
+    added = builder.fadd(total, product)
+    after = builder.add(k, index(1))
+    for phi, first, following in (
+        (k, index(0), after),
+        (values, source, builder.gep(values, [e.args["stride"]])),
+        (weights, factors, builder.gep(weights, [e.args["length"]])),
+        (total, floats()([0.0] * BLOCK), added),
+    ):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(following, body)
+    builder.cbranch(builder.icmp_signed("<", after, e.args["count"]), body, done)
+    builder.position_at_end(done)
+    e.store(added, e.address("out", "to"))
 
 
 @subroutine(variant="along")
