@@ -68,7 +68,7 @@ def start(seed: int, rank: int, k: int, stream: int = STREAM) -> np.ndarray:
     return rows
 
 
-@dispatched("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def step(
     matrix: np.ndarray, rank: int, seed: int, stream: int, before: np.ndarray | None, top: Any
 ) -> np.ndarray:
@@ -143,7 +143,7 @@ def _most(p: np.ndarray, q: np.ndarray) -> float:
     return float((largest[0] * largest[1]).sum())
 
 
-@dispatched("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether a value of PᵀQ, or a partial sum, exceeds float32."""
     if _most(p, q) < 2.0**127:
