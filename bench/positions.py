@@ -19,6 +19,7 @@ import numpy as np
 
 from bench.bits import DATA, tensors, tensors_of
 from gcodec.entropy import positions
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import CODES, IndexString
 from gcodec.kernels.numeric import select
 
@@ -48,7 +49,7 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
                 uniform(x.size, share) if name == "uniform" else select.largest(x.reshape(-1), k)
             )
             assert found is not None
-            each = [positions.write(found, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
+            each = [positions.write(found, x.size, c, _FRONT)[1].nbits for c in (*CODES, "auto")]
             total, count, least = total + each, count + found.size, least + limit(x.size, k)
     if not count:
         return None
@@ -72,8 +73,8 @@ def speeds(n: int, rounds: int) -> Iterator[str]:
     for share in SHARES:
         found = uniform(n, share)
         for code in CODES:
-            made = positions.write(found, n, code, _FRONT)
-            string = IndexString(code, made.data, 0, made.nbits, found.size, n, made.seek)
+            _, (data, nbits, seek) = positions.write(found, n, code, _FRONT)
+            string = IndexString(BitSpan(data, 0, nbits, seek), code, found.size, n)
             write = _seconds(lambda c=code, f=found: positions.write(f, n, c, _FRONT), rounds)
             read = _seconds(lambda s=string: s.read(), rounds)
             cells = (f"{found.size / t / 1e6:,.0f}" for t in (write, read))

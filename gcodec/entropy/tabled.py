@@ -1,45 +1,39 @@
-"""Strings of bytes behind a table that tells how often each occurs: Huffman words, or rANS.
+"""Strings of bytes after a table of their statistics: Huffman words or rANS.
 
-A table is sent ahead of its string, for the symbols of an alphabet, or both sides know it. Where
-there is no symbol to code, there is neither.
+The payload contains the table of an alphabet before the string, or both sides know the table. A
+string of no symbols has no table.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import frequency_table, huffman, rans
-from gcodec.entropy.word_string import WordString
-from gcodec.errors import Corrupt
+from gcodec.entropy.coder import (
+    BitSpan,
+    CodedString,
+    EmptyString,
+    RansString,
+    WordString,
+    Written,
+    seek_of_blocks,
+    seek_of_runs,
+)
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of
 from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_runs import Runs
-from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
-from gcodec.kernels.rans.rans_vector import LANES
-from gcodec.runtime.deferred import mapped
-from gcodec.runtime.device import dispatched, host, placed
+from gcodec.kernels.rans.rans_table import read_tables, write_tables
+from gcodec.runtime.device import dispatched, placed
 from gcodec.runtime.memory import Drainable, contents
-from gcodec.wire.seek import (
-    LOG2_BLOCK,
-    LOG2_RANS,
-    LOG2_STATES,
-    SeekTable,
-    first_worthwhile,
-    refuse_table,
-)
+from gcodec.wire.seek import LOG2_BLOCK, LOG2_STATES
 
 Kind = Literal["huffman", "rans"]
 Known = tuple[Any, ...]
-Take = Callable[[int, np.ndarray], None]
-
-_NOTHING = np.zeros(256, np.int64)  # counts
 
 
 class Table(NamedTuple):
@@ -140,199 +134,90 @@ def _static(kind: Kind, data: bytes) -> Table:
 
 def write(
     table: Table | None,
-    symbols_of: SymbolsOf | np.ndarray | Drainable,
+    symbols: SymbolsOf | np.ndarray | Drainable,
     coded: CodedMask,
     head: Any,
     n: int,
     lead: int = 0,
-) -> tuple[np.ndarray, int, SeekTable | None]:
-    """Write table and string behind a head.
+) -> Written:
+    """Write a table and its string after a head.
 
     Parameters
     ----------
     table : Table or None
-        None where there is no symbol to code.
-    symbols_of : callable or array
+        None if there is no symbol to code.
+    symbols : callable or array
         See `dense_string.write`.
     coded : CodedMask
-        Which of them have words. With rANS, all.
+        The symbols that have words. With rANS, all must have one.
     head : BitString
-        With a table of a device, or bytes there and how many bits count.
+        With a table on a device, alternatively bytes there and the number of bits that count.
     n : int
         Elements of the tensor.
     lead : int
-        Bytes that are left free before the head, of words.
+        Bytes that stay free before the head. Only words can have a lead.
 
     Returns
     -------
-    data : uint8 array
-    nbits : int
-    seek : SeekTable or None
-        None where the payload is too short for one.
+    Written
     """
     if table is None:
         nbits = head.nbits
-        return placed(head.trimmed(), contents(symbols_of)), nbits, None
+        return Written(placed(head.trimmed(), contents(symbols)), nbits)
     before = front(head, *table)
     if table.kind == "huffman":
-        code, dtype, every = code_of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
-        made = dense_string.write(code, symbols_of, dtype, coded, every, lead, before)
-        return *made[:2], _blocks_of(n, *made[1:])
-    tables = write_tables(table.numbers, table.log2_total)
-    data, nbits, runs = rans_string.write(tables, symbols_of, coded.n, before[0], LOG2_STATES)
-    return data, nbits, index_of(runs, n, nbits)
-
-
-def _blocks_of(n: int, nbits: int, offsets: np.ndarray) -> SeekTable | None:
-    """Return the table of a string of words, if the payload is worth one."""
-
-    def made(nbits: int, offsets: np.ndarray) -> SeekTable | None:
-        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
-
-    found: SeekTable | None = mapped(made, nbits, offsets)
-    return found
-
-
-def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:
-    """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one.
-
-    Of runs that a device has yet to tell it is a `Deferred`.
-    """
-
-    def made(runs: Runs, nbits: int) -> SeekTable | None:
-        return first_worthwhile(
-            n, nbits, *(_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS))
+        code, block = code_of(table.numbers), 1 << LOG2_BLOCK
+        data, nbits, offsets = dense_string.write(
+            code, symbols, np.dtype(np.uint8), coded, block, lead, before
         )
-
-    found: SeekTable | None = mapped(made, runs, nbits)
-    return found
-
-
-def _every(runs: Runs, log2_block: int) -> SeekTable:
-    """Return the table of a rANS string with larger blocks than its runs."""
-    step = 1 << log2_block - runs.log2_run
-    offsets = np.append(runs.offsets[:-1:step], runs.offsets[-1])
-    return SeekTable.of(log2_block, offsets, None, runs.states[::step])
+        return Written(data, nbits, seek_of_blocks(n, nbits, offsets))
+    tables = write_tables(table.numbers, table.log2_total)
+    data, nbits, runs = rans_string.write(tables, symbols, coded.n, before[0], LOG2_STATES)
+    return Written(data, nbits, seek_of_runs(n, nbits, runs))
 
 
-class String(NamedTuple):
-    """A string that is read, behind its table.
+def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:
+    """Open a string whose table the payload contains.
 
-    Attributes
+    Parameters
     ----------
-    table : Table
-    data : uint8 array
-    first, end : int
-        Bits where the string begins, or zeros before it, and where it ends.
+    kind : {"huffman", "rans"}
+    span : BitSpan
+        Table and string.
+    alphabet : (k,) uint8 array
+        The symbols of the table, rising.
     coded : CodedMask
         See `write`.
-    seek : SeekTable or None
-        The table of the payload. Blocks are then read side by side, and must be so.
+
+    Raises
+    ------
+    FormatError
     """
+    table, span = read_table(kind, span, alphabet) if coded.words else (None, span)
+    return open_with(table, kind, span, coded)
 
-    table: Table
-    data: np.ndarray
-    first: int
-    end: int
-    coded: CodedMask
-    seek: SeekTable | None
 
-    @classmethod
-    def behind(
-        cls,
-        kind: Kind,
-        data: np.ndarray,
-        first: int,
-        end: int,
-        alphabet: np.ndarray,
-        coded: CodedMask,
-        seek: SeekTable | None,
-    ) -> String:
-        """Read the table from bit `first` on, if there is something to code.
+def read_table(kind: Kind, span: BitSpan, alphabet: np.ndarray) -> tuple[Table, BitSpan]:
+    """Read the table of a string; return it and the bits after it. See `open`."""
+    data, first, end, _ = span
+    if kind == "huffman":
+        lengths, first = huffman.read_lengths(data, first, end, alphabet)
+        return Table(kind, lengths, 0, alphabet), span.after(first)
+    numbers, log2_total, first = frequency_table.read_frequencies(data, first, end, alphabet)
+    return Table(kind, numbers, log2_total, alphabet), span.after(first)
 
-        Raises
-        ------
-        FormatError
-        """
-        if not coded.words:
-            return cls(Table.static(kind, _NOTHING), data, first, end, coded, seek)
-        if kind == "huffman":
-            lengths, after = huffman.read_lengths(data, first, end, alphabet)
-            table = Table(kind, lengths, 0, alphabet)
-        else:
-            frequencies, log2_total, after = frequency_table.read_frequencies(
-                data, first, end, alphabet
-            )
-            table = Table(kind, frequencies, log2_total, alphabet)
-        return cls(table, data, after, end, coded, seek)
 
-    def refuse_short(self) -> None:
-        """Raise `Truncated` if the bits cannot hold all symbols."""
-        if self.table.kind == "rans":
-            rans_string.refuse_short(self.coded.words, self.end - self.first)
-        elif self.coded.words:
-            self._words.refuse_short()
-
-    def read(self, take: Take, *, bits_follow: bool = False) -> int:
-        """Read all symbols; return the bit behind them.
-
-        Parameters
-        ----------
-        take : callable
-            Gets the first of a range and its symbols, which later ones overwrite; called on the
-            threads of the pool, for all ranges in any order.
-        bits_follow : bool
-            Whether the string may end before `end`.
-
-        Raises
-        ------
-        FormatError
-        """
-        seek = self.seek
-        if not self.coded.words:
-            if self.first < self.end and not bits_follow:
-                raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
-            if self.table.kind == "rans":
-                refuse_table(seek)
-            elif seek is not None:  # blocks of elements without words
-                seek.must_cover(0)
-            return self.first
-        if self.table.kind == "rans":
-            runs, where = None, self._where()
-            if seek is not None and seek.states is not None:
-                if not bits_follow:
-                    seek.must_cover(self.end - where[0])
-                runs = Runs(seek.log2_block, seek.offsets, seek.states)
-            return rans_string.read(self._model, self.data, *where, take, runs, bits_follow)
-        return self._words.read(lambda at, symbols, _: take(at, symbols), bits_follow=bits_follow)
-
-    def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
-        if not self.coded.words:
-            states = np.zeros((1, LANES), np.uint32) if self.table.kind == "rans" else None
-            return SeekTable.of(log2_block, np.zeros(2, np.int64), None, states)
-        if self.table.kind == "rans":
-            runs = rans_string.index(self._model, self.data, *self._where(), log2_block)
-            return SeekTable.of(log2_block, runs.offsets, None, runs.states)
-        return self._words.blocks(log2_block)
-
-    @property
-    def _model(self) -> ReadTables:
-        return read_tables(self.table.numbers, self.table.log2_total)
-
-    def _where(self) -> tuple[int, int, int]:
-        """Return where a rANS string begins and ends, and how many symbols it has."""
-        first = self.first + -self.first % 8
-        at = self.first // 8
-        between = host(self.data[at : at + 1]) if self.first < min(first, self.end) else [0]
-        if int(between[0]) & 0xFF >> self.first % 8:
-            raise Corrupt("bits between table and string are not zero", self.first // 8)
-        return first, self.end, self.coded.words
-
-    @property
-    def _words(self) -> WordString:
-        code = TableCode.of(self.table.numbers)
-        return WordString(code, self.data, self.first, self.end, self.coded, self.seek)
+def open_with(table: Table | None, kind: Kind, span: BitSpan, coded: CodedMask) -> CodedString:
+    """Open a string whose table both sides know; see `open`. A string of no symbols needs none."""
+    if table is None or not coded.words:
+        return EmptyString(span, has_blocks=kind == "huffman")
+    if kind == "huffman":
+        words = WordString(span, TableCode.of(table.numbers), coded)
+        words.refuse_short()
+        return words
+    rans_string.refuse_short(coded.words, span.nbits)
+    tables = read_tables(table.numbers, table.log2_total)
+    return RansString(span.aligned("table and string"), coded.words, tables)
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:

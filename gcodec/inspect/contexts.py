@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.entropy.context import scale_lists
+from gcodec.entropy.coder import BitSpan
+from gcodec.entropy.context import coder, scale_lists
 from gcodec.entropy.context.class_tables import SENT, ClassTable
-from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.models import least_escape
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
@@ -62,9 +62,9 @@ def context_string(
         yield from walk.several("frequency", 1, {"table": end - walk.at})
     if count:
         yield from _exceptions(walk, count, n)
-    string = ContextString.of(walk.data, first, walk.end, n, None, with_trellis)
+    string = coder.open(BitSpan(walk.data, first, walk.end), n, with_trellis=with_trellis)
     yield from walk.pad(-walk.at % 8)
-    exceptions = string.exceptions
+    exceptions = string.outliers
 
     def whole(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
@@ -81,9 +81,7 @@ def context_string(
             note = f"{told.meaning}, an exception" if beside else told.meaning
             yield told._replace(meaning=note)
 
-    tables = string.table.read_tables()
-    order = string.classes, lanes, with_trellis
-    yield from states(walk, kind, name, tables, n, whole, *order)
+    yield from states(walk, kind, name, string.symbols, whole)
 
 
 def each(tell: TellCode) -> Tell:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
-from gcodec.entropy.tabled import String
+from gcodec.entropy.tabled import open_with
 from gcodec.errors import Corrupt, FormatError
 from gcodec.inspect import tabled
 from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
@@ -155,15 +156,10 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     kind: Any = code
     table = yield from tabled.table(walk, kind, alphabet(string.n), coded, _meaning)
     assert table is not None
-    class_string = String(table, walk.data, walk.at, walk.end, coded, None)
     found = np.empty(string.k, np.uint8)
-
-    def take(at: int, part: np.ndarray) -> None:
-        found[at : at + part.size] = part
-
     try:
-        class_string.refuse_short()
-        end = class_string.read(take, bits_follow=True)
+        class_string = open_with(table, kind, BitSpan(walk.data, walk.at, walk.end), coded)
+        end = class_string.read(into(found), bits_follow=True)
     except FormatError:
         yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
         raise

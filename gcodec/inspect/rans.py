@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.entropy.coder import RansString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
 from gcodec.kernels.quantize.trellis import add_quantisers
 from gcodec.kernels.rans.rans_read import Reader
 from gcodec.kernels.rans.rans_runs import BLOCK
-from gcodec.kernels.rans.rans_string import ClassesOf
-from gcodec.kernels.rans.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
-from gcodec.kernels.rans.rans_vector import LANES, vector_width
+from gcodec.kernels.rans.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES
+from gcodec.kernels.rans.rans_vector import vector_width
 
 _WORD = 16  # bits
 
@@ -42,19 +42,11 @@ class _Group(NamedTuple):
 
 
 def states(
-    walk: FieldWalker,
-    kind: Kind,
-    name: str,
-    tables: ReadTables,
-    count: int,
-    tell: Tell,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    with_trellis: bool = False,
+    walk: FieldWalker, kind: Kind, name: str, string: RansString, tell: Tell
 ) -> Iterator[FieldSpan]:
-    """Tell a string of so many symbols, up to the payload's end.
+    """Describe an opened string up to the end of the payload.
 
-    A symbol has no bits of its own: it is told with its lane and what it costs, before the word
+    A symbol has no bits of its own. Its field states its lane and its cost, and precedes the word
     that the lane then takes up, if it does.
 
     Parameters
@@ -62,37 +54,36 @@ def states(
     walk : FieldWalker
     kind, name : str
         Of symbols, and of all bits.
-    tables : ReadTables
-    count : int
+    string : RansString
     tell : callable
-        Gets the symbols.
-    classes_of, lanes, with_trellis
-        See `rans_string.read`.
+        Receives the symbols.
     """
-    string, window = _String(walk, tables, lanes, with_trellis), Window(walk)
-    for first in range(0, count, BLOCK):
+    blocks, window, lanes = _Blocks(walk, string), Window(walk), string.lanes
+    for first in range(0, string.n, BLOCK):
         if window.closed:
-            yield from walk.rest("states and words", count - first, {}, kind)
+            yield from walk.rest("states and words", string.n - first, {}, kind)
             return
-        size, start = min(BLOCK, count - first), walk.at
+        size, start = min(BLOCK, string.n - first), walk.at
+        read = partial(_heads, walk, lanes)
+        nbits = 8 * STATE_NBYTES
         heads = yield from walk.checked(
-            *(kind, "state", 8 * STATE_NBYTES, lanes, _tell_states, partial(_heads, walk, lanes)),
-            little=True,
+            kind, "state", nbits, lanes, _tell_states, read, little=True
         )
-        # Symbols before those that are wanted cannot be left out, those behind them can.
+        # Symbols before the window must be decoded, those after it need not be.
         want = min(size, window.left) if walk.start <= walk.at else size
-        classes = np.empty(size if classes_of else 0, np.uint8)
-        if classes_of:
-            classes = classes_of(first, first + size, classes)[:want]
-        symbols, behind, error = string.read(start, classes, want, size)
+        classes = np.empty(0, np.uint8)
+        if string.classes_of:
+            room = np.empty(size, np.uint8)
+            classes = string.classes_of(first, first + size, room)[:want]
+        symbols, behind, error = blocks.read(start, classes, want, size)
         shown = 0
-        if with_trellis:
+        if string.with_trellis:
             classes = classes[: symbols.size].copy()
             add_quantisers(symbols, lanes, classes)
-        for at, group in string.groups(symbols, classes, np.concatenate([heads[None], behind])):
-            nbits = _WORD * np.cumsum(group.taken)
-            low, high = window.cut(walk.at + nbits)
-            yield from walk.several(name, low, {kind: int(nbits[low - 1]) if low else 0})
+        for at, group in blocks.groups(symbols, classes, np.concatenate([heads[None], behind])):
+            nbits_before = _WORD * np.cumsum(group.taken)
+            low, high = window.cut(walk.at + nbits_before)
+            yield from walk.several(name, low, {kind: int(nbits_before[low - 1]) if low else 0})
             told = tell(first + at + low, symbols[at + low : at + high])
             for lane, one in enumerate(told, low):
                 yield from _symbol(walk, kind, name, group, lane, one, first + at + lane)
@@ -102,7 +93,7 @@ def states(
         if error is not None and shown == symbols.size:
             raise error
         if shown < size:
-            yield from walk.rest("states and words", count - first - shown, {}, kind)
+            yield from walk.rest("states and words", string.n - first - shown, {}, kind)
             return
 
 
@@ -142,15 +133,19 @@ def _symbol(
         yield walk.piece(kind, "word", _WORD, FieldValue(word, f"taken up by lane {lane}"))
 
 
-class _String:
-    """Reads the symbols of blocks, and what becomes of the states."""
+class _Blocks:
+    """The blocks of a string: their symbols, and the states between these."""
 
-    def __init__(
-        self, walk: FieldWalker, tables: ReadTables, lanes: int, with_trellis: bool
-    ) -> None:
-        self._tables, self._lanes = tables, lanes
+    def __init__(self, walk: FieldWalker, string: RansString) -> None:
+        self._tables, self._lanes = string.tables, string.lanes
         self._read = Reader(
-            tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vector_width()
+            string.tables,
+            walk.data,
+            walk.end // 8,
+            1,
+            string.lanes,
+            string.with_trellis,
+            vector_width(),
         )
 
     def read(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 
-from gcodec.entropy import frequency_table, huffman
+from gcodec.entropy import frequency_table, huffman, tabled
+from gcodec.entropy.coder import BitSpan, RansString
 from gcodec.entropy.tabled import Kind as Coder
-from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
 from gcodec.inspect.rans import states
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
@@ -51,7 +52,8 @@ def table(
     else:
         yield from _frequencies(walk, alphabet, meaning)
     try:
-        return String.behind(coder, walk.data, first, walk.end, alphabet, coded, None).table
+        span = BitSpan(walk.data, first, walk.end)
+        return tabled.read_table(coder, span, alphabet)[0]
     except FormatError:
         walk.at = first
         raise
@@ -100,4 +102,5 @@ def string(
         return
     yield from walk.pad(-walk.at % 8)
     tables = read_tables(found.numbers, found.log2_total)
-    yield from states(walk, kind, name, tables, count, tell)
+    rans = RansString(BitSpan(walk.data, walk.at, walk.end), count, tables)
+    yield from states(walk, kind, name, rans, tell)

@@ -15,9 +15,9 @@ from reference.universal import Bits, to_bytes, to_text
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
 from gcodec.entropy import rans
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import coder, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import SENT
-from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.models import ByTrellis
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.trellis_tables import TrellisTable
@@ -272,11 +272,11 @@ def test_an_escape_must_be_an_exception_of_its_parity() -> None:
     x = matrix(30, 40)
     x[3, 4], x[20, 1] = 4000, -5000
     payload = gcodec.parse("ecsq:trellis=yes,step=2").encode(x)
-    string = ContextString.of(payload.data, 0, payload.nbits, x.size, None, True)
-    places, symbols = string.exceptions
+    string = coder.open(BitSpan(payload.data, 0, payload.nbits), x.size, with_trellis=True)
+    places, symbols = string.outliers
     assert 124 in places and 801 in places
     for wrong in ((places[1:], symbols[1:]), (places, symbols ^ 4), (places - 1, symbols)):
-        other = string._replace(exceptions=Outliers(*wrong))
+        other = string._replace(outliers=Outliers(*wrong))
         with pytest.raises(Corrupt, match="escape"):
             other.read(lambda at, part: None)
 

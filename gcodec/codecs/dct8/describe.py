@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.codecs.dct8 import levels, payload
 from gcodec.codecs.dct8.levels import SIGN, Levels
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.inspect.positions import positions
@@ -42,7 +43,8 @@ def pieces(
     if k == size or not total:
         walk.finish()
     elif index == "rice":
-        string = IndexString("rice", walk.data, walk.at, walk.end, total, len(live) * size, None)
+        span = BitSpan(walk.data, walk.at, walk.end)
+        string = IndexString(span, "rice", total, len(live) * size)
         for piece in positions(walk, string):
             yield _in_chunk(piece, k, size)
     else:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gcodec.codecs.dct8 import levels
 from gcodec.codecs.dct8.levels import SIGN, Levels
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
@@ -19,22 +18,6 @@ from gcodec.kernels.prefix import dct_words
 INDEX = ("fixed", "rice")
 
 FEW = 8  # magnitudes of a chunk from which they have words
-
-
-class Written(NamedTuple):
-    """A payload.
-
-    Attributes
-    ----------
-    code : "fixed" or "rice"
-        What the positions are in.
-    data : uint8 array
-    nbits : int
-    """
-
-    code: str
-    data: np.ndarray
-    nbits: int
 
 
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
@@ -49,7 +32,9 @@ def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int
     return nbits + {"fixed": fixed, "rice": rice, "auto": min(fixed, rice)}[index]
 
 
-def write(found: Levels, places: np.ndarray, size: int, values: str, index: str) -> Written:
+def write(
+    found: Levels, places: np.ndarray, size: int, values: str, index: str
+) -> tuple[str, Written]:
     """Write chunks of a size: their levels, and the (live, k) places of these."""
     scales = levels.write_scales(found.scales, values)
     m, k = found.codes.shape
@@ -62,18 +47,18 @@ def write(found: Levels, places: np.ndarray, size: int, values: str, index: str)
         string.extend(np.packbits(found.codes.reshape(-1) >= SIGN), m * k)
         _write_magnitudes(found.codes & dct_words.MOST, string)
     if k == size or not m:
-        return Written(INDEX[0] if index == "auto" else index, string.trimmed(), string.nbits)
+        return INDEX[0] if index == "auto" else index, Written(string.trimmed(), string.nbits)
     fixed = m * k * place_nbits(size)
     if index != "fixed":
         positions = places + size * np.arange(m, dtype=np.int64)[:, None]
         front = string.trimmed(), string.nbits
-        rice = position_coding.write(positions.reshape(-1), m * size, "rice", front)
+        _, rice = position_coding.write(positions.reshape(-1), m * size, "rice", front)
         if index == "rice" or rice.nbits < front[1] + fixed:
-            return Written("rice", rice.data, rice.nbits)
+            return "rice", rice._replace(seek=None)
         string = BitString(0, front[0].size + fixed // 8)
         string.extend(*front)
     write_fields(places.reshape(-1).astype(np.int64), place_nbits(size), string)
-    return Written("fixed", string.trimmed(), string.nbits)
+    return "fixed", Written(string.trimmed(), string.nbits)
 
 
 class Reader:
@@ -116,7 +101,8 @@ class Reader:
             self._finish()
             return np.tile(np.arange(k, dtype=np.int32), (m, 1))
         if index == "rice":
-            string = IndexString("rice", self.data, self.at, self.end, m * k, m * size, None)
+            span = BitSpan(self.data, self.at, self.end)
+            string = IndexString(span, "rice", m * k, m * size)
             positions = string.read().reshape(m, k)
             places = positions - size * np.arange(m)[:, None]
             if (places[:, 0] < 0).any() or (places[:, -1] >= size).any():

@@ -38,6 +38,7 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.minifloat import codebooks, coding_choice, describe
 from gcodec.codecs.minifloat import payload as payload_coding
 from gcodec.codecs.minifloat.gennorm import RULES, Rule
+from gcodec.codecs.minifloat.payload import CodeString
 from gcodec.codecs.minifloat.scale_search import (
     NO_FACTORS,
     Scales,
@@ -46,7 +47,7 @@ from gcodec.codecs.minifloat.scale_search import (
     read_factors,
     searched,
 )
-from gcodec.entropy.word_string import ignore
+from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
@@ -286,16 +287,17 @@ class MiniFloatCodec(Codec):
         made = payload_coding.write(codes, n, self._format, self.code, *how)
         return self._message(symbols, made)
 
-    def _message(self, symbols: MiniFloatSymbols, made: payload_coding.Written) -> Payload:
+    def _message(self, symbols: MiniFloatSymbols, coded_as: payload_coding.CodedAs) -> Payload:
         scale, factors = symbols.scale, symbols.factors
+        code, book, written = coded_as
         if device_of(factors) is not None:
-            array_of(made.data)[: factors.size] = factors
+            array_of(written.data)[: factors.size] = factors
         # The codec gets with the message what a device has yet to tell.
-        told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, made.book)}
+        told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, book)}
         known = {key: value for key, value in told.items() if type(value) is not Deferred}
-        codec = self.replaced(code=made.code, **known)
+        codec = self.replaced(code=code, **known)
         scalars = told | {key: getattr(codec, key) for key in known}
-        return Payload(codec, scalars, made.data, made.nbits, made.seek)
+        return Payload(codec, scalars, *written)
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
@@ -336,16 +338,13 @@ class MiniFloatCodec(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> payload_coding.CodedPayload:
-        """Return the payload of an entropy code, its table read and its length looked at."""
+    def _string(self, payload: Payload, n: int) -> CodeString:
+        """Open the string of an entropy code."""
         self._check_table(payload)
-        check_padding(payload.data, payload.nbits)
+        span = BitSpan.of(payload)
         book = self.table if isinstance(self.table, int) else None
-        first = self._factors(payload, n).size
-        where = payload.data[first:], payload.nbits - 8 * first
-        return payload_coding.CodedPayload.of(
-            *where, n, self._format, self.code, book, payload.seek
-        )
+        span = span.after(8 * self._factors(payload, n).size)
+        return CodeString.open(span, n, self._format, self.code, book)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, count = cast(float, self.scale), blocks(n, self.block)
@@ -367,7 +366,7 @@ class MiniFloatCodec(Codec):
             return super()._bare_nbits(n, data, scalars)
         payload = Payload(self, scalars, data, 8 * data.size)
         string = self._string(payload, n)
-        return 8 * blocks(n, self.block) + string.read(ignore, bits_follow=True)
+        return string.read(ignore, bits_follow=True)
 
 
 def _table_name(book: int | None) -> int | str:

@@ -15,7 +15,8 @@ from gcodec.codecs.minifloat.coding_choice import (
     coded_nbytes,
     plane_nbits,
 )
-from gcodec.codecs.minifloat.payload import Written, coded, write, write_tabled
+from gcodec.codecs.minifloat.payload import CodedAs, coded, write, write_tabled
+from gcodec.entropy.coder import Written
 from gcodec.entropy.context import device as contexts
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.device import chosen_and_size
@@ -62,12 +63,12 @@ def choose(
         if KINDS[plan.code] == "rans":
             some = CodedMask(kept.count_of(k), 1, None)  # type: ignore[arg-type]
         made = write_tabled(codes, n, fmt, plan, lead, some)
-        strings.append(Written(plan.code, plan.book, *made))
+        strings.append((plan.code, plan.book, made))
     if planned is not None:
         front = BitString()
         front.extend(lead, 8 * lead.size)
         made = contexts.write_planned(planned, symbols, front, kept.count_of(len(plans) + 1))
-        strings.append(Written("context", None, *made))
+        strings.append(("context", None, made))
 
     return Candidates(strings, kept.which, kept.told, 8 * lead.size)
 
@@ -87,7 +88,7 @@ def _plan(codes: Any, n: int, fmt: MiniFloat, code: str, book: int | str) -> tup
 
 def _plain(
     device: Device, codes: Any, n: int, fmt: MiniFloat, lead: np.ndarray, kept: Kept
-) -> Written:
+) -> CodedAs:
     """Return all bits of each code, which are fetched only where they are the shortest."""
     data = minifloat.packed(codes, n, fmt)
     out = device.empty(-(-(lead.size + data.size) // 4), np.uint32).view(np.uint8)
@@ -96,4 +97,4 @@ def _plain(
     nbits: Any = Deferred(
         device, kept.counts[:1], lambda _: whole, (kept.counts[:1], 1, 8 * lead.size)
     )
-    return Written("none", None, out, nbits, None)
+    return "none", None, Written(out, nbits)

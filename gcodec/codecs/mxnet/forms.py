@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import Written
 from gcodec.entropy.context import symbol_coder
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
@@ -22,12 +23,12 @@ from gcodec.runtime.memory import Drainable, drainable
 def sparse(dense: Payload, sent: tuple[np.ndarray, np.ndarray], n: int, index: str) -> Payload:
     """Return the message of signs and positions, given what `sent_codes.sent` finds."""
     positions, signs = sent
-    written = position_coding.write(positions, n, index, (signs, positions.size))
-    codec = dense.codec.replaced(form="sparse", index=written.code)
-    return Payload(codec, {**dense.scalars, "count": positions.size}, *written[1:])
+    index, written = position_coding.write(positions, n, index, (signs, positions.size))
+    codec = dense.codec.replaced(form="sparse", index=index)
+    return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
 
 
-def classed(dense: Payload, made: symbol_coder.Written) -> Payload:
+def classed(dense: Payload, made: Written) -> Payload:
     """Return the message of a string by class."""
     return Payload(dense.codec.replaced(form="context"), dense.scalars, *made)
 

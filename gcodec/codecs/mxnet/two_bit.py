@@ -32,10 +32,9 @@ from gcodec.arrays.intake import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.mxnet import forms
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import BitSpan, CodedString, ignore
 from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.context.symbol_coder import SymbolString
 from gcodec.entropy.positions import IndexString
-from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError, Truncated
 from gcodec.inspect.contexts import context_string, each
 from gcodec.inspect.packed import lookup, packed, signs
@@ -44,7 +43,7 @@ from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, dequantize
-from gcodec.kernels.bits.pack import check_length, check_padding, pack_fields, packer
+from gcodec.kernels.bits.pack import check_length, pack_fields, packer
 from gcodec.kernels.bits.sent_codes import turned
 from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.reduce import sum_squares
@@ -314,12 +313,10 @@ class MXNet2Bit(Codec):
         k = payload.scalars["count"]
         if payload.nbits < k:
             raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
-        check_padding(payload.data, payload.nbits)
-        return IndexString(self.index, payload.data, k, payload.nbits, k, n, payload.seek)
+        return IndexString(BitSpan.of(payload, k), self.index, k, n)
 
-    def _classed_string(self, payload: Payload, n: int) -> SymbolString:
-        check_padding(payload.data, payload.nbits)
-        return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
+    def _classed_string(self, payload: Payload, n: int) -> CodedString:
+        return symbol_coder.open(BitSpan.of(payload), n, 3)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         if self.form != "sparse":
@@ -335,7 +332,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             return context_string(walk, "level", "code", n, each(lookup("0 +-", level)))
         k = payload.scalars["count"]
-        string = IndexString(self.index, payload.data, k, walk.end, k, n, None)
+        string = IndexString(BitSpan(payload.data, k, walk.end), self.index, k, n)
         return chain(signs(walk, k, level), positions_in(walk, string))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gcodec.codecs.qsgd import payload
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, TABLED, Plan, alphabet, counts_of
-from gcodec.codecs.qsgd.payload import CLASSED, Written
+from gcodec.codecs.qsgd.payload import CLASSED, PlannedString
 from gcodec.entropy import tabled
 from gcodec.entropy.context import device as contexts
 from gcodec.entropy.context import symbol_coder
@@ -61,18 +61,20 @@ def choose(
         strings.append(_tabled(plan, symbols, coded, lead, kept, k))
     if planned is not None:
         made = contexts.write_planned(planned, symbols, BitString(lead), kept.count_of(sizes.size))
-        strings.append(Written(CLASSED, *made))
+        strings.append((CLASSED, made))
 
     return Candidates(strings, kept.which, kept.told, 8 * lead)
 
 
-def _tabled(plan: Plan, symbols: Any, coded: CodedMask, lead: int, kept: Kept, k: int) -> Written:
+def _tabled(
+    plan: Plan, symbols: Any, coded: CodedMask, lead: int, kept: Kept, k: int
+) -> PlannedString:
     """Write the string of a table, if it is kept."""
     n, some = coded.n, kept.coded(k, coded)
     if plan.code == "rans":
         symbols, _ = gathered(symbols, coded)
         some = CodedMask(kept.count_of(k), 1, None)  # type: ignore[arg-type]
-    return Written(plan, *tabled.write(plan.table, symbols, some, BitString(lead), n))
+    return plan, tabled.write(plan.table, symbols, some, BitString(lead), n)
 
 
 def _none(kind: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Strings of levels and their signs, written and read by a plan of `coding_choice`."""
+"""Strings of levels and their signs, written and opened by a plan of `coding_choice`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import numpy as np
 
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
 from gcodec.entropy import tabled
+from gcodec.entropy.coder import (
+    BitSpan,
+    CodedString,
+    Take,
+    WordString,
+    Written,
+    into,
+    seek_of_blocks,
+)
 from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.context.symbol_coder import SymbolString
-from gcodec.entropy.tabled import String
-from gcodec.entropy.word_string import Take, WordString
+from gcodec.entropy.context.coder import ContextString
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask, gathered, refuse_silent, silent_error, spread
@@ -28,64 +35,39 @@ from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
 from gcodec.payload import Candidates
-from gcodec.runtime.deferred import mapped
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
-from gcodec.wire.seek import LOG2_BLOCK, SeekTable, first_worthwhile
+from gcodec.wire.seek import LOG2_BLOCK, SeekTable
 
-_NONE = np.empty(0, np.uint64)
 CLASSED = Plan("dense", "context", {})
 
-
-class Written(NamedTuple):
-    """A string, as `write_dense` returns it, and its plan."""
-
-    plan: Plan
-    data: np.ndarray
-    nbits: int
-    seek: SeekTable | None
+PlannedString = tuple[Plan, Written]
+"""A string that was written, and its plan."""
 
 
 def write_dense(
-    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, coded: CodedMask, lead: int
-) -> tuple[np.ndarray, int, SeekTable | None]:
+    plan: Plan, s: int, symbols: SymbolsOf | np.ndarray | Drainable, coded: CodedMask, lead: int
+) -> Written:
     """Write the string of a dense form.
 
     Parameters
     ----------
     plan : Plan
     s : int
-    symbols_of : callable or array
-        See `dense_string.write`. With "rans" all elements must be live.
+    symbols : callable or array
+        See `dense_string.write`. With "rans" every element must be in `coded`.
     coded : CodedMask
     lead : int
-        Bytes that are left free before the string and its table.
-
-    Returns
-    -------
-    data : uint8 array
-    nbits : int
-    seek : SeekTable or None
-        None where the payload is too short for one, or has no blocks.
+        Bytes that stay free before the string and its table.
     """
     if plan.code in TABLED:
-        return tabled.write(plan.table, symbols_of, coded, BitString(lead), coded.n)
+        return tabled.write(plan.table, symbols, coded, BitString(lead), coded.n)
     code = level_codes.word_code(plan.code, s, plan.scalars)
-    where = coded, 1 << LOG2_BLOCK, lead
-    data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
-    if plan.code == "packed":
-        return data, nbits, None
-    return data, nbits, seek_table(coded.n, nbits, offsets)
-
-
-def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
-    """Return the seek table of a string, if it is worth one."""
-
-    def made(nbits: int, *sums: np.ndarray) -> SeekTable | None:
-        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
-
-    found: SeekTable | None = mapped(made, nbits, *sums)
-    return found
+    data, nbits, offsets = dense_string.write(
+        code, symbols, symbol_dtype(s), coded, 1 << LOG2_BLOCK, lead
+    )
+    packed = plan.code == "packed"
+    return Written(data, nbits, None if packed else seek_of_blocks(coded.n, nbits, offsets))
 
 
 def write_universal(
@@ -93,20 +75,20 @@ def write_universal(
 ) -> Candidates:
     """Write the shortest string in words of a universal code; see `plan`.
 
-    All are of the same data and bits, and more than one where a device has yet to tell which form
-    is shorter.
+    All candidates share their data. There are several where the device selects the form.
     """
-    made = level_forms.write(symbols, s, coded, form, code, 1 << LOG2_BLOCK, lead)
-    return Candidates(of_forms(made, coded.n), made.which)
+    forms = level_forms.write(symbols, s, coded, form, code, 1 << LOG2_BLOCK, lead)
+    return Candidates(of_forms(forms, coded.n), forms.which)
 
 
-def of_forms(made: level_forms.Written, n: int) -> list[Written]:
+def of_forms(written: level_forms.Written, n: int) -> list[PlannedString]:
     """Return the strings of n elements in universal codes that may have been written."""
     strings = []
-    for each in made.forms:
-        plan = Plan(each.name, each.code, each.scalars)
-        seek = None if each.code == "packed" else seek_table(n, each.nbits, *each.sums)
-        strings.append(Written(plan, made.data, made.nbits, seek))
+    for form in written.forms:
+        plan = Plan(form.name, form.code, form.scalars)
+        packed = form.code == "packed"
+        seek = None if packed else seek_of_blocks(n, form.nbits, *form.sums)
+        strings.append((plan, Written(written.data, written.nbits, seek)))
     return strings
 
 
@@ -119,18 +101,18 @@ def choose(
     shape: tuple[int, ...],
     lead: int,
 ) -> Candidates:
-    """Write the shortest string in any code, one of several on a device; see `plan`."""
-    found = plan(contents(symbols), s, coded, form, "auto")
+    """Write the shortest string in any code; on a device, several candidates. See `plan`."""
+    best = plan(contents(symbols), s, coded, form, "auto")
     if form != "sparse" and s <= MOST_OF_BYTES:
         # The context string may turn out not to be shorter, and the symbols released until then
         # are then quantized again: they make room for the parts of the string, which take up to
         # half as much memory again as they have bytes.
-        some = limited(symbols, 3 * found.nbits // 16)
-        made = symbol_coder.write_shorter(some, shape, BitString(lead), found.nbits)
-        if made is not None:
-            return Candidates([Written(CLASSED, *made)])
-        symbols = restored(some)
-    return Candidates([write(found, s, symbols, coded, shape, lead)])
+        held = limited(symbols, 3 * best.nbits // 16)
+        written = symbol_coder.write_shorter(held, shape, BitString(lead), best.nbits)
+        if written is not None:
+            return Candidates([(CLASSED, written)])
+        symbols = restored(held)
+    return Candidates([(best, write(best, s, symbols, coded, shape, lead))])
 
 
 def write(
@@ -143,193 +125,139 @@ def write(
 ) -> Written:
     """Write the string of a plan; see `write_dense`."""
     if plan.code == "context":
-        return Written(plan, *symbol_coder.write(symbols, shape, BitString(lead), coded))
+        return symbol_coder.write(symbols, shape, BitString(lead), coded)
     if plan.form == "sparse":
         code = level_codes.unit_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-        return Written(plan, data, nbits, seek_table(coded.n, nbits, *sums))
+        return Written(data, nbits, seek_of_blocks(coded.n, nbits, *sums))
     if plan.code == "rans":  # which knows nothing of elements that have no symbol
         symbols, coded = gathered(symbols, coded)
-    return Written(plan, *write_dense(plan, s, symbols, coded, lead))
+    return write_dense(plan, s, symbols, coded, lead)
 
 
 class DenseString(NamedTuple):
-    """The string of a dense form that is read, its table behind it.
+    """The string of a dense form that was opened; see `CodedString` for its methods.
 
     Attributes
     ----------
-    string : WordString, String or SymbolString
-        Of a universal code, behind a table, or with classes.
+    string : CodedString
+        Its symbols are those of all elements, or with rANS of the elements in `coded`.
     coded : CodedMask
-        Which elements have a word; a string of rANS knows nothing of others. With classes, all
-        have a symbol if one has a word, and those that have none are 0.
+        The elements whose bucket has a norm above 0. All other symbols are 0.
     """
 
-    string: WordString | String | SymbolString
+    string: CodedString
     coded: CodedMask
 
     @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        s: int,
-        data: np.ndarray,
-        first: int,
-        end: int,
-        coded: CodedMask,
-        seek: SeekTable | None,
-    ) -> DenseString:
-        """Read the table, if there is one; check what can be told without reading the string.
-
-        Parameters
-        ----------
-        plan : Plan
-            Its table is read from the data.
-        s : int
-        data : uint8 array
-        first, end : int
-            Bits where table and string begin, and where the string ends.
-        coded : CodedMask
-        seek : SeekTable or None
-            The table of the payload. Blocks are then read side by side, and must be so.
+    def open(cls, plan: Plan, s: int, span: BitSpan, coded: CodedMask) -> DenseString:
+        """Open the string of a plan, whose table the payload contains.
 
         Raises
         ------
         FormatError
         """
-        string: WordString | String | SymbolString
         if plan.code == "context":
             n = coded.n if coded.words else 0
-            return cls(SymbolString.of(data, first, end, n, 2 * s + 1, seek), coded)
+            return cls(symbol_coder.open(span, n, 2 * s + 1), coded)
         if plan.code in TABLED:
             coded_words = CodedMask.all(coded.words) if plan.code == "rans" else coded
             kind: Any = plan.code
-            string = String.behind(kind, data, first, end, alphabet(s), coded_words, seek)
-        else:
-            code = level_codes.word_code(plan.code, s, plan.scalars)
-            string = WordString(code, data, first, end, coded, seek)
+            return cls(tabled.open(kind, span, alphabet(s), coded_words), coded)
+        code = level_codes.word_code(plan.code, s, plan.scalars)
+        string = WordString(span, code, coded, symbol_dtype(s))
         string.refuse_short()
         return cls(string, coded)
 
     def read(
-        self,
-        take: Take,
-        *,
-        room: np.ndarray | None = None,
-        bits_follow: bool = False,
+        self, take: Take, *, room: np.ndarray | None = None, bits_follow: bool = False
     ) -> int:
-        """Read all; return the bit behind it.
+        """Decode the symbols of all elements; see `CodedString.read`.
 
-        Parameters
-        ----------
-        take : callable
-            See `dense_string.read`.
-        room : (n,) uint8 array, optional
-            May be used for symbols; `take` may write there, from its last element on, what it
-            makes of those that it is given.
-        bits_follow : bool
-            Whether the string may end before it is told to.
-
-        Raises
-        ------
-        FormatError
+        `room` is an optional (n,) uint8 array for symbols. `take` may write there, from the last
+        element on, what it makes of the symbols that it receives.
         """
-        if isinstance(self.string, WordString):
-            return self.string.read(take, bits_follow=bits_follow)
-
-        def taken(at: int, part: np.ndarray) -> None:
-            take(at, part, _NONE)
-
-        def checked(at: int, part: np.ndarray) -> None:
-            if device_of(part) is not None:  # which has room for all
-                refuse_silent(part, self.coded)
-            else:
-                _, mask = self.coded.part(at, at + part.size, part.size)
-                if mask is not None and part[~mask].any():
-                    raise silent_error()
-            taken(at, part)
-
-        words = self.coded.words
-        if words and isinstance(self.string, SymbolString):
-            return self.string.read(checked, bits_follow=bits_follow)
-        if self.coded.silent is None or (self._skips_silent and words):
-            return self.string.read(taken, bits_follow=bits_follow)
+        string, coded = self.string, self.coded
+        if isinstance(string, WordString):
+            return string.read(take, bits_follow=bits_follow)
+        if isinstance(string, ContextString):
+            return string.read(self._checked(take), bits_follow=bits_follow)
+        if coded.silent is None:
+            return string.read(take, bits_follow=bits_follow)
         if room is None:
-            room = empty_beside(words, np.uint8, self.string.data)
-        symbols = room[:words]
-
-        def keep(at: int, part: np.ndarray) -> None:
-            symbols[at : at + part.size] = part
-
-        end = self.string.read(keep, bits_follow=bits_follow)
-        spread(symbols, self.coded, taken)
+            room = empty_beside(coded.words, np.uint8, string.span.data)
+        symbols = room[: coded.words]
+        end = string.read(into(symbols), bits_follow=bits_follow)
+        spread(symbols, coded, take)
         return end
 
+    def _checked(self, take: Take) -> Take:
+        """Return a `Take` that refuses symbols other than 0 in buckets whose norm is 0."""
+
+        def checked(at: int, symbols: np.ndarray) -> None:
+            if device_of(symbols) is not None:  # which has room for all
+                refuse_silent(symbols, self.coded)
+            else:
+                _, mask = self.coded.part(at, at + symbols.size, symbols.size)
+                if mask is not None and symbols[~mask].any():
+                    raise silent_error()
+            take(at, symbols)
+
+        return checked
+
     def read_scaled(self, scale: Scale, out: np.ndarray) -> bool:
-        """Read all and write the values to (n,) float32 `out`, where one loop does both.
+        """Decode all symbols and dequantize them into (n,) float32 `out`, if one loop does both.
 
         Returns
         -------
         bool
-            Whether one does; if not, nothing is done.
+            False if no loop does; `out` is then unchanged.
 
         Raises
         ------
         FormatError
-            What `out` holds is not defined then.
+            The content of `out` is then undefined.
         """
         string = self.string
-        if not isinstance(string, WordString) or string.seek is None:
+        if not isinstance(string, WordString) or isinstance(string.code, TableCode):
             return False
-        code, seek = string.code, string.seek
-        if isinstance(code, TableCode) or not scaled_read.reads(code, scale, self.coded, out):
+        data, first, end, seek = string.span
+        if seek is None or not scaled_read.reads(string.code, scale, self.coded, out):
             return False
-        seek.must_cover(string.end - string.first)
-        where = string.first, string.end, 1 << seek.log2_block, seek.offsets
-        scaled_read.read(code, string.data, *where, scale, out)
+        string.span.must_cover()
+        every = 1 << seek.log2_block
+        scaled_read.read(string.code, data, first, end, every, seek.offsets, scale, out)
         return True
 
-    @property
-    def _skips_silent(self) -> bool:
-        """Whether the string itself leaves out elements that have no word."""
-        return isinstance(self.string, String) and self.string.coded is self.coded
-
     def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all."""
+        """Return a seek table of the string; see `CodedString.blocks`."""
         return self.string.blocks(log2_block)
 
 
 class SparseString(NamedTuple):
-    """The string of a sparse form that is read.
+    """The string of a sparse form: run–level pairs up to the end of the payload.
 
     Attributes
     ----------
-    code : UnitCode
-    data : uint8 array
-    first, end : int
-        Bits where it begins and ends.
-    seek : SeekTable or None
-        The table of the payload. Blocks are then read side by side, and must be so.
+    span : BitSpan
+    code : RunLevelCode
     """
 
+    span: BitSpan
     code: RunLevelCode
-    data: np.ndarray
-    first: int
-    end: int
-    seek: SeekTable | None
 
     def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
-        """Read all; return where blocks begin: those of the table, or of this size."""
-        known, seek = None, self.seek
+        """Decode all pairs; return the seek table, or one with blocks of 2^log2_block pairs."""
+        known, seek = None, self.span.seek
         if seek is not None and seek.positions is not None:
-            seek.must_cover(self.end - self.first)
+            self.span.must_cover()
             log2_block, known = seek.log2_block, (seek.offsets, seek.positions)
-        where = self.first, self.end, 1 << log2_block
-        sums = sparse_string.read(self.code, self.data, *where, known, place)
+        data, first, end, _ = self.span
+        sums = sparse_string.read(self.code, data, first, end, 1 << log2_block, known, place)
         return SeekTable.of(log2_block, *sums)
 
     def elements(self, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
-        """Read the elements that are sent of n; memory does not depend on n.
+        """Decode the elements that are sent of n; memory does not depend on n.
 
         Returns
         -------
@@ -344,11 +272,11 @@ class SparseString(NamedTuple):
         parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
 
         def place(
-            units: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int
+            pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int
         ) -> int:
-            found = _elements_of(units, bounds, positions, before, n, scale)
-            parts[before] = found
-            return int(found[0][-1]) + 1 if found[0].size else before
+            part = _elements_of(pairs, bounds, positions, before, n, scale)
+            parts[before] = part
+            return int(part[0][-1]) + 1 if part[0].size else before
 
         self.read(place)
         if not parts:

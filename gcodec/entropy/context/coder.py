@@ -16,11 +16,11 @@ model does not have, coded as the escape of the same parity.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import tabled
+from gcodec.entropy.coder import BitSpan, RansString, Take, Written, seek_of_runs
 from gcodec.entropy.context import models
 from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.models import ByClass, ByTrellis, Table
@@ -32,12 +32,11 @@ from gcodec.errors import Corrupt, FormatError
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.escapes import are_right
+from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_runs import LOG2_BLOCK, Runs
-from gcodec.kernels.rans.rans_string import ClassesOf
-from gcodec.kernels.rans.rans_table import ReadTables
+from gcodec.kernels.rans.rans_runs import LOG2_BLOCK
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime.deferred import require
@@ -48,8 +47,6 @@ from gcodec.wire.seek import LOG2_STATES, SeekTable
 
 _FRONT, _LONGER = 1 << 16, 16  # bytes that are looked at first for what comes before the symbols
 
-Take = Callable[[int, np.ndarray], None]
-
 
 def write(
     plan: Plan,
@@ -57,7 +54,7 @@ def write(
     beyond: np.ndarray | None,
     front: BitString,
     before_join: Callable[[int], None] | None = None,
-) -> tuple[np.ndarray, int, SeekTable | None]:
+) -> Written:
     """Write a string.
 
     Parameters
@@ -74,10 +71,7 @@ def write(
 
     Returns
     -------
-    data : uint8 array
-    nbits : int
-    seek : SeekTable or None
-        None where the string is too short for one.
+    Written
     """
     array = contents(symbols)
     scales, n, with_trellis = plan.scales, array.size, plan.turns is not None
@@ -107,7 +101,7 @@ def write(
     tables, lead = plan.table.write_tables(), front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes, before_join)
-    return data, nbits, tabled.index_of(runs, n, nbits) if lanes == LANES else None
+    return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
 
 
 def put_head(
@@ -122,179 +116,132 @@ def put_head(
     exceptions.put(string)
 
 
+def open(
+    span: BitSpan, n: int, *, with_trellis: bool = False, largest: int | None = None
+) -> ContextString:
+    """Open a string: parse scales, table and outliers.
+
+    Parameters
+    ----------
+    span : BitSpan
+        Begins with a whole byte.
+    n : int
+        Number of symbols, above 0.
+    with_trellis : bool
+        Whether the next quantizer is a part of each model.
+    largest : int or None
+        See `ContextString`.
+
+    Raises
+    ------
+    FormatError
+    """
+    string = None
+    if device_of(span.data) is not None:  # from where there is no need to fetch all
+        string = _open_front(span, n, with_trellis)
+    if string is None:
+        string = _open_on_host(span._replace(data=host(span.data)), n, with_trellis)
+    string = string._replace(symbols=string.symbols._replace(span=span.after(string.span.first)))
+    if largest is not None and int(string.outliers.symbols.max(initial=0)) > largest:
+        raise Corrupt(f"an exception is above {largest}")
+    return string._replace(largest=largest)
+
+
+def _open_front(span: BitSpan, n: int, with_trellis: bool) -> ContextString | None:
+    """Open a string on a device by its first bytes; return None if more must be fetched."""
+    nbytes = span.first // 8 + _FRONT
+    while nbytes < span.end // 8:
+        part = BitSpan(host(span.data[:nbytes]), span.first, 8 * nbytes)
+        try:
+            string = _open_on_host(part, n, with_trellis)
+        except FormatError:
+            nbytes *= _LONGER
+            continue
+        rans_string.refuse_short(n, span.end - string.span.first, string.symbols.lanes)
+        return string
+    return None
+
+
+def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
+    data, first, end, _ = span
+    reader = Reader(data[: end // 8].data, first // 8)
+    number, lanes = reader.uint(1), reader.uint(1)
+    matrix, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
+    if lanes not in STATES:
+        raise Corrupt(f"symbols of {lanes} states that take turns")
+    scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
+    kind: type[TrellisTable | ClassTable] = TrellisTable if with_trellis else ClassTable
+    table, at = kind.read(number, data, at, end)
+    outliers, at = Outliers.read(count, n, data, at, end)
+    span = span.after(at).aligned("scales and symbols")
+    rans_string.refuse_short(n, span.nbits, lanes)
+
+    def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        if with_trellis:
+            return models.classes_in_turns(scales, lanes, start, stop, room)
+        return scales.classes(start, stop, room)
+
+    symbols = RansString(span, n, table.read_tables(), classes_of, lanes, with_trellis)
+    return ContextString(symbols, scales, table, outliers)
+
+
 class ContextString(NamedTuple):
-    """A string that is read, all but its symbols known.
+    """A string with classes that was opened; see `CodedString` for its methods.
 
     Attributes
     ----------
-    table : ClassTable or TrellisTable
-    lanes : int
-        States that take turns.
+    symbols : RansString
+        The coded symbols, some of which are escapes.
     scales : Scales
-    exceptions : Exceptions
-    data : uint8 array
-    first, end : int
-        Bits where rANS begins, and where the string ends.
-    n : int
-        Symbols.
-    seek : SeekTable or None
-        The table of the payload. Blocks are then read side by side, and must be so.
+    table : ClassTable or TrellisTable
+    outliers : Outliers
+        The symbols that escapes stand for.
+    largest : int or None
+        The largest symbol that is allowed, up to 255; decoding then puts outliers in the place of
+        their escapes. If None, the caller does so.
     """
 
-    table: Table
-    lanes: int
+    symbols: RansString
     scales: Scales
-    exceptions: Outliers
-    data: np.ndarray
-    first: int
-    end: int
-    n: int
-    seek: SeekTable | None
+    table: Table
+    outliers: Outliers
+    largest: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        data: np.ndarray,
-        first: int,
-        end: int,
-        n: int,
-        seek: SeekTable | None,
-        with_trellis: bool = False,
-    ) -> ContextString:
-        """Read what comes before the symbols, n > 0, from bit `first` on, a multiple of 8.
+    @property
+    def span(self) -> BitSpan:
+        """The bits of the symbols."""
+        return self.symbols.span
 
-        Raises
-        ------
-        FormatError
-        """
-        if device_of(data) is not None:
-            return cls._of_front(data, first, end, n, seek, with_trellis, first // 8 + _FRONT)
-        reader = Reader(data[: end // 8].data, first // 8)
-        number, lanes = reader.uint(1), reader.uint(1)
-        matrix, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
-        if lanes not in STATES:
-            raise Corrupt(f"symbols of {lanes} states that take turns")
-        scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
-        kind: Any = TrellisTable if with_trellis else ClassTable
-        table, at = kind.read(number, data, at, end)
-        exceptions, at = Outliers.read(count, n, data, at, end)
-        after = at + -at % 8
-        between = data[at // 8] if at < min(after, end) else 0
-        if int(between) & 0xFF >> at % 8:
-            raise Corrupt("bits between scales and symbols are not zero", at // 8)
-        rans_string.refuse_short(n, end - after, lanes)
-        return cls(table, lanes, scales, exceptions, data, after, end, n, seek)
-
-    @classmethod
-    def _of_front(
-        cls,
-        data: np.ndarray,
-        first: int,
-        end: int,
-        n: int,
-        seek: SeekTable | None,
-        with_trellis: bool,
-        nbytes: int,
-    ) -> ContextString:
-        """Read what comes before the symbols on the host, as many bytes, or more where they fail.
-
-        The data is on a device, from where there is no need to fetch all.
-        """
-        how = n, seek, with_trellis
-        if nbytes >= end // 8:
-            return cls.of(host(data), first, end, *how)._replace(data=data)
-        try:
-            found = cls.of(host(data[:nbytes]), first, 8 * nbytes, *how)
-        except FormatError:
-            return cls._of_front(data, first, end, *how, nbytes * _LONGER)
-        rans_string.refuse_short(n, end - found.first, found.lanes)
-        return found._replace(data=data, end=end)
-
-    def read(
-        self,
-        take: Take,
-        *,
-        bits_follow: bool = False,
-        largest: int = ESCAPE,
-    ) -> int:
-        """Read all symbols; return the bit behind them.
-
-        Parameters
-        ----------
-        take : callable
-            Gets the first of a range and its symbols, exceptions being escapes, which later ones
-            overwrite; called on the threads of the pool, for all ranges in any order.
-        bits_follow : bool
-            Whether the string may end before `end`.
-        largest : int
-            Of all symbols that there may be, but for escapes.
-
-        Raises
-        ------
-        FormatError
-        """
-        how = self._checked(take, largest), self._runs(bits_follow), bits_follow
-        return rans_string.read(*self._where(), *how, *self._models())
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
+        """Decode all symbols; see `CodedString.read`."""
+        return self.symbols.read(self._checked(take), bits_follow=bits_follow)
 
     def read_range(self, start: int, stop: int, take: Take) -> None:
-        """Read symbols start to stop - 1, and some before and behind; see `read`.
+        """Decode symbols start to stop - 1, and neighbors; see `RansString.read_range`."""
+        self.symbols.read_range(start, stop, self._checked(take))
 
-        With a seek table, few others; else all before.
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return a seek table of the string."""
+        return self.symbols.blocks(log2_block)
 
-        Raises
-        ------
-        FormatError
-        """
-        how = self._checked(take), self._runs(), *self._models()
-        rans_string.read_range(*self._where(), start, stop, *how)
+    def _checked(self, take: Take) -> Take:
+        """Return a `Take` that checks that escapes and outliers are the same symbols."""
+        places, outliers = self.outliers
+        lanes, with_trellis = self.symbols.lanes, self.symbols.with_trellis
+        coded_as = models.escapes(outliers, with_trellis)
+        least = models.least_escape(with_trellis)
+        largest = ESCAPE if self.largest is None else self.largest
 
-    def _checked(self, take: Take, largest: int = ESCAPE) -> Take:
-        """Return a `take` that checks that exceptions, and no others, are escapes; and sizes."""
-        places, beside = self.exceptions
-        coded_as = models.escapes(beside, self.with_trellis)
-        least = models.least_escape(self.with_trellis)
-
-        def taken(at: int, symbols: np.ndarray) -> None:
-            if self.with_trellis:
+        def checked(at: int, symbols: np.ndarray) -> None:
+            if with_trellis:
                 turns, symbols = symbols, empty_beside(symbols.size, np.uint8, symbols)
-                lane_order.from_turns(turns, self.lanes, symbols)
-            here = self.exceptions.within(at, at + symbols.size)
+                lane_order.from_turns(turns, lanes, symbols)
+            here = self.outliers.within(at, at + symbols.size)
             alike, small = are_right(symbols, places[here] - at, coded_as[here], least, largest)
             require(alike, lambda: Corrupt("an escape is no exception, or an exception no escape"))
             require(small, lambda: Corrupt(f"a symbol is above {largest}"))
+            if self.largest is not None:
+                replace(symbols, places[here] - at, outliers[here])
             take(at, symbols)
 
-        return taken
-
-    def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all; of fewer states than tables tell, none do."""
-        runs = rans_string.index(*self._where(), log2_block, *self._models())
-        if self.lanes < STATES[-1]:
-            return SeekTable.of(log2_block, np.zeros(2, np.int64))
-        return SeekTable.of(log2_block, runs.offsets, None, runs.states)
-
-    @property
-    def with_trellis(self) -> bool:
-        """Whether a quantiser is a part of each model."""
-        return isinstance(self.table, TrellisTable)
-
-    def _where(self) -> tuple[ReadTables, np.ndarray, int, int, int]:
-        return self.table.read_tables(), self.data, self.first, self.end, self.n
-
-    def _models(self) -> tuple[ClassesOf, int, bool]:
-        return self.classes, self.lanes, self.with_trellis
-
-    def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Return the classes of a range in the order of coding; with a trellis, of whole runs."""
-        if self.with_trellis:
-            return models.classes_in_turns(self.scales, self.lanes, start, stop, room)
-        return self.scales.classes(start, stop, room)
-
-    def _runs(self, bits_follow: bool = False) -> Runs | None:
-        """Return where runs begin, if there is a seek table, which must cover the string."""
-        seek = self.seek
-        if seek is None or seek.states is None:
-            return None
-        if not bits_follow:
-            seek.must_cover(self.end - self.first)
-        return Runs(seek.log2_block, seek.offsets, seek.states)
+        return checked

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import rans, tabled
+from gcodec.entropy import rans
+from gcodec.entropy.coder import Written, seek_of_runs
 from gcodec.entropy.context import class_tables, models, table_choice
 from gcodec.entropy.context.class_tables import SENT, ClassTable
 from gcodec.entropy.context.coder import put_head
@@ -57,10 +58,11 @@ class Planned(NamedTuple):
 
 def write(
     symbols: Any, shape: tuple[int, ...], front: BitString, coded: CodedMask | None = None
-) -> tuple[Any, Any, Any]:
+) -> Written:
     """Write the string of a tensor; see `gcodec.entropy.context.symbol_coder.write`."""
     if not symbols.size:
-        return placed(front.trimmed(), symbols), front.nbits, None
+        nbits = front.nbits
+        return Written(placed(front.trimmed(), symbols), nbits)
     return write_planned(plan(symbols, shape), symbols, front, symbols.size, coded)
 
 
@@ -129,7 +131,7 @@ def write_planned(
     count: Any,
     coded: CodedMask | None = None,
     wide: Any = None,
-) -> tuple[Any, Any, Any]:
+) -> Written:
     """Write it, of so many symbols: of all, or as a device has yet to tell of none.
 
     What symbols are that were cut off is in `wide`, as uint32.
@@ -161,11 +163,12 @@ def write_planned(
     def seek_of(bits: int, runs: Any) -> SeekTable | None:
         if found.silent or runs.states.shape[1] != LANES:
             return None
-        seek: SeekTable | None = tabled.index_of(runs, n, nbits_of(bits))
+        seek: SeekTable | None = seek_of_runs(n, nbits_of(bits), runs)
         return seek
 
     nbits, seek = mapped(nbits_of, bits), mapped(seek_of, bits, runs)
-    return PrefixedBytes(data, lead.size, made, bits), nbits, seek
+    prefixed: Any = PrefixedBytes(data, lead.size, made, bits)
+    return Written(prefixed, nbits, seek)
 
 
 class _Told(NamedTuple):

@@ -6,23 +6,16 @@ read, so that all of them are symbols again. Where there are none to code, there
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written
 from gcodec.entropy.context import coder, table_choice
-from gcodec.entropy.context.coder import ContextString, Take
 from gcodec.entropy.context.scale_model import Scales, matrices, some_rows
 from gcodec.entropy.context.table_choice import Plan, best_matrix
-from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.numeric.scatter import replace
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, drop
-from gcodec.wire.seek import SeekTable, refuse_table
-
-Written = tuple[np.ndarray, int, SeekTable | None]
 
 SHORTEST = 96  # bits before the scales, and of two states
 _LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
@@ -55,17 +48,13 @@ def write(
 
     Returns
     -------
-    data : uint8 array
-    nbits : int
-        Of front and string.
-    seek : SeekTable or None
-        None where the string is too short for one.
+    Written
     """
     array = contents(symbols)
     plan = _plan(array, shape) if array.size else None
     if plan is None or (coded is not None and not coded.words):
         nbits = front.nbits
-        return front.trimmed(), nbits, None
+        return Written(front.trimmed(), nbits)
     return coder.write(plan, symbols, None, front)
 
 
@@ -105,68 +94,11 @@ def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     return table_choice.plan(symbols, Scales.of(symbols, matrix))
 
 
-class SymbolString(NamedTuple):
-    """A string that is read.
+def open(span: BitSpan, n: int, largest: int) -> CodedString:
+    """Open the string of n symbols up to `largest`.
 
-    Attributes
-    ----------
-    string : ContextString or None
-        None where there is nothing to code.
-    data : uint8 array
-    first, end : int
-        Bits where it begins, and where what holds it ends.
-    largest : int
-        Of all symbols that there may be.
-    seek : SeekTable or None
-        The table of the payload. Blocks are then read side by side, and must be so.
+    Raises
+    ------
+    FormatError
     """
-
-    string: ContextString | None
-    data: np.ndarray
-    first: int
-    end: int
-    largest: int
-    seek: SeekTable | None
-
-    @classmethod
-    def of(
-        cls,
-        data: np.ndarray,
-        first: int,
-        end: int,
-        n: int,
-        largest: int,
-        seek: SeekTable | None,
-    ) -> SymbolString:
-        """Read what comes before n symbols, from bit `first` on, a multiple of 8.
-
-        Raises
-        ------
-        FormatError
-        """
-        string = ContextString.of(data, first, end, n, seek) if n else None
-        if string is not None and int(string.exceptions.symbols.max(initial=0)) > largest:
-            raise Corrupt(f"an exception is above {largest}")
-        return cls(string, data, first, end, largest, seek)
-
-    def read(self, take: Take, *, bits_follow: bool = False) -> int:
-        """Read all symbols; return the bit behind them. See `ContextString.read`."""
-        if self.string is None:
-            if self.first < self.end and not bits_follow:
-                raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
-            refuse_table(self.seek)
-            return self.first
-        exceptions = self.string.exceptions
-
-        def taken(at: int, symbols: np.ndarray) -> None:
-            some = exceptions.within(at, at + symbols.size)
-            replace(symbols, exceptions.places[some] - at, exceptions.symbols[some])
-            take(at, symbols)
-
-        return self.string.read(taken, bits_follow=bits_follow, largest=self.largest)
-
-    def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
-        if self.string is None:
-            return SeekTable.of(log2_block, np.zeros(2, np.int64))
-        return self.string.blocks(log2_block)
+    return coder.open(span, n, largest=largest) if n else EmptyString(span)
