@@ -64,15 +64,14 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         gaps, error = readable(walk, code, size)
         places, error = positions_of(gaps + np.uint64(1), last, string.n, error)
         gaps = gaps[: places.size]
-        ends = walk.at + np.cumsum(lengths(code, gaps))
-        low, high = window.cut(ends)
+        nbits = lengths(code, gaps)
+        low, high = window.cut(nbits)
         if low == size:
             walk.at = first
-            yield from walk.several("gap", size, {"index": int(ends[-1]) - first})
+            yield from walk.several("gap", size, {"index": head.nbits + int(nbits.sum())})
         else:
             yield head
-            nbits = int(ends[low - 1]) - walk.at if low else 0
-            yield from walk.several("gap", low, {"index": nbits})
+            yield from walk.several("gap", low, {"index": int(nbits[:low].sum())})
             for k in range(low, high):
                 told = FieldValue(int(gaps[k]), element=int(places[k]) - 1)
                 yield from word(walk, "index", "gap", code, int(gaps[k]), told, number + k)
@@ -181,9 +180,8 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     with walk.until(end):
         yield from tabled.string(walk, table, "index", "class", string.k, tell)
     window = Window(walk)
-    low, high = window.cut(ends[: places.size])
-    before = int(ends[low - 1]) - walk.at if low else 0
-    yield from walk.several("bits within a class", low, {"index": before})
+    low, high = window.cut(nbits[: places.size])
+    yield from walk.several("bits within a class", low, {"index": int(nbits[:low].sum())})
     for k in range(low, high):
         if nbits[k]:
             value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])

@@ -81,9 +81,8 @@ def states(
             classes = classes[: symbols.size].copy()
             add_quantisers(symbols, lanes, classes)
         for at, group in blocks.groups(symbols, classes, np.concatenate([heads[None], behind])):
-            nbits_before = _WORD * np.cumsum(group.taken)
-            low, high = window.cut(walk.at + nbits_before)
-            yield from walk.several(name, low, {kind: int(nbits_before[low - 1]) if low else 0})
+            low, high = window.cut(_WORD * np.array(group.taken))
+            yield from walk.several(name, low, {kind: _WORD * sum(group.taken[:low])})
             told = tell(first + at + low, symbols[at + low : at + high])
             for lane, one in enumerate(told, low):
                 yield from _symbol(walk, kind, name, group, lane, one, first + at + lane)

@@ -38,8 +38,7 @@ def units(walk: FieldWalker, code: RunLevelCode, n: int, tell: TellAt) -> Iterat
         positions, error = positions_of(gaps, last, n, error)
         gaps, symbols = gaps[: positions.size], symbols[: positions.size]
         gap_nbits, nbits = lengths(code.gap, gaps), lengths(code.symbol, symbols)
-        ends = walk.at + np.cumsum(gap_nbits + nbits)
-        low, high = window.cut(ends) if shown else (0, 0)
+        low, high = window.cut(gap_nbits + nbits) if shown else (0, 0)
         yield from _several(walk, gap_nbits[:low], nbits[:low])
         told = tell(positions[low:high] - 1, symbols[low:high]) if high > low else ()
         for k, one in zip(range(low, high), told, strict=True):

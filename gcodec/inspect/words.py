@@ -48,12 +48,12 @@ def words(
     while at < count and not window.closed:
         size = min(CHUNK, count - at, window.left if walk.start <= walk.at else CHUNK)
         symbols, error = readable(walk, code, size)
-        ends = walk.at + np.cumsum(lengths(code, symbols))
-        low, high = window.cut(ends)
-        before = int(ends[low - 1]) - walk.at if low else 0
+        nbits = lengths(code, symbols)
+        low, high = window.cut(nbits)
         if skip is not None:
             skip(symbols[:low])
-        yield from walk.several(name, low, split_of(kind, before, low if signed else 0))
+        split = split_of(kind, int(nbits[:low].sum()), low if signed else 0)
+        yield from walk.several(name, low, split)
         for k, told in zip(range(low, high), tell(at + low, symbols[low:high]), strict=True):
             yield from word(walk, kind, name, code, int(symbols[k]), told, at + k)
         if error is not None and high == symbols.size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def test_tables_tell_what_symbols_take_one_by_one_and_by_counts() -> None:
     assert counts.sum() == x.size
     assert all(counts[pair] == pairs.count(pair) for pair in pairs[:50])
     for table in trellis_tables.statics():
-        each = symbols_nbits(turns.symbols, turns.models, table.costs(), rans.POINT)
+        each = symbols_nbits(turns.symbols, turns.models, table.costs, rans.POINT)
         assert each == table.nbits(counts)
 
 
@@ -318,7 +319,7 @@ def test_tables_come_back() -> None:
     for table in trellis_tables.statics():
         assert (table.frequencies.sum(axis=1) == 4096).all()
         sent, string = (
-            TrellisTable(SENT, tuple(t._replace(number=SENT) for t in table.tables)),
+            TrellisTable(SENT, tuple(dataclasses.replace(t, number=SENT) for t in table.tables)),
             BitString(),
         )
         sent.put(string)

@@ -114,24 +114,23 @@ def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]
             dct_words.read(walk.data, first, walk.end, 1, k)
         except FormatError as found:
             error = found
-        ends = walk.at + np.cumsum(lengths(words, above))
-        low, high = window.cut(ends)
+        nbits = lengths(words, above)
+        low, high = window.cut(nbits)
         if low == k:
             walk.at = first
-            yield from walk.several("magnitude", k, {"level": int(ends[-1]) - first})
+            yield from walk.several("magnitude", k, {"level": head.nbits + int(nbits.sum())})
             continue
         name = "as they are" if code == _EQUAL else f"in Rice words of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
         yield head._replace(told=head.told._replace(meaning=text))
-        before = int(ends[low - 1]) - walk.at if low else 0
-        yield from walk.several("magnitude", low, {"level": before})
+        yield from walk.several("magnitude", low, {"level": int(nbits[:low].sum())})
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
         for i, told in zip(range(low, high), tell(chunk * k + low, sizes), strict=True):
             yield from word(walk, "level", "magnitude", words, int(above[i]), told, chunk * k + i)
         if error is not None:
             raise error
         if high < k:
-            yield from walk.several("magnitude", k - high, {"level": int(ends[-1]) - walk.at})
+            yield from walk.several("magnitude", k - high, {"level": int(nbits[high:].sum())})
 
 
 def _above(

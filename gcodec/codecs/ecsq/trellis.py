@@ -173,7 +173,7 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
         lane_order.to_turns(found, _LANES, turns)
         models = in_turns.copy()
         trellis.add_quantisers(turns, _LANES, models)
-        nbits = trellis.symbols_nbits(turns, models, table.costs(), rans.POINT)
+        nbits = trellis.symbols_nbits(turns, models, table.costs, rans.POINT)
         return reconstruction.squares_of(errors) + _WORTH * nbits
 
     return min(trellis_tables.statics(), key=paid)
@@ -181,7 +181,7 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
 
 def _costs(table: TrellisTable) -> np.ndarray:
     """Return what levels cost, in squares of half a step."""
-    return (table.costs() * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
+    return (table.costs * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
 
 
 def _search(x: np.ndarray, step: float, by: Setting, every: int, symbols: np.ndarray) -> Errors:

@@ -98,7 +98,7 @@ def write(
     given: SymbolsOf | np.ndarray = symbols_of
     if device_of(array) is not None:  # which has room for all
         given = symbols_of(0, n, empty_beside(n, np.uint16, array))
-    tables, lead = plan.table.write_tables(), front.trimmed()
+    tables, lead = plan.table.write_tables, front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes, before_join)
     return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
@@ -181,7 +181,7 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
             return models.classes_in_turns(scales, lanes, start, stop, room)
         return scales.classes(start, stop, room)
 
-    symbols = RansString(span, n, table.read_tables(), classes_of, lanes, with_trellis)
+    symbols = RansString(span, n, table.read_tables, classes_of, lanes, with_trellis)
     return ContextString(symbols, scales, table, outliers)
 
 
