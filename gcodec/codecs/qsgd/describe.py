@@ -43,10 +43,15 @@ def dense(
     coded : CodedMask
         Which elements have a word.
     """
-    elements = _Elements(coded if code != "context" else CodedMask.all(coded.n))
+    buckets = None
+    if coded.silent is not None and code != "context":
+        buckets = np.flatnonzero(~coded.silent)  # all are full, but for the last one
 
     def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        places = elements.of(at, symbols.size)
+        places = np.arange(at, at + symbols.size)
+        if buckets is not None:
+            row, offset = np.divmod(places, coded.bucket)
+            places = buckets[row] * coded.bucket + offset
         values = _values(symbols, places, scale)
         for symbol, place, value in zip(
             symbols.tolist(), places.tolist(), values.tolist(), strict=True
@@ -89,23 +94,6 @@ def sparse(
 
     unit = level_codes.unit_code(code, s, scalars)
     yield from units(walk, unit, coded.n, tell)
-
-
-class _Elements:
-    """Which elements have words."""
-
-    def __init__(self, coded: CodedMask) -> None:
-        self._bucket, self._first = coded.bucket, np.zeros(1, np.int64)
-        self._buckets = np.zeros(1, np.int64)
-        if coded.silent is not None:
-            self._buckets = np.flatnonzero(~coded.silent)
-            self._first = np.arange(self._buckets.size) * coded.bucket
-
-    def of(self, at: int, count: int) -> np.ndarray:
-        """Return the elements of `count` words from number `at` on."""
-        word = np.arange(at, at + count)
-        row = np.searchsorted(self._first, word, "right") - 1
-        return np.asarray(self._buckets[row] * self._bucket + word - self._first[row])
 
 
 def _values(symbols: np.ndarray, places: np.ndarray, scale: Scale) -> np.ndarray:
