@@ -267,6 +267,10 @@ class RansString(NamedTuple):
     lanes: int = LANES
     with_trellis: bool = False
 
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot hold all symbols."""
+        rans_string.refuse_short(self.n, self.span.nbits, self.lanes)
+
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Decode all symbols; see `CodedString.read`."""
         runs = self._runs(bits_follow)

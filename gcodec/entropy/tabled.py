@@ -70,14 +70,50 @@ class Table(NamedTuple):
         """Make the table of (256,) counts that both sides know; those of rANS add up to 2^14."""
         return _static(kind, counts.tobytes())
 
+    @classmethod
+    def read(cls, kind: Kind, span: BitSpan, alphabet: np.ndarray) -> tuple[Table, BitSpan]:
+        """Read the table of an alphabet; return it and the bits after it.
+
+        Raises
+        ------
+        FormatError
+        """
+        data, first, end, _ = span
+        if kind == "huffman":
+            lengths, first = huffman.read_lengths(data, first, end, alphabet)
+            return cls(kind, lengths, 0, alphabet), span.after(first)
+        numbers, log2_total, first = frequency_table.read_frequencies(data, first, end, alphabet)
+        return cls(kind, numbers, log2_total, alphabet), span.after(first)
+
     def nbits(self, counts: np.ndarray) -> int:
-        """Return the bits of table and string for (256,) counts; those of rANS are estimated."""
+        """Return the bits of table and string for (256,) counts; an estimate for "rans"."""
         alphabet = () if self.alphabet is None else self.alphabet
         if self.kind == "huffman":
             sent = huffman.LENGTH_NBITS * len(alphabet)
             return sent + int(counts @ self.numbers.astype(np.int64))
         sent = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
         return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
+
+    def open(self, span: BitSpan, coded: CodedMask) -> CodedString:
+        """Open the string after the table.
+
+        Raises
+        ------
+        FormatError
+        """
+        if not coded.words:
+            return EmptyString(span, has_blocks=self.kind == "huffman")
+        string = self.string(span, coded)
+        string.refuse_short()
+        if isinstance(string, RansString):
+            return string._replace(span=span.aligned("table and string"))
+        return string
+
+    def string(self, span: BitSpan, coded: CodedMask) -> RansString | WordString:
+        """Return the string of a span without looking at its bits; see `open`."""
+        if self.kind == "rans":
+            return RansString(span, coded.words, read_tables(self.numbers, self.log2_total))
+        return WordString(span, TableCode.of(self.numbers), coded)
 
 
 @dispatched("gcodec.entropy.device", by="numbers")
@@ -177,47 +213,11 @@ def write(
 
 
 def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:
-    """Open a string whose table the payload contains.
-
-    Parameters
-    ----------
-    kind : {"huffman", "rans"}
-    span : BitSpan
-        Table and string.
-    alphabet : (k,) uint8 array
-        The symbols of the table, rising.
-    coded : CodedMask
-        See `write`.
-
-    Raises
-    ------
-    FormatError
-    """
-    table, span = read_table(kind, span, alphabet) if coded.words else (None, span)
-    return open_with(table, kind, span, coded)
-
-
-def read_table(kind: Kind, span: BitSpan, alphabet: np.ndarray) -> tuple[Table, BitSpan]:
-    """Read the table of a string; return it and the bits after it. See `open`."""
-    data, first, end, _ = span
-    if kind == "huffman":
-        lengths, first = huffman.read_lengths(data, first, end, alphabet)
-        return Table(kind, lengths, 0, alphabet), span.after(first)
-    numbers, log2_total, first = frequency_table.read_frequencies(data, first, end, alphabet)
-    return Table(kind, numbers, log2_total, alphabet), span.after(first)
-
-
-def open_with(table: Table | None, kind: Kind, span: BitSpan, coded: CodedMask) -> CodedString:
-    """Open a string whose table both sides know; see `open`. A string of no symbols needs none."""
-    if table is None or not coded.words:
+    """Open a string whose table the payload contains; see `Table.read` and `Table.open`."""
+    if not coded.words:
         return EmptyString(span, has_blocks=kind == "huffman")
-    if kind == "huffman":
-        words = WordString(span, TableCode.of(table.numbers), coded)
-        words.refuse_short()
-        return words
-    rans_string.refuse_short(coded.words, span.nbits)
-    tables = read_tables(table.numbers, table.log2_total)
-    return RansString(span.aligned("table and string"), coded.words, tables)
+    table, span = Table.read(kind, span, alphabet)
+    return table.open(span, coded)
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 
 from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
-from gcodec.entropy.tabled import open_with
 from gcodec.errors import Corrupt, FormatError
 from gcodec.inspect import tabled
 from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
@@ -157,8 +156,8 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     assert table is not None
     found = np.empty(string.k, np.uint8)
     try:
-        class_string = open_with(table, kind, BitSpan(walk.data, walk.at, walk.end), coded)
-        end = class_string.read(into(found), bits_follow=True)
+        classes = table.open(BitSpan(walk.data, walk.at, walk.end), coded)
+        end = classes.read(into(found), bits_follow=True)
     except FormatError:
         yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
         raise

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 
-from gcodec.entropy import frequency_table, huffman, tabled
-from gcodec.entropy.coder import BitSpan, RansString
+from gcodec.entropy import frequency_table, huffman
+from gcodec.entropy.coder import BitSpan, WordString
 from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
@@ -15,8 +15,6 @@ from gcodec.inspect.rans import states
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
 from gcodec.inspect.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.kernels.rans.rans_table import read_tables
 
 Meaning = Callable[[int], str]
 """Tells what a symbol stands for."""
@@ -53,7 +51,7 @@ def table(
         yield from _frequencies(walk, alphabet, meaning)
     try:
         span = BitSpan(walk.data, first, walk.end)
-        return tabled.read_table(coder, span, alphabet)[0]
+        return Table.read(coder, span, alphabet)[0]
     except FormatError:
         walk.at = first
         raise
@@ -97,10 +95,9 @@ def string(
     """
     if found is None:
         return
-    if found.kind == "huffman":
-        yield from words(walk, kind, name, TableCode.of(found.numbers), count, tell)
-        return
-    yield from walk.pad(-walk.at % 8)
-    tables = read_tables(found.numbers, found.log2_total)
-    rans = RansString(BitSpan(walk.data, walk.at, walk.end), count, tables)
-    yield from states(walk, kind, name, rans, tell)
+    string = found.string(BitSpan(walk.data, walk.at, walk.end), CodedMask.all(count))
+    if isinstance(string, WordString):
+        yield from words(walk, kind, name, string.code, count, tell)
+    else:
+        yield from walk.pad(-walk.at % 8)
+        yield from states(walk, kind, name, string, tell)

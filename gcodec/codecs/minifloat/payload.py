@@ -227,8 +227,7 @@ class CodeString(NamedTuple):
         elif book is None:
             string = tabled.open(KINDS[code], after, alphabet(fmt, code), coded(n, fmt, code))
         else:
-            table = static(fmt, code, book)
-            string = tabled.open_with(table, KINDS[code], after, coded(n, fmt, code))
+            string = static(fmt, code, book).open(after, coded(n, fmt, code))
         return cls(string, span, n, fmt, code)
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:

@@ -174,7 +174,6 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     table, at = kind.read(number, data, at, end)
     outliers, at = Outliers.read(count, n, data, at, end)
     span = span.after(at).aligned("scales and symbols")
-    rans_string.refuse_short(n, span.nbits, lanes)
 
     def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if with_trellis:
@@ -182,6 +181,7 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
         return scales.classes(start, stop, room)
 
     symbols = RansString(span, n, table.read_tables, classes_of, lanes, with_trellis)
+    symbols.refuse_short()
     return ContextString(symbols, scales, table, outliers)
 
 
