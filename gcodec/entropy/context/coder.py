@@ -1,16 +1,16 @@
-"""Strings of symbols with a class each: scales, exceptions, then rANS with a model for each class.
+"""The context coder: scales, outliers, then rANS with a model for the class of each symbol.
 
-    table u8 · states u8 · width LEB128 · group LEB128 · exceptions LEB128        whole bytes
-    scales of rows · scales of columns, if group is not 0 · table · exceptions · zeros to a byte
+    table u8 · states u8 · width LEB128 · group LEB128 · outliers LEB128         whole bytes
+    scales of rows · scales of columns, if group is not 0 · table · outliers · zeros to a byte
     rANS of all symbols
 
-`table` is the number of a static table, or 255 for one that is sent. 2, 8 or 32 states take
-turns. Symbols are twice a magnitude, plus 1 where it is negative; one above the largest of its
-class is an exception, and coded as an escape.
+`table` is the number of a static table, or 255 if the string contains the table. 2, 8 or 32
+states take turns. A symbol is twice a magnitude, plus 1 if it is negative. A symbol above the
+largest of its class is an outlier, and coded as an escape.
 
-With a trellis the quantiser that is next chooses the model too, and symbols are coded as lanes
-take turns; a static table is then one of `trellis_tables`, and an exception is a symbol that its
-model does not have, coded as the escape of the same parity.
+With a trellis, the next quantizer is a part of the model too, and symbols are coded in the order
+of `gcodec.kernels.context.lane_order`. A static table is then one of `trellis_tables`, and an
+outlier is a symbol that its model lacks, coded as the escape of the same parity.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gcodec.runtime.memory import Drainable, contents, empty_beside, release
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import LOG2_STATES, SeekTable
 
-_FRONT, _LONGER = 1 << 16, 16  # bytes that are looked at first for what comes before the symbols
+_FRONT, _LONGER = 1 << 16, 16  # bytes that are fetched first for a head, and the factor for more
 
 
 def write(
@@ -55,7 +55,7 @@ def write(
     front: BitString,
     before_join: Callable[[int], None] | None = None,
 ) -> Written:
-    """Write a string.
+    """Write the string of a plan.
 
     Parameters
     ----------
@@ -63,57 +63,54 @@ def write(
     symbols : (n,) uint8 array
         n > 0. Released if it is a `Drainable`, unless there is a trellis.
     beyond : (k,) int64 array or None
-        What the symbols that are escapes stand for, in order; None for these very symbols.
+        The symbols that escapes among `symbols` stand for, in order; None if escapes stand for
+        themselves.
     front : BitString
-        What comes before it, in whole bytes.
+        Whole bytes that precede the string.
     before_join : callable, optional
         See `rans_string.write`.
-
-    Returns
-    -------
-    Written
     """
     array = contents(symbols)
     scales, n, with_trellis = plan.scales, array.size, plan.turns is not None
     coded: ByClass | ByTrellis = plan.turns or ByClass(array, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
-    none = np.empty(0, np.int64)
-    unknown, (places, found) = none, Outliers(none, none)
+    escaped = np.empty(0, np.int64)  # in coding order
+    outliers = Outliers(escaped, escaped)
     if not plan.complete:
-        unknown, (places, found) = coded.unknown(plan.table)
+        escaped, outliers = coded.unknown(plan.table)
     if beyond is not None and beyond.size:
-        found[found >= models.least_escape(with_trellis)] = beyond
-    put_head(front, plan.table, lanes, scales, Outliers(places, found))
+        outliers.symbols[outliers.symbols >= models.least_escape(with_trellis)] = beyond
+    put_head(front, plan.table, lanes, scales, outliers)
 
-    def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        some = unknown
-        if unknown.size and stop - start < n:
-            first, last = np.searchsorted(unknown, (start, stop))
-            some = unknown[first:last] - start
-        coded.join(start, stop, some, room)
-        if not with_trellis:  # else it is not these that were read
+    def models_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        escapes = escaped
+        if escaped.size and stop - start < n:
+            first, last = np.searchsorted(escaped, (start, stop))
+            escapes = escaped[first:last] - start
+        coded.join(start, stop, escapes, room)
+        if not with_trellis:  # which codes a copy in another order
             release(symbols, start, stop)
         return room
 
-    given: SymbolsOf | np.ndarray = symbols_of
+    merged: SymbolsOf | np.ndarray = models_of
     if device_of(array) is not None:  # which has room for all
-        given = symbols_of(0, n, empty_beside(n, np.uint16, array))
+        merged = models_of(0, n, empty_beside(n, np.uint16, array))
     tables, lead = plan.table.write_tables, front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
-    data, nbits, runs = rans_string.write(tables, given, n, lead, log2_run, lanes, before_join)
+    data, nbits, runs = rans_string.write(tables, merged, n, lead, log2_run, lanes, before_join)
     return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
 
 
 def put_head(
-    string: BitString, table: Table, lanes: int, scales: Scales, exceptions: Outliers
+    string: BitString, table: Table, lanes: int, scales: Scales, outliers: Outliers
 ) -> None:
-    """Put what comes before the symbols at the end of a string, which has whole bytes."""
-    numbers = scales.matrix.width, scales.matrix.group, exceptions.places.size
+    """Append everything that precedes the symbols to a string of whole bytes."""
+    numbers = scales.matrix.width, scales.matrix.group, outliers.places.size
     head = bytes([table.number, lanes]) + b"".join(map(leb128, numbers))
     string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
     scales.put(string)
     table.put(string)
-    exceptions.put(string)
+    outliers.put(string)
 
 
 def open(
@@ -137,7 +134,7 @@ def open(
     FormatError
     """
     string = None
-    if device_of(span.data) is not None:  # from where there is no need to fetch all
+    if device_of(span.data) is not None:  # whose symbols need not be fetched
         string = _open_front(span, n, with_trellis)
     if string is None:
         string = _open_on_host(span._replace(data=host(span.data)), n, with_trellis)

@@ -1,7 +1,7 @@
-"""Symbols of codecs that keep a byte for each element, as context strings.
+"""The context coder for codecs whose symbols are bytes.
 
-A symbol is twice a magnitude, plus 1 where it is negative. Exceptions are put back where they are
-read, so that all of them are symbols again. Where there are none to code, there is no string.
+A symbol is twice a magnitude, plus 1 if it is negative. Reading puts outliers in the place of
+their escapes. A tensor without symbols has no string.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
 
 
 def longest_nbits(n: int) -> int:
-    """Return more bits than the string of n symbols can have."""
+    """Return an upper bound of the bits of n symbols."""
     return _LONGEST * n + _FIXED if n else 0
 
 
@@ -40,15 +40,11 @@ def write(
     symbols : (n,) uint8 array
         Released if it is a `Drainable`.
     shape : tuple of int
-        Of the tensor.
+        Shape of the tensor.
     front : BitString
-        What comes before it, in whole bytes.
+        Whole bytes that precede the string.
     coded : CodedMask, optional
-        Where it tells that no element has a word, there is no string.
-
-    Returns
-    -------
-    Written
+        If no element has a word, there is no string.
     """
     array = contents(symbols)
     plan = _plan(array, shape) if array.size else None
@@ -61,9 +57,10 @@ def write(
 def write_shorter(
     symbols: np.ndarray | Drainable, shape: tuple[int, ...], front: BitString, nbits: int
 ) -> Written | None:
-    """Write the string if it has fewer bits than `nbits`; else return None. See `write`.
+    """Write the string if it has fewer bits than `nbits`; otherwise return None. See `write`.
 
-    Where the string is returned, all of a `Drainable` is released; else what its limit allows.
+    If the string is returned, all of a `Drainable` has been released; otherwise, the part that its
+    limit allows.
     """
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
@@ -84,13 +81,13 @@ def write_shorter(
 
 
 class _NotShorter(Exception):
-    """A string turned out not to be the shortest, before its parts were joined."""
+    """A string is not the shortest; raised before its parts are joined."""
 
 
 def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
-    every = matrices(shape)
-    some = some_rows(symbols, every[0].width, table_choice.SAMPLE)
-    matrix = best_matrix(some, every, symbols.size // some.size).matrix
+    layouts = matrices(shape)
+    sample = some_rows(symbols, layouts[0].width, table_choice.SAMPLE)
+    matrix = best_matrix(sample, layouts, symbols.size // sample.size).matrix
     return table_choice.plan(symbols, Scales.of(symbols, matrix))
 
 
