@@ -22,9 +22,10 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.prefix import dense_string, sparse_string
 from gcodec.kernels.prefix.dense_string import widened
-from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_runs import Runs
@@ -305,6 +306,44 @@ class RansString(NamedTuple):
 
     def _models(self) -> tuple[ClassesOf | None, int, bool]:
         return self.classes_of, self.lanes, self.with_trellis
+
+
+class RunLevelString(NamedTuple):
+    """A string of run–level pairs, up to the end of its span.
+
+    Attributes
+    ----------
+    span : BitSpan
+    code : RunLevelCode
+    """
+
+    span: BitSpan
+    code: RunLevelCode
+
+    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
+        """Decode all pairs; return the seek table, or one with blocks of 2^log2_block pairs.
+
+        Raises
+        ------
+        FormatError
+        """
+        blocks, seek = None, self.span.seek
+        if seek is not None and seek.positions is not None:
+            self.span.must_cover()
+            log2_block, blocks = seek.log2_block, (seek.offsets, seek.positions)
+        data, first, end, _ = self.span
+        sums = sparse_string.read(self.code, data, first, end, 1 << log2_block, blocks, place)
+        return SeekTable.of(log2_block, *sums)
+
+
+def unpacked(pairs: RunLevelPairs, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gaps and symbols of the first `count` pairs, as uint64."""
+    gaps, symbols = (part[:count].astype(np.uint64) for part in (pairs.gaps, pairs.symbols))
+    far, wide = pairs.gaps[:count] == FAR, pairs.symbols[:count] == WIDE
+    gaps[far] = pairs.far[:count][far]
+    if pairs.wide.size:
+        symbols[wide] = pairs.wide[:count][wide]
+    return gaps, symbols
 
 
 def ignore(at: int, symbols: np.ndarray) -> None:

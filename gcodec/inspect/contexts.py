@@ -61,27 +61,28 @@ def context_string(
         _, end = table.read(number, walk.data, walk.at, walk.end)
         yield from walk.several("frequency", 1, {"table": end - walk.at})
     if count:
-        yield from _exceptions(walk, count, n)
+        yield from _outliers(walk, count, n)
     string = coder.open(BitSpan(walk.data, first, walk.end), n, with_trellis=with_trellis)
     yield from walk.pad(-walk.at % 8)
-    exceptions = string.outliers
+    outliers = string.outliers
 
-    def whole(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def tell_restored(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
         places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
-        wide, known = symbols.astype(np.int64), np.isin(places, exceptions.places)
-        wide[known] = exceptions.symbols[np.searchsorted(exceptions.places, places[known])]
-        wrong = known != (symbols >= least_escape(with_trellis))
-        for place, symbol, beside, bad in zip(places.tolist(), wide, known, wrong, strict=True):
-            if largest is not None and symbol > largest:
+        restored, is_outlier = symbols.astype(np.int64), np.isin(places, outliers.places)
+        at_places = np.searchsorted(outliers.places, places[is_outlier])
+        restored[is_outlier] = outliers.symbols[at_places]
+        is_escape = symbols >= least_escape(with_trellis)
+        for k, place in enumerate(places.tolist()):
+            if largest is not None and restored[k] > largest:
                 raise Corrupt(f"a symbol is above {largest}")
-            if bad:
+            if is_outlier[k] != is_escape[k]:
                 raise Corrupt("an escape is no exception, or an exception no escape")
-            (told,) = tell(place, symbol[None])
-            note = f"{told.meaning}, an exception" if beside else told.meaning
+            (told,) = tell(place, restored[k : k + 1])
+            note = f"{told.meaning}, an exception" if is_outlier[k] else told.meaning
             yield told._replace(meaning=note)
 
-    yield from states(walk, kind, name, string.symbols, whole)
+    yield from states(walk, kind, name, string.symbols, tell_restored)
 
 
 def each(tell: TellCode) -> Tell:
@@ -107,30 +108,25 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
 
 
 def _scales(walk: FieldWalker, of: str, count: int) -> Iterator[FieldSpan]:
-    """Tell a list of scales: what comes before its words one by one, the words together."""
-    scales, end = scale_lists.read(walk.data, walk.at, walk.end, count)
+    """Describe a list of scales: the numbers of its head one by one, its words as one field."""
+    _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {of}s", 2)
     yield code
-    heads = [
-        ("shift", 2),
-        ("least", 7),
-        *([("centre", 7), ("k", 3)] if not code.told.value else []),
-    ]
-    for name, nbits in heads:
+    rice = [("centre", 7), ("k", 3)] if not code.told.value else []
+    for name, nbits in [("shift", 2), ("least", 7), *rice]:
         yield walk.field("scale", name, nbits)
-    yield from walk.several(f"scale of a {of}", scales.size, {"scale": end - walk.at})
+    yield from walk.several(f"scale of a {of}", count, {"scale": end - walk.at})
 
 
-def _exceptions(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
-    """Tell where exceptions are, and what they are."""
-    found, _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
-    gaps = np.diff(found.places, prepend=-1) - 1
-    lists: tuple[tuple[Kind, str, np.ndarray], ...] = (
-        *(("index", "gap", gaps), ("level", "exception", found.symbols)),
-    )
+def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
+    """Describe the gaps between outliers, and their symbols."""
+    (places, symbols), _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
+    gaps = np.diff(places, prepend=-1) - 1
+    lists: list[tuple[Kind, str, np.ndarray]]
+    lists = [("index", "gap", gaps), ("level", "exception", symbols)]
     for kind, name, numbers in lists:
         k = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield k
         for at, nbits in enumerate(Rice(k.told.value).lengths(numbers).tolist()):
-            told = FieldValue(int(numbers[at]), f"element {found.places[at]}")
-            yield walk.piece(kind, name, int(nbits), told, at)
+            outlier = FieldValue(int(numbers[at]), f"element {places[at]}")
+            yield walk.piece(kind, name, nbits, outlier, at)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gcodec.entropy.coder import unpacked
 from gcodec.errors import FormatError
 from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, TellAt, Window
 from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
-from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
+from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.run_level_read import read_unit_blocks
 
 _READ = 1 << 16  # units that are read at a time where they are only counted
@@ -68,13 +69,8 @@ def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, Forma
             np.empty(wide, np.uint64),
         )
         where = walk.data, np.array([walk.at]), np.array([count]), room, walk.end, False
-        found, _ = read_unit_blocks(code, *where) if count else (0, 0)
-        gaps, symbols = room.gaps[:found].astype(np.uint64), room.symbols[:found].astype(np.uint64)
-        far, large = room.gaps[:found] == FAR, room.symbols[:found] == WIDE
-        gaps[far] = room.far[:found][far]
-        if wide:
-            symbols[large] = room.wide[:found][large]
-        return gaps, symbols
+        pairs, _ = read_unit_blocks(code, *where) if count else (0, 0)
+        return unpacked(room, pairs)
 
     return most_that_read(read, size)
 

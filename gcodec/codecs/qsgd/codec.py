@@ -38,8 +38,8 @@ from gcodec.codecs.qsgd import payload as payload_coding
 from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, live_of, read_scale
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, Plan
 from gcodec.codecs.qsgd.describe import dense, sparse
-from gcodec.codecs.qsgd.payload import DenseString, SparseString
-from gcodec.entropy.coder import BitSpan, ignore, into
+from gcodec.codecs.qsgd.payload import DenseString
+from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.coded_mask import refuse_silent
@@ -240,7 +240,7 @@ class QSGD(Codec):
             return super()._decode_sparse(payload, n)
         payload = payload._replace(data=host(payload.data))
         scale = self._read_scale(payload, n)
-        return self._sparse_string(payload, scale).elements(n, scale)
+        return payload_coding.sparse_elements(self._sparse_string(payload, scale), n, scale)
 
     # --- pack
 
@@ -308,9 +308,9 @@ class QSGD(Codec):
         plan = Plan(self.form, self.code, payload.scalars)
         return DenseString.open(plan, self.s, self._span(payload, scale), live_of(scale, n))
 
-    def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
+    def _sparse_string(self, payload: Payload, scale: Scale) -> RunLevelString:
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
-        return SparseString(self._span(payload, scale), code)
+        return RunLevelString(self._span(payload, scale), code)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":

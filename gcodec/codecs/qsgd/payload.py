@@ -11,11 +11,13 @@ from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
     BitSpan,
     CodedString,
+    RunLevelString,
     Take,
     WordString,
     Written,
     into,
     seek_of_blocks,
+    unpacked,
 )
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.coder import ContextString
@@ -30,8 +32,7 @@ from gcodec.kernels.prefix import (
     sparse_string,
 )
 from gcodec.kernels.prefix.dense_string import SymbolsOf
-from gcodec.kernels.prefix.prefix_table import WIDE
-from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
+from gcodec.kernels.prefix.run_level import RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
 from gcodec.payload import Candidates
@@ -234,97 +235,61 @@ class DenseString(NamedTuple):
         return self.string.blocks(log2_block)
 
 
-class SparseString(NamedTuple):
-    """The string of a sparse form: run–level pairs up to the end of the payload.
-
-    Attributes
-    ----------
-    span : BitSpan
-    code : RunLevelCode
-    """
-
-    span: BitSpan
-    code: RunLevelCode
-
-    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
-        """Decode all pairs; return the seek table, or one with blocks of 2^log2_block pairs."""
-        known, seek = None, self.span.seek
-        if seek is not None and seek.positions is not None:
-            self.span.must_cover()
-            log2_block, known = seek.log2_block, (seek.offsets, seek.positions)
-        data, first, end, _ = self.span
-        sums = sparse_string.read(self.code, data, first, end, 1 << log2_block, known, place)
-        return SeekTable.of(log2_block, *sums)
-
-    def elements(self, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
-        """Decode the elements that are sent of n; memory does not depend on n.
-
-        Returns
-        -------
-        positions : (k,) int64 array
-            Rising.
-        values : (k,) float32 array
-
-        Raises
-        ------
-        FormatError
-        """
-        parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
-
-        def place(
-            pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int
-        ) -> int:
-            part = _elements_of(pairs, bounds, positions, before, n, scale)
-            parts[before] = part
-            return int(part[0][-1]) + 1 if part[0].size else before
-
-        self.read(place)
-        if not parts:
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        positions, values = zip(*(parts[before] for before in sorted(parts)), strict=True)
-        return np.concatenate(positions), np.concatenate(values)
-
-
-def _elements_of(
-    units: RunLevelPairs,
-    bounds: np.ndarray,
-    positions: np.ndarray,
-    before: int,
-    n: int,
-    scale: Scale,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the elements that units of levels are; see `run_level_place.place_values`.
+def sparse_elements(string: RunLevelString, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+    """Decode the elements that a sparse form sends of n; memory does not depend on n.
 
     Returns
     -------
     positions : (k,) int64 array
-        From 0 on, rising.
+        Rising.
     values : (k,) float32 array
 
     Raises
     ------
-    Corrupt
+    FormatError
     """
-    count = int(bounds[-1])
-    gaps, symbols = units.gaps[:count].astype(np.uint64), units.symbols[:count].astype(np.uint64)
-    if (far := units.gaps[:count] == FAR).any():
-        gaps[far] = units.far[:count][far]
-    if units.wide.size and (wide := units.symbols[:count] == WIDE).any():
-        symbols[wide] = units.wide[:count][wide]
+    parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
+
+    def place(pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int) -> int:
+        ends, symbols = _ends(pairs, bounds, positions, before, n)
+        places = ends[1:] - 1
+        parts[before] = places, _values(symbols, scale.norms[places // scale.bucket], scale.s)
+        return int(ends[-1])
+
+    string.read(place)
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+    positions, values = zip(*(parts[before] for before in sorted(parts)), strict=True)
+    return np.concatenate(positions), np.concatenate(values)
+
+
+def _ends(
+    pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `before` and the position, from 1 on, of each pair, and the symbols of the pairs.
+
+    See `run_level_place.place_values` for the parameters.
+    """
+    gaps, symbols = unpacked(pairs, int(bounds[-1]))
     # No gap passes n < 2^63, so that the first sum that does has not wrapped.
     ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
     if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():
         raise Corrupt(f"a gap passes the {n} elements of the tensor")
-    if positions.size and not np.array_equal(ends[bounds].astype(np.int64), positions):
+    ends = ends.astype(np.int64)
+    if positions.size and not np.array_equal(ends[bounds], positions):
         raise Corrupt("the seek table or the payload is wrong: a block ends at another element")
-    places = ends[1:].astype(np.int64) - 1
-    norms = scale.norms[places // scale.bucket].astype(np.float64)
+    return ends, symbols
+
+
+def _values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
+    """Dequantize symbols, given the norm of the bucket of each; rounds as the kernel does."""
     if not norms.all():
         raise silent_error()
-    step, sizes = norms / np.float64(scale.s), (symbols >> np.uint64(1)).astype(np.int64)
-    with np.errstate(over="ignore", under="ignore"):  # as the kernel rounds
-        values = sizes.astype(np.float32) * step.astype(np.float32)
+    norms = norms.astype(np.float64)
+    step, levels = norms / np.float64(s), (symbols >> np.uint64(1)).astype(np.int64)
+    with np.errstate(over="ignore", under="ignore"):
+        values = levels.astype(np.float32) * step.astype(np.float32)
         tiny = norms < TINY
-        values[tiny] = (sizes[tiny] * step[tiny]).astype(np.float32)
+        values[tiny] = (levels[tiny] * step[tiny]).astype(np.float32)
     values[(symbols & np.uint64(1)).astype(np.bool_)] *= np.float32(-1)
-    return places, values
+    return values
