@@ -2,14 +2,23 @@
 
 A symbol coder turns symbols into a string of bits and back. It has three operations:
 
-- ``price(…)`` returns the bits of a string, its tables included, exactly or as an estimate.
-- ``write(…, front)`` writes a string after the bits of ``front`` and returns a `Written`.
-- ``open(span, …)`` parses the head of a string, checks its length, and returns a `CodedString`,
-  whose symbols are decoded when the caller asks for them.
+- *price* returns the bits of a string, its tables included, exactly or as an estimate.
+- *write* writes a string after the bits that precede it, and returns a `Written`.
+- *open* parses the head of a string, checks its length, and returns a `CodedString`, whose
+  symbols are decoded when the caller asks for them.
 
-An opened string owns the seek table of its payload, so no caller can skip the checks of the
-table. The kernels of `gcodec.kernels.prefix` and `gcodec.kernels.rans` code the symbols
-themselves.
+=================  ======================  =======================  ============================
+coder              price                   write                    open
+=================  ======================  =======================  ============================
+words of a code    `level_codes.plan`      `dense_string.write`     `WordString`
+run–level pairs    `level_codes.plan`      `sparse_string.write`    `RunLevelString`
+bytes by a table   `tabled.Table.nbits`    `tabled.write`           `tabled.open`, `Table.open`
+bytes by context   `table_choice.plan`     `symbol_coder.write`     `symbol_coder.open`
+levels by context  `table_choice.plan`     `context.coder.write`    `context.coder.open`
+positions          `positions.write`       `positions.write`        `positions.IndexString`
+=================  ======================  =======================  ============================
+
+An opened string owns the seek table of its payload, so no caller can skip the checks of the table.
 """
 
 from __future__ import annotations
