@@ -53,23 +53,22 @@ def pieces(
 
 
 def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, None, np.ndarray]:
-    def half(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for chunk, number in enumerate(numbers(bits << _HALF).tolist(), at):
-            yield FieldValue(number, f"largest magnitude of chunk {chunk}")
+    def sizes(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        for chunk, size in enumerate(numbers(bits << _HALF).tolist(), at):
+            yield FieldValue(size, f"largest magnitude of chunk {chunk}")
 
-    def both(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+    def ranges(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for place, number in enumerate(numbers(bits).tolist(), at):
-            chunk, least = divmod(place, 2)
-            yield FieldValue(
-                number, f"of chunk {chunk}", name="least" if least else "step", number=chunk
-            )
+            chunk, is_least = divmod(place, 2)
+            name = "least" if is_least else "step"
+            yield FieldValue(number, f"of chunk {chunk}", name=name, number=chunk)
 
-    def check() -> np.ndarray:
+    def read() -> np.ndarray:
         return levels.read_scales(walk.data, count, values)
 
     if values == "affine8":
-        return (yield from walk.checked("scale", "step, least", 32, 2 * count, both, check))
-    return (yield from walk.checked("scale", "scale", 16, count, half, check))
+        return (yield from walk.checked("scale", "step, least", 32, 2 * count, ranges, read))
+    return (yield from walk.checked("scale", "scale", 16, count, sizes, read))
 
 
 def _sign7(walk: FieldWalker, live: np.ndarray, k: int) -> Iterator[FieldSpan]:
