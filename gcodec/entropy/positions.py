@@ -1,12 +1,12 @@
 """Positions of sent elements: the index codes, and the strings that they write and read.
 
-- ``rice``: gaps in Rice words whose parameter follows them (`kernels.gap_rice`).
-- ``eliasfano``: low bits as they are, the others in unary (`kernels.elias_fano`).
-- ``bitmap``: a bit for each element (`kernels.bitmap`).
-- ``rans``, ``huffman``: classes of gaps (`kernels.gap_classes`) behind a table of their own, and
-  then the bits within classes.
+- ``rice``: gaps in Rice words whose parameter adapts to them (`kernels.prefix.gap_rice`).
+- ``eliasfano``: low bits as they are, high bits in unary (`kernels.prefix.elias_fano`).
+- ``bitmap``: a bit for each element (`kernels.bits.bitmap`).
+- ``rans``, ``huffman``: a table, the classes of gaps (`kernels.prefix.gap_classes`), and then the
+  bits within classes.
 
-A string ends where the payload does. Without positions it has no bits.
+A string ends with the payload. A string of no positions has no bits.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from gcodec.runtime import pool
 from gcodec.wire.kinds import Float64, Integer
 from gcodec.wire.seek import LOG2_BLOCK, Blocks, SeekTable, first_worthwhile, refuse_table
 
-MOST = 2**62  # elements among which positions can be told
-RATIO = 0.01  # the default
+MOST = 2**62  # elements of a tensor whose positions can be coded
+RATIO = 0.01  # default share of elements that are sent
 
 COUNT = Integer(0, MOST, sent=("ratio",), asked=1)  # a message may send nothing
 SHARE = Float64("a number above 0, up to 1", lambda ratio: 0 < ratio <= 1)
 
 
 def sent(n: int, k: int | str, ratio: float) -> int:
-    """Return how many of n elements are sent: k of them, or with "ratio" that share, and one."""
+    """Return the number of n elements that are sent: k, or the share `ratio` and at least one."""
     return min(n, k if isinstance(k, int) else max(1, round(ratio * n)))
 
 
@@ -47,7 +47,7 @@ CODES = ("rice", "eliasfano", "bitmap", *TABLED)
 
 
 def alphabet(n: int) -> np.ndarray:
-    """Return all classes of gaps in n elements."""
+    """Return the classes of the gaps that n elements can have."""
     return np.arange(gap_classes.class_of(n) + 1, dtype=np.uint8)
 
 
@@ -57,13 +57,13 @@ def lasts_of(positions: np.ndarray, every: int) -> np.ndarray:
 
 
 def seek_blocks(code: str) -> Blocks | None:
-    """Return what blocks of a seek table count; None: no table."""
+    """Return the unit of the blocks of a seek table; None if the code has no blocks."""
     blocks: dict[str, Blocks | None] = {"bitmap": None, "rans": "states"}
     return blocks.get(code, "values")
 
 
 def longest_nbits(n: int, k: int, code: str) -> int:
-    """Return the most bits of the string of k of n elements."""
+    """Return an upper bound of the bits of k positions in n elements."""
     if not k:
         return 0
     width = n.bit_length()
@@ -309,7 +309,7 @@ def _written(plan: _Plan, n: int, front: Front) -> Written:
 
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
-    """Return a plan for each code that may be taken."""
+    """Return a plan for each candidate code."""
     plans = []
     if code in ("rice", "auto"):
         plans.append(_rice(positions))

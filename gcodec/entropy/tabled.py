@@ -6,7 +6,6 @@ string of no symbols has no table.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,19 +36,19 @@ Known = tuple[Any, ...]
 
 
 class Table(NamedTuple):
-    """What a string of bytes is coded with. What a device made of counts stays there.
+    """The statistics by which a string of bytes is coded; on a device if its counts are.
 
     Attributes
     ----------
     kind : {"huffman", "rans"}
     numbers : (256,) array
-        Of each symbol: the bits of its word, uint8; or its frequency, int64.
+        For each symbol the bits of its word, uint8; or its frequency, int64.
     log2_total : int
-        Of the frequencies; 0 for words.
+        Base-2 logarithm of the sum of the frequencies; 0 for words.
     alphabet : (k,) uint8 array or None
-        The symbols that the table is sent for, rising; None where it is not sent.
+        The symbols of the table in the payload, rising; None if the payload contains no table.
     which : int
-        Not 0 where it is not sent either, but one of those that `chosen` was given.
+        The number of a static table among those of `chosen`, from 1 on; otherwise 0.
     """
 
     kind: Kind
@@ -60,15 +59,17 @@ class Table(NamedTuple):
 
     @classmethod
     def own(cls, kind: Kind, counts: np.ndarray, alphabet: np.ndarray) -> Table:
-        """Make the best table for (256,) counts of symbols of an alphabet, which is sent."""
+        """Return the best table for (256,) counts of an alphabet; the payload then contains it."""
         if kind == "huffman":
             return cls(kind, huffman.code_lengths(counts), 0, alphabet)
         return cls(kind, *rans.best_frequencies(counts), alphabet)
 
     @classmethod
     def static(cls, kind: Kind, counts: np.ndarray) -> Table:
-        """Make the table of (256,) counts that both sides know; those of rANS add up to 2^14."""
-        return _static(kind, counts.tobytes())
+        """Return the table of (256,) counts that both sides know, with a sum of 2^14 for rANS."""
+        if kind == "huffman":
+            return cls(kind, huffman.code_lengths(counts))
+        return cls(kind, counts, rans.STATIC_LOG2_TOTAL)
 
     @classmethod
     def read(cls, kind: Kind, span: BitSpan, alphabet: np.ndarray) -> tuple[Table, BitSpan]:
@@ -125,7 +126,10 @@ def front(
     alphabet: np.ndarray | None,
     which: int = 0,
 ) -> tuple[np.ndarray, int]:
-    """Return the bits before a string: a head, and the table of a `Table`, if it is sent."""
+    """Return the bits before a string: a head, and the fields of a `Table` if it has an alphabet.
+
+    The bits before a rANS string are whole bytes.
+    """
     if alphabet is not None and kind == "huffman":
         head.extend(*huffman.write_lengths(numbers, alphabet))
     elif alphabet is not None:
@@ -140,32 +144,24 @@ def front(
 def chosen(
     counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
 ) -> Table:
-    """Choose between tables by the bits of table and string; the first of equals.
+    """Return the table with the fewest bits of table and string, the first of equals.
 
     Parameters
     ----------
     counts : (256,) int64 array
     own : Table or None
-        The one that is sent, if there is one; it comes first.
+        The first candidate, a table that the payload would contain.
     kind, alphabet
         See `Table`.
     known : tuple
-        A function, and what it is given, that returns the (count, 256) numbers of static tables.
+        A function that returns the (count, 256) numbers of static tables, and its arguments.
     """
-    make, *given = known
+    make, *arguments = known
     log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
     tables = [] if own is None else [own]
-    for which, numbers in enumerate(make(*given), 1):
+    for which, numbers in enumerate(make(*arguments), 1):
         tables.append(Table(kind, numbers, log2_total, None, which))
     return min(tables, key=lambda table: table.nbits(counts))
-
-
-@functools.lru_cache(maxsize=1024)
-def _static(kind: Kind, data: bytes) -> Table:
-    counts = np.frombuffer(data, np.int64)
-    if kind == "huffman":
-        return Table(kind, huffman.code_lengths(counts))
-    return Table(kind, counts, rans.STATIC_LOG2_TOTAL)
 
 
 def write(
@@ -185,17 +181,14 @@ def write(
     symbols : callable or array
         See `dense_string.write`.
     coded : CodedMask
-        The symbols that have words. With rANS, all must have one.
+        The elements that have a symbol. With rANS, all must have one.
     head : BitString
-        With a table on a device, alternatively bytes there and the number of bits that count.
+        Bits that precede the table. If the table is on a device, alternatively an array there,
+        and the number of its bits.
     n : int
         Elements of the tensor.
     lead : int
         Bytes that stay free before the head. Only words can have a lead.
-
-    Returns
-    -------
-    Written
     """
     if table is None:
         nbits = head.nbits
@@ -221,7 +214,7 @@ def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> C
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:
-    """Return the most bits of a table for so many symbols, and of a string of n."""
+    """Return an upper bound of the bits of n symbols and of the table of an alphabet's size."""
     if kind == "huffman":
         return huffman.LENGTH_NBITS * alphabet + LONGEST * n
     # A frequency has at most 15 bits, of which the first is not sent.
