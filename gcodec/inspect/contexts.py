@@ -1,4 +1,4 @@
-"""Context strings: numbers of the model, scales, exceptions, and states that say the symbols."""
+"""Descriptions of context strings: the head, scales, outliers, and the states of the symbols."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ def context_string(
     with_trellis: bool = False,
     largest: int | None = None,
 ) -> Iterator[FieldSpan]:
-    """Tell a string of n symbols, up to the payload's end; nothing of none.
+    """Describe a string of n symbols up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
     kind, name : str
-        Of symbols.
+        Kind of the bits, and name of a symbol.
     n : int
+        Number of symbols; if it is 0, there is no string.
     tell : callable
-        Gets the symbols, exceptions too, as an int64 array.
+        Receives the symbols, outliers included, as an int64 array.
     with_trellis : bool
-        See `ContextString`.
+        See `coder.open`.
     largest : int, optional
-        Of all symbols that there may be.
+        The largest symbol that is allowed.
     """
     if not n:
         return
@@ -78,33 +79,33 @@ def context_string(
                 raise Corrupt(f"a symbol is above {largest}")
             if is_outlier[k] != is_escape[k]:
                 raise Corrupt("an escape is no exception, or an exception no escape")
-            (told,) = tell(place, restored[k : k + 1])
-            note = f"{told.meaning}, an exception" if is_outlier[k] else told.meaning
-            yield told._replace(meaning=note)
+            (value,) = tell(place, restored[k : k + 1])
+            note = f"{value.meaning}, an exception" if is_outlier[k] else value.meaning
+            yield value._replace(meaning=note)
 
     yield from states(walk, kind, name, string.symbols, tell_restored)
 
 
 def each(tell: TellCode) -> Tell:
-    """Return what tells symbols, given what tells one of an element."""
+    """Turn a describer of one element into a describer of a run of symbols."""
 
-    def told(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def tell_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         for element, symbol in enumerate(symbols.tolist(), at):
             yield tell(symbol, element)
 
-    return told
+    return tell_run
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
-    """Tell the numbers before the scales, and return them."""
+    """Describe the numbers before the scales, and return them."""
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
-    found: list[int] = []
+    numbers: list[int] = []
     for name in ("table", "states", "width", "columns of a scale", "exceptions"):
-        value = reader.uint(1) if len(found) < 2 else reader.leb128()
-        found.append(value)
+        value = reader.uint(1) if len(numbers) < 2 else reader.leb128()
+        numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
         yield walk.piece("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
-    return found
+    return numbers
 
 
 def _scales(walk: FieldWalker, of: str, count: int) -> Iterator[FieldSpan]:

@@ -1,4 +1,4 @@
-"""Strings of bytes behind a table: the table, and the words or states that say the bytes."""
+"""Descriptions of strings of bytes: their table, and its words or states."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gcodec.inspect.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
 
 Meaning = Callable[[int], str]
-"""Tells what a symbol stands for."""
+"""Returns the meaning of a symbol."""
 
 
 def table(
     walk: FieldWalker, coder: Coder, alphabet: np.ndarray, coded: CodedMask, meaning: Meaning
 ) -> Generator[FieldSpan, None, Table | None]:
-    """Tell a table that is sent for an alphabet; return it, or None where there is none.
+    """Describe the table of an alphabet; return it, or None if there is no symbol to code.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ def table(
     alphabet : (k,) uint8 array
         Rising.
     coded : CodedMask
-        What is coded with it.
+        The elements that have a symbol.
     meaning : callable
-        Tells what a symbol stands for.
+        See `Meaning`.
     """
     if not coded.words:
         return None
@@ -58,44 +58,45 @@ def table(
 
 
 def _frequencies(walk: FieldWalker, alphabet: np.ndarray, meaning: Meaning) -> Iterator[FieldSpan]:
-    log2_total, more, nbits, left = 0, 0, 0, walk.most
-    for found in frequency_table.fields_of(walk.data, walk.at, walk.end, alphabet):
-        width = found.end - found.start
-        if found.symbol is None:
-            log2_total = found.value
-            told = FieldValue(log2_total, f"frequencies add up to {1 << log2_total}")
-            yield walk.piece("table", "log2 of the sum", width, told)
-        elif left == 0 or found.end <= walk.start:
+    more, nbits, left = 0, 0, walk.most
+    for field in frequency_table.fields_of(walk.data, walk.at, walk.end, alphabet):
+        width = field.end - field.start
+        if field.symbol is None:
+            total = FieldValue(field.value, f"frequencies add up to {1 << field.value}")
+            yield walk.piece("table", "log2 of the sum", width, total)
+        elif left == 0 or field.end <= walk.start:
             more, nbits = more + 1, nbits + width
         else:
             yield from walk.several("frequency", more, {"table": nbits})
             more = nbits = 0
             groups = (frequency_table.LENGTH_NBITS, width - frequency_table.LENGTH_NBITS)
-            told = FieldValue(found.value, meaning(found.symbol), groups=groups)
-            told = told._replace(name=f"frequency of {found.symbol}")
-            yield walk.piece("table", "frequency", width, told)
+            name = f"frequency of {field.symbol}"
+            value = FieldValue(field.value, meaning(field.symbol), name=name, groups=groups)
+            yield walk.piece("table", "frequency", width, value)
             left = None if left is None else left - 1
     yield from walk.several("frequency", more, {"table": nbits})
 
 
 def string(
-    walk: FieldWalker, found: Table | None, kind: Kind, name: str, count: int, tell: Tell
+    walk: FieldWalker, table: Table | None, kind: Kind, name: str, count: int, tell: Tell
 ) -> Iterator[FieldSpan]:
-    """Tell a string of so many bytes, up to the payload's end.
+    """Describe a string up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
-    found : Table or None
-        None where there is nothing to code.
+    table : Table or None
+        None if there is no symbol to code.
     kind, name : str
+        Kind of the bits, and name of a symbol.
     count : int
+        Number of symbols.
     tell : callable
-        Gets the bytes.
+        Receives the symbols.
     """
-    if found is None:
+    if table is None:
         return
-    string = found.string(BitSpan(walk.data, walk.at, walk.end), CodedMask.all(count))
+    string = table.string(BitSpan(walk.data, walk.at, walk.end), CodedMask.all(count))
     if isinstance(string, WordString):
         yield from words(walk, kind, name, string.code, count, tell)
     else:
