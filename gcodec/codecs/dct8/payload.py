@@ -17,11 +17,11 @@ from gcodec.kernels.prefix import dct_words
 
 INDEX = ("fixed", "rice")
 
-FEW = 8  # magnitudes of a chunk from which they have words
+FEW = 8  # magnitudes of a chunk from which on they are coded in words
 
 
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
-    """Return the most bits of the payload of so many chunks."""
+    """Return an upper bound of the bits of `count` chunks of a size."""
     head = dct_words.HEAD_NBITS if values == "sign7" and k >= FEW else 0
     each = 1 + dct_words.NBITS if values == "sign7" else level_nbits(k)
     nbits = count * (levels.scale_nbits(values) + head + k * each)
@@ -33,19 +33,36 @@ def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int
 
 
 def write(
-    found: Levels, places: np.ndarray, size: int, values: str, index: str
+    chunks: Levels, places: np.ndarray, size: int, values: str, index: str
 ) -> tuple[str, Written]:
-    """Write chunks of a size: their levels, and the (live, k) places of these."""
-    scales = levels.write_scales(found.scales, values)
-    m, k = found.codes.shape
-    string = BitString(0, scales.size + 3 * found.codes.size)
+    """Write the payload of chunks.
+
+    Parameters
+    ----------
+    chunks : Levels
+    places : (live, k) int32 array
+        The place of each level in its chunk.
+    size : int
+        Elements of a chunk.
+    values, index : str
+        See `DCT8`.
+
+    Returns
+    -------
+    index : "fixed" or "rice"
+        The code of the positions.
+    written : Written
+    """
+    scales = levels.write_scales(chunks.scales, values)
+    m, k = chunks.codes.shape
+    string = BitString(0, scales.size + 3 * chunks.codes.size)
     string.extend(scales, 8 * scales.size)
     if values == "affine8":
         nbits = level_nbits(k)
-        write_fields(found.codes.reshape(-1).astype(np.int64), nbits, string)
+        write_fields(chunks.codes.reshape(-1).astype(np.int64), nbits, string)
     else:
-        string.extend(np.packbits(found.codes.reshape(-1) >= SIGN), m * k)
-        _write_magnitudes(found.codes & dct_words.MOST, string)
+        string.extend(np.packbits(chunks.codes.reshape(-1) >= SIGN), m * k)
+        _write_magnitudes(chunks.codes & dct_words.MOST, string)
     if k == size or not m:
         return INDEX[0] if index == "auto" else index, Written(string.trimmed(), string.nbits)
     fixed = m * k * place_nbits(size)
@@ -62,7 +79,7 @@ def write(
 
 
 class Reader:
-    """Reads a payload; raises `Truncated` and `Corrupt`.
+    """Reads the parts of a payload in their order; raises `Truncated` and `Corrupt`.
 
     Parameters
     ----------
@@ -76,12 +93,12 @@ class Reader:
         self.data, self.at, self.end = data, 0, end
 
     def scales(self, count: int, values: str) -> np.ndarray:
-        """Read the scales of so many chunks."""
+        """Read the scales of `count` chunks."""
         self._pass(count * levels.scale_nbits(values))
         return levels.read_scales(self.data, count, values)
 
     def codes(self, m: int, k: int, values: str) -> np.ndarray:
-        """Read the (m, k) codes of the chunks that have some."""
+        """Read the (m, k) codes of the m chunks whose scales are not 0."""
         if values == "affine8":
             nbits = level_nbits(k)
             codes = self._fields(m * k, nbits).astype(np.uint8).reshape(m, k)
@@ -96,7 +113,7 @@ class Reader:
         return np.where(negative, magnitudes | SIGN, magnitudes).astype(np.uint8)
 
     def places(self, m: int, k: int, size: int, index: str) -> np.ndarray:
-        """Read the (m, k) int32 places to the payload's end."""
+        """Read the (m, k) int32 places, up to the end of the payload."""
         if k == size or not m:
             self._finish()
             return np.tile(np.arange(k, dtype=np.int32), (m, 1))
@@ -138,7 +155,7 @@ class Reader:
 
 
 def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
-    """Put (m, k) magnitudes; a lone one is the largest there is, and so is not sent."""
+    """Append (m, k) magnitudes; the payload omits a lone one, which always is the largest."""
     k = magnitudes.shape[1]
     if k >= FEW:
         dct_words.write(magnitudes, string)
@@ -147,10 +164,10 @@ def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
 
 
 def level_nbits(k: int) -> int:
-    """Return the bits of a level of affine8: one of two is an end of the range."""
+    """Return the bits of a level of affine8; of two levels, both are ends of the range."""
     return min(k - 1, 1) if k <= 2 else 8
 
 
 def place_nbits(size: int) -> int:
-    """Return the bits of a place in a chunk of so many."""
+    """Return the bits of a place in a chunk of `size` elements."""
     return (size - 1).bit_length()

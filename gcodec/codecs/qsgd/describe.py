@@ -1,4 +1,4 @@
-"""Levels of a norm and their signs: dense strings, packed or behind a table, and sparse ones."""
+"""Descriptions of the strings of dense and sparse forms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dense(
     scale: Scale,
     coded: CodedMask,
 ) -> Iterator[FieldSpan]:
-    """Tell the string of a dense form, and its table.
+    """Describe the string of a dense form, and its table.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def dense(
         The parameters of Rice codes.
     scale : Scale
     coded : CodedMask
-        Which elements have a word.
+        The elements whose bucket has a norm above 0.
     """
     buckets = None
     if coded.silent is not None and code != "context":
@@ -62,8 +62,8 @@ def dense(
         coder: Any = code
         all_coded = CodedMask.all(coded.words)
         alphabet = coding_choice.alphabet(s)
-        found = yield from tabled.table(walk, coder, alphabet, all_coded, _meaning)
-        yield from tabled.string(walk, found, "level", "level", coded.words, tell)
+        table = yield from tabled.table(walk, coder, alphabet, all_coded, _meaning)
+        yield from tabled.string(walk, table, "level", "level", coded.words, tell)
     elif code == "context":
         coded_too = coded.n if coded.words else 0
         yield from context_string(walk, "level", "level", coded_too, tell, largest=2 * s + 1)
@@ -81,7 +81,7 @@ def sparse(
     scale: Scale,
     coded: CodedMask,
 ) -> Iterator[FieldSpan]:
-    """Tell the string of a sparse form; see `dense`."""
+    """Describe the string of a sparse form; see `dense`."""
 
     def tell(at: np.ndarray, symbols: np.ndarray) -> Iterator[FieldValue]:
         values = _values(symbols, at, scale)
@@ -97,7 +97,7 @@ def sparse(
 
 
 def _values(symbols: np.ndarray, places: np.ndarray, scale: Scale) -> np.ndarray:
-    """Return the float32 numbers that symbols of these elements decode to."""
+    """Return the float32 values of symbols, given their elements."""
     out = np.empty(places.size, np.float32)
     each = Scale(scale.norms[places // scale.bucket], 1, scale.s)
     levels.dequantize(symbols.astype(levels.symbol_dtype(scale.s)), each, 0, out)
