@@ -45,12 +45,12 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
     for x in data:
         k = round(share * x.size)
         if k >= _LEAST:
-            found = (
+            indices = (
                 uniform(x.size, share) if name == "uniform" else select.largest(x.reshape(-1), k)
             )
-            assert found is not None
-            each = [positions.write(found, x.size, c, _FRONT)[1].nbits for c in (*CODES, "auto")]
-            total, count, least = total + each, count + found.size, least + limit(x.size, k)
+            assert indices is not None
+            each = [positions.write(indices, x.size, c, _FRONT)[1].nbits for c in (*CODES, "auto")]
+            total, count, least = total + each, count + indices.size, least + limit(x.size, k)
     if not count:
         return None
     cells = " | ".join(f"{b:.2f}" for b in total / count)
@@ -62,8 +62,8 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
     columns = ("data", "sent", "limit", *CODES, "`index=auto`")
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
-    for name, found in data.items():
-        yield from filter(None, (bits(name, found, share) for share in SHARES))
+    for name, dump in data.items():
+        yield from filter(None, (bits(name, dump, share) for share in SHARES))
 
 
 def speeds(n: int, rounds: int) -> Iterator[str]:
@@ -71,13 +71,13 @@ def speeds(n: int, rounds: int) -> Iterator[str]:
     yield "| sent | code | write, M/s | read, M/s |"
     yield "|---|---|---|---|"
     for share in SHARES:
-        found = uniform(n, share)
+        indices = uniform(n, share)
         for code in CODES:
-            _, (data, nbits, seek) = positions.write(found, n, code, _FRONT)
-            string = IndexString(BitSpan(data, 0, nbits, seek), code, found.size, n)
-            write = _seconds(lambda c=code, f=found: positions.write(f, n, c, _FRONT), rounds)
+            _, (data, nbits, seek) = positions.write(indices, n, code, _FRONT)
+            string = IndexString(BitSpan(data, 0, nbits, seek), code, indices.size, n)
+            write = _seconds(lambda c=code, f=indices: positions.write(f, n, c, _FRONT), rounds)
             read = _seconds(lambda s=string: s.read(), rounds)
-            cells = (f"{found.size / t / 1e6:,.0f}" for t in (write, read))
+            cells = (f"{indices.size / t / 1e6:,.0f}" for t in (write, read))
             yield f"| {100 * share:g} % | {code} | {' | '.join(cells)} |"
 
 

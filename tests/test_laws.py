@@ -82,7 +82,7 @@ def test_unpack_inverts_pack(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_the_bits_that_decode_decide(data: st.DataObject) -> None:
+def test_decoded_bits_determine_the_frame(data: st.DataObject) -> None:
     """Bytes that unpack at all are the bytes that packing makes of the result.
 
     But for scalars that packing would choose better.
@@ -164,7 +164,7 @@ def test_bare_payload(data: st.DataObject) -> None:
 
 
 @each_codec
-def test_bare_payload_asks_for_what_it_lacks(codec: Codec) -> None:
+def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
     payload = codec.encode(f32(0.5, -1.0, 2.0))
     raw, nbits = payload.tobytes(), payload.nbits
     sent = {field.name for field in codec.message_fields()}
@@ -330,10 +330,10 @@ def test_frames_end_to_end() -> None:
     pairs = list(itertools.product(gs.FEW, tensors))
     frames = [gcodec.encode(x, codec, name=str(k)) for k, (codec, x) in enumerate(pairs)]
     blob = b"".join(frames)
-    found = list(gcodec.iter_frames(memoryview(blob)))
-    assert [frame.to_bytes() for frame in found] == frames
-    assert [frame.name for frame in found] == [str(k) for k in range(len(pairs))]
-    for frame, alone in zip(found, frames, strict=True):
+    actual = list(gcodec.iter_frames(memoryview(blob)))
+    assert [frame.to_bytes() for frame in actual] == frames
+    assert [frame.name for frame in actual] == [str(k) for k in range(len(pairs))]
+    for frame, alone in zip(actual, frames, strict=True):
         assert gs.same_bits(frame.decode(), gcodec.decode(alone))
     with pytest.raises(gcodec.Corrupt, match="follow"):
         gcodec.decode(frames[0] + frames[1])
@@ -437,7 +437,7 @@ def test_laws_of_error(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_encoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
+def test_encoding_is_idempotent(data: st.DataObject) -> None:
     # The coefficients of what was cut off are others; and centroids are no levels.
     others = ("mxnet-1bit", "dct8", "ecsq")
     codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name not in others]))
@@ -477,10 +477,10 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     frozen = before.copy()
     frozen.flags.writeable = False  # who writes to another array only reads the residual
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
-    given = intake.intake(x), np.float32(decay), seed, None
+    inputs = intake.intake(x), np.float32(decay), seed, None
 
     def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
-        return method(codec, given[0], residual, *given[1:], out)
+        return method(codec, inputs[0], residual, *inputs[1:], out)
 
     try:
         symbols = codec.quantize_residual(x, fused, decay=decay, seed=seed)
@@ -510,7 +510,7 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
 
 
 @each_class
-def test_quantize_residual_refuses_and_leaves_alone(codec: Codec) -> None:
+def test_quantize_residual_leaves_refused_residuals(codec: Codec) -> None:
     x = np.linspace(-1, 1, 64, dtype=np.float32)
     kept = np.full(64, 0.25, np.float32)
     for residual in (kept[:63], kept.astype(np.float64), kept.astype(">f4"), np.zeros(128)[::2]):
@@ -679,15 +679,15 @@ def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("n", thinned([17, 1, 15, 16, 0, 136, 128, 129, 1000, 250], 5))
 @each_codec
-def test_where_the_array_lies_changes_nothing(codec: Codec, n: int) -> None:
+def test_alignment_changes_nothing(codec: Codec, n: int) -> None:
     rng = np.random.default_rng(9)
     values, before = rng.standard_normal((2, n), np.float32)
-    found = set()
+    actual = set()
     for offset in thinned(range(18), 3):
         x, residual = gs.placed(values, offset), gs.placed(before, 2 * offset % 16)
         symbols = codec.quantize_residual(x, residual)
-        found.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
-    assert len(found) == 1
+        actual.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
+    assert len(actual) == 1
 
 
 # --- specs --------------------------------------------------------------------------------------
@@ -717,7 +717,7 @@ def test_specs_round_trip(codec: Codec) -> None:
 
 
 @given(st.data())
-def test_codecs_differ_where_their_specs_do(data: st.DataObject) -> None:
+def test_codecs_differ_if_their_specs_do(data: st.DataObject) -> None:
     one, other = data.draw(gs.codecs()), data.draw(gs.codecs())
     assert (one == other) == (str(one) == str(other)) == (repr(one) == repr(other))
     assert one != str(one)

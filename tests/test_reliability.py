@@ -24,11 +24,11 @@ def test_damage_is_never_silent() -> None:
         assert corruption.row(coder, 60) == (coder.name, 60, 0, 0)
 
 
-def test_what_is_silent_is_told() -> None:
+def test_undetected_damage_is_documented() -> None:
     """The identity notices nothing."""
     coder = corruption.Coder("none", bytes(99), lambda data: data)
-    found = corruption.row(coder, 30)
-    assert found.wrong == 30 and found.refused == found.right == 0
+    actual = corruption.row(coder, 30)
+    assert actual.wrong == 30 and actual.refused == actual.right == 0
     lazy = corruption.Coder("constant", bytes(99), lambda data: b"")
     assert corruption.row(lazy, 30).right == 30
     rng = random.Random(1)
@@ -45,9 +45,7 @@ def test_a_killed_command_leaves_whole_files(tmp_path: Path) -> None:
     assert count["old"] + count["new"] + count["nothing"] == 10
 
 
-def test_half_a_file_and_one_left_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
         target = Path(arguments[-1])
         target.write_bytes(b"whole" if seconds is None else b"half")
@@ -77,7 +75,7 @@ def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("call", [gcodec.decode, gcodec.Frame.from_bytes, gcodec.decode_sparse])
-def test_a_key_asks_for_a_tag(call: object) -> None:
+def test_keys_require_a_tag(call: object) -> None:
     plain = gcodec.encode(np.ones(50, np.float32), "topk:k=3")
     signed = gcodec.encode(np.ones(50, np.float32), "topk:k=3", key=b"k")
     with pytest.raises(gcodec.Corrupt, match="does not bear the tag"):

@@ -35,13 +35,13 @@ def matrix(rows: int, columns: int, spread: float = 1.0, seed: int = 0) -> np.nd
 def example(least: int) -> list[np.ndarray]:
     """Tensors of a real gradient."""
     with open_dump(EXAMPLE) as dump:
-        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
-    return [x for x in every if x.size >= least]
+        tensors = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    return [x for x in tensors if x.size >= least]
 
 
-def relative_error(found: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
+def relative_error(actual: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
     """Of what stands for x times a factor."""
-    off = found.astype(np.float64) / times - x
+    off = actual.astype(np.float64) / times - x
     return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
 
 
@@ -52,30 +52,30 @@ def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
-def test_an_error_is_met(target: float) -> None:
+def test_meets_target_error(target: float) -> None:
     for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:
-        found, _ = error_of(x, f"ecsq:nmse={target}")
-        assert 0.98 * target <= found <= 1.01 * target
+        actual, _ = error_of(x, f"ecsq:nmse={target}")
+        assert 0.98 * target <= actual <= 1.01 * target
     jumps = matrix(40, 30, 3.0)  # a few values are nearly all of it
     assert 0.8 * target <= error_of(jumps, f"ecsq:nmse={target}")[0] <= 1.01 * target
 
 
 @pytest.mark.parametrize("target", [0.3, 1.5, 4.0])
-def test_bits_are_met(target: float) -> None:
+def test_meets_target_bits(target: float) -> None:
     for x in (matrix(300, 200), matrix(1000, 70, 2.0), *example(30_000)):
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
         assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
 
 
 @pytest.mark.parametrize("target", [0.05, 0.1, 8.0, 14.0])
-def test_bits_are_met_where_lists_or_exceptions_are_most_of_them(target: float) -> None:
+def test_meets_target_bits_when_lists_or_outliers_dominate(target: float) -> None:
     for x in (matrix(600, 200, 0.5), matrix(64, 1024), *example(30_000)):
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
         assert 0.97 * target <= payload.nbits / x.size <= 1.02 * target
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:rounding=stochastic", "ecsq:trellis=yes"])
-def test_the_least_bits_are_told(spec: str) -> None:
+def test_error_states_fewest_possible_bits(spec: str) -> None:
     """What is said to be the least can be had."""
     x = matrix(10, 1024)
     with pytest.raises(ParameterError, match="at least") as caught:
@@ -91,19 +91,19 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
 
     def count(of: Any) -> Any:
-        def counted(self: DeadZoneQuantizer, x: np.ndarray, *rest: Any) -> Any:
+        def counted(self: DeadZoneQuantizer, x: np.ndarray, *arguments: Any) -> Any:
             sizes.append(x.size)
-            return of(self, x, *rest)
+            return of(self, x, *arguments)
 
         return counted
 
-    for name in ("find", "anew"):
+    for name in ("quantize_with", "prepare_and_quantize"):
         monkeypatch.setattr(DeadZoneQuantizer, name, count(getattr(DeadZoneQuantizer, name)))
     return sizes
 
 
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
-def test_a_target_takes_few_passes(target: str, passes: list[int]) -> None:
+def test_rate_control_takes_few_passes(target: str, passes: list[int]) -> None:
     """With those for the frame itself.
 
     More often where one scale is that of all: what is measured jumps where its class changes.
@@ -116,22 +116,20 @@ def test_a_target_takes_few_passes(target: str, passes: list[int]) -> None:
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
 @pytest.mark.parametrize("times", [1, 0.01, 1000, 1e-25])
-def test_what_met_an_error_before_is_where_a_search_begins(
-    spec: str, times: float, passes: list[int]
-) -> None:
+def test_search_warm_starts_from_prior_step(spec: str, times: float, passes: list[int]) -> None:
     """However much larger values have become, as their levels are as large."""
     codec, x = gcodec.parse(spec), matrix(300, 256)
     y = np.roll(x[::-1], 100, axis=1) * np.linspace(0.8, 1.2, 256, dtype=np.float32)
     before = codec.quantize(x)
     passes.clear()
-    found = codec.quantize(np.float32(times) * y, prior=before)
+    quantized = codec.quantize(np.float32(times) * y, prior=before)
     assert passes.count(x.size) <= 3
     assert passes.count(x.size) == len(passes)  # and no sample is looked at
-    assert 0.98 < relative_error(codec.dequantize(found, y.shape), y, times) / codec.nmse <= 1
+    assert 0.98 < relative_error(codec.dequantize(quantized, y.shape), y, times) / codec.nmse <= 1
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:bits=1"])
-def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None:
+def test_row_layout_is_reconsidered_when_step_changes(spec: str) -> None:
     codec, flat = gcodec.parse(spec), matrix(64, 4096, 0.0)
     before = codec.quantize(matrix(64, 4096))
     fresh, again = codec.quantize(flat), codec.quantize(flat, prior=before)
@@ -139,7 +137,7 @@ def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None
     assert again.scales.matrix == fresh.scales.matrix
 
 
-def test_what_cannot_be_met() -> None:
+def test_strict_refuses_impossible_targets() -> None:
     x = matrix(30, 20)
     with pytest.raises(ParameterError, match=r"bits=31.*at most"):
         gcodec.encode(x, "ecsq:bits=31,strict=yes")
@@ -150,8 +148,8 @@ def test_what_cannot_be_met() -> None:
     for target in ("nmse=1e-20", "bits=0.001", "bits=31"):
         with pytest.raises(ParameterError) as caught:
             gcodec.encode(x, f"ecsq:{target},strict=yes")
-        name, told = target.split("=")[0], str(caught.value).split()[-4]
-        gcodec.encode(x, f"ecsq:{name}={told},strict=yes")
+        name, reported = target.split("=")[0], str(caught.value).split()[-4]
+        gcodec.encode(x, f"ecsq:{name}={reported},strict=yes")
     with pytest.raises(ParameterError, match=r"step=1e-12.*at least"):
         gcodec.encode(x, "ecsq:step=1e-12")
 
@@ -159,21 +157,21 @@ def test_what_cannot_be_met() -> None:
 HOW = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
 @pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
-def test_a_target_that_cannot_be_met_takes_the_nearest(
-    shape: tuple[int, ...], target: str, how: str
+def test_impossible_target_takes_nearest_setting(
+    shape: tuple[int, ...], target: str, setting: str
 ) -> None:
     """As a strict one says that it can be had; and what was missed is told."""
     x = matrix(1, math.prod(shape)).reshape(shape)
-    codec = gcodec.parse(f"ecsq:{target},{how}")
+    codec = gcodec.parse(f"ecsq:{target},{setting}")
     payload = codec.encode(x)
     name = target.split("=")[0]
-    told: list[MissedTarget] = []
-    frame = gcodec.encode(x, codec, report=told.append)
+    reported: list[MissedTarget] = []
+    frame = gcodec.encode(x, codec, report=reported.append)
     assert Frame.from_bytes(frame).payload.tobytes() == payload.tobytes()
-    assert told == ([] if payload.missed is None else [payload.missed])
+    assert reported == ([] if payload.missed is None else [payload.missed])
     strict = codec.replaced(strict="yes")
     if payload.missed is None:
         assert strict.encode(x).tobytes() == payload.tobytes()
@@ -184,15 +182,15 @@ def test_a_target_that_cannot_be_met_takes_the_nearest(
     _, bound, number, *_ = str(caught.value).split(" ")[-6:]
     reached, off = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
     if name == "nmse":
-        assert off <= (20 if how == "rounding=stochastic" else 2) * float(number)
+        assert off <= (20 if setting == "rounding=stochastic" else 2) * float(number)
     elif bound == "most":
         assert reached == payload.nbits / x.size >= float(number)
-    elif how != "rounding=stochastic":  # at random, feedback needs more of few values
+    elif setting != "rounding=stochastic":  # at random, feedback needs more of few values
         assert reached == payload.nbits / x.size <= 1.15 * float(number)
         assert off < 1
 
 
-def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
+def test_finest_of_equally_short_steps_is_taken() -> None:
     """A string of few values is as long for all of the coarser steps."""
     x = matrix(1, 3, 0.0).reshape(3)
     nearest = gcodec.parse("ecsq:bits=1").encode(x)
@@ -200,20 +198,20 @@ def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
     assert relative_error(nearest.codec.decode(nearest, x.shape), x) < 0.1
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("n", [1, 32, 300])
-def test_feedback_converges_where_bits_are_too_few(n: int, how: str) -> None:
+def test_feedback_converges_with_too_few_bits(n: int, setting: str) -> None:
     """Each step takes something off what is unsent, or is expected to."""
     x = matrix(1, n, 0.0).reshape(n)
-    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{how}"), np.zeros_like(x), []
+    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{setting}"), np.zeros_like(x), []
     for _ in range(30):
         feedback.compress("w", x)
         left = feedback.residual("w")
-        if how != "rounding=stochastic":
+        if setting != "rounding=stochastic":
             assert np.linalg.norm(left) < np.linalg.norm(x + before)
         before = left.copy()
         sizes.append(np.linalg.norm(left) / np.linalg.norm(x))
-    assert how != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
+    assert setting != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -221,9 +219,9 @@ LARGEST = float(np.finfo(np.float32).max)
 
 def degenerate() -> dict[str, np.ndarray]:
     """Finite tensors at the ends of float32, and such as have hardly any values."""
-    some = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
-    unit = some / np.abs(some).max()
-    wide = some.copy()
+    sample = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
+    unit = sample / np.abs(sample).max()
+    wide = sample.copy()
     wide.flat[:2] = LARGEST, 1e-45
     lone = np.zeros(64, np.float32)
     lone[20] = 1e-3
@@ -244,16 +242,16 @@ def degenerate() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
 @pytest.mark.parametrize("kind", degenerate())
-def test_no_finite_tensor_is_refused_for_a_target(kind: str, target: str, how: str) -> None:
+def test_no_finite_tensor_is_refused_without_strict(kind: str, target: str, setting: str) -> None:
     x = degenerate()[kind]
-    frame = gcodec.encode(x, f"ecsq:{target},{how}")
+    frame = gcodec.encode(x, f"ecsq:{target},{setting}")
     assert np.isfinite(gcodec.decode(frame)).all()
 
 
-def test_a_target_is_no_concern_of_decoders() -> None:
+def test_targets_are_not_in_the_frame() -> None:
     """Whether it was strict is not in frames, and no room is kept for it."""
     x = matrix(30, 20)
     plain, strict = (gcodec.encode(x, f"ecsq:nmse=0.1{end}") for end in ("", ",strict=yes"))
@@ -284,13 +282,13 @@ def test_a_target_is_no_concern_of_decoders() -> None:
         "ecsq:strict=maybe",
     ],
 )
-def test_parameters_that_are_wrong(spec: str) -> None:
+def test_wrong_parameters_are_refused(spec: str) -> None:
     name = spec.removeprefix("ecsq:").rpartition(",")[2].partition("=")[0]
     with pytest.raises(ParameterError, match=name):
         gcodec.parse(spec)
 
 
-def test_rated_levels_are_those_of_the_rule() -> None:
+def test_dead_zone_levels_follow_the_rule() -> None:
     rng = np.random.default_rng(1)
     x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
     x[::1999] *= 1000
@@ -318,32 +316,32 @@ def test_rated_levels_are_those_of_the_rule() -> None:
 @pytest.mark.parametrize(
     "matrix", [(1000, 0, 1), (60, 1, 1), (60, 7, 2), (9, 1, 4), (20_001, 0, 1)]
 )
-def test_scales_and_levels_are_found_at_once(
+def test_fused_scales_and_levels_equal_composition(
     matrix: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(2)
     x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
     x[::1999] *= 1000
-    found = []
+    results = []
     for threshold in (1 << 20, 1 << 14):
         monkeypatch.setattr(pool, "_THRESHOLD", threshold)
         monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
         monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
         symbols = np.empty(x.size, np.uint8)
         rows, columns, errors = scaled_levels(x, np.float32(0.7), matrix, ONES, symbols)
-        found.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
-    assert found[0] == found[1]
-    assert found[0][3].escapes
+        results.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
+    assert results[0] == results[1]
+    assert results[0][3].escapes
 
 
-def test_centroids_lower_the_error() -> None:
+def test_centroids_reduce_the_error() -> None:
     x = matrix(400, 100)
     codec = gcodec.parse("ecsq:step=0.003")
     symbols = codec.quantize(x)
     middle = symbols._replace(centroids=np.full(3, 128, np.uint8))
 
-    def off(some: object) -> float:
-        return float(((codec.dequantize(some, x.shape).astype(np.float64) - x) ** 2).sum())
+    def off(values: object) -> float:
+        return float(((codec.dequantize(values, x.shape).astype(np.float64) - x) ** 2).sum())
 
     assert off(symbols) < 0.99 * off(middle)
     for k in range(3):
@@ -360,10 +358,10 @@ def test_zeros(spec: str, shape: tuple[int, ...]) -> None:
     x[...] = -0.0
     frame = gcodec.encode(x, spec)
     assert len(frame) < 60
-    found = gcodec.decode(frame)
-    assert found.shape == shape
-    assert not found.any()
-    assert not np.signbit(found).any()
+    decoded = gcodec.decode(frame)
+    assert decoded.shape == shape
+    assert not decoded.any()
+    assert not np.signbit(decoded).any()
 
 
 @pytest.mark.parametrize("value", [1.0, -3e-9, 1e-41, 1e38])
@@ -371,17 +369,17 @@ def test_zeros(spec: str, shape: tuple[int, ...]) -> None:
 def test_constants(value: float, shape: tuple[int, ...]) -> None:
     x = np.full(shape, value, np.float32)
     frame = gcodec.encode(x, "ecsq:nmse=0.001")
-    found = gcodec.decode(frame)
-    np.testing.assert_allclose(found, x, rtol=0.04)
+    decoded = gcodec.decode(frame)
+    np.testing.assert_allclose(decoded, x, rtol=0.04)
 
 
-def test_a_gradient_of_any_size_takes_the_same_bits() -> None:
+def test_bits_do_not_depend_on_magnitude() -> None:
     x = matrix(100, 90)
     sizes = {len(gcodec.encode(x * np.float32(s), "ecsq")) for s in (1, 2.0**-60, 2.0**90)}
     assert len(sizes) == 1
 
 
-def test_empty_rows_cost_little() -> None:
+def test_zero_rows_cost_little() -> None:
     x = np.zeros((4000, 100), np.float32)
     x[::20] = matrix(200, 100)
     full, sparse = (len(gcodec.encode(each, "ecsq:step=0.002")) for each in (x[::20].copy(), x))
@@ -389,7 +387,7 @@ def test_empty_rows_cost_little() -> None:
     assert not gcodec.decode(gcodec.encode(x, "ecsq:step=0.002"))[1].any()
 
 
-def test_fewer_bits_than_without_scales() -> None:
+def test_scales_save_bits() -> None:
     """Than the levels' own entropy, tables and scales included."""
     for x in (matrix(700, 300), matrix(300, 200, 2.0)):
         symbols = gcodec.parse("ecsq").quantize(x)
@@ -399,7 +397,7 @@ def test_fewer_bits_than_without_scales() -> None:
         assert 8 * len(gcodec.encode(x, "ecsq")) < 0.9 * entropy
 
 
-def test_stochastic_rounding_has_the_expected_error() -> None:
+def test_stochastic_rounding_meets_expected_error() -> None:
     x = matrix(200, 100, 0.0)
     for step in (0.0005, 0.004):
         frames = [
@@ -415,15 +413,15 @@ def test_stochastic_rounding_has_the_expected_error() -> None:
             assert np.abs(off).max() <= step * 1.0001
 
 
-def test_large_levels_are_exceptions() -> None:
+def test_large_levels_become_outliers() -> None:
     x = matrix(64, 64)
     x[3, 5], x[60, 63] = 70.0, -900.0
     for spec in ("ecsq:step=0.001", "ecsq:step=0.001,rounding=stochastic"):
         codec = gcodec.parse(spec)
         symbols = codec.quantize(x, seed=4)
         assert (symbols.symbols == ESCAPE).sum() == symbols.beyond.size >= 2
-        found = gcodec.decode(gcodec.encode(x, spec, seed=4))
-        assert np.abs(found - x).max() <= 0.0013
+        frame = gcodec.decode(gcodec.encode(x, spec, seed=4))
+        assert np.abs(frame - x).max() <= 0.0013
         payload = codec.encode(x, seed=4)
         again = codec.unpack(payload, x.shape)
         for one, other in zip(symbols[1:4], again[1:4], strict=True):
@@ -457,26 +455,26 @@ def test_a_wrong_seek_table_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("step", [1e36, 1e37])
-def test_values_near_the_end_of_float32(step: float) -> None:
+def test_values_near_float32_limits(step: float) -> None:
     x = np.linspace(-3e38, 3.4e38, 100, dtype=np.float32)
     assert np.isfinite(gcodec.decode(gcodec.encode(x, f"ecsq:step={step}"))).all()
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_a_step_far_above_small_values_leaves_nothing(rounding: str) -> None:
+def test_step_far_above_values_gives_zeros(rounding: str) -> None:
     for value in (1e-10, 1e-30, 1e-40):
         x = np.full((16, 16), value, np.float32)
         frame = gcodec.encode(x, f"ecsq:step=1e30,rounding={rounding}")
         assert not gcodec.decode(frame).any()
 
 
-def test_points_past_float32_are_refused() -> None:
+def test_reconstruction_beyond_float32_is_refused() -> None:
     x = np.array([1e38, 3.4e38, -3.4e38], np.float32)
     with pytest.raises(ParameterError, match="float32"):
         gcodec.encode(x, "ecsq:step=2.3e38,rounding=stochastic", seed=1)
 
 
-def test_values_that_pass_float32_are_refused() -> None:
+def test_decoded_values_beyond_float32_are_refused() -> None:
     x = matrix(10, 10)
     codec = gcodec.parse("ecsq:step=0.001")
     payload = codec.encode(x)
@@ -489,7 +487,7 @@ def test_values_that_pass_float32_are_refused() -> None:
         codec.unpack(huge, x.shape)
 
 
-def test_payloads_that_are_cut_or_long() -> None:
+def test_truncated_and_extended_payloads_are_refused() -> None:
     x = matrix(30, 40)
     codec = gcodec.parse("ecsq")
     payload = codec.encode(x)
@@ -507,7 +505,7 @@ def test_payloads_that_are_cut_or_long() -> None:
         codec.decode(data, x.shape, **{**scalars, "step": 0.0})
 
 
-def test_feedback_sends_what_was_left() -> None:
+def test_feedback_sends_the_residual() -> None:
     steps = [matrix(100, 80) + matrix(100, 80, seed=i) for i in range(1, 9)]
     total, error = sum(s.astype(np.float64) for s in steps), {}
     for name, feedback in (("with", gcodec.Feedback("ecsq:nmse=0.3")), ("without", None)):
@@ -528,7 +526,7 @@ def exact_error(x: np.ndarray, codec: str) -> float:
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("target", [0.1, 0.3])
-def test_an_error_of_parts_below_a_1024th_of_a_step_counts(rounding: str, target: float) -> None:
+def test_errors_below_a_1024th_of_a_step_are_counted(rounding: str, target: float) -> None:
     """Few large values make the step so large that most of the error is of values near 0."""
     rng = np.random.default_rng(5)
     x = (1e-3 * rng.standard_normal(1 << 18)).astype(np.float32)
@@ -538,7 +536,7 @@ def test_an_error_of_parts_below_a_1024th_of_a_step_counts(rounding: str, target
 
 
 @pytest.mark.parametrize("target", ["bits=1", "nmse=0.05", "bits=1,trellis=yes"])
-def test_a_search_begins_where_the_last_one_ended(target: str) -> None:
+def test_search_starts_from_preceding_step(target: str) -> None:
     """The target is met as without a prior, whatever the prior was of."""
     codec = gcodec.parse(f"ecsq:{target}")
     rng = np.random.default_rng(6)
@@ -555,7 +553,7 @@ def test_a_search_begins_where_the_last_one_ended(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", [0.0105, 0.03, 0.0389, 0.05, 0.1196, 0.33])
-def test_an_error_is_met_where_one_scale_is_that_of_all(target: float) -> None:
+def test_meets_target_error_with_a_single_scale(target: float) -> None:
     """Of like values all have one class, at another step another one: the error jumps there."""
     for n, seed in ((4096, 7), (1 << 16, 8)):
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
@@ -563,7 +561,7 @@ def test_an_error_is_met_where_one_scale_is_that_of_all(target: float) -> None:
 
 
 @pytest.mark.parametrize("target", [0.3, 0.83, 1.15, 1.5, 2.2, 5.9])
-def test_bits_are_met_where_one_scale_is_that_of_all(target: float) -> None:
+def test_meets_target_bits_with_a_single_scale(target: float) -> None:
     """Of short strings too, of which numbers and states are a tenth."""
     for n, seed in ((4096, 7), (1 << 16, 8)):
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)

@@ -33,15 +33,15 @@ SPECIALS = np.array(
 def steps(count: int, seed: int = 0) -> list[np.ndarray]:
     """Gradients of many steps in which every element meets special values."""
     rng = np.random.default_rng(seed)
-    found = []
+    results = []
     for step in range(count):
         x = (rng.standard_normal(N) * 0.4).astype(np.float32)
         # Poison grows slowly, so that most elements stay ordinary for many steps.
         at = rng.choice(N, 6, replace=False)
         x[at] = rng.choice(SPECIALS[3:], 6)
         x[step % N] = SPECIALS[step % len(SPECIALS)]
-        found.append(x)
-    return found
+        results.append(x)
+    return results
 
 
 THRESHOLDS = [0.5, 0.25, 0.1, 1.0, 1 / 3, 3e-3, 2.0**-126, 3e38, np.inf]
@@ -95,7 +95,7 @@ def test_kernels_take_any_threshold(value: float) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", ["quantize_1bit_residual", "quantize_2bit_residual"])
-def test_what_is_left_goes_to_the_residual_or_elsewhere(
+def test_residual_may_be_written_elsewhere(
     name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past the cache too, from whole cache lines on."""
@@ -185,7 +185,7 @@ def test_automatic_threshold(x: np.ndarray, server: str) -> None:
     assert payload.tobytes() == mxnet.TwoBit(float(t), len(x)).step(x)
 
 
-def test_automatic_threshold_sees_the_residual() -> None:
+def test_automatic_threshold_includes_the_residual() -> None:
     codec = gcodec.parse("mxnet-2bit:threshold=auto")
     rng = np.random.default_rng(8)
     residual = np.zeros(N, np.float32)
@@ -211,7 +211,7 @@ def test_sizes(n: int) -> None:
 
 @pytest.mark.parametrize("offset", range(16))
 @pytest.mark.parametrize("n", [1, 7, 8, 16, 100, 128, 129, 136, 143, 144, 145, 250, 255])
-def test_any_place_in_memory(n: int, offset: int) -> None:
+def test_any_alignment(n: int, offset: int) -> None:
     """Ends of an array are handled apart, wherever the cache lines are."""
     rng = np.random.default_rng(n)
     x = gs.placed(rng.standard_normal(n, np.float32), offset)

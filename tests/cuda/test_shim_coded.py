@@ -59,18 +59,18 @@ def test_one_wait(gpu: Device) -> None:
 
 def test_seek_tables(gpu: Device) -> None:
     x = sample(70_000)
-    there = gpu.to_device(x)
+    on_device = gpu.to_device(x)
     for spec in ("minifloat:code=huffman", "minifloat:code=rans,format=e4m3"):
-        frame = gcodec.encode(there, spec)
+        frame = gcodec.encode(on_device, spec)
         assert frame == gcodec.encode(x, spec)
         known = gcodec.Frame.from_bytes(frame)
         assert known.seek is not None
         for one in (known, known.without_seek()):
-            decoded = gpu.to_host(gcodec.decode(one.to_bytes(), like=there))
+            decoded = gpu.to_host(gcodec.decode(one.to_bytes(), like=on_device))
             assert same(decoded, gcodec.decode(frame))
 
 
-def test_half_behind_the_last(gpu: Device) -> None:
+def test_last_odd_element_of_pairs(gpu: Device) -> None:
     """An odd number of codes, of which the last byte has one more."""
     codec = gcodec.parse("minifloat:code=pair,scale=1.0,table=0")
     payload = codec.encode(np.ones(8, np.float32))

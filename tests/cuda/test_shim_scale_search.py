@@ -49,11 +49,11 @@ def tensors(n: int) -> list[np.ndarray]:
 def agree(gpu: Device, x: np.ndarray, fmt: MiniFloat, rule: str, *residual: np.ndarray) -> None:
     """Find a scale on the host, and on the device without a wait."""
     decay = [np.float32(0.75)] * len(residual)
-    there = [gpu.to_device(part) for part in (x, *residual)]
+    on_device = [gpu.to_device(part) for part in (x, *residual)]
     before = getattr(gpu, "fetched", 0)
-    found = searched(there[0], fmt, rule, *there[1:], *decay)
+    actual = searched(on_device[0], fmt, rule, *on_device[1:], *decay)
     assert getattr(gpu, "fetched", 0) == before
-    assert float(found) == searched(x, fmt, rule, *residual, *decay), (x.size, fmt, rule)
+    assert float(actual) == searched(x, fmt, rule, *residual, *decay), (x.size, fmt, rule)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 77, 3000, 9000])
@@ -72,7 +72,7 @@ def test_with_a_residual(gpu: Device) -> None:
         agree(gpu, gradient(5000).clip(-9, 9), MiniFloat("e2m1"), rule, heavy(5000, 1))
 
 
-def test_more_than_are_measured(gpu: Device) -> None:
+def test_tensors_that_are_sampled(gpu: Device) -> None:
     """Elements in bins alone, or but for the largest ones, in order."""
     n = FEW + 999
     for x, fmt in share_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
@@ -94,7 +94,7 @@ def test_samples(gpu: Device) -> None:
     agree(gpu, x, MiniFloat("e2m1"), "histogram", x[::-1].copy())
 
 
-def test_what_is_not_finite_does_no_harm(gpu: Device) -> None:
+def test_nonfinite_values_are_harmless(gpu: Device) -> None:
     for n in (3, 5000):
         for fmt in share_of(gpu, EVERY):
             searched(gpu.to_device(anything(n)), fmt, "histogram").value  # noqa: B018

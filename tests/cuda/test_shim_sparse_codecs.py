@@ -60,8 +60,8 @@ def test_payload_from_a_device(gpu: Device) -> None:
 @pytest.mark.parametrize("spec", DCT)
 def test_chunks(gpu: Device, spec: str) -> None:
     x = np.random.default_rng(0).standard_normal((70, 52)).astype(np.float32)
-    there = gpu.to_device(x)
-    decoded = gcodec.decode(gcodec.encode(there, spec), like=there)
+    on_device = gpu.to_device(x)
+    decoded = gcodec.decode(gcodec.encode(on_device, spec), like=on_device)
     wanted = gcodec.decode(gcodec.encode(x, spec))
     # Of almost equal coefficients another may be sent, and a level may be the next one.
     assert np.linalg.norm(gpu.to_host(decoded) - x) < 1.01 * np.linalg.norm(wanted - x)
@@ -75,7 +75,7 @@ def test_chunks_with_feedback(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("spec", (*SPARSE, *CODES, *DCT))
-def test_what_is_not_finite(gpu: Device, spec: str) -> None:
+def test_nonfinite_values(gpu: Device, spec: str) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
         gcodec.encode(gpu.to_device(anything(300)), spec)
 

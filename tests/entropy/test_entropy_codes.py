@@ -68,7 +68,7 @@ def test_omega_of_1_to_16() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_words(spec: str) -> None:
+def test_codewords(spec: str) -> None:
     code = entropy.parse(spec)
     write, _, first = universal.parse(spec)
     assert code.first == first
@@ -79,16 +79,16 @@ def test_words(spec: str) -> None:
         bits = code.encode([value])
         assert bits.to01() == word
         assert bits.tobytes() == universal.to_bytes(word)
-        found, end = code.decode(bits, 1)
-        assert (found.tolist(), end) == ([value], len(word))
+        decoded, end = code.decode(bits, 1)
+        assert (decoded.tolist(), end) == ([value], len(word))
     together = code.encode(values)
     assert together.to01() == "".join(words)
-    found, end = code.decode(together, len(values))
-    assert (found.tolist(), end) == (values, together.nbits)
+    decoded, end = code.decode(together, len(values))
+    assert (decoded.tolist(), end) == (values, together.nbits)
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_lengths_over_all_of_64_bits(spec: str) -> None:
+def test_lengths_over_64_bits(spec: str) -> None:
     """Also of words too long to write."""
     code = entropy.parse(spec)
     write, _, first = universal.parse(spec)
@@ -126,7 +126,7 @@ def test_published_lengths() -> None:
             assert set(code.lengths(values).tolist()) == {lengths[at]}
 
 
-def test_which_of_the_elias_codes_is_shorter() -> None:
+def test_shortest_elias_code_by_range() -> None:
     """What the page of delta says."""
     starts = [2**e for e in range(64)]
     omega, gamma, delta = (entropy.parse(spec).lengths(starts) for spec in SPECS[:3])
@@ -136,7 +136,7 @@ def test_which_of_the_elias_codes_is_shorter() -> None:
     assert (gamma[:7] <= omega[:7]).all()
 
 
-def test_codes_that_are_others_with_a_parameter() -> None:
+def test_codes_that_equal_others_with_a_parameter() -> None:
     values = [*range(300), 1000]
     same = [
         ("unary", "rice:k=0"),
@@ -177,13 +177,13 @@ def test_round_trip(stream: tuple[Code, list[int]]) -> None:
     bits = code.encode(values)
     assert bits.to01() == universal.encode(str(code), values)
     assert int(code.lengths(values).sum()) == bits.nbits
-    found, end = code.decode(bits, len(values))
-    assert (found.tolist(), end) == (values, bits.nbits)
-    assert code.encode(found) == bits
+    decoded, end = code.decode(bits, len(values))
+    assert (decoded.tolist(), end) == (values, bits.nbits)
+    assert code.encode(decoded) == bits
 
 
 @given(streams(), streams(), st.data())
-def test_words_follow_one_another(
+def test_codewords_concatenate(
     stream: tuple[Code, list[int]], other: tuple[Code, list[int]], data: st.DataObject
 ) -> None:
     code, values = stream
@@ -193,25 +193,23 @@ def test_words_follow_one_another(
     at, rest = 0, values + added
     while rest:
         count = data.draw(st.integers(1, len(rest)))
-        found, at = code.decode(whole, count, start=at)
-        assert found.tolist() == rest[:count]
+        decoded, at = code.decode(whole, count, start=at)
+        assert decoded.tolist() == rest[:count]
         rest = rest[count:]
     assert at == whole.nbits
 
 
 @given(streams(), st.data())
-def test_what_is_behind_does_not_count(
-    stream: tuple[Code, list[int]], data: st.DataObject
-) -> None:
+def test_following_bits_are_ignored(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
     code, values = stream
     bits = code.encode(values).to01()
     before, behind = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
-    found, end = code.decode(before + bits + behind, len(values), start=len(before))
-    assert (found.tolist(), end) == (values, len(before + bits))
+    decoded, end = code.decode(before + bits + behind, len(values), start=len(before))
+    assert (decoded.tolist(), end) == (values, len(before + bits))
 
 
 @given(streams(), st.data())
-def test_every_cut_is_truncated(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
+def test_every_prefix_is_truncated(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
     code, values = stream
     bits = code.encode(values)
     if not bits.nbits:
@@ -223,13 +221,13 @@ def test_every_cut_is_truncated(stream: tuple[Code, list[int]], data: st.DataObj
         with pytest.raises(Truncated):
             code.decode(Bits.from01(text[:cut]), len(values))
         whole = sum(end <= cut for end in ends)
-        found, end = code.decode(Bits.from01(text[:cut]), whole)
-        assert found.tolist() == values[:whole]
+        decoded, end = code.decode(Bits.from01(text[:cut]), whole)
+        assert decoded.tolist() == values[:whole]
         assert end == ([0, *ends])[whole]
 
 
 @pytest.mark.parametrize("spec", ["omega", "gamma", "delta", "rice:k=60", "expgolomb:k=3"])
-def test_every_cut_of_long_words(spec: str) -> None:
+def test_every_prefix_of_long_codewords(spec: str) -> None:
     code = entropy.parse(spec)
     values = [LARGEST, 1, 2**63, 5]
     text = code.encode(values).to01()
@@ -260,9 +258,9 @@ def test_many_values(spec: str) -> None:
     bits = code.encode(values)
     assert bits.nbits == int(code.lengths(values).sum())
     assert bits.to01() == text * 60
-    found, end = code.decode(bits, values.size)
+    decoded, end = code.decode(bits, values.size)
     assert end == bits.nbits
-    assert (found == values).all()
+    assert (decoded == values).all()
     with pytest.raises(Truncated):
         code.decode(bits, values.size + 1)
 
@@ -289,8 +287,8 @@ def test_long_runs_of_zeros() -> None:
         code = entropy.parse(spec)
         scaled = [n * parameter for n in values]
         bits = code.encode(scaled)
-        found, end = code.decode(bits, len(values))
-        assert (found.tolist(), end) == (scaled, bits.nbits)
+        decoded, end = code.decode(bits, len(values))
+        assert (decoded.tolist(), end) == (scaled, bits.nbits)
         if parameter == 1:
             assert np.flatnonzero(np.unpackbits(bits.data, count=bits.nbits)).tolist() == (
                 ones.tolist()
@@ -310,10 +308,10 @@ def outcome(spec: str, text: str, count: int) -> tuple[list[int], int] | type[Fo
     read = universal.parse(spec)[1]
     values, at = [], 0
     for _ in range(count):
-        found = verdict(read, text, at)
-        if not isinstance(found, tuple):
-            return Truncated if found is universal.Truncated else Corrupt
-        value, at = found
+        actual = verdict(read, text, at)
+        if not isinstance(actual, tuple):
+            return Truncated if actual is universal.Truncated else Corrupt
+        value, at = actual
         values.append(value)
     return values, at
 
@@ -350,8 +348,8 @@ def test_random_strings(spec: str) -> None:
         for weight in (0.5, 0.1, 0.9):
             text = "".join("01"[rng.random() < weight] for _ in range(length))
             at, count = 0, 0
-            while isinstance(found := verdict(read, text, at), tuple):
-                at, count = found[1], count + 1
+            while isinstance(actual := verdict(read, text, at), tuple):
+                at, count = actual[1], count + 1
             check(spec, text, count)
             check(spec, text, count + 1)
 
@@ -386,7 +384,7 @@ def test_values_beyond_64_bits_are_corrupt(spec: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=5"])
-def test_bitarray_reads_and_writes_the_same_words(spec: str) -> None:
+def test_bitarray_agrees_on_codewords(spec: str) -> None:
     """Its coder of any prefix-free words, given these."""
     code = entropy.parse(spec)
     symbols = range(code.first, 60)
@@ -399,12 +397,12 @@ def test_bitarray_reads_and_writes_the_same_words(spec: str) -> None:
         written = bitarray(endian=order)
         written.encode(words, values)
         assert Bits.from_bitarray(written) == bits
-        found, end = code.decode(written, len(values))
-        assert (found.tolist(), end) == (values, len(written))
+        decoded, end = code.decode(written, len(values))
+        assert (decoded.tolist(), end) == (values, len(written))
 
 
 @given(st.integers(2, LARGEST))
-def test_bitarray_reads_the_number_in_a_word(n: int) -> None:
+def test_bitarray_agrees_on_numbers(n: int) -> None:
     word = entropy.parse("gamma").encode([n]).to_bitarray()
     assert ba2int(word) == n
     assert word.index(1) == n.bit_length() - 1
@@ -476,9 +474,9 @@ def test_unary_and_rice_halve() -> None:
     assert probabilities("unary", [0, 1, 2, 63]) == [Fraction(1, 2**e) for e in (1, 2, 3, 64)]
     for k in (1, 4):
         values = list(range(200))
-        found = probabilities(f"rice:k={k}", values)
+        actual = probabilities(f"rice:k={k}", values)
         halved = probabilities(f"rice:k={k}", [n + 2**k for n in values])
-        assert [p / 2 for p in found] == halved
+        assert [p / 2 for p in actual] == halved
 
 
 @pytest.mark.parametrize("theta", [0.3, 0.5, 0.6, 0.62, 0.7, 0.8, 0.9, 0.95, 0.99])

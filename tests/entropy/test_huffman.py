@@ -85,14 +85,14 @@ def some_counts() -> Iterator[list[int]]:
 COUNTS = list(some_counts())
 
 
-def test_lengths_are_those_of_the_rule() -> None:
+def test_lengths_follow_the_rule() -> None:
     for counts in COUNTS:
         lengths = code_lengths(np.array(counts, np.int64))
         assert lengths.dtype == np.uint8
         assert lengths.tolist() == canonical.lengths_of(counts)
 
 
-def test_lengths_make_a_whole_code() -> None:
+def test_lengths_satisfy_kraft_with_equality() -> None:
     for counts in COUNTS:
         lengths = code_lengths(np.array(counts, np.int64))
         assert ((lengths > 0) == (np.array(counts, np.int64) > 0)).all()
@@ -114,7 +114,7 @@ def unlimited(counts: list[int]) -> int:
     return total
 
 
-def test_lengths_are_best_where_the_limit_is_far() -> None:
+def test_lengths_are_optimal_without_a_limit() -> None:
     rng = np.random.default_rng(2)
     for n in range(2, 257):
         counts = rng.integers(1, 12, n).tolist()
@@ -126,23 +126,25 @@ def test_lengths_are_best_where_the_limit_is_far() -> None:
 @functools.cache
 def complete(n: int, limit: int) -> list[tuple[int, ...]]:
     """Return all lengths of n words, up to a limit and not falling, that are a whole code."""
-    every = itertools.combinations_with_replacement(range(1, limit + 1), n)
-    return [some for some in every if sum(2**limit >> length for length in some) == 2**limit]
+    all_values = itertools.combinations_with_replacement(range(1, limit + 1), n)
+    return [
+        sample for sample in all_values if sum(2**limit >> length for length in sample) == 2**limit
+    ]
 
 
 @pytest.mark.parametrize("limit", [2, 3, 4, 5])
-def test_lengths_are_best_below_any_limit(limit: int) -> None:
+def test_lengths_are_optimal_below_any_limit(limit: int) -> None:
     rng = np.random.default_rng(limit)
     for n in range(2, min(2**limit, 9) + 1):
         for counts in (FIBONACCI[:n], *rng.integers(1, 50, (20, n)).tolist()):
             lengths = code_lengths(np.array(counts), limit).tolist()
             assert max(lengths) <= limit
             falling = sorted(counts, reverse=True)
-            best = min(mean_of(falling, list(some)) for some in complete(n, limit))
+            best = min(mean_of(falling, list(sample)) for sample in complete(n, limit))
             assert mean_of(counts, lengths) == best
 
 
-def test_counts_that_have_no_lengths_are_refused() -> None:
+def test_invalid_counts_are_refused() -> None:
     for counts in (np.array([3, -1]), np.array([2**62 + 1]), np.array([1, 2**64 - 1], np.uint64)):
         with pytest.raises(ParameterError, match="2\\*\\*62"):
             code_lengths(counts)
@@ -184,12 +186,12 @@ TABLES = [
 
 
 @pytest.mark.parametrize("lengths", TABLES, ids=lambda lengths: str(lengths[:5]))
-def test_words_are_canonical(lengths: list[int]) -> None:
+def test_codewords_are_canonical(lengths: list[int]) -> None:
     bits, nbits = code_of(lengths).words(256)
-    made = [
+    result = [
         f"{word:0{length}b}" if length else "" for word, length in zip(bits, nbits, strict=True)
     ]
-    assert made == words_of(code_of(lengths))
+    assert result == words_of(code_of(lengths))
     assert least_nbits(code_of(lengths)) == min(length for length in lengths if length)
 
 
@@ -214,7 +216,7 @@ def test_words_are_canonical(lengths: list[int]) -> None:
         [1, *range(2, 13), 13, 13],
     ],
 )
-def test_lengths_that_are_no_code_are_refused(lengths: list[int]) -> None:
+def test_invalid_lengths_are_refused(lengths: list[int]) -> None:
     table = np.array(lengths, np.uint8)
     with pytest.raises(Corrupt):
         check_lengths(table)
@@ -236,16 +238,16 @@ def test_tables_are_read_at_any_bit() -> None:
         full = np.zeros(256, np.uint8)
         full[: len(lengths)] = lengths
         unused = np.flatnonzero(full == 0)
-        some = rng.choice(unused, min(3, unused.size), replace=False)
-        alphabet = np.union1d(np.flatnonzero(full), some)
+        sample = rng.choice(unused, min(3, unused.size), replace=False)
+        alphabet = np.union1d(np.flatnonzero(full), sample)
         data, nbits = write_lengths(full, alphabet)
         text = text_of(data, nbits)
         assert text == canonical.table(full[alphabet].tolist())
         for before in (0, 1, 4, 7, 8, 13):
             source = bytes_of("1" * before + text + "1" * 9)
-            found, after = read_lengths(source, before, before + nbits, alphabet)
-            assert (found.dtype, found.shape, after) == (np.uint8, (256,), before + nbits)
-            assert np.array_equal(found, full)
+            decoded, after = read_lengths(source, before, before + nbits, alphabet)
+            assert (decoded.dtype, decoded.shape, after) == (np.uint8, (256,), before + nbits)
+            assert np.array_equal(decoded, full)
             for end in (before, before + nbits - 1):
                 with pytest.raises(Truncated):
                     read_lengths(source, before, end, alphabet)
@@ -279,7 +281,7 @@ def read(
 
 
 @pytest.mark.parametrize("lengths", TABLES, ids=lambda lengths: str(lengths[:5]))
-def test_words_in_blocks(lengths: list[int]) -> None:
+def test_codewords_in_blocks(lengths: list[int]) -> None:
     code, rng = code_of(lengths), np.random.default_rng(5)
     words = words_of(code)
     for symbols in some_symbols(code, rng):
@@ -295,16 +297,16 @@ def test_words_in_blocks(lengths: list[int]) -> None:
         starts = places[np.concatenate([[0], bounds])]
         for behind in (b"", b"\xff" * 40, bytes(40)):
             source = bytes_of(text, behind)
-            found = np.zeros(bounds.size + 1, np.int64)
-            assert np.array_equal(read(code, source, found, bounds, len(text), False), symbols)
-            assert found.tolist() == starts.tolist()
+            out = np.zeros(bounds.size + 1, np.int64)
+            assert np.array_equal(read(code, source, out, bounds, len(text), False), symbols)
+            assert out.tolist() == starts.tolist()
             assert np.array_equal(read(code, source, starts, bounds, len(text), True), symbols)
         for end in {0, len(text) // 2, len(text) - 1} & set(range(len(text))):
             with pytest.raises(Truncated):
                 read(code, bytes_of(text), np.array([0, 0]), bounds[-1:], end, False)
 
 
-def test_blocks_that_are_said_to_begin_elsewhere_are_refused() -> None:
+def test_wrong_block_starts_are_refused() -> None:
     code, rng = code_of([1, *[9] * 254, 8]), np.random.default_rng(6)
     symbols = np.where(rng.random(4000) < 0.9, 0, rng.integers(0, 256, 4000)).astype(np.uint8)
     bounds = np.arange(100, 4001, 100)
@@ -319,7 +321,7 @@ def test_blocks_that_are_said_to_begin_elsewhere_are_refused() -> None:
         starts[at] -= step
 
 
-def test_symbols_without_a_word_are_refused() -> None:
+def test_symbols_without_codeword_are_refused() -> None:
     for lengths, symbol in (
         ([1, 2, 2], 3),
         ([1, 2, 2], 4),
@@ -344,7 +346,7 @@ def test_symbols_without_a_word_are_refused() -> None:
 @pytest.mark.parametrize(
     "lengths", [[1, 2, 2], [12, *range(1, 13)], [*range(12, 0, -1), *[0] * 8, 12]]
 )
-def test_nothing_is_written_behind_the_room(lengths: list[int]) -> None:
+def test_writes_stay_within_the_array(lengths: list[int]) -> None:
     code = code_of(lengths)
     longest = np.full(3000, np.argmax(code.lengths), np.uint8)
     for nbytes in (0, 1, 7, 40, 1000):
@@ -355,7 +357,7 @@ def test_nothing_is_written_behind_the_room(lengths: list[int]) -> None:
         assert (around[nbytes + bit_string.SLACK :] == 0xA5).all()
 
 
-def test_bits_are_put_behind_others() -> None:
+def test_bits_append() -> None:
     rng = np.random.default_rng(7)
     for _ in range(300):
         parts = rng.choice([0, 1, 3, 7, 8, 9, 16, 100], int(rng.integers(1, 6))).tolist()
@@ -385,7 +387,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("bucket", [0, 100])
-def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) -> None:
+def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None]) -> None:
     """Lead, head and string follow each other for any number of threads, and blocks are found."""
     rng = np.random.default_rng(8)
     counts = np.array([2000, 500, 300, *[1] * 60, *[0] * 190, 90, 90, 60])
@@ -402,21 +404,21 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
         each = [words[s] if lives else "" for s, lives in zip(symbols.tolist(), mask, strict=True)]
         places = np.cumsum([0, *map(len, each)])
         head = "".join(map(str, rng.integers(0, 2, head_nbits)))
-        for threads, every, lead in ((1, 128, 0), (2, 16, 3), (7, 128, 2)):
+        for threads, all_values, lead in ((1, 128, 0), (2, 16, 3), (7, 128, 2)):
             small_parts(threads)
 
             def part(start: int, stop: int, _: np.ndarray, all: Any = symbols) -> np.ndarray:
-                found: np.ndarray = all[start:stop]
-                return found
+                actual: np.ndarray = all[start:stop]
+                return actual
 
             behind = (bytes_of(head), head_nbits)
             data, nbits, offsets = dense_string.write(
-                code, part, symbols.dtype, coded, every, lead, behind
+                code, part, symbols.dtype, coded, all_values, lead, behind
             )
             text = head + "".join(each)
             assert nbits == 8 * lead + len(text)
             assert text_of(data[lead:], len(text)) == text
-            assert offsets.tolist() == places[[*range(0, n, every), n]].tolist()
+            assert offsets.tolist() == places[[*range(0, n, all_values), n]].tolist()
             for known in (None, offsets):
                 out = np.full(n, 9, np.uint8)
 
@@ -425,8 +427,10 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
                     out[at : at + small.size] = small
 
                 first = 8 * lead + head_nbits
-                found = dense_string.read(code, data, first, nbits, coded, every, known, take)
-                assert np.array_equal(found, offsets)
+                decoded = dense_string.read(
+                    code, data, first, nbits, coded, all_values, known, take
+                )
+                assert np.array_equal(decoded, offsets)
                 assert np.array_equal(out, symbols)
 
 
@@ -444,24 +448,24 @@ def test_alphabets_of_all_sizes(threads: int, small_parts: Callable[[int], None]
         values = rng.choice(alphabet, n, p=shares / shares.sum())
         bits = CODE.encode(values)
         assert bits.to01() == huffman.encode(values.tolist())
-        found, end = CODE.decode(bits, n)
-        assert (found.dtype, end) == (np.uint64, bits.nbits)
-        assert np.array_equal(found, values)
+        decoded, end = CODE.decode(bits, n)
+        assert (decoded.dtype, end) == (np.uint64, bits.nbits)
+        assert np.array_equal(decoded, values)
         head = 8 + 4 * (int(values.max()) + 1)
         assert head + int(CODE.lengths(values).sum()) == bits.nbits
 
 
-def test_values_behind_other_bits() -> None:
+def test_values_after_other_bits() -> None:
     parts = [[3, 1, 3, 3], [255, 0, 255], [7], [], [0, 0]]
     text = "".join("1" + CODE.encode(values).to01() for values in parts)
     at = 0
     for values in parts:
-        found, at = CODE.decode(entropy.Bits.from01(text), len(values), start=at + 1)
-        assert found.tolist() == values
+        decoded, at = CODE.decode(entropy.Bits.from01(text), len(values), start=at + 1)
+        assert decoded.tolist() == values
     assert at == len(text)
 
 
-def test_values_that_are_no_bytes_are_refused() -> None:
+def test_wide_values_are_refused() -> None:
     for values in ([256], [0, 2**63], np.array([-1, 3]), np.array([5, 256, 1], np.uint16)):
         with pytest.raises(ParameterError, match="from 0 to 255"):
             CODE.encode(values)
@@ -479,7 +483,7 @@ def verdict(call: Callable[[], Any]) -> Any:
         return Corrupt
 
 
-def test_heads_that_are_wrong() -> None:
+def test_wrong_headers_are_refused() -> None:
     rng = np.random.default_rng(9)
     good = [CODE.encode(values).to01() for values in ([1, 0, 2, 0], [4, 4, 4], [9, 3, 1, 3])]
     texts = [text[:end] for text in good for end in range(len(text) + 1)]
@@ -491,25 +495,25 @@ def test_heads_that_are_wrong() -> None:
     for text, count in itertools.product(texts, (0, 1, 3, 4, 9)):
         bits = universal.Bits(text)
         expected = verdict(lambda bits=bits, count=count: huffman.decode(bits, count))
-        found = verdict(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
+        decoded = verdict(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
         if (
-            expected is Corrupt and found is Truncated
+            expected is Corrupt and decoded is Truncated
         ):  # too few bits for all words, whatever these
             assert len(text) < 8 + 4 * (int(text[:8], 2) + 1) + count
             continue
-        assert found == expected
-        kinds.add(found if isinstance(found, type) else list)
+        assert decoded == expected
+        kinds.add(decoded if isinstance(decoded, type) else list)
     assert kinds == {Truncated, Corrupt, list}
 
 
-def test_counts_beyond_the_bits_are_refused_at_once() -> None:
+def test_counts_beyond_the_bits_are_refused_early() -> None:
     bits = CODE.encode([1, 0, 0, 2])
     for count in (7, 2**40, 2**64 - 1):
         with pytest.raises(Truncated, match="cannot hold"):
             CODE.decode(bits, count)
 
 
-def test_no_table_is_filled_of_lengths_that_are_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lengths_build_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a table is filled")
 
@@ -546,11 +550,11 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 rest[string] = rest[string >> 1] << 1 | string & 1
                 continue
             bits = universal.Bits(f"{string:b}"[1:])
-            found = verdict(functools.partial(canonical.read_word, bits, words))
-            if found is Corrupt:
+            decoded = verdict(functools.partial(canonical.read_word, bits, words))
+            if decoded is Corrupt:
                 status[string] = codewords.CORRUPT
-            elif found is not Truncated:
-                status[string], symbol[string], rest[string] = OK, found, EMPTY
+            elif decoded is not Truncated:
+                status[string], symbol[string], rest[string] = OK, decoded, EMPTY
     return status, symbol, rest
 
 
@@ -600,10 +604,10 @@ def test_all_short_strings(lengths: list[int]) -> None:
         expected = np.where(expected == OK, status[behind], expected)
         values = np.column_stack([values, symbol[behind]])
         behind = rest[behind]
-        found, ends = np.full(SIZE, 9), np.full(SIZE, -9)
+        out, ends = np.full(SIZE, 9), np.full(SIZE, -9)
         symbols = np.zeros((SIZE, n), np.uint8)
-        read_all(loop, n, *tables, found, ends, symbols)
-        assert np.array_equal(found[EMPTY:], expected[EMPTY:])
+        read_all(loop, n, *tables, out, ends, symbols)
+        assert np.array_equal(out[EMPTY:], expected[EMPTY:])
         fine = np.flatnonzero(expected == OK)[1:]
         assert np.array_equal(symbols[fine], values[fine])
         assert np.array_equal(ends[fine], nbits_of[fine] - nbits_of[behind[fine]])
@@ -611,13 +615,13 @@ def test_all_short_strings(lengths: list[int]) -> None:
     assert (codewords.CORRUPT in expected) == (sum(map(bool, lengths)) == 1)
 
 
-def test_the_largest_byte_is_no_mark() -> None:
+def test_largest_byte_is_not_special() -> None:
     """What other codes mark symbols with that are kept elsewhere is a symbol here."""
     assert WIDE == 255
     code = code_of([*[0] * 254, 1, 1])
     values = np.random.default_rng(10).integers(254, 256, 3000)
     data, nbits = prefix.write(code, values)
     assert np.array_equal(np.unpackbits(data)[:nbits], values - 254)
-    found, end = prefix.read(code, data, nbits, 3000)
+    decoded, end = prefix.read(code, data, nbits, 3000)
     assert end == nbits
-    assert np.array_equal(found, values)
+    assert np.array_equal(decoded, values)

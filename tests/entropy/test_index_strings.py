@@ -53,7 +53,7 @@ def positions_in(string: IndexString, seek: SeekTable | None) -> np.ndarray:
 
 @pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
 @pytest.mark.parametrize("front", [NOTHING, SOME], ids=["first", "behind"])
-def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> None:
+def test_round_trip(code: str, front: tuple[np.ndarray, int]) -> None:
     cases = [(1, 1), (9, 0), (64, 64), (100, 7), (33, 32), (5000, 4097), (200_000, 20_000)]
     for n, k in cases:
         positions = uniform(n, k)
@@ -68,17 +68,17 @@ def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> No
 
 
 @pytest.mark.parametrize("code", [code for code in position_coding.CODES if code != "bitmap"])
-def test_positions_up_to_the_most(code: str) -> None:
+def test_largest_positions(code: str) -> None:
     n = position_coding.MOST
     for positions in ([n - 1], [0, n - 1], [0, 1, 2, n // 3, n // 2, n - 2, n - 1]):
-        found = np.array(positions, np.int64)
-        written = position_coding.write(found, n, code, NOTHING)
-        assert string_of(written, found.size, n).read().tolist() == positions
+        actual = np.array(positions, np.int64)
+        written = position_coding.write(actual, n, code, NOTHING)
+        assert string_of(written, actual.size, n).read().tolist() == positions
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1])
 @pytest.mark.parametrize("n", [100_000, 1 << 20])
-def test_uniform_positions_take_little_more_than_they_must(n: int, share: float) -> None:
+def test_uniform_positions_are_near_the_limit(n: int, share: float) -> None:
     k = round(share * n)
     for seed in range(3):
         nbits = nbits_of(uniform(n, k, seed), n, "auto", NOTHING)
@@ -86,7 +86,7 @@ def test_uniform_positions_take_little_more_than_they_must(n: int, share: float)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
-def test_clustered_positions_take_less(share: float) -> None:
+def test_clustered_positions_take_fewer_bits(share: float) -> None:
     n = 1 << 20
     k = round(share * n)
     assert nbits_of(clustered(n, k), n, "auto", NOTHING) < 0.9 * least_nbits(n, k)
@@ -96,7 +96,7 @@ def test_clustered_positions_take_less(share: float) -> None:
     assert nbits_of(clustered(n, k), n, "rice", NOTHING) < 0.93 * best
 
 
-def test_positions_of_a_real_gradient_take_less() -> None:
+def test_real_positions_take_fewer_bits() -> None:
     total, least = 0, 0.0
     with open_dump(EXAMPLE) as dump:
         for entry in dump.entries:
@@ -119,21 +119,21 @@ def test_auto_is_the_shortest(make: object) -> None:
 
 
 @pytest.mark.parametrize("code", SEEKABLE)
-def test_blocks_that_are_found_are_those_that_are_written(code: str) -> None:
+def test_computed_blocks_equal_written_blocks(code: str) -> None:
     n, k = 1 << 20, 300_000 if code == "rans" else 30_000
     positions = clustered(n, k)
     _, written = coded = position_coding.write(positions, n, code, SOME)
     string = string_of(coded, k, n, SOME[1])
     assert written.seek is not None
-    found = string.blocks(written.seek.log2_block)
-    assert np.array_equal(found.offsets, written.seek.offsets)
+    blocks = string.blocks(written.seek.log2_block)
+    assert np.array_equal(blocks.offsets, written.seek.offsets)
     for table in (written.seek, string.blocks(13)):
         assert np.array_equal(positions_in(string, table), positions)
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize("code", position_coding.CODES)
-def test_threads_do_not_matter(code: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(code: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, k = 3 << 20, (1 << 20) + 5000  # more than one segment of positions
     positions = np.flatnonzero(np.random.default_rng(5).random(n) < k / n)[: 1 << 20]
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
@@ -170,7 +170,7 @@ def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
         positions_in(string, SeekTable.of(12, *joined))
 
 
-def test_blocks_of_rice_begin_with_groups() -> None:
+def test_blocks_of_rice_begin_at_groups() -> None:
     positions = uniform(10_000, 5000)
     string = string_of(position_coding.write(positions, 10_000, "rice", NOTHING), 5000, 10_000)
     with pytest.raises(gcodec.ParameterError, match="log2_block"):
@@ -183,7 +183,7 @@ def test_blocks_of_rice_begin_with_groups() -> None:
 
 
 @pytest.mark.parametrize("code", position_coding.CODES)
-def test_damage_is_refused_or_read_as_something_else(code: str) -> None:
+def test_damage_is_refused_or_changes_positions(code: str) -> None:
     """Never as more or other than k rising positions below n."""
     n, k = 500, 60
     _, written = position_coding.write(uniform(n, k), n, code, NOTHING)
@@ -191,11 +191,11 @@ def test_damage_is_refused_or_read_as_something_else(code: str) -> None:
         data = written.data.copy()
         data[bit // 8] ^= 0x80 >> bit % 8
         try:
-            found = IndexString(BitSpan(data, 0, written.nbits), code, k, n).read()
+            decoded = IndexString(BitSpan(data, 0, written.nbits), code, k, n).read()
         except gcodec.FormatError:
             continue
-        assert found.size == k and found[0] >= 0 and found[-1] < n
-        assert np.all(np.diff(found) > 0)
+        assert decoded.size == k and decoded[0] >= 0 and decoded[-1] < n
+        assert np.all(np.diff(decoded) > 0)
     for nbits in range(written.nbits):
         data = written.data[: -(-nbits // 8)]
         with pytest.raises(gcodec.FormatError):

@@ -34,9 +34,9 @@ def counts_of(name: str) -> np.ndarray:
     return np.array(COUNTS[name], np.int64)
 
 
-def cost(counts: np.ndarray, found: np.ndarray) -> float:
+def cost(counts: np.ndarray, actual: np.ndarray) -> float:
     used = counts > 0
-    return float(counts[used] @ np.log2(found.sum() / found[used]))
+    return float(counts[used] @ np.log2(actual.sum() / actual[used]))
 
 
 # --- frequencies --------------------------------------------------------------------------------
@@ -46,28 +46,28 @@ def cost(counts: np.ndarray, found: np.ndarray) -> float:
 @each_counts
 def test_frequencies(name: str, log2_total: int) -> None:
     counts = counts_of(name)
-    found = rans.frequencies(counts, log2_total)
-    assert found.sum() == 2**log2_total
-    np.testing.assert_array_equal(found > 0, counts > 0)
-    assert found.max() < 2**15
+    frequencies = rans.frequencies(counts, log2_total)
+    assert frequencies.sum() == 2**log2_total
+    np.testing.assert_array_equal(frequencies > 0, counts > 0)
+    assert frequencies.max() < 2**15
     # The cost is a sum of convex functions: where no step between two is one down, none are.
     used = np.flatnonzero(counts)
-    c, f = counts[used].astype(float), found[used].astype(float)
+    c, f = counts[used].astype(float), frequencies[used].astype(float)
     gain = c * np.log2((f + 1) / f)
     loss = np.where(f > 1, c * np.log2(f / np.maximum(f - 1, 1)), np.inf)
     slack = c.sum() * 2**-26  # logarithms are rounded, and large counts
     assert gain.max() <= loss.min() + slack
 
 
-def test_frequencies_of_shares_are_those() -> None:
+def test_frequencies_of_exact_shares() -> None:
     for log2_total in PLANES:
         share = 2 ** (log2_total - 4)
-        found = rans.frequencies(np.array([7, 0, 5, 4]), log2_total)
-        assert found.tolist() == [7 * share, 0, 5 * share, 4 * share]
+        frequencies = rans.frequencies(np.array([7, 0, 5, 4]), log2_total)
+        assert frequencies.tolist() == [7 * share, 0, 5 * share, 4 * share]
     assert rans.frequencies(np.array([0, 9]), 14).tolist() == [0, 2**14]
 
 
-def test_frequencies_that_cannot_be() -> None:
+def test_impossible_frequencies_are_refused() -> None:
     for counts, log2_total in (([0, 0], 12), ([], 12), ([0, 9], 15)):
         with pytest.raises(ParameterError, match="too few symbols"):
             rans.frequencies(np.array(counts, np.int64), log2_total)
@@ -78,8 +78,8 @@ def test_frequencies_that_cannot_be() -> None:
 @each_counts
 def test_best_frequencies(name: str) -> None:
     counts = counts_of(name)
-    found, log2_total = rans.best_frequencies(counts)
-    np.testing.assert_array_equal(found, rans.frequencies(counts, log2_total))
+    frequencies, log2_total = rans.best_frequencies(counts)
+    np.testing.assert_array_equal(frequencies, rans.frequencies(counts, log2_total))
     sizes = {
         p: rans.estimated_nbits(counts, other, p) + rans.table_nbits(other)
         for p in PLANES
@@ -90,8 +90,8 @@ def test_best_frequencies(name: str) -> None:
 
 
 def test_best_frequencies_of_one_symbol() -> None:
-    found, log2_total = rans.best_frequencies(np.array([0, 10**6]))
-    assert (found.tolist(), log2_total) == ([0, 2**12], 12)
+    frequencies, log2_total = rans.best_frequencies(np.array([0, 10**6]))
+    assert (frequencies.tolist(), log2_total) == ([0, 2**12], 12)
 
 
 @pytest.mark.parametrize("log2_total", PLANES)
@@ -102,24 +102,24 @@ def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
     rng = np.random.default_rng(n)
     symbols = rng.choice(shares.size, n, p=shares).astype(np.uint8)
     counts = np.bincount(symbols, minlength=256)
-    found = rans.frequencies(counts, log2_total)
+    frequencies = rans.frequencies(counts, log2_total)
     _, nbits, _ = rans_string.write(
-        write_tables(found, log2_total),
+        write_tables(frequencies, log2_total),
         lambda at, end, _: symbols[at:end],
         n,
         np.empty(0, np.uint8),
     )
-    estimated = rans.estimated_nbits(counts, found, log2_total)
+    estimated = rans.estimated_nbits(counts, frequencies, log2_total)
     # Of each block, the last states are as they happen to be.
     assert abs(estimated - nbits) <= 0.0005 * nbits + 100
     blocks = -(-n // rans_runs.BLOCK)
-    assert estimated == pytest.approx(cost(counts, found) + 768 * blocks, rel=0.002)
+    assert estimated == pytest.approx(cost(counts, frequencies) + 768 * blocks, rel=0.002)
 
 
-def test_estimated_size_of_few() -> None:
-    found = np.array([2048, 2048])
-    assert rans.estimated_nbits(np.array([0, 0]), found, 12) == 0
-    assert rans.estimated_nbits(np.array([5, 5]), found, 12) == 1024
+def test_estimated_size_of_few_symbols() -> None:
+    actual = np.array([2048, 2048])
+    assert rans.estimated_nbits(np.array([0, 0]), actual, 12) == 0
+    assert rans.estimated_nbits(np.array([5, 5]), actual, 12) == 1024
 
 
 def test_logarithms() -> None:
@@ -146,8 +146,8 @@ def table_of(alphabet: Any, log2_total: int, seed: int) -> tuple[np.ndarray, str
     places = np.array(alphabet)
     counts[places] = rng.integers(0, 10 ** rng.integers(1, 7, places.size))
     counts[places[0]] += 1
-    found = rans.frequencies(counts, log2_total)
-    return found, ans.table(found[places].tolist())
+    frequencies = rans.frequencies(counts, log2_total)
+    return frequencies, ans.table(frequencies[places].tolist())
 
 
 @pytest.mark.parametrize("log2_total", [12, 13, 14])
@@ -155,15 +155,15 @@ def table_of(alphabet: Any, log2_total: int, seed: int) -> tuple[np.ndarray, str
 def test_tables(name: str, log2_total: int) -> None:
     alphabet = np.array(ALPHABETS[name])
     for seed in range(10):
-        found, expected = table_of(alphabet, log2_total, seed)
-        data, nbits = rans.write_frequencies(found, log2_total, alphabet)
+        actual, expected = table_of(alphabet, log2_total, seed)
+        data, nbits = rans.write_frequencies(actual, log2_total, alphabet)
         assert Bits(data, nbits).to01() == expected
-        assert rans.table_nbits(found[alphabet]) == nbits
+        assert rans.table_nbits(actual[alphabet]) == nbits
         before, behind = "1" * (seed + 1), "0" * seed
         bits = Bits.from01(before + expected + behind)
-        where = len(before), bits.nbits, alphabet
-        again, total, at = rans.read_frequencies(bits.data, *where)
-        np.testing.assert_array_equal(again, found)
+        bit_range = len(before), bits.nbits, alphabet
+        again, total, at = rans.read_frequencies(bits.data, *bit_range)
+        np.testing.assert_array_equal(again, actual)
         assert (total, at) == (log2_total, len(before) + nbits)
         ends = {*range(len(before), len(before) + nbits, 1 if nbits < 300 else 37), at - 1}
         for end in ends:
@@ -171,7 +171,7 @@ def test_tables(name: str, log2_total: int) -> None:
                 rans.read_frequencies(bits.data, len(before), end, alphabet)
 
 
-def test_tables_that_cannot_be() -> None:
+def test_impossible_tables_are_refused() -> None:
     alphabet = np.array([1, 2, 4])
     whole = ans.table([2**14, 2**13, 2**13])
     assert whole[:4] == "1111"
@@ -216,10 +216,10 @@ def flipped(text: str, at: int) -> str:
 def expected_bits(values: list[int]) -> str:
     """The bits of values with the frequencies that gcodec takes."""
     counts = np.bincount(values, minlength=max(values) + 1)
-    found = rans.best_frequencies(counts)[0].tolist()
-    head = universal.fixed(max(values), 8) + ans.table(found)
+    frequencies = rans.best_frequencies(counts)[0].tolist()
+    head = universal.fixed(max(values), 8) + ans.table(frequencies)
     head += "0" * (-len(head) % 8)
-    return head + universal.to_text(ans.encode(values, found))
+    return head + universal.to_text(ans.encode(values, frequencies))
 
 
 @pytest.mark.parametrize("n", [1, 2, 32, 33, 3000])
@@ -238,7 +238,7 @@ def test_values(largest: int, n: int) -> None:
         assert end == start + bits.nbits
 
 
-def test_what_values_may_be() -> None:
+def test_allowed_values() -> None:
     code = entropy.parse("rans")
     assert (repr(code), str(code)) == ("RANS()", "rans")
     assert code.encode([]).nbits == 0
@@ -256,7 +256,7 @@ def test_sizes_that_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
         entropy.parse("rans").encode([1, 2, 3])
 
 
-def test_bits_that_are_wrong() -> None:
+def test_wrong_bits_are_refused() -> None:
     code, values = entropy.parse("rans"), [0, 3, 0, 1, 0, 0, 2] * 40
     text = code.encode(values).to01()
     for end in (0, 7, 8, 11, 12, 30, 100, 1000, len(text) - 16, len(text) - 8, len(text) - 1):
@@ -303,9 +303,9 @@ def test_random_bits() -> None:
     assert seen == {"values", Truncated, Corrupt}
 
 
-def test_rounded_logarithms_do_not_go_round_in_circles() -> None:
+def test_rounded_logarithms_terminate() -> None:
     """Of a symbol that is nearly all, one more and one less may both seem to gain."""
     counts = np.array([999_796, 55, 27, 7, 72, 30, 13])
     for log2_total in range(12, 16):
-        found = rans.frequencies(counts, log2_total)
-        assert found.sum() == 1 << log2_total and found.min() >= 1
+        frequencies = rans.frequencies(counts, log2_total)
+        assert frequencies.sum() == 1 << log2_total and frequencies.min() >= 1

@@ -11,7 +11,13 @@ import numpy as np
 
 from gcodec.arrays.intake import nonfinite_error
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
-from gcodec.codecs.ecsq.quantizer import COARSE, Kept, Quantizer, SearchHints, with_beyond
+from gcodec.codecs.ecsq.quantizer import (
+    COARSE,
+    CachedQuantizer,
+    Quantizer,
+    SearchHints,
+    with_outliers,
+)
 from gcodec.codecs.ecsq.rate_control import check_step
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, middle, squares_of
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
@@ -41,19 +47,19 @@ _MANY = 1 << 23  # levels, of which there are fewer
 
 
 def levels_at(
-    x: Any, step: float, shape: tuple[int, ...], way: Quantizer
+    x: Any, step: float, shape: tuple[int, ...], quantizer: Quantizer
 ) -> QuantizedLevels | None:
     """Return the levels; see `gcodec.codecs.ecsq.quantizer.levels_at`."""
     if (
-        not isinstance(way, (StochasticQuantizer, DeadZoneQuantizer))
+        not isinstance(quantizer, (StochasticQuantizer, DeadZoneQuantizer))
         or not x.size
         or not _LEAST <= step <= _MOST
     ):
         return None
     top: Any = max_abs_bits(x)
     plain = _plain(x, step)
-    if isinstance(way, StochasticQuantizer):
-        found = _at_random(x, step, way.seed)
+    if isinstance(quantizer, StochasticQuantizer):
+        found = _at_random(x, step, quantizer.seed)
         scales = contexts.best_scales(found[0], plain, shape)
     else:
         scales = contexts.best_scales(plain, plain, shape)
@@ -72,25 +78,25 @@ def levels_at(
     return _Found(*found, scales, matrices(shape), top, step).levels(told)
 
 
-def way_for(x: Any, way: Quantizer) -> Quantizer:
-    """Return the way of values there; see `gcodec.codecs.ecsq.quantizer.way_for`."""
-    if isinstance(way, StochasticQuantizer):
-        return _AtRandom(way.seed)
-    if isinstance(way, TrellisQuantizer):
+def quantizer_for(x: Any, quantizer: Quantizer) -> Quantizer:
+    """Return the quantizer that works on the device of the values."""
+    if isinstance(quantizer, StochasticQuantizer):
+        return _AtRandom(quantizer.seed)
+    if isinstance(quantizer, TrellisQuantizer):
         return TrellisQuantizer(_Nearest())
-    return _Nearest() if type(way) is DeadZoneQuantizer else way
+    return _Nearest() if type(quantizer) is DeadZoneQuantizer else quantizer
 
 
-class _Nearest(Kept[Any]):
+class _Nearest(CachedQuantizer[Any]):
     """Levels that are best for bits and error, of scales that stay there; see `Quantizer`."""
 
     _fine = False  # whether errors of the last step had to be told by all values
 
-    def habits(self) -> SearchHints:
+    def hints(self) -> SearchHints:
         """Return what helps the search of a step."""
         return SearchHints(self)
 
-    def hold(self, x: Any, step: float, matrix: RowLayout) -> None:
+    def hold_scales(self, x: Any, step: float, matrix: RowLayout) -> None:
         """Take scales of this step at other steps too; by these its own levels will be found."""
         if self._held is not None or self._last is None or self._last[0] != (x.size, step, matrix):
             self._last, by = None, self.prepare(x, step, matrix)
@@ -102,12 +108,12 @@ class _Nearest(Kept[Any]):
         """Return the scales of plain levels."""
         return contexts.scales_in(matrix, _plain(x, step))
 
-    def find(
-        self, x: Any, step: float, by: context_plan_cuda.Scales
+    def quantize_with(
+        self, x: Any, step: float, setting: context_plan_cuda.Scales
     ) -> tuple[QuantizedLevels, Any]:
         """Find symbols, and what they leave over when the host asks."""
         symbols = device_with(x).empty(x.size, np.uint8)
-        sums = rated_by(x, np.float32(step), context_plan_cuda.classes(by, x.size), symbols)
+        sums = rated_by(x, np.float32(step), context_plan_cuda.classes(setting, x.size), symbols)
         none = np.empty(0, np.int64)
         errors = Deferred(device_with(x), sums, lambda told: Errors.of(told.view(np.int64)))
         return QuantizedLevels(step, middle(), symbols, none, None), errors
@@ -119,16 +125,16 @@ class _Nearest(Kept[Any]):
         scales = contexts.counted(by, symbols)
         return _Found(symbols, wide, sums, scales, (matrix,)).levels(step)
 
-    def squares(self, x: Any, step: float, matrix: RowLayout) -> float:
+    def squared_error(self, x: Any, step: float, matrix: RowLayout) -> float:
         """Return what is left over; waits once if steps are as fine as before, or as coarse."""
-        errors: Any = self._found(x, step, matrix)[1]
+        errors: Any = self._quantized(x, step, matrix)[1]
         wanted(errors)
-        exact = self.left_over(x, step, matrix) if self._fine else None
+        exact = self.exact_error(x, step, matrix) if self._fine else None
         squares = squares_of(errors.value)
         self._fine = squares < COARSE * x.size
         if not self._fine:
             return squares
-        return self.left_over(x, step, matrix) if exact is None else exact
+        return self.exact_error(x, step, matrix) if exact is None else exact
 
     def nbits(self, x: Any, step: float, matrix: RowLayout) -> int:
         """Return about how many bits the string takes."""
@@ -138,7 +144,7 @@ class _Nearest(Kept[Any]):
 
     def _by(self, x: Any, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
         """Return the scales by which levels of a step are found, or were at last."""
-        found: context_plan_cuda.Scales | None = self.known(x, step, matrix)
+        found: context_plan_cuda.Scales | None = self.cached_setting(x, step, matrix)
         return self.prepare(x, step, matrix) if found is None else found
 
 
@@ -166,7 +172,7 @@ def _nbits(scales: context_plan_cuda.Scales, symbols: Any, wide: Any) -> int:
     told, beyond = contexts.string_nbits(scales, symbols), symbols_beyond(wide, ESCAPE)
     wanted(beyond)
     nbits, found = int(told), Outliers(*beyond.value)  # of which the first waits for both
-    return with_beyond(nbits, found.places.size, lambda: found)
+    return with_outliers(nbits, found.places.size, lambda: found)
 
 
 def _plain(x: Any, step: float) -> Any:
