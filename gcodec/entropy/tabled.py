@@ -36,7 +36,8 @@ from gcodec.wire.seek import (
 )
 
 Kind = Literal["huffman", "rans"]
-Known = tuple[Any, ...]
+StaticTables = Callable[[], np.ndarray]
+"""A cached function that returns the (count, 256) numbers of static tables; see `Table`."""
 Take = Callable[[int, np.ndarray], None]
 
 _NOTHING = np.zeros(256, np.int64)  # counts
@@ -55,7 +56,7 @@ class Table(NamedTuple):
     alphabet : (k,) uint8 array or None
         The symbols that the table is sent for, rising; None where it is not sent.
     which : int
-        Not 0 where it is not sent either, but one of those that `chosen` was given.
+        Not 0 where it is not sent either, but one of the static tables of `best_table`, from 1 on.
     """
 
     kind: Kind
@@ -107,27 +108,38 @@ def front(
 
 
 @dispatched("gcodec.entropy.device")
-def chosen(
-    counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
-) -> Table:
-    """Choose between tables by the bits of table and string; the first of equals.
+def best_table(
+    counts: np.ndarray,
+    own: Table | None,
+    kind: Kind,
+    alphabet: np.ndarray,
+    static_tables: StaticTables | None = None,
+) -> tuple[Table, int]:
+    """Select the table with which table and string are shortest, the first of equals.
 
     Parameters
     ----------
     counts : (256,) int64 array
+        Number of occurrences of each symbol.
     own : Table or None
-        The one that is sent, if there is one; it comes first.
+        The table that is made for these counts and sent, if there is one; it comes first.
     kind, alphabet
         See `Table`.
-    known : tuple
-        A function, and what it is given, that returns the (count, 256) numbers of static tables.
+    static_tables : StaticTables, optional
+        The tables that both sides know. Required if `own` is None.
+
+    Returns
+    -------
+    table : Table
+    nbits : int
+        Bits of table and string; for rANS an estimate.
     """
-    make, *given = known
     log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
     tables = [] if own is None else [own]
-    for which, numbers in enumerate(make(*given), 1):
+    for which, numbers in enumerate(static_tables() if static_tables else (), 1):
         tables.append(Table(kind, numbers, log2_total, None, which))
-    return min(tables, key=lambda table: table.nbits(counts))
+    sizes = [table.nbits(counts) for table in tables]
+    return tables[sizes.index(min(sizes))], min(sizes)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -55,8 +55,8 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         assert same(class_map.class_counts(there, every, step), counts)
         told = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
         matrices = [RowLayout(*numbers) for numbers in told[step % 2 :]]
-        wanted_best = best_matrix(some, matrices, step).matrix
-        assert best_matrix(there, matrices, step).matrix == wanted_best
+        wanted_best = best_matrix(some, matrices, step)
+        assert best_matrix(there, matrices, step) == wanted_best
     assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)

@@ -121,7 +121,7 @@ def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
     some = some_rows(x, every[0].width, table_choice.SAMPLE)
     symbols = empty_beside(some.size, np.uint8, some)
     scalar_quantize.plain_levels(some, np.float32(step), symbols)
-    return best_matrix(symbols, every, x.size // some.size).matrix
+    return best_matrix(symbols, every, x.size // some.size)
 
 
 def check_step(top: float, step: float) -> None:

@@ -5,6 +5,7 @@ With ``code=context`` a code is told as twice that of its magnitude, plus 1 wher
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,8 @@ from gcodec.codecs.minifloat.coding_choice import (
     alphabet,
     coded_nbytes,
     is_paired,
-    plan,
     plane_nbits,
+    plans,
     static,
 )
 from gcodec.entropy import tabled
@@ -29,12 +30,13 @@ from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
-from gcodec.payload import Candidates
+from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
 from gcodec.runtime.deferred import Deferred, when_known
-from gcodec.runtime.device import device_of, dispatched, host, placed
+from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.wire.seek import SeekTable
 
@@ -60,19 +62,6 @@ class Written(NamedTuple):
     seek: SeekTable | None
 
 
-@dispatched("gcodec.codecs.minifloat.device")
-def choose(
-    codes: np.ndarray | Drainable,
-    n: int,
-    fmt: MiniFloat,
-    book: int | str,
-    shape: tuple[int, ...],
-    lead: np.ndarray,
-) -> Candidates:
-    """Write the shortest payload of n codes, one of several on a device; see `write`."""
-    return Candidates([write(codes, n, fmt, "auto", book, shape, lead)])
-
-
 def write(
     codes: np.ndarray | Drainable,
     n: int,
@@ -81,44 +70,89 @@ def write(
     book: int | str,
     shape: tuple[int, ...],
     lead: np.ndarray,
-) -> Written:
+) -> Selection[Written]:
     """Write the shortest payload of n codes.
 
     Parameters
     ----------
     codes : uint8 array
-        As `kernels.minifloat` keeps them. Released if they are a `Drainable`.
+        Codes as `gcodec.kernels.quantize.minifloat` stores them. A `Drainable` is released.
     n : int
+        Number of codes.
     fmt : MiniFloat
     code : str
         One of `CODES`, or "auto".
     book : int or str
-        See `plan`. "context" has tables of its own, and "auto" takes it only where codebooks are
-        not asked for.
+        See `coding_choice.plans`. The code "context" has tables of its own, and "auto" includes it
+        only if `book` allows a table of its own.
     shape : tuple of int
-        Of the tensor.
+        Shape of the tensor.
     lead : uint8 array
-        Bytes that come before them.
+        Bytes that precede the codes.
     """
-    found = plan(contents(codes), n, fmt, code, book)
-    if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        # The context string may turn out not to be shorter, and the codes released until then are
-        # then quantized again: half of them, and as many bytes as float32 scales of blocks take.
-        codes = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
-        given = drainable(parts_of(codes, n, fmt, "signs last")), shape, _front(lead)
-        if code == "context":
-            return Written("context", None, *symbol_coder.write(*given))
-        if (made := symbol_coder.write_shorter(*given, found.nbits)) is not None:
-            return Written("context", None, *made)
-        del given
-        codes = restored(codes)
-    if found.table is not None:
-        some = coded(n, fmt, found.code)
-        return Written(found.code, found.book, *write_tabled(codes, n, fmt, found, lead, some))
-    data = minifloat.packed(contents(codes), n, fmt)
-    if lead.size:
-        data = _behind(lead, data)
-    return Written(found.code, None, data, 8 * lead.size + n * fmt.width, None)
+    # The codes that are released for a context string are quantized again if it is not the
+    # shortest: half of them, and as many bytes as float32 scales of blocks take.
+    part = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
+
+    def symbols() -> Any:
+        return drainable(parts_of(part, n, fmt, "signs last"))
+
+    def write_context_below(nbits: int) -> Written | None:
+        string = symbol_coder.write_shorter(symbols(), shape, _front(lead), nbits)
+        if string is None:
+            restored(part)
+            return None
+        return Written("context", None, *string)
+
+    def plan_context() -> Candidate[Written]:
+        values = symbols()
+        planned = symbol_coder.plan(values, shape)
+
+        def write_planned(gate: Gate | None) -> Written:
+            count = n if gate is None else gate.count
+            string = symbol_coder.write_planned(planned, values, _front(lead), count)
+            return Written("context", None, *string)
+
+        return Candidate(planned.nbits, write_planned, count=n)
+
+    def write_plan(plan: Plan, gate: Gate | None) -> Written:
+        if plan.table is None:
+            return _plain(contents(codes), n, fmt, plan.code, lead, gate)
+        elements = coded(n, fmt, plan.code)
+        if gate is not None:
+            is_rans = plan.table.kind == "rans"
+            elements = gate.counted() if is_rans else gate.mask(elements)
+        string = write_tabled(codes, n, fmt, plan, lead, elements)
+        return Written(plan.code, plan.book, *string)
+
+    if code == "context":
+        string = symbol_coder.write(symbols(), shape, _front(lead))
+        return Selection([Written("context", None, *string)])
+    candidates = []
+    for plan in plans(contents(codes), n, fmt, code, book):
+        raw = plane_nbits(n, fmt) if plan.code == "planes" else 0
+        count = coded_nbytes(n, fmt, plan.code) if plan.table else n * fmt.width
+        writer = functools.partial(write_plan, plan)
+        candidates.append(Candidate(plan.nbits, writer, raw, count))
+    if code != "auto" or book not in ("auto", "empirical") or not n:
+        return write_shortest(candidates)
+    context = EstimatedCandidate(
+        write_context_below, plan_context, symbol_coder.SHORTEST, 8 * lead.size
+    )
+    return write_shortest(candidates, context)
+
+
+def _plain(
+    codes: np.ndarray, n: int, fmt: MiniFloat, code: str, lead: np.ndarray, gate: Gate | None
+) -> Written:
+    """Return the payload of codes in fixed width; the host fetches it if its gate is open."""
+    data, nbits = minifloat.packed(codes, n, fmt), 8 * lead.size + n * fmt.width
+    if gate is None:
+        data = _behind(lead, data, lead.size + data.size) if lead.size else data
+        return Written(code, None, data, nbits, None)
+    words = gate.count.words
+    fetched: Any = Deferred(gate.device, words, lambda _: nbits, (words, 1, 8 * lead.size))
+    return Written(code, None, _behind(lead, data, -(-nbits // 32) * 4), fetched, None)
 
 
 def write_tabled(
@@ -177,10 +211,10 @@ def _in_planes(
     return data, nbits, seek
 
 
-def _behind(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Return bytes that come before others, and these, where the others are."""
-    whole = empty_beside(lead.size + data.size, np.uint8, data)
-    whole[: lead.size], whole[lead.size :] = placed(lead, data), data
+def _behind(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` bytes that start with a lead and the data after it, where the data lie."""
+    whole, end = empty_beside(size, np.uint8, data), lead.size + data.size
+    whole[: lead.size], whole[lead.size : end] = placed(lead, data), data
     return whole
 
 

@@ -55,7 +55,7 @@ from gcodec.kernels.quantize.threshold import (
     quantize_2bit,
     quantize_2bit_residual,
 )
-from gcodec.payload import Payload, Undecided
+from gcodec.payload import Payload, Selection
 from gcodec.runtime.deferred import Deferred, single, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
@@ -252,7 +252,7 @@ class MXNet2Bit(Codec):
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
         self._require(fits, n, symbols.shape)
 
-    def _pack(self, symbols: TwoBitSymbols) -> Payload | Undecided:
+    def _pack(self, symbols: TwoBitSymbols) -> Payload | Selection[Payload]:
         codes, n, shape = symbols.codes, symbols.n, symbols.shape or (symbols.n,)
         codec = self.replaced(form="dense", index="rice")
         if isinstance(symbols.threshold, float):  # else the payload has yet to be settled

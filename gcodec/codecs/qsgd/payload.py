@@ -1,12 +1,19 @@
-"""Strings of levels and their signs, written and read by a plan of `coding_choice`."""
+"""Strings of levels and their signs: the shortest is written, and any of them is read."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
+from gcodec.codecs.qsgd.coding_choice import (
+    MOST_OF_BYTES,
+    TABLED,
+    Plan,
+    alphabet,
+    tabled_plans,
+)
 from gcodec.entropy import tabled
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.symbol_coder import SymbolString
@@ -15,20 +22,21 @@ from gcodec.entropy.word_string import Take, WordString
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask, gathered, refuse_silent, silent_error, spread
+from gcodec.kernels.bits.coded_mask_cuda import words_in
 from gcodec.kernels.prefix import (
     dense_string,
     level_codes,
-    level_forms,
     scaled_read,
     sparse_string,
 )
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
+from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
-from gcodec.payload import Candidates
-from gcodec.runtime.deferred import mapped
+from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
+from gcodec.runtime.deferred import Deferred, mapped
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.wire.seek import LOG2_BLOCK, SeekTable, first_worthwhile
@@ -88,69 +96,110 @@ def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     return found
 
 
-def write_universal(
-    symbols: np.ndarray | Drainable, s: int, coded: CodedMask, form: str, code: str, lead: int
-) -> Candidates:
-    """Write the shortest string in words of a universal code; see `plan`.
-
-    All are of the same data and bits, and more than one where a device has yet to tell which form
-    is shorter.
-    """
-    made = level_forms.write(symbols, s, coded, form, code, 1 << LOG2_BLOCK, lead)
-    return Candidates(of_forms(made, coded.n), made.which)
-
-
-def of_forms(made: level_forms.Written, n: int) -> list[Written]:
-    """Return the strings of n elements in universal codes that may have been written."""
-    strings = []
-    for each in made.forms:
-        plan = Plan(each.name, each.code, each.scalars)
-        seek = None if each.code == "packed" else seek_table(n, each.nbits, *each.sums)
-        strings.append(Written(plan, made.data, made.nbits, seek))
-    return strings
-
-
 @dispatched("gcodec.codecs.qsgd.device")
-def choose(
+def universal_candidates(
+    symbols: np.ndarray | Drainable, s: int, coded: CodedMask, form: str, code: str, lead: int
+) -> list[Candidate[Written]]:
+    """Return the strings in universal codes among which the shortest is selected.
+
+    On the host that is the shortest of them. See `write` for the parameters.
+    """
+    best = level_codes.plan(contents(symbols), s, coded, form, code)
+    plan = Plan(best.form, best.code, best.scalars)
+    return [Candidate(best.nbits, lambda gate: write_plan(plan, s, symbols, coded, lead))]
+
+
+def write(
     symbols: np.ndarray | Drainable,
     s: int,
     coded: CodedMask,
     form: str,
+    code: str,
     shape: tuple[int, ...],
     lead: int,
-) -> Candidates:
-    """Write the shortest string in any code, one of several on a device; see `plan`."""
-    found = plan(contents(symbols), s, coded, form, "auto")
-    if form != "sparse" and s <= MOST_OF_BYTES:
-        # The context string may turn out not to be shorter, and the symbols released until then
-        # are then quantized again: they make room for the parts of the string, which take up to
-        # half as much memory again as they have bytes.
-        some = limited(symbols, 3 * found.nbits // 16)
-        made = symbol_coder.write_shorter(some, shape, BitString(lead), found.nbits)
-        if made is not None:
-            return Candidates([Written(CLASSED, *made)])
-        symbols = restored(some)
-    return Candidates([write(found, s, symbols, coded, shape, lead)])
+) -> Selection[Written]:
+    """Write the shortest string of levels.
+
+    Parameters
+    ----------
+    symbols : (n,) unsigned array
+        Released if it is a `Drainable`.
+    s : int
+        The largest level.
+    coded : CodedMask
+        The elements that have a word in a dense form; all others are 0.
+    form : "dense", "sparse" or "auto"
+    code : str
+        One of `coding_choice.CODES`, or "auto".
+    shape : tuple of int
+        Shape of the tensor.
+    lead : int
+        Number of bytes that are left free before the string and its table.
+    """
+    array = contents(symbols)
+
+    def write_context_below(nbits: int) -> Written | None:
+        # The symbols that are released here are quantized again if the string is not the shortest.
+        # They make room for the parts of the string, which take up to half as much memory again
+        # as they have bytes.
+        part = limited(symbols, 3 * nbits // 16)
+        string = symbol_coder.write_shorter(part, shape, BitString(lead), nbits)
+        if string is None:
+            restored(part)
+            return None
+        return Written(CLASSED, *string)
+
+    def plan_context() -> Candidate[Written]:
+        planned = symbol_coder.plan(array, shape)
+
+        def write_context(gate: Gate | None) -> Written:
+            count = coded.n if gate is None else gate.count
+            string = symbol_coder.write_planned(planned, array, BitString(lead), count)
+            return Written(CLASSED, *string)
+
+        return Candidate(planned.nbits, write_context, count=coded.n)
+
+    if code == "context":
+        string = symbol_coder.write(symbols, shape, BitString(lead), coded)
+        return Selection([Written(CLASSED, *string)])
+    candidates = []
+    if code not in TABLED:
+        candidates = universal_candidates(symbols, s, coded, form, code, lead)
+    adapts = code == "auto" and form != "sparse" and s <= MOST_OF_BYTES and coded.n > 0
+    if adapts or code in TABLED:
+        device = device_of(array) if adapts else None
+        count = coded.n if device is None else Deferred(device, words_in(device, coded))
+        for plan in tabled_plans(array, s, coded, code):
+            writer = functools.partial(write_plan, plan, s, symbols, coded, lead)
+            candidates.append(Candidate(plan.nbits, writer, count=count))
+    if not adapts:
+        return write_shortest(candidates)
+    context = EstimatedCandidate(
+        write_context_below, plan_context, symbol_coder.SHORTEST, lead_nbits=8 * lead
+    )
+    return write_shortest(candidates, context)
 
 
-def write(
+def write_plan(
     plan: Plan,
     s: int,
     symbols: np.ndarray | Drainable,
     coded: CodedMask,
-    shape: tuple[int, ...],
     lead: int,
+    gate: Gate | None = None,
 ) -> Written:
-    """Write the string of a plan; see `write_dense`."""
-    if plan.code == "context":
-        return Written(plan, *symbol_coder.write(symbols, shape, BitString(lead), coded))
+    """Write the string of a plan that is not that of "context"; see `write_dense`."""
     if plan.form == "sparse":
         code = level_codes.unit_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
         return Written(plan, data, nbits, seek_table(coded.n, nbits, *sums))
-    if plan.code == "rans":  # which knows nothing of elements that have no symbol
+    n = coded.n
+    if plan.code == "rans":  # a string of rANS contains only the symbols of coded elements
         symbols, coded = gathered(symbols, coded)
-    return Written(plan, *write_dense(plan, s, symbols, coded, lead))
+    if gate is None:
+        return Written(plan, *write_dense(plan, s, symbols, coded, lead))
+    coded = gate.counted() if plan.code == "rans" else gate.mask(coded)
+    return Written(plan, *tabled.write(plan.table, symbols, coded, BitString(lead), n))
 
 
 class DenseString(NamedTuple):

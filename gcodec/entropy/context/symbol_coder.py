@@ -18,6 +18,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.scatter import replace
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire.seek import SeekTable, refuse_table
@@ -62,11 +63,11 @@ def write(
         None where the string is too short for one.
     """
     array = contents(symbols)
-    plan = _plan(array, shape) if array.size else None
-    if plan is None or (coded is not None and not coded.words):
+    planned = plan(array, shape) if array.size else None
+    if planned is None or (coded is not None and not coded.words):
         nbits = front.nbits
         return front.trimmed(), nbits, None
-    return coder.write(plan, symbols, None, front)
+    return coder.write(planned, symbols, None, front)
 
 
 def write_shorter(
@@ -79,8 +80,8 @@ def write_shorter(
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
         return None
-    plan, before = _plan(array, shape), front.nbits
-    if plan.nbits >= nbits:
+    planned, before = plan(array, shape), front.nbits
+    if planned.nbits >= nbits:
         return None
 
     def compare(total: int) -> None:
@@ -89,7 +90,7 @@ def write_shorter(
         drop(symbols)
 
     try:
-        return coder.write(plan, symbols, None, front, compare)
+        return coder.write(planned, symbols, None, front, compare)
     except _NotShorter:
         return None
 
@@ -98,11 +99,24 @@ class _NotShorter(Exception):
     """A string turned out not to be the shortest, before its parts were joined."""
 
 
-def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+@dispatched("gcodec.entropy.context.device")
+def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+    """Plan the string of the symbols of a tensor, at least one."""
     every = matrices(shape)
     some = some_rows(symbols, every[0].width, table_choice.SAMPLE)
-    matrix = best_matrix(some, every, symbols.size // some.size).matrix
+    matrix = best_matrix(some, every, symbols.size // some.size)
     return table_choice.plan(symbols, Scales.of(symbols, matrix))
+
+
+@dispatched("gcodec.entropy.context.device", by="symbols")
+def write_planned(
+    planned: Plan, symbols: np.ndarray, front: BitString, count: int | Deferred
+) -> Written:
+    """Write the string of a plan; on a device, of `count` symbols: all, or none.
+
+    See `write` for what it returns.
+    """
+    return coder.write(planned, symbols, None, front)
 
 
 class SymbolString(NamedTuple):
