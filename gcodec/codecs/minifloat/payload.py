@@ -105,15 +105,8 @@ def write(
         return Written("context", None, *string)
 
     def plan_context() -> Candidate[Written]:
-        values = symbols()
-        planned = symbol_coder.plan(values, shape)
-
-        def write_planned(gate: Gate | None) -> Written:
-            count = n if gate is None else gate.count
-            string = symbol_coder.write_planned(planned, values, _front(lead), count)
-            return Written("context", None, *string)
-
-        return Candidate(planned.nbits, write_planned, count=n)
+        written = functools.partial(Written, "context", None)
+        return symbol_coder.estimated_candidate(symbols(), shape, _front(lead), written)
 
     def write_plan(plan: Plan, gate: Gate | None) -> Written:
         if plan.table is None:

@@ -150,14 +150,8 @@ def write(
         return Written(CLASSED, *string)
 
     def plan_context() -> Candidate[Written]:
-        planned = symbol_coder.plan(array, shape)
-
-        def write_context(gate: Gate | None) -> Written:
-            count = coded.n if gate is None else gate.count
-            string = symbol_coder.write_planned(planned, array, BitString(lead), count)
-            return Written(CLASSED, *string)
-
-        return Candidate(planned.nbits, write_context, count=coded.n)
+        written = functools.partial(Written, CLASSED)
+        return symbol_coder.estimated_candidate(array, shape, BitString(lead), written)
 
     if code == "context":
         string = symbol_coder.write(symbols, shape, BitString(lead), coded)

@@ -6,7 +6,8 @@ read, so that all of them are symbols again. Where there are none to code, there
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,12 +19,15 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.scatter import replace
+from gcodec.kernels.prefix.table_choice_cuda import Gate
+from gcodec.payload import Candidate
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire.seek import SeekTable, refuse_table
 
 Written = tuple[np.ndarray, int, SeekTable | None]
+_T = TypeVar("_T")
 
 SHORTEST = 96  # bits before the scales, and of two states
 _LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
@@ -117,6 +121,22 @@ def write_planned(
     See `write` for what it returns.
     """
     return coder.write(planned, symbols, None, front)
+
+
+def estimated_candidate(
+    symbols: np.ndarray, shape: tuple[int, ...], front: BitString, written: Callable[..., _T]
+) -> Candidate[_T]:
+    """Plan the string of a tensor on a device, as a candidate whose price is an estimate.
+
+    `written` is called with what `write` returns. See `write` for the other parameters.
+    """
+    planned = plan(symbols, shape)
+
+    def write_gated(gate: Gate | None) -> _T:
+        count = symbols.size if gate is None else gate.count
+        return written(*write_planned(planned, symbols, front, count))
+
+    return Candidate(planned.nbits, write_gated, count=symbols.size)
 
 
 class SymbolString(NamedTuple):
