@@ -267,14 +267,11 @@ def write_shortest(
         shortest = min(candidates, key=lambda candidate: candidate.price)
         string = None if estimated is None else estimated.write_below(shortest.price)
         return Selection([shortest.write(None) if string is None else string])
-    planned = [] if estimated is None else [estimated.plan()]
+    strings = [*candidates] if estimated is None else [*candidates, estimated.plan()]
     gates, verdict = choose_string(
         device,
-        [candidate.nbits for candidate in candidates],
-        [candidate.more_nbits for candidate in candidates],
-        [candidate.count for candidate in (*candidates, *planned)],
-        planned[0].nbits if planned else None,
-        0 if estimated is None else estimated.min_nbits,
+        [(string.nbits, string.more_nbits, string.count) for string in strings],
+        None if estimated is None else estimated.min_nbits,
     )
 
     def select(payload: Callable[[int], Payload]) -> Payload:
@@ -284,5 +281,5 @@ def write_shortest(
             return chosen if chosen.nbits < estimated.lead_nbits + nbits else payload(shortest)
         return chosen
 
-    writers = zip((*candidates, *planned), gates, strict=False)
-    return Selection([each.write(gate) for each, gate in writers], select, (verdict,))
+    written = [string.write(gate) for string, gate in zip(strings, gates, strict=True)]
+    return Selection(written, select, (verdict,))

@@ -26,17 +26,11 @@ def best_frequencies(counts: Array) -> tuple[Array, Deferred]:
     """Return frequencies, 0 for symbols that do not occur, and the log2 of their sum."""
     device = device_with(counts)
     models, sizes = device.empty(_TOTALS * _SYMBOLS, np.int64), device.empty(_TOTALS, np.int64)
-    logs = _constant(device, _logarithms)
-    device.launch(
-        *("frequencies", "make_frequencies", _TOTALS, _WARP),
-        *(counts.view(np.uint64), logs, models, sizes),
-    )
-    frequencies, log2_total = device.empty(_SYMBOLS, np.int64), device.empty(1, np.int64)
-    device.launch(
-        *("frequencies", "choose_frequencies", 1, _SYMBOLS),
-        *(models, sizes, frequencies, log2_total),
-    )
-    return frequencies, Deferred(device, log2_total)
+    inputs = counts.view(np.uint64), _constant(device, _logarithms)
+    device.launch("frequencies", "make_frequencies", _TOTALS, _WARP, *inputs, models, sizes)
+    best = device.empty(_SYMBOLS, np.int64), device.empty(1, np.int64)
+    device.launch("frequencies", "choose_frequencies", 1, _SYMBOLS, models, sizes, *best)
+    return best[0], Deferred(device, best[1])
 
 
 def code_lengths(counts: Array) -> Array:
@@ -68,15 +62,11 @@ def front(
     words, nbits = device.zeros(size, np.uint32), device.empty(1, np.int64)
     words.view(np.uint8)[: data.size] = data
     selected = which.words[:1] if isinstance(which, Deferred) else device.zeros(1, np.int64)
+    name = "put_frequencies" if kind == "rans" else "put_lengths"
+    model = (numbers, log2_total.words) if kind == "rans" else (numbers,)
     symbols = device.to_device(alphabet), np.int32(alphabet.size)
-    out = selected, np.int64(head_nbits), words, np.int64(size), nbits
-    if kind == "rans":
-        device.launch(
-            *("table_front", "put_frequencies", 1, _SYMBOLS),
-            *(numbers, log2_total.words, *symbols, *out),
-        )
-    else:
-        device.launch("table_front", "put_lengths", 1, _SYMBOLS, numbers, *symbols, *out)
+    output = selected, np.int64(head_nbits), words, np.int64(size), nbits
+    device.launch("table_front", name, 1, _SYMBOLS, *model, *symbols, *output)
     return Leading(words.view(np.uint8), nbits, 1, 0), Deferred(device, nbits)
 
 
@@ -104,11 +94,11 @@ def best_table(
     _size_strings(kind, counts, static, log2_totals[1:], 0, sizes[1:])
     numbers, selected = device.empty(_SYMBOLS, static.dtype), device.empty(3, np.int64)
     own_numbers = numbers if own is None else own.numbers
-    device.launch(
-        *("table_choice", "choose_table", 1, _SYMBOLS, sizes, np.int32(count)),
-        *(own_numbers.view(np.uint8), static.reshape(-1).view(np.uint8), np.int64(numbers.nbytes)),
-        *(log2_totals[:1], log2_totals[1:], numbers.view(np.uint8), selected),
-    )
+    tables = own_numbers.view(np.uint8), static.reshape(-1).view(np.uint8)
+    inputs = sizes, np.int32(count), *tables, np.int64(numbers.nbytes)
+    outputs = numbers.view(np.uint8), selected
+    totals = log2_totals[:1], log2_totals[1:]
+    device.launch("table_choice", "choose_table", 1, _SYMBOLS, *inputs, *totals, *outputs)
     deferred: list[Any] = [Deferred(device, selected[k : k + 1]) for k in range(3)]
     which, log2_total, nbits = deferred
     return Table(kind, numbers, log2_total, alphabet, which), nbits
@@ -119,17 +109,12 @@ def _size_strings(
 ) -> None:
     """Write the bits of a string by each of some tables, and of the table, to `sizes`."""
     device, count, numbers = device_with(counts), numbers.size // _SYMBOLS, numbers.reshape(-1)
+    output = np.int64(sent_nbits), sizes
     if kind == "huffman":
-        device.launch(
-            *("table_choice", "size_words", count, _SYMBOLS),
-            *(counts, numbers, np.int64(sent_nbits), sizes),
-        )
+        device.launch("table_choice", "size_words", count, _SYMBOLS, counts, numbers, *output)
         return
-    logs = _constant(device, _logarithms)
-    device.launch(
-        *("frequencies", "size_frequencies", count, _WARP, counts.view(np.uint64), logs),
-        *(numbers, log2_total, np.int64(sent_nbits), sizes),
-    )
+    inputs = counts.view(np.uint64), _constant(device, _logarithms), numbers, log2_total
+    device.launch("frequencies", "size_frequencies", count, _WARP, *inputs, *output)
 
 
 def _logarithms() -> np.ndarray:

@@ -179,8 +179,8 @@ class QSGD(Codec):
             return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
         # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
-        made = payload_coding.write_dense(plan, self.s, quantize, quantize.coded, lead)
-        return self._message(quantize.scale, Selection([payload_coding.Written(plan, *made)]))
+        string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
+        return self._message(quantize.scale, Selection([string]))
 
     # --- dequantise
 

@@ -23,13 +23,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask, gathered, refuse_silent, silent_error, spread
 from gcodec.kernels.bits.coded_mask_cuda import words_in
-from gcodec.kernels.prefix import (
-    dense_string,
-    level_codes,
-    scaled_read,
-    sparse_string,
-)
-from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.prefix import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.table_choice_cuda import Gate
@@ -46,7 +40,18 @@ CLASSED = Plan("dense", "context", {})
 
 
 class Written(NamedTuple):
-    """A string, as `write_dense` returns it, and its plan."""
+    """A string and its plan.
+
+    Attributes
+    ----------
+    plan : Plan
+    data : uint8 array
+        The string, after a lead that is left free.
+    nbits : int
+        Bits of lead and string.
+    seek : SeekTable or None
+        None if the payload is too short for a table, or has no blocks.
+    """
 
     plan: Plan
     data: np.ndarray
@@ -54,46 +59,14 @@ class Written(NamedTuple):
     seek: SeekTable | None
 
 
-def write_dense(
-    plan: Plan, s: int, symbols_of: SymbolsOf | np.ndarray | Drainable, coded: CodedMask, lead: int
-) -> tuple[np.ndarray, int, SeekTable | None]:
-    """Write the string of a dense form.
-
-    Parameters
-    ----------
-    plan : Plan
-    s : int
-    symbols_of : callable or array
-        See `dense_string.write`. With "rans" all elements must be live.
-    coded : CodedMask
-    lead : int
-        Bytes that are left free before the string and its table.
-
-    Returns
-    -------
-    data : uint8 array
-    nbits : int
-    seek : SeekTable or None
-        None where the payload is too short for one, or has no blocks.
-    """
-    if plan.code in TABLED:
-        return tabled.write(plan.table, symbols_of, coded, BitString(lead), coded.n)
-    code = level_codes.word_code(plan.code, s, plan.scalars)
-    where = coded, 1 << LOG2_BLOCK, lead
-    data, nbits, offsets = dense_string.write(code, symbols_of, symbol_dtype(s), *where)
-    if plan.code == "packed":
-        return data, nbits, None
-    return data, nbits, seek_table(coded.n, nbits, offsets)
-
-
 def seek_table(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
-    """Return the seek table of a string, if it is worth one."""
+    """Return the seek table of a string in words, if the payload is worth one."""
 
-    def made(nbits: int, *sums: np.ndarray) -> SeekTable | None:
+    def table(nbits: int, *sums: np.ndarray) -> SeekTable | None:
         return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
 
-    found: SeekTable | None = mapped(made, nbits, *sums)
-    return found
+    seek: SeekTable | None = mapped(table, nbits, *sums)
+    return seek
 
 
 @dispatched("gcodec.codecs.qsgd.device")
@@ -156,9 +129,9 @@ def write(
     if code == "context":
         string = symbol_coder.write(symbols, shape, BitString(lead), coded)
         return Selection([Written(CLASSED, *string)])
-    candidates = []
+    candidates: list[Candidate[Written]] = []
     if code not in TABLED:
-        candidates = universal_candidates(symbols, s, coded, form, code, lead)
+        candidates += universal_candidates(symbols, s, coded, form, code, lead)
     adapts = code == "auto" and form != "sparse" and s <= MOST_OF_BYTES and coded.n > 0
     if adapts or code in TABLED:
         device = device_of(array) if adapts else None
@@ -177,23 +150,41 @@ def write(
 def write_plan(
     plan: Plan,
     s: int,
-    symbols: np.ndarray | Drainable,
+    symbols: Any,
     coded: CodedMask,
     lead: int,
     gate: Gate | None = None,
 ) -> Written:
-    """Write the string of a plan that is not that of "context"; see `write_dense`."""
+    """Write the string of a plan, except for that of "context".
+
+    Parameters
+    ----------
+    plan : Plan
+    s : int
+    symbols : array, Drainable or callable
+        See `dense_string.write`; no callable for "rans" and sparse forms.
+    coded, lead
+        See `write`.
+    gate : Gate, optional
+        For a device that selects among strings; see `Candidate`.
+    """
+    n, blocks = coded.n, (1 << LOG2_BLOCK, lead)
+    if plan.code in TABLED:
+        if plan.code == "rans":  # the string contains only the symbols of coded elements
+            symbols, coded = gathered(symbols, coded)
+        if gate is None:
+            n = coded.n
+        else:
+            coded = gate.counted() if plan.code == "rans" else gate.mask(coded)
+        return Written(plan, *tabled.write(plan.table, symbols, coded, BitString(lead), n))
     if plan.form == "sparse":
-        code = level_codes.unit_code(plan.code, s, plan.scalars)
-        data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-        return Written(plan, data, nbits, seek_table(coded.n, nbits, *sums))
-    n = coded.n
-    if plan.code == "rans":  # a string of rANS contains only the symbols of coded elements
-        symbols, coded = gathered(symbols, coded)
-    if gate is None:
-        return Written(plan, *write_dense(plan, s, symbols, coded, lead))
-    coded = gate.counted() if plan.code == "rans" else gate.mask(coded)
-    return Written(plan, *tabled.write(plan.table, symbols, coded, BitString(lead), n))
+        pairs = level_codes.unit_code(plan.code, s, plan.scalars)
+        data, nbits, *sums = sparse_string.write(pairs, symbols, *blocks)
+    else:
+        words = level_codes.word_code(plan.code, s, plan.scalars)
+        data, nbits, *sums = dense_string.write(words, symbols, symbol_dtype(s), coded, *blocks)
+    seek = None if plan.code == "packed" else seek_table(n, nbits, *sums)
+    return Written(plan, data, nbits, seek)
 
 
 class DenseString(NamedTuple):

@@ -50,47 +50,39 @@ class Gate:
 
 def choose_string(
     device: Device,
-    nbits: Sequence[int | Deferred],
-    more_nbits: Sequence[int],
-    counts: Sequence[int | Deferred],
-    estimate: int | Deferred | None,
-    min_nbits: int,
+    strings: Sequence[tuple[int | Deferred, int, int | Deferred]],
+    min_nbits: int | None = None,
 ) -> tuple[list[Gate], Deferred]:
     """Select the shortest string, the first of equals.
 
     Parameters
     ----------
     device : Device
-    nbits, more_nbits : sequence of k numbers
-        Prices in bits, each in two parts.
-    counts : sequence of k or k + 1 numbers
-        Numbers that open gates let through.
-    estimate : int or Deferred or None
-        Estimated price of a further string. It is selected if it is below all prices, and if these
-        are above `min_nbits`.
-    min_nbits : int
+    strings : sequence of (nbits, more_nbits, count)
+        For each string, its price in bits, in two parts, and the number that its open gate lets
+        through.
+    min_nbits : int, optional
+        If given, the price of the last string is an estimate. That string is selected if its price
+        is below all others, and if these are above `min_nbits`.
 
     Returns
     -------
     gates : list of Gate
-        One for each count. Open are those of the selected string, and of the shortest of the k.
+        Open are those of the selected string, and of the shortest without an estimate.
     verdict : Deferred
         The value is a (3,) int64 array: index of the selected string, index of the shortest of the
-        k, and its price.
+        strings without an estimate, and the price of the latter.
     """
-    k = len(nbits)
-    has_estimate = estimate is not None
-    estimates = [estimate] if estimate is not None else [0]
-    counts = counts if has_estimate else [*counts, 0]
-    open_counts, silent = device.empty(k + 1, np.int64), device.empty(k + 1, np.uint8)
+    has_estimate = min_nbits is not None
+    rows = strings if has_estimate else [*strings, (0, 0, 0)]  # the last of k + 1 is not used
+    nbits, more, counts = (_on_device(device, column) for column in zip(*rows, strict=True))
+    k = len(rows) - 1
+    inputs = nbits, more, np.int32(k), nbits[k:], np.bool_(has_estimate), np.int64(min_nbits or 0)
+    opened, silent = device.empty(k + 1, np.int64), device.empty(k + 1, np.uint8)
     verdict = device.empty(3, np.int64)
-    device.launch(
-        *("table_choice", "choose_string", 1, 1),
-        *(_on_device(device, nbits), _on_device(device, more_nbits), np.int32(k)),
-        *(_on_device(device, estimates), np.bool_(has_estimate), np.int64(min_nbits)),
-        *(_on_device(device, counts), open_counts, silent, verdict),
-    )
-    gates = [Gate(device, open_counts, silent, index) for index in range(len(counts))]
+    outputs = opened, silent, verdict
+    device.launch("table_choice", "choose_string", 1, 1, *inputs, counts, *outputs)
+    gates = [Gate(device, opened, silent, index) for index in range(len(strings))]
     return gates, Deferred(device, verdict, np.array)
 
 

@@ -51,10 +51,8 @@ def nonzero_of(values: Array) -> Array:
     """Return the number of elements that are not 0, as a (1,) uint64 array."""
     device, n = device_with(values), values.size
     counts = device.zeros(1, np.uint64)
-    device.launch(
-        *("scale_search", "count_nonzero", striding_blocks(n), THREADS),
-        *(values.view(np.uint32), np.int64(n), counts),
-    )
+    inputs = values.view(np.uint32), np.int64(n)
+    device.launch("scale_search", "count_nonzero", striding_blocks(n), THREADS, *inputs, counts)
     return counts
 
 
@@ -62,11 +60,9 @@ def all_corrected(x: Array, residual: Array, decay: np.float32, nonzero: Array) 
     """Return x + decay·residual if `nonzero` is too small for a sample; else undefined values."""
     device, n = device_with(x), x.size
     out = device.empty(n, np.float32)
-    device.launch(
-        *("scale_search", "correct_all", striding_blocks(n), THREADS),
-        *(x.view(np.uint32), residual.view(np.uint32), decay.view(np.uint32)),
-        *(np.int64(n), nonzero, out.view(np.uint32)),
-    )
+    inputs = *(array.view(np.uint32) for array in (x, residual, decay)), np.int64(n), nonzero
+    grid = striding_blocks(n)
+    device.launch("scale_search", "correct_all", grid, THREADS, *inputs, out.view(np.uint32))
     return out
 
 
@@ -96,10 +92,8 @@ def search(
         device.launch("scale_search", name, grid, threads, *arguments)
 
     state = device.zeros(_STATE, np.uint8)
-    values = (
-        *(sample.view(np.uint32), np.int64(sample.size)),
-        *(tensor.view(np.uint32), np.int64(size), nonzero),
-    )
+    part, whole = sample.view(np.uint32), tensor.view(np.uint32)
+    values = part, np.int64(sample.size), whole, np.int64(size), nonzero
     grid = striding_blocks(size, PART)
     counts, seen = device.zeros(2 * BINS, np.uint64), device.zeros(3 * BINS, np.uint32)
     launch("count_picked", grid, THREADS, *values, counts)
@@ -107,9 +101,8 @@ def search(
     launch("count_lifted", grid, THREADS, *values, state, counts)
     count = runs.size // 2
     near = device.to_device(runs), np.int64(count), np.int64(run_length), seen
-    launch(
-        "note_sample", striding_blocks(count * run_length or size), THREADS, *values, state, *near
-    )
+    near_grid = striding_blocks(count * run_length or size)
+    launch("note_sample", near_grid, THREADS, *values, state, *near)
     above, totals, rest = (device.empty(BINS + 1, np.float64) for _ in range(3))
     spans = device.empty(BINS, np.float64), device.empty(BINS, np.float64)
     room = device.empty(BINS, np.int64), device.empty(6 * BINS, np.float64)
@@ -117,15 +110,12 @@ def search(
     tables, middles = device.to_device(rule.tables), device.to_device(rule.middles)
     first, last, most = np.float64(rule.first), np.float64(rule.last), np.float64(rule.most)
     bins, ladder = (above, totals, *spans), (middles, np.int32(rule.middles.size // 3))
-    launch(
-        *("start_search", 1, _WARP, np.int32(rule.number), tables, *ladder, first, last),
-        *(*bins, state),
-    )
+    ends = first, last
+    launch("start_search", 1, _WARP, np.int32(rule.number), tables, *ladder, *ends, *bins, state)
     scales, tried, errors = (device.empty(k, np.float64) for k in (_GRID, _TRIED, _TRIED))
     launch("measure_grid", _GRID // 128, 128, tables, *ladder, *bins, state, scales)
-    launch(
-        *("choose_tried", 1, THREADS, tables, *ladder, most, *bins, scales, state, tried, errors),
-    )
+    trials = scales, state, tried, errors
+    launch("choose_tried", 1, THREADS, tables, *ladder, most, *bins, *trials)
     listed, largest = device.zeros(1 + 2 * _TOP, np.uint64), device.empty(_TOP, np.uint32)
     launch("list_largest", striding_blocks(size), THREADS, *values, state, listed)
     launch("order_largest", _TOP // THREADS, THREADS, listed, largest)
