@@ -80,15 +80,9 @@ def best_scales(symbols: Array, by: Array, shape: tuple[int, ...]) -> context_pl
     layouts = matrices(shape)
     rows = some_rows(by, layouts[0].width, SAMPLE)
     steps = models.share(symbols.size, SAMPLE), models.share(rows.size, SAMPLE)
-    return context_plan_cuda.best_scales(
-        symbols,
-        rows,
-        layouts,
-        steps,
-        class_map.seen(rows.size, steps[1]),
-        _constants(device_with(symbols)),
-        symbols is by,
-    )
+    seen, constants = class_map.seen(rows.size, steps[1]), _constants(device_with(symbols))
+    is_alike = symbols is by
+    return context_plan_cuda.best_scales(symbols, rows, layouts, steps, seen, constants, is_alike)
 
 
 def best_matrix(symbols: Array, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
@@ -109,8 +103,8 @@ def scales_in(layout: RowLayout, symbols: Array) -> context_plan_cuda.Scales:
 
 def string_nbits(scales: context_plan_cuda.Scales, symbols: Array) -> Deferred:
     """Return the estimated bits of the string of symbols, all of which are counted."""
-    table = _table(context_plan_cuda.counted(scales, symbols, 1), symbols.size, 0)
-    nbits: Deferred = mapped(table_choice.with_states, Planned(scales, table, ()).nbits)
+    plan = planned(context_plan_cuda.counted(scales, symbols, 1), symbols.size, (), sample=0)
+    nbits: Deferred = mapped(table_choice.with_states, plan.nbits)
     return nbits
 
 
@@ -119,15 +113,13 @@ def counted(scales: context_plan_cuda.Scales, symbols: Array) -> context_plan_cu
     return context_plan_cuda.counted(scales, symbols, models.share(symbols.size, SAMPLE))
 
 
-def planned(scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...]) -> Planned:
-    """Plan the string of n symbols that are counted in `scales`."""
-    return Planned(scales, _table(scales, n, SAMPLE), layouts)
-
-
-def _table(scales: context_plan_cuda.Scales, n: int, sample: int) -> context_plan_cuda.Chosen:
-    """Select the table for n symbols, of which a sample is counted; all for a sample of 0."""
+def planned(
+    scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...], sample: int = SAMPLE
+) -> Planned:
+    """Plan the string of n symbols, of which a sample is counted in `scales`; all for 0."""
     seen = class_map.seen(n, models.share(n, sample))
-    return context_plan_cuda.best_table(scales, n, seen, _constants(device_with(scales.counts)))
+    constants = _constants(device_with(scales.counts))
+    return Planned(scales, context_plan_cuda.best_table(scales, n, seen, constants), layouts)
 
 
 def write_planned(
