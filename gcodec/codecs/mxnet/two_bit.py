@@ -69,7 +69,7 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero with six decimals
 # Multiple of the tensor's root mean square for threshold=auto. On gradients of real training it
 # has the least error under feedback, and an error within 5 % of the least without.
 _AUTO_RMS = 1.25
-_COUNT = Field("count", Integer(0, position_coding.MOST), "elements that are sent")
+_COUNT = Field("count", Integer(0, position_coding.MOST), "number of sent elements")
 
 
 class TwoBitSymbols(NamedTuple):
@@ -125,7 +125,7 @@ class MXNet2Bit(Codec):
             words=("auto",),
         ),
         0.5,
-        "what is sent, and from where on; auto: 1.25 times the tensor's rms",
+        "least magnitude that is sent, and its value; auto: 1.25 times the tensor's rms",
         in_message=True,
     )
     server: str = param(
@@ -134,13 +134,13 @@ class MXNet2Bit(Codec):
     form: str = param(
         Choice("dense", "sparse", "context", unsent=("auto",)),
         "dense",
-        "a code for each element; signs and positions of those sent; codes by the scales of rows "
-        "and columns; auto: the shortest",
+        "dense: MXNet's codes; sparse: signs and positions of sent elements; context: codes by "
+        "the scales of rows and columns; auto: the shortest",
     )
     index: str = param(
         Choice(*position_coding.CODES, unsent=("auto",)),
         "rice",
-        "what positions of the sparse form are coded in",
+        "code for the positions of the sparse form",
     )
 
     def scalar_fields(self) -> tuple[Field, ...]:
