@@ -27,7 +27,7 @@ class PrefixedBytes(NamedTuple):
         The bytes without the header, with spare room at the end.
     lead : int
         Number of bytes of `array` that precede the header.
-    front : callable
+    header : callable
         Returns the header, a uint8 array on the host, once all deferred numbers are known.
     nbits : Deferred
         Number of valid bits in `array`.
@@ -35,12 +35,12 @@ class PrefixedBytes(NamedTuple):
 
     array: Array
     lead: int
-    front: Callable[[], np.ndarray]
+    header: Callable[[], np.ndarray]
     nbits: Deferred
 
     def joined(self, array: Array, nbytes: int) -> Array:
         """Return the first bytes of `array`, or of its copy on the host, with the header."""
-        device, header = device_of(array), self.front()
+        device, header = device_of(array), self.header()
         lead, tail = array[: self.lead], array[self.lead : max(nbytes - header.size, self.lead)]
         if device is None:
             return np.concatenate((lead, header, tail))[:nbytes]
@@ -166,9 +166,10 @@ class Selection(Generic[_T]):
     select: Callable[[Callable[[int], Payload]], Payload] = lambda payload: payload(0)
     numbers: tuple[Deferred, ...] = ()
 
-    def mapped(self, payload_of: Callable[[_T], _R]) -> Selection[_R]:
+    def map(self, payload_of: Callable[[_T], _R]) -> Selection[_R]:
         """Return the same selection among what a function returns for each candidate."""
-        return Selection(list(map(payload_of, self.candidates)), self.select, self.numbers)
+        payloads = [payload_of(candidate) for candidate in self.candidates]
+        return Selection(payloads, self.select, self.numbers)
 
     def settled(self: Selection[Payload], *, data_too: bool = False) -> Payload:
         """Return the selected payload; see `Payload.settled`."""

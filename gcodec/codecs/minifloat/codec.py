@@ -282,7 +282,7 @@ class MiniFloatCodec(Codec):
         strings = payload_coding.write(
             codes, n, self._format, self.code, self.table, shape or (n,), lead
         )
-        return strings.mapped(partial(self._message, symbols))
+        return strings.map(partial(self._message, symbols))
 
     def _message(self, symbols: MiniFloatSymbols, made: payload_coding.Written) -> Payload:
         scale, factors = symbols.scale, symbols.factors

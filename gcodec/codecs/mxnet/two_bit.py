@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -219,13 +219,12 @@ class MXNet2Bit(Codec):
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):
                 # Only the unfused method detects that a sent value exceeds the dtype's range.
-                symbols: TwoBitSymbols = super()._quantize_residual(
+                unfused: Any = super()._quantize_residual(
                     tensor, residual, decay, seed, prior, out
                 )
-                return symbols
-        codes = quantize_2bit_residual(
-            tensor.values, residual, decay, single(threshold), single(level), out
-        )
+                return cast(TwoBitSymbols, unfused)
+        levels = single(threshold), single(level)
+        codes = quantize_2bit_residual(tensor.values, residual, decay, *levels, out)
         return self._symbols(codes, threshold, residual.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
@@ -277,7 +276,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             string = self._classed_string(Payload(self, scalars, data, 8 * data.size), n)
             return string.read(ignore, bits_follow=True)
-        raise ParameterError("nbits: the bytes of form=sparse do not contain it; give nbits=…")
+        raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.form != "sparse" or out is None or device_of(out) is None:
@@ -286,26 +285,30 @@ class MXNet2Bit(Codec):
         return out
 
     def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:
+        codes = payload.data
         if self.form == "sparse":
-            positions, signs = self._sent(payload, n)
-            codes = sent_codes.codes_of(positions, signs, n)
-            return self._symbols(codes, float(self.threshold), n)
-        if self.form == "context":
-            string = self._classed_string(payload, n)
-            codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
-            codes[:] = 0
+            codes = sent_codes.codes_of(*self._sent(payload, n), n)
+        elif self.form == "context":
+            codes = self._read_classed(payload, n)
+        else:
+            check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
+            check_codes_2bit(codes, n)
+        return self._symbols(codes, float(self.threshold), n)
 
-            def take(at: int, part: np.ndarray) -> None:
-                if device_of(part) is not None:  # a device decodes all symbols at once
-                    codes[:] = pack_fields(turned(part), TWO_BIT)
-                    return
-                packer(2, True)(turned(part), codes[at // 4 : -(-(at + part.size) // 4)], False)
+    def _read_classed(self, payload: Payload, n: int) -> np.ndarray:
+        """Return the packed codes of a context string."""
+        codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
+        codes[:] = 0
 
-            string.read(take)
-            return self._symbols(codes, float(self.threshold), n)
-        check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
-        check_codes_2bit(payload.data, n)
-        return self._symbols(payload.data, float(self.threshold), n)
+        def take(start: int, part: np.ndarray) -> None:
+            if device_of(part) is not None:  # a device decodes all symbols at once
+                codes[:] = pack_fields(turned(part), TWO_BIT)
+                return
+            stop = -(-(start + part.size) // 4)
+            packer(2, True)(turned(part), codes[start // 4 : stop], False)
+
+        self._classed_string(payload, n).read(take)
+        return codes
 
     def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of a sparse form, and the bytes of at least as many sign bits."""

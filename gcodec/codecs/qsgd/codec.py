@@ -276,7 +276,7 @@ class QSGD(Codec):
             scalars = dict(string.plan.scalars)
             return Payload(codec, scalars, string.data, string.nbits, string.seek)
 
-        return strings.mapped(message)
+        return strings.map(message)
 
     # --- unpack
 
