@@ -11,7 +11,8 @@ import numpy as np
 from gcodec.kernels.prefix.table_choice_cuda import Gate, choose_string
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, Leading, fetch
-from gcodec.runtime.device import device_of, host
+from gcodec.runtime.device import device_of, host, placed
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.seek import SeekTable
 
 _T = TypeVar("_T")
@@ -40,13 +41,11 @@ class PrefixedBytes(NamedTuple):
 
     def joined(self, array: Array, nbytes: int) -> Array:
         """Return the first bytes of `array`, or of its copy on the host, with the header."""
-        device, header = device_of(array), self.header()
-        lead, tail = array[: self.lead], array[self.lead : max(nbytes - header.size, self.lead)]
-        if device is None:
-            return np.concatenate((lead, header, tail))[:nbytes]
-        out, start = device.empty(self.lead + header.size + tail.size, np.uint8), 0
-        for part in (lead, device.to_device(header), tail):
-            out[start : start + part.size], start = part, start + part.size
+        header = placed(self.header(), array)
+        start, end = self.lead, self.lead + header.size
+        out = empty_beside(max(nbytes, end), np.uint8, array)
+        out[:start], out[start:end] = array[:start], header
+        out[end:] = array[start : start + out.size - end]
         return out[:nbytes]
 
 

@@ -215,11 +215,11 @@ def _header(
     all_outliers : callable
         Returns such a list with room for a number of outliers, for a list that had too little.
     """
-    which, told, ends, rows, columns, frequencies, listed = parts
+    which, table_numbers, ends, rows, columns, frequencies, listed = parts
     layout = layouts[int(which[0])]
     rows = rows[: -(-n // layout.width)]
     scales = Scales(layout, rows, columns[: layout.width if layout.group else 0])
-    number, lanes = told[:2].tolist()
+    number, lanes = table_numbers[:2].tolist()
     if number != SENT:
         table = class_tables.static(number)
     else:

@@ -103,10 +103,10 @@ def search(
     near = device.to_device(runs), np.int64(count), np.int64(run_length), seen
     near_grid = striding_blocks(count * run_length or size)
     launch("note_sample", near_grid, THREADS, *values, state, *near)
-    above, totals, rest = (device.empty(BINS + 1, np.float64) for _ in range(3))
+    above, totals, remainders = (device.empty(BINS + 1, np.float64) for _ in range(3))
     spans = device.empty(BINS, np.float64), device.empty(BINS, np.float64)
     room = device.empty(BINS, np.int64), device.empty(6 * BINS, np.float64)
-    launch("add_bins", 1, _BLOCK, counts, seen, state, above, totals, rest, *spans, *room)
+    launch("add_bins", 1, _BLOCK, counts, seen, state, above, totals, remainders, *spans, *room)
     tables, middles = device.to_device(rule.tables), device.to_device(rule.middles)
     first, last, most = np.float64(rule.first), np.float64(rule.last), np.float64(rule.most)
     bins, ladder = (above, totals, *spans), (middles, np.int32(rule.middles.size // 3))
@@ -119,7 +119,7 @@ def search(
     listed, largest = device.zeros(1 + 2 * _TOP, np.uint64), device.empty(_TOP, np.uint32)
     launch("list_largest", striding_blocks(size), THREADS, *values, state, listed)
     launch("order_largest", _TOP // THREADS, THREADS, listed, largest)
-    parts = listed, largest, *ladder, last, np.uint32(rule.mantissa), above, rest, state
+    parts = listed, largest, *ladder, last, np.uint32(rule.mantissa), above, remainders, state
     launch("measure_tried", _TRIED - _NEARBY, THREADS, *values, *parts, tried, errors)
     launch("choose_nearby", 1, 128, tables, most, state, tried, errors)
     launch("measure_tried", _NEARBY, THREADS, *values, *parts, tried, errors)
