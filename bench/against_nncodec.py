@@ -43,10 +43,10 @@ def nncodec(python: str, dump: Dump) -> Measured:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        found = json.loads(result.read_text("utf-8"))
+        results = json.loads(result.read_text("utf-8"))
     return {
         f"NNCodec, {mode}": [[Curve(tuple(Point(*p) for p in each), True)] for each in tensors]
-        for mode, tensors in found.items()
+        for mode, tensors in results.items()
     }
 
 
@@ -55,15 +55,15 @@ def own(dump: Dump, names: Sequence[str]) -> Measured:
 
     Dials that are apart in speed are coders of their own.
     """
-    found: Measured = {}
+    results: Measured = {}
     for name, dials in grid().items():
         if not names or name in names:
             apart: dict[str, list[Dial]] = {}
             for dial in dials:
                 apart.setdefault(f"`{name}{_slow(dial)}`", []).append(dial)
-            for coder, some in apart.items():
-                found[coder] = [curves(some, tensor.x, _ROUNDS) for tensor in dump.tensors]
-    return found
+            for coder, measured in apart.items():
+                results[coder] = [curves(measured, tensor.x, _ROUNDS) for tensor in dump.tensors]
+    return results
 
 
 def _slow(dial: Dial) -> str:
@@ -75,11 +75,11 @@ def lines(dumps: Sequence[Dump], python: str, names: Sequence[str]) -> Iterator[
     yield "| dump | error | coder | bits per value | encode, M/s | decode, M/s |"
     yield "|---|---|---|---|---|---|"
     for dump in dumps:
-        found = {**nncodec(python, dump), **own(dump, names)}
+        results = {**nncodec(python, dump), **own(dump, names)}
         fp4 = [tensor.fp4.error for tensor in dump.tensors]
         same = [(f"{error:g}", [error] * len(fp4)) for error in ERRORS]
         for error, targets in [*same, ("FP4's", fp4)]:
-            for coder, tensors in found.items():
+            for coder, tensors in results.items():
                 if point := total(tensors, targets):
                     speeds = (dump.size / s / 1e6 for s in (point.encode, point.decode))
                     cells = [f"{point.nbits / dump.size:.3f}", *(f"{s:,.1f}" for s in speeds)]

@@ -104,9 +104,9 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
     """Return the table."""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    for name, found in data.items():
+    for name, tensors in data.items():
         for setting in SETTINGS:
-            yield f"| {' | '.join(row(name, found, setting))} |"
+            yield f"| {' | '.join(row(name, tensors, setting))} |"
 
 
 def main() -> None:
@@ -114,9 +114,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bits", description=__doc__)
     parser.add_argument("--only", default="", help="data whose name contains this")
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
-    given = parser.parse_args()
-    data = {Path(path).stem: tensors_of(path) for path in given.dumps}
-    for line in lines(data or {name: tensors(name) for name in DATA if given.only in name}):
+    options = parser.parse_args()
+    data = {Path(path).stem: tensors_of(path) for path in options.dumps}
+    for line in lines(data or {name: tensors(name) for name in DATA if options.only in name}):
         print(line, flush=True)
 
 

@@ -34,9 +34,9 @@ def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple
     chosen = measure(str(codec), x)
     if chosen.error > error:
         raise AssertionError(f"{codec}: the error is {chosen.error}, above {error}")
-    found = {name: point for name, each in rivals.items() if (point := at(each, error))}
-    best = min(found, key=lambda name: found[name].nbits, default=codec.name)
-    least = found[best].nbits if found else chosen.nbits
+    points = {name: point for name, each in rivals.items() if (point := at(each, error))}
+    best = min(points, key=lambda name: points[name].nbits, default=codec.name)
+    least = points[best].nbits if points else chosen.nbits
     return chosen.nbits / least, f"{codec}, {best}"
 
 
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.hard:
         hard()
         return
-    found: dict[float, list[float]] = {error: [] for error in ERRORS}
+    excesses: dict[float, list[float]] = {error: [] for error in ERRORS}
     efforts: dict[bool, list[float]] = {False: [], True: []}
     for path in files(options.files):
         for name, x in read(path).items():
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rivals = {codec: curves(dials, x) for codec, dials in grid().items()}
             for error in ERRORS:
                 ratio, text = excess(x, rivals, error)
-                found[error].append(ratio)
+                excesses[error].append(ratio)
                 if ratio > NEAR:
                     print(f"{path.stem} {name}, {x.size:,}, {error:g}: {ratio:.3f} ({text})")
                 efforts[x.size >= LARGE].append(effort(x, max_err=error))
-    for error, ratios in found.items():
+    for error, ratios in excesses.items():
         near = sum(ratio <= NEAR for ratio in ratios)
         print(f"error {error:g}: {near} of {len(ratios)} tensors, at most {max(ratios):.3f}")
     for large, each in efforts.items():

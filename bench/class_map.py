@@ -24,8 +24,8 @@ def classes(x: np.ndarray) -> np.ndarray:
     scales = gcodec.parse(f"ecsq:nmse={ERROR}").quantize(x).scales
     width = scales.matrix.width
     rows = x.size // width
-    found = scales.classes(0, rows * width, np.empty(rows * width, np.uint8))
-    octaves: np.ndarray = (found.reshape(rows, width).astype(np.float64) - ONE) / 4
+    class_array = scales.classes(0, rows * width, np.empty(rows * width, np.uint8))
+    octaves: np.ndarray = (class_array.reshape(rows, width).astype(np.float64) - ONE) / 4
     return octaves
 
 

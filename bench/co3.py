@@ -37,19 +37,19 @@ def bits_per_value(tensors: list[np.ndarray], spec: str) -> tuple[float, float, 
     """Return ‖x − x̂‖²/‖x‖², and the bits per value of payloads and of frames."""
     error = energy = payload = frame = 0.0
     for x in tensors:
-        made = gcodec.encode(x, spec)
-        decoded, wide = gcodec.decode(made).astype(np.float64), x.astype(np.float64)
+        encoded = gcodec.encode(x, spec)
+        decoded, wide = gcodec.decode(encoded).astype(np.float64), x.astype(np.float64)
         error, energy = error + ((wide - decoded) ** 2).sum(), energy + (wide**2).sum()
-        payload += gcodec.Frame.from_bytes(made).payload.nbits
-        frame += 8 * len(made)
+        payload += gcodec.Frame.from_bytes(encoded).payload.nbits
+        frame += 8 * len(encoded)
     n = sum(x.size for x in tensors)
     return error / energy, payload / n, frame / n
 
 
 def sources(dumps: list[str], n: int) -> dict[str, list[np.ndarray]]:
     """Return what is measured, by name."""
-    found = {f"GenNorm, β = {beta:g}": [generalised_normal(beta, n)] for beta in SHAPES}
-    return found | {Path(path).stem: tensors_of(path) for path in dumps}
+    distributions = {f"GenNorm, β = {beta:g}": [generalised_normal(beta, n)] for beta in SHAPES}
+    return distributions | {Path(path).stem: tensors_of(path) for path in dumps}
 
 
 def main() -> None:

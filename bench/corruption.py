@@ -47,14 +47,14 @@ class Row(NamedTuple):
 def coders() -> list[Coder]:
     """Return gcodec's codecs, and those of numcodecs."""
     x = np.random.default_rng(0).standard_normal(ELEMENTS).astype(np.float32)
-    found = [
+    collected = [
         Coder(f"gcodec {spec}", gcodec.encode(x, spec), lambda data: gcodec.decode(data).tobytes())
         for spec in SPECS
     ]
     try:
         import numcodecs
     except ImportError:
-        return found
+        return collected
     # Small integers in float32, so that there is something to compress.
     y = np.round(x * 4).astype(np.float32)
     theirs = {
@@ -68,8 +68,8 @@ def coders() -> list[Coder]:
     }
     for name, codec in theirs.items():
         data = bytes(codec.encode(y))
-        found.append(Coder(f"numcodecs {name}", data, lambda d, c=codec: bytes(c.decode(d))))
-    return found
+        collected.append(Coder(f"numcodecs {name}", data, lambda d, c=codec: bytes(c.decode(d))))
+    return collected
 
 
 def mutant(data: bytes, number: int, rng: random.Random) -> bytes:
@@ -85,8 +85,8 @@ def mutant(data: bytes, number: int, rng: random.Random) -> bytes:
 def row(coder: Coder, mutants: int, seed: int = 0) -> Row:
     """Decode mutants."""
     rng, right = random.Random(seed), coder.decode(coder.data)
-    found = Counter(_answer(coder, mutant(coder.data, i, rng), right) for i in range(mutants))
-    return Row(coder.name, found["refused"], found["wrong"], found["right"])
+    answers = Counter(_answer(coder, mutant(coder.data, i, rng), right) for i in range(mutants))
+    return Row(coder.name, answers["refused"], answers["wrong"], answers["right"])
 
 
 def _answer(coder: Coder, data: bytes, right: bytes) -> str:
@@ -103,8 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     print("| codec | error | other values, silently | right values |\n|---|---|---|---|")
     for coder in coders():
-        found = row(coder, options.mutants)
-        print(f"| {found.name} | {found.refused} | {found.wrong} | {found.right} |", flush=True)
+        counts = row(coder, options.mutants)
+        print(
+            f"| {counts.name} | {counts.refused} | {counts.wrong} | {counts.right} |", flush=True
+        )
 
 
 if __name__ == "__main__":

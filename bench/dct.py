@@ -60,8 +60,8 @@ def row(name: str, data: list[np.ndarray]) -> str:
     flat = np.concatenate([x.reshape(-1) for x in data])
     results = [framed(flat, "dct8"), framed(flat, "dct8:values=affine8"), panthalia(flat)]
     for each in (lambda x: framed(x, "dct8:layout=tiles"), demo):
-        found = [each(x) for x in data if x.size]
-        results.append((sum(n for n, _ in found), math.fsum(e for _, e in found)))
+        measured = [each(x) for x in data if x.size]
+        results.append((sum(n for n, _ in measured), math.fsum(e for _, e in measured)))
     energy = squares(flat)
     cells = (f"{4096 * nbytes / flat.size:.1f}, {e / energy:.4f}" for nbytes, e in results)
     return f"| {name} | {flat.size:,} | {' | '.join(cells)} |"

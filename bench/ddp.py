@@ -41,7 +41,7 @@ _TITLES = {"none": "plain all-reduce", "fp16": "torch's fp16", "PowerSGD": "torc
 LINKS = {"no queue": None, "1 Gbit/s": 10**9, "100 Mbit/s": 10**8}
 # Gbit/s: where the hooks may overtake plain all-reduce.
 BETWEEN = (12.0, 8.0, 6.0, 4.5, 3.4, 2.5, 1.8, 1.3)
-Found = dict[int | None, dict[str, Any]]  # by the speed of the link, in bits a second
+Results = dict[int | None, dict[str, Any]]  # by the speed of the link, in bits a second
 _ENDLESS = 1e15  # bits a second, in place of a link without a queue
 _DEVICE = "gcwire"
 _SPACES = ("gcodec-bench-0", "gcodec-bench-1")
@@ -85,24 +85,24 @@ def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -
             ranks.append(subprocess.Popen([*inside, *words, str(count), *hooks], env=environment))
         if any([rank.wait() for rank in ranks]):
             raise SystemExit("a rank failed")
-        found: dict[str, Any] = json.loads(Path(folder, "result.json").read_text("utf-8"))
-    return found
+        results: dict[str, Any] = json.loads(Path(folder, "result.json").read_text("utf-8"))
+    return results
 
 
-def measured_break_even(found: Found, hook: str) -> float:
+def measured_break_even(results: Results, hook: str) -> float:
     """Return the bits a second at which both steps take as long."""
     return _crossing(
-        {speed: each["none"]["seconds"] - each[hook]["seconds"] for speed, each in found.items()}
+        {speed: each["none"]["seconds"] - each[hook]["seconds"] for speed, each in results.items()}
     )
 
 
-def expected_break_even(found: Found, hook: str) -> float:
+def expected_break_even(results: Results, hook: str) -> float:
     """Return the bits a second at which `gcodec.advisor` has both steps take as long.
 
     It is told of each link what was measured there, as the machine may be slower meanwhile.
     """
-    share, won = hidden(found), {}
-    for speed, each in found.items():
+    share, won = hidden(results), {}
+    for speed, each in results.items():
         values, compute = each["values"], each["alone"]["seconds"]
         # Of both ranks' messages, and what comes with them; a clock would count other threads.
         coding = each[hook]["processor"] - each["alone"]["processor"]
@@ -116,14 +116,14 @@ def expected_break_even(found: Found, hook: str) -> float:
     return _crossing(won)
 
 
-def hidden(found: Found) -> float:
+def hidden(results: Results) -> float:
     """Return the seconds of a plain all-reduce that do not add to a step.
 
     The median over links on which the bytes take longer than the computation, and not so long that
     what else travels with them counts.
     """
     saved = []
-    for speed, each in found.items():
+    for speed, each in results.items():
         compute = each["alone"]["seconds"]
         sending = 8 * each["none"]["bytes"] / speed if speed else 0.0
         if compute < sending < 5 * compute:
@@ -149,30 +149,30 @@ def _crossing(won: dict[int | None, float]) -> float:
     return 0.0
 
 
-def rows(found: Found) -> Iterator[str]:
+def rows(results: Results) -> Iterator[str]:
     """Return the table."""
-    names = [name for name, speed in LINKS.items() if speed in found]
-    swept = len(found) > 1
+    names = [name for name, speed in LINKS.items() if speed in results]
+    swept = len(results) > 1
     links = [f"step, {name}" for name in names]
     columns = ["hook", "MB a step", *links, "break-even, measured", "by `gcodec.advisor`"]
     yield f"| {' | '.join(columns)} |"
     yield f"|---{'|---:' * (len(columns) - 1)}|"
-    first = found[None]
+    first = results[None]
     for hook in HOOKS:
         if hook not in first:
             continue
         cells = [_TITLES.get(hook, f"`{hook}`")]
         cells += [f"{first[hook]['bytes'] / 1e6:.3g}"]
-        cells += [f"{found[LINKS[name]][hook]['seconds'] * 1e3:,.0f} ms" for name in names]
+        cells += [f"{results[LINKS[name]][hook]['seconds'] * 1e3:,.0f} ms" for name in names]
         compared = swept and hook != "none"
-        cells += [_speed(measured_break_even(found, hook)) if compared else "–"]
+        cells += [_speed(measured_break_even(results, hook)) if compared else "–"]
         known = compared and "bits" in first[hook]
-        cells += [_speed(expected_break_even(found, hook)) if known else "–"]
+        cells += [_speed(expected_break_even(results, hook)) if known else "–"]
         yield f"| {' | '.join(cells)} |"
-    alone = median(each["alone"]["seconds"] for each in found.values())
+    alone = median(each["alone"]["seconds"] for each in results.values())
     yield f"\nwithout an exchange: {alone * 1e3:,.0f} ms"
     if swept:
-        yield f"of a plain all-reduce beside the computation: {hidden(found) * 1e3:.1f} ms"
+        yield f"of a plain all-reduce beside the computation: {hidden(results) * 1e3:.1f} ms"
 
 
 def _speed(bits: float) -> str:
@@ -192,11 +192,11 @@ def main() -> None:
     hooks = ["none", *(h for h in options.hook or HOOKS if h != "none")]
     with wires() as queued:
         speeds = [None, *(round(1e9 * speed) for speed in BETWEEN), *list(LINKS.values())[1:]]
-        found = {
+        results = {
             speed: measure(speed, options.steps, hooks, queued)
             for speed in (speeds if queued else [None])
         }
-    print("\n".join(rows(found)))
+    print("\n".join(rows(results)))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Timed:
         nbytes = int(sent.read_text()) - before
         self.steps.append(Step(seconds, processor, nbytes, self._sent() - known))
 
-    def found(self) -> dict[str, float]:
+    def results(self) -> dict[str, float]:
         """Return the fastest step, as its slower rank has it: seconds, bytes, bits per value."""
         steps = self.steps[WARM:]
         slower = torch.tensor([(step.seconds, step.processor) for step in steps])
@@ -109,14 +109,14 @@ def main() -> None:
     init = f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2)
     sent = Path("/sys/class/net", device, "statistics/tx_bytes")
-    every = {hook: Timed(hook, rank) for hook in [*sys.argv[5:], "alone"]}
+    hooks = {hook: Timed(hook, rank) for hook in [*sys.argv[5:], "alone"]}
     for _ in range(WARM + count):  # in turns, so that a host whose speed drifts does so for all
-        for timed in every.values():
+        for timed in hooks.values():
             timed.step(sent)
-    results: dict[str, Any] = {hook: timed.found() for hook, timed in every.items()}
+    results: dict[str, Any] = {hook: timed.results() for hook, timed in hooks.items()}
     if device == "lo":  # which counts what both ranks send
-        for found in results.values():
-            found["bytes"] //= 2
+        for result in results.values():
+            result["bytes"] //= 2
     results["values"] = sum(p.numel() for p in network().parameters())
     dist.barrier()
     if rank == 0:

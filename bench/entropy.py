@@ -63,12 +63,14 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
         def encode(table: Table = table) -> Any:
             return write(table, lambda i, j, room: x[i:j], coded, BitString(), x.size)
 
-        def decode(made: Any, kind: Any = kind) -> None:
-            data, nbits, seek = made
+        def decode(written: Any, kind: Any = kind) -> None:
+            data, nbits, seek = written
             string = String.behind(kind, data, 0, nbits, alphabet, coded, seek)
             string.read(lambda at, part: None)
 
-        yield Coder(f"gcodec {kind}", encode, decode, lambda made: made[1], x.size * together)
+        yield Coder(
+            f"gcodec {kind}", encode, decode, lambda written: written[1], x.size * together
+        )
 
 
 def others(x: np.ndarray) -> Iterator[Coder]:
@@ -121,20 +123,20 @@ def others(x: np.ndarray) -> Iterator[Coder]:
 
 def measure(name: str, x: np.ndarray, coders: list[Coder], rounds: int, shown: Table) -> None:
     """Time coders of the same symbols, and add their rows."""
-    made = {coder.name: coder.write() for coder in coders}
+    written = {coder.name: coder.write() for coder in coders}
     for coder in coders:
-        coder.read(made[coder.name])
+        coder.read(written[coder.name])
     times: dict[str, list[tuple[float, float]]] = {coder.name: [] for coder in coders}
     for _ in range(rounds):
         for coder in coders:
             start = time.perf_counter()
             coder.write()
             between = time.perf_counter()
-            coder.read(made[coder.name])
+            coder.read(written[coder.name])
             times[coder.name].append((between - start, time.perf_counter() - between))
     for coder in coders:
         write, read = np.median(times[coder.name], axis=0)
-        bits = coder.nbits(made[coder.name]) / coder.symbols
+        bits = coder.nbits(written[coder.name]) / coder.symbols
         speeds = (f"{coder.symbols / seconds / 1e6:,.0f}" for seconds in (write, read))
         shown.add_row(name, coder.name, f"{bits:.4f}", *speeds)
 
@@ -149,10 +151,10 @@ def main() -> None:
     shown = Table("symbols", "coder", "bits", "write, M/s", "read, M/s", box=None, header_style="")
     for column in shown.columns[2:]:
         column.justify = "right"
-    found = sources(options.symbols)
-    for name, x in found.items():
+    data = sources(options.symbols)
+    for name, x in data.items():
         measure(name, x, [*own(x), *others(x)], options.rounds, shown)
-    trits = found["3"][: options.symbols // 5 * 5].reshape(-1, 5)
+    trits = data["3"][: options.symbols // 5 * 5].reshape(-1, 5)
     packed = (trits @ np.array([1, 3, 9, 27, 81])).astype(np.uint8)
     measure("3, five to a byte", packed, list(own(packed, 5)), options.rounds, shown)
     Console(width=100).print(shown)

@@ -53,13 +53,13 @@ def seconds(call: Callable[[], Any], wait: Callable[[], Any], rounds: int) -> fl
     """Return the shortest time of a call, until the device is done."""
     call()  # compiles, and fills the pool of memory
     wait()
-    found = []
+    times = []
     for _ in range(rounds):
         begin = time.perf_counter()
         call()
         wait()
-        found.append(time.perf_counter() - begin)
-    return min(found)
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 def rows(
@@ -82,18 +82,18 @@ def rows(
         copied = nbytes / seconds(copy, wait, rounds)
         for spec in specs:
             codec = gcodec.parse(spec)
-            found: list[float | None] = []
+            times: list[float | None] = []
             for array, shown in ((x, True), (host, size <= _MOST_ON_HOST)):
                 if not shown:
-                    found += [None, None]
+                    times += [None, None]
                     continue
                 payload = codec.encode(array)
                 for call in (
                     lambda codec=codec, array=array: codec.encode(array),
                     lambda codec=codec, payload=payload, n=x.size: codec.decode(payload, n),
                 ):
-                    found.append(nbytes / seconds(call, wait, rounds))
-            yield Row(spec, size, copied, *found)  # type: ignore[arg-type]
+                    times.append(nbytes / seconds(call, wait, rounds))
+            yield Row(spec, size, copied, *times)  # type: ignore[arg-type]
 
 
 def table(measured: Iterator[Row]) -> Iterator[str]:

@@ -34,9 +34,9 @@ def matrices(m: int, k: int, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
     for rank in _RANKS:
         if 2 * rank < min(m, k):
             left, right = random.standard_normal((m, rank)), random.standard_normal((rank, k))
-            made = left @ right / rank**0.5
-            yield f"rank {rank}", made.astype(np.float32)
-            yield f"rank {rank} + noise", (made + 0.1 * normal).astype(np.float32)
+            product = left @ right / rank**0.5
+            yield f"rank {rank}", product.astype(np.float32)
+            yield f"rank {rank} + noise", (product + 0.1 * normal).astype(np.float32)
     count = min(m, k, _BASIS)
     u = np.linalg.qr(random.standard_normal((m, count)))[0]
     v = np.linalg.qr(random.standard_normal((k, count)))[0]

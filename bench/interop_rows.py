@@ -51,12 +51,12 @@ def _byteps(x: np.ndarray) -> list[Row]:
         "dithering l2": {"k": 127, "seed": generator, "normalize": "l2"},
     }
     table = []
-    for title, given in kinds.items():
+    for title, options in kinds.items():
         name: Any = title.split()[0]
-        known = {key: given[key] for key in ("k", "partition") if key in given}
+        known = {key: options[key] for key in ("k", "partition") if key in options}
         table += _pair(
             f"byteps {title}",
-            lambda n=name, g=given: [byteps.encode(p, n, **g) for p in parts],
+            lambda n=name, g=options: [byteps.encode(p, n, **g) for p in parts],
             lambda data, n=name, known=known: [
                 byteps.decode(d, n, p.shape, **known) for d, p in zip(data, parts, strict=True)
             ],

@@ -82,16 +82,16 @@ def _passes(x: np.ndarray) -> list[Row]:
 
     n = x.size
     out, values = np.zeros(n, np.uint8), np.ones(n, np.float32)
-    found, _ = ranges.ranges(x, n)
-    uniform.quantize(x, found, n, 8, None, out)
+    bounds, _ = ranges.ranges(x, n)
+    uniform.quantize(x, bounds, n, 8, None, out)
     read, narrow, widen = (twins.stream(n, *bits) for bits in ((32, 0), (32, 8), (8, 32)))
     scale = np.float32(2.5)
     return [
         Row("reduce: moments", lambda: reduce.moments(x), read, 1.8),
         Row("sign: pass", lambda: signs.quantize(x, squares=False), twins.stream(n, 32, 1), 1.6),
         Row("minmax: range", lambda: ranges.ranges(x, n), read, 1.8),
-        Row("minmax: pass", lambda: uniform.quantize(x, found, n, 8, None, out), narrow, 1.8),
-        Row("minmax: back", lambda: uniform.dequantize(out, found, n, 8, values), widen, 1.8),
+        Row("minmax: pass", lambda: uniform.quantize(x, bounds, n, 8, None, out), narrow, 1.8),
+        Row("minmax: back", lambda: uniform.dequantize(out, bounds, n, 8, values), widen, 1.8),
         Row("terngrad: pass", lambda: ternary.quantize(x, scale, 1, "chapter"), None, 0.5),
     ]
 

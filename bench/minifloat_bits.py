@@ -58,9 +58,9 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
     """Return the table."""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    for name, found in data.items():
+    for name, dump in data.items():
         for spec in FORMATS:
-            nmse, *bits = measure(found, spec)
+            nmse, *bits = measure(dump, spec)
             cells = ["–" if np.isnan(b) else f"{b:.3f}" for b in bits]
             yield f"| {name} | `{spec}` | {float(f'{nmse:.2g}'):g} | {' | '.join(cells)} |"
 
@@ -69,8 +69,8 @@ def short_lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
     """Return the table of files."""
     yield f"| {' | '.join(('data', *(f'`{spec}`' for spec in SHORT)))} |"
     yield "|" + "---|" * (1 + len(SHORT))
-    for name, found in data.items():
-        rows = [measure(found, spec, ("auto",)) for spec in SHORT]
+    for name, dump in data.items():
+        rows = [measure(dump, spec, ("auto",)) for spec in SHORT]
         cells = [f"{float(f'{e:.2g}'):g} {h:.2f} {b:.2f}" for e, h, b in rows]
         yield f"| {name} | {' | '.join(cells)} |"
 

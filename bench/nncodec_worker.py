@@ -72,12 +72,12 @@ def main():
         targets = data["targets"]
         tensors = [data[str(i)] for i in range(len(targets))]
     measure(np.ones((64, 64), np.float32), 0, True, 1.0)  # what is set up at the first call
-    found = {
+    results = {
         name: [around(x, list(t), *mode) for x, t in zip(tensors, targets)]  # noqa: B905
         for name, mode in MODES.items()
     }
     with open(result, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(results, file)
 
 
 if __name__ == "__main__":

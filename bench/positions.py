@@ -44,12 +44,12 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
     for x in data:
         k = round(share * x.size)
         if k >= _LEAST:
-            found = (
+            indices = (
                 uniform(x.size, share) if name == "uniform" else select.largest(x.reshape(-1), k)
             )
-            assert found is not None
-            each = [positions.write(found, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
-            total, count, least = total + each, count + found.size, least + limit(x.size, k)
+            assert indices is not None
+            each = [positions.write(indices, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
+            total, count, least = total + each, count + indices.size, least + limit(x.size, k)
     if not count:
         return None
     cells = " | ".join(f"{b:.2f}" for b in total / count)
@@ -61,8 +61,8 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
     columns = ("data", "sent", "limit", *CODES, "`index=auto`")
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
-    for name, found in data.items():
-        yield from filter(None, (bits(name, found, share) for share in SHARES))
+    for name, dump in data.items():
+        yield from filter(None, (bits(name, dump, share) for share in SHARES))
 
 
 def speeds(n: int, rounds: int) -> Iterator[str]:
@@ -70,13 +70,15 @@ def speeds(n: int, rounds: int) -> Iterator[str]:
     yield "| sent | code | write, M/s | read, M/s |"
     yield "|---|---|---|---|"
     for share in SHARES:
-        found = uniform(n, share)
+        indices = uniform(n, share)
         for code in CODES:
-            made = positions.write(found, n, code, _FRONT)
-            string = IndexString(code, made.data, 0, made.nbits, found.size, n, made.seek)
-            write = _seconds(lambda c=code, f=found: positions.write(f, n, c, _FRONT), rounds)
+            written = positions.write(indices, n, code, _FRONT)
+            string = IndexString(
+                code, written.data, 0, written.nbits, indices.size, n, written.seek
+            )
+            write = _seconds(lambda c=code, f=indices: positions.write(f, n, c, _FRONT), rounds)
             read = _seconds(lambda s=string: s.read(), rounds)
-            cells = (f"{found.size / t / 1e6:,.0f}" for t in (write, read))
+            cells = (f"{indices.size / t / 1e6:,.0f}" for t in (write, read))
             yield f"| {100 * share:g} % | {code} | {' | '.join(cells)} |"
 
 

@@ -34,15 +34,15 @@ def measure(dump: Dump) -> Measured:
     }
 
 
-def at_error(dump: Dump, found: Measured, error: float) -> dict[str, Point | None]:
+def at_error(dump: Dump, measured: Measured, error: float) -> dict[str, Point | None]:
     """Return the sums of each codec, where every tensor has that error."""
-    return {name: total(each, [error] * len(dump.tensors)) for name, each in found.items()}
+    return {name: total(each, [error] * len(dump.tensors)) for name, each in measured.items()}
 
 
-def at_fp4(dump: Dump, found: Measured) -> dict[str, Point | None]:
+def at_fp4(dump: Dump, measured: Measured) -> dict[str, Point | None]:
     """Return the sums of each codec, where every tensor has the error of FP4 on it."""
     targets = [tensor.fp4.error for tensor in dump.tensors]
-    return {name: total(each, targets) for name, each in found.items()}
+    return {name: total(each, targets) for name, each in measured.items()}
 
 
 def counted(dump: Dump) -> str:
@@ -89,12 +89,12 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         yield ""
     yield "### Bits per value at the error of FP4\n"
     rows = []
-    for dump, found in measured:
+    for dump, by_codec in measured:
         energies = [tensor.energy for tensor in dump.tensors]
         errors = [tensor.fp4.error * e for tensor, e in zip(dump.tensors, energies, strict=True)]
         error = sum(errors) / (sum(energies) or 1)
         bits = sum(tensor.fp4.nbits for tensor in dump.tensors) / dump.size
-        rows.append((dump, [f"{error:.4f}", f"{bits:.3f}"], at_fp4(dump, found)))
+        rows.append((dump, [f"{error:.4f}", f"{bits:.3f}"], at_fp4(dump, by_codec)))
     yield from table(("error", "FP4"), rows)
     yield ""
     yield "### `ecsq` beside FP4, at its error\n"
@@ -104,8 +104,8 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
     names = list(measured[0][1])
     yield f"| dump | {' | '.join(f'`{name}`' for name in names)} |"
     yield "|" + "---|" * (1 + len(names))
-    for dump, found in measured:
-        texts = [least(dump, found[name]) for name in names]
+    for dump, by_codec in measured:
+        texts = [least(dump, by_codec[name]) for name in names]
         yield f"| {title(dump)} | {' | '.join(texts)} |"
     yield ""
     yield "### Settings\n"
@@ -120,14 +120,14 @@ def beside_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
     heads = ("FP4, no context", "FP4", "`ecsq`", "less", "`ecsq:trellis=yes`", "less")
     yield f"| dump | {' | '.join(heads)} |"
     yield "|" + "---|" * (1 + len(heads))
-    for dump, found in measured:
+    for dump, by_codec in measured:
         alone, shortest = (
             sum(point.nbits for point in points) / dump.size
             for points in zip(*((t.fp4_alone, t.fp4) for t in dump.tensors), strict=True)
         )
         texts = [f"{alone:.3f}", f"{shortest:.3f}"]
         targets = [tensor.fp4.error for tensor in dump.tensors]
-        for dial in zip(*found["ecsq"], strict=True):
+        for dial in zip(*by_codec["ecsq"], strict=True):
             point = total([[curve] for curve in dial], targets)
             bits = point.nbits / dump.size if point else np.nan
             shares = (f"{100 * (1 - bits / of):.1f}" for of in (alone, shortest))

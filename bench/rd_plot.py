@@ -44,8 +44,8 @@ def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Pa
         figure = Figure(figsize=(2.7 * columns + 1.3, 2.4 * rows + 0.4), layout="constrained")
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         panels = list(grid.flat)
-        for panel, (dump, found) in zip(panels, measured, strict=False):
-            _panel(panel, dump, found)
+        for panel, (dump, by_codec) in zip(panels, measured, strict=False):
+            _panel(panel, dump, by_codec)
         for panel in panels[len(measured) :]:
             panel.set_visible(False)
         for panel in panels[len(measured) - columns : len(measured)]:  # the lowest of its column
@@ -69,8 +69,8 @@ def _svg(figure: Figure) -> str:
     return re.sub(r"\s*\n\s*", "\n", text)
 
 
-def _panel(panel: Axes, dump: Dump, found: dict[str, list[list[Curve]]]) -> None:
-    for number, (name, tensors) in enumerate(found.items()):
+def _panel(panel: Axes, dump: Dump, curves: dict[str, list[list[Curve]]]) -> None:
+    for number, (name, tensors) in enumerate(curves.items()):
         points = [total(tensors, [error] * len(tensors)) for error in _ERRORS]
         bits = [point.nbits / dump.size if point else math.nan for point in points]
         line = {"color": f"C{number % 10}", "linestyle": _STYLES[number // 10], "linewidth": 1.2}

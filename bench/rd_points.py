@@ -52,15 +52,15 @@ class Curve(NamedTuple):
         point between two neighbours, one at or below the target and one above it, linear in the
         logarithm of the error.
         """
-        found = [point for point in self.points if point.error <= target]
+        admissible = [point for point in self.points if point.error <= target]
         if self.between:
             for pair in zip(self.points, self.points[1:], strict=False):
                 low, high = sorted(pair)
                 if 0 < low.error <= target < high.error:
                     share = math.log(target / low.error) / math.log(high.error / low.error)
                     mixed = ((1 - share) * a + share * b for a, b in zip(low, high, strict=True))
-                    found.append(Point(target, *list(mixed)[1:]))
-        return min(found, key=lambda point: point.nbits, default=None)
+                    admissible.append(Point(target, *list(mixed)[1:]))
+        return min(admissible, key=lambda point: point.nbits, default=None)
 
 
 class Tensor(NamedTuple):
@@ -114,9 +114,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 def load(path: Path) -> Dump | None:
     """Return what is measured of a file: its large tensors, else those not quite small."""
-    found = read(path)
+    tensors = read(path)
     for least in (LARGE, SMALL):
-        if large := {name: x for name, x in found.items() if x.size >= least}:
+        if large := {name: x for name, x in tensors.items() if x.size >= least}:
             return Dump(path.stem, least, tuple(_tensor(name, x) for name, x in large.items()))
     return None
 
@@ -129,10 +129,10 @@ def _tensor(name: str, x: np.ndarray) -> Tensor:
 
 def files(paths: Sequence[str]) -> list[Path]:
     """Return files, and the .safetensors files of folders."""
-    found: list[Path] = []
+    dump_paths: list[Path] = []
     for path in map(Path, paths):
-        found += sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    return found
+        dump_paths += sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    return dump_paths
 
 
 def load_all(paths: Sequence[str]) -> list[Dump]:
@@ -174,14 +174,14 @@ def curves(dials: Sequence[Dial], x: np.ndarray, rounds: int = 0) -> list[Curve]
 
 def at(curves: Sequence[Curve], target: float) -> Point | None:
     """Return the cheapest point of several dials with that error, or None."""
-    found = [point for curve in curves if (point := curve.at(target)) is not None]
-    return min(found, key=lambda point: point.nbits, default=None)
+    admissible = [point for curve in curves if (point := curve.at(target)) is not None]
+    return min(admissible, key=lambda point: point.nbits, default=None)
 
 
 def total(tensors: Sequence[Sequence[Curve]], targets: Sequence[float]) -> Point | None:
     """Return the sums over tensors, each at its own target; None if one does not reach it."""
-    found = [at(each, target) for each, target in zip(tensors, targets, strict=True)]
-    reached = [point for point in found if point is not None]
-    if len(reached) < len(found):
+    points = [at(each, target) for each, target in zip(tensors, targets, strict=True)]
+    reached = [point for point in points if point is not None]
+    if len(reached) < len(points):
         return None
     return Point(*(sum(values) for values in zip(*reached, strict=True)))

@@ -54,13 +54,15 @@ def measure(x: np.ndarray, trellis: str, target: str) -> tuple[float, float] | N
 def main(dumps: tuple[str, ...]) -> None:
     """Print a line for each target."""
     os.environ["GCODEC_NUM_THREADS"] = "1"
-    every = list(tensors(dumps))
+    inputs = list(tensors(dumps))
     for trellis in ("no", "yes"):
         for target in TARGETS:
-            found = [made for x in every if (made := measure(x, trellis, target)) is not None]
-            times, met = np.array(found).T
+            measured = [
+                result for x in inputs if (result := measure(x, trellis, target)) is not None
+            ]
+            times, ratios = np.array(measured).T
             shown = f"{times.mean():.1f} {np.percentile(times, 90):.1f} {times.max():.1f}"
-            reached = f"{met.min():.3f} {met.max():.3f}"
+            reached = f"{ratios.min():.3f} {ratios.max():.3f}"
             print(f"trellis={trellis} {target}: {shown} × one encode; {reached} reached of it")
 
 

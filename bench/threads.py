@@ -33,7 +33,7 @@ def pairs(elements: int) -> dict[str, Callable[[int], object]]:
     scales = np.exp(0.7 * rng.standard_normal((_ROWS, 1)))
     xs = [(scales * rng.standard_normal(shape)).astype(np.float32) for _ in range(2)]
     rooms = [np.empty_like(x) for x in xs]
-    found: dict[str, Callable[[int], object]] = {}
+    calls: dict[str, Callable[[int], object]] = {}
     for spec in SPECS:
         codec = gcodec.parse(spec)
         frames = [gcodec.encode(x, codec) for x in xs]
@@ -44,8 +44,8 @@ def pairs(elements: int) -> dict[str, Callable[[int], object]]:
         def decode(k: int, frames: list[bytes] = frames) -> object:
             return gcodec.decode(frames[k], out=rooms[k])
 
-        found[f"{spec}: encode"], found[f"{spec}: decode"] = encode, decode
-    return found
+        calls[f"{spec}: encode"], calls[f"{spec}: decode"] = encode, decode
+    return calls
 
 
 def seconds(call: Callable[[int], object], threads: int, copies: int) -> float:
@@ -73,7 +73,7 @@ def main(elements: int, rounds: int) -> None:
     took: dict[str, list[tuple[float, ...]]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            took[name].append(tuple(seconds(call, *how) for how in ((1, 1), (2, 1), (1, 2))))
+            took[name].append(tuple(seconds(call, *counts) for counts in ((1, 1), (2, 1), (1, 2))))
     headings = "call", "one thread, ms", "two threads", "two calls", "of these"
     shown = Table(*headings, box=None, header_style="")
     for column in shown.columns[1:]:

@@ -63,9 +63,9 @@ def _size(shape: tuple[int, ...]) -> int:
 
 def _any_floats(rng: random.Random, n: int) -> np.ndarray:
     """Finite values of all sizes, zeros and subnormals among them."""
-    found = np.frombuffer(rng.randbytes(4 * n), np.uint32).copy()
-    found[[rng.random() < 0.2 for _ in range(n)]] &= np.uint32(0x80000000)
-    x = found.view(np.float32)
+    values = np.frombuffer(rng.randbytes(4 * n), np.uint32).copy()
+    values[[rng.random() < 0.2 for _ in range(n)]] &= np.uint32(0x80000000)
+    x = values.view(np.float32)
     return np.where(np.isfinite(x), x, np.float32(1)).astype(np.float32)
 
 
@@ -77,13 +77,13 @@ def _blocked(rng: random.Random, make: Callable[[int], Any], least: int = 0) -> 
     """Return a seek table of some blocks, or none."""
     if rng.random() < 0.4:
         return None
-    made: seek.Table = make(rng.choice([log2 for log2 in LOG2_BLOCKS if log2 >= least]))
-    return made
+    table: seek.Table = make(rng.choice([log2 for log2 in LOG2_BLOCKS if log2 >= least]))
+    return table
 
 
 def _states(rng: random.Random, make: Callable[[int], Any]) -> seek.Table | None:
-    made: seek.Table | None = None if rng.random() < 0.4 else make(rng.randint(5, 18))
-    return made
+    table: seek.Table | None = None if rng.random() < 0.4 else make(rng.randint(5, 18))
+    return table
 
 
 def _model(rng: random.Random, kind: str, sent: Sequence[int], size: int) -> list[int]:
@@ -125,13 +125,15 @@ def _qsgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     model = None
     if code in ("huffman", "rans") and sent:
         model = _model(rng, code, sent, 2 * s + 1) or None
-    made = qsgd.write(setting, norms, levels, rices, model)
+    message = qsgd.write(setting, norms, levels, rices, model)
     table = None
     if code == "rans":
-        table = _states(rng, lambda log2: qsgd.seek_table(made, log2)) if sent else None
+        table = _states(rng, lambda log2: qsgd.seek_table(message, log2)) if sent else None
     elif code != "packed" and (sent if form == "dense" else any(levels)):
-        table = _blocked(rng, lambda log2: qsgd.seek_table(made, log2))
-    return Body(2, qsgd.parameters(setting), qsgd.scalars(made), made.data, made.nbits, table)
+        table = _blocked(rng, lambda log2: qsgd.seek_table(message, log2))
+    return Body(
+        2, qsgd.parameters(setting), qsgd.scalars(message), message.data, message.nbits, table
+    )
 
 
 def _two_bit(rng: random.Random, shape: tuple[int, ...]) -> Body:
@@ -175,13 +177,13 @@ def _one_bit(rng: random.Random, shape: tuple[int, ...]) -> Body:
 
 
 def _terngrad(rng: random.Random, shape: tuple[int, ...]) -> Body:
-    how, n = rng.randrange(4), _size(shape)
+    packing, n = rng.randrange(4), _size(shape)
     codes = [rng.choice((0, 1, -1)) for _ in range(n)]
     clip = np.float32(rng.choice((2.5, 0.0, 1e30))).tobytes()
-    params = clip + bytes([how])
+    params = clip + bytes([packing])
     scalars = np.float32(_scale(rng)).tobytes()
     packs = ("chapter", "terngrad", "base3", "rans")
-    if packs[how] == "rans":
+    if packs[packing] == "rans":
         sent = list(ternary.pack(codes, "base3"))
         if not sent:
             return Body(5, params, scalars, b"", 0)
@@ -190,7 +192,7 @@ def _terngrad(rng: random.Random, shape: tuple[int, ...]) -> Body:
         text = tabled.write("rans", sent, model)
         table = _states(rng, lambda log2: tabled.seek_table("rans", sent, model, log2))
         return Body(5, params, scalars, universal.to_bytes(text), len(text), table)
-    data = ternary.pack(codes, packs[how])
+    data = ternary.pack(codes, packs[packing])
     return Body(5, params, scalars, data, 8 * len(data))
 
 
@@ -208,10 +210,10 @@ def _minmax(rng: random.Random, shape: tuple[int, ...]) -> Body:
 
 
 def _sign(rng: random.Random, shape: tuple[int, ...]) -> Body:
-    n, how = _size(shape), rng.randrange(3)
-    scalars = b"" if how == 2 else np.float32(_scale(rng)).tobytes()
+    n, scale_kind = _size(shape), rng.randrange(3)
+    scalars = b"" if scale_kind == 2 else np.float32(_scale(rng)).tobytes()
     data = fields.pack([rng.randrange(2) for _ in range(n)], 1)
-    return Body(7, bytes([how]), scalars, data, n)
+    return Body(7, bytes([scale_kind]), scalars, data, n)
 
 
 def _minifloat(rng: random.Random, shape: tuple[int, ...]) -> Body:
@@ -230,13 +232,13 @@ def _minifloat(rng: random.Random, shape: tuple[int, ...]) -> Body:
     if setting.code != "none" and n:
         places = minifloat.places_of(setting, codes)
         model = _model(rng, setting.kind, places, len(minifloat.symbol_alphabet(setting))) or None
-    made = minifloat.write(setting, scale, codes, model=model, factors=factors)
+    message = minifloat.write(setting, scale, codes, model=model, factors=factors)
     table = None
     if setting.code != "none" and n:
-        make = lambda log2: minifloat.seek_table(made, log2)  # noqa: E731
+        make = lambda log2: minifloat.seek_table(message, log2)  # noqa: E731
         table = _states(rng, make) if setting.kind == "rans" else _blocked(rng, make)
     params = minifloat.parameters(setting)
-    return Body(8, params, minifloat.scalars(made), made.data, made.nbits, table)
+    return Body(8, params, minifloat.scalars(message), message.data, message.nbits, table)
 
 
 def _topk(rng: random.Random, shape: tuple[int, ...]) -> Body:
@@ -247,8 +249,8 @@ def _topk(rng: random.Random, shape: tuple[int, ...]) -> Body:
     setting = topk.Setting(value, index, k)
     x = np.clip(_any_floats(rng, n), -1e38, 1e38)
     choice, table = _index(rng, index, places, n)
-    made = topk.write(x, places, setting, choice)
-    return Body(9, topk.parameters(setting), b"", made.data, made.nbits, table)
+    message = topk.write(x, places, setting, choice)
+    return Body(9, topk.parameters(setting), b"", message.data, message.nbits, table)
 
 
 def _randomk(rng: random.Random, shape: tuple[int, ...]) -> Body:
@@ -296,8 +298,8 @@ def _dct8(rng: random.Random, shape: tuple[int, ...]) -> Body:
 
 def _powersgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     rank = rng.choice((1, 2, 4, 300))
-    found = powersgd.sizes(shape, rank)
-    count = _size(shape) if found is None else rank * sum(found)
+    sizes = powersgd.sizes(shape, rank)
+    count = _size(shape) if sizes is None else rank * sum(sizes)
     # Products of two of these do not pass float32.
     data = (_any_floats(rng, count) % np.float32(1e15)).tobytes()
     params = b"" if rank == 4 else leb128.encode(rank)
@@ -318,12 +320,12 @@ def _ecsq(rng: random.Random, shape: tuple[int, ...]) -> Body:
     symbols = [rng.choice((0, 0, 0, 2, 3, 4, 9, 252, 253, 255, 7654321)) for _ in range(n)]
     number = rng.randrange(len(contexts.static_tables()))
     lists = rng.choice((contexts.RICE, contexts.HUFFMAN, contexts.RANS)), contexts.RICE
-    string = contexts.made(
+    string = contexts.write_string(
         symbols, width, group, (rows, columns), number, rng.choice(contexts.LANES), lists
     )
     transforms = ecsq.TRANSFORMS[: 1 if ecsq.taps(shape) is None else 2]
-    told = step, (rng.randrange(256), 0, 255), string, rng.choice(transforms)
-    message = ecsq.Message(rng.choice(ecsq.ROUNDINGS), *told)
+    arguments = step, (rng.randrange(256), 0, 255), string, rng.choice(transforms)
+    message = ecsq.Message(rng.choice(ecsq.ROUNDINGS), *arguments)
     params = ecsq.parameters(message.rounding)
     return Body(13, params, ecsq.scalars(message), message.data, 8 * len(message.data))
 

@@ -20,7 +20,7 @@ from gcodec.runtime import jit
 from gcodec.runtime.jit import Kernel
 
 
-def reached(found: Sequence[hostile.Input]) -> set[types.CodeType]:
+def reached(inputs: Sequence[hostile.Input]) -> set[types.CodeType]:
     """Decode inputs with kernels as plain Python; return the code of all that could run."""
     codes: set[types.CodeType] = set()
 
@@ -30,7 +30,7 @@ def reached(found: Sequence[hostile.Input]) -> set[types.CodeType]:
         return plain.call(kernel, args)
 
     with through(call):
-        for one in found:
+        for one in inputs:
             hostile.outcome(one)
     return codes
 
@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mutants", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    found = hostile.inputs(options.seed, options.mutants)
+    inputs = hostile.inputs(options.seed, options.mutants)
     measured = coverage.Coverage(
         data_file=None, branch=True, include=[str(jit.KERNELS / "**" / "*.py")]
     )
     measured.start()
     try:
-        codes = reached(found)
+        codes = reached(inputs)
     finally:
         measured.stop()
     total = taken = 0
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ]
     print(
         f"{taken} of {total} branches ({100 * taken / max(total, 1):.1f} %) of {len(codes)} "
-        f"functions, by {len(found)} inputs"
+        f"functions, by {len(inputs)} inputs"
     )
     print("\n".join(missing))
     return 0
@@ -78,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lines(name: str, codes: set[types.CodeType]) -> set[int]:
     """Return the lines of the bodies of functions."""
     begins = {code.co_firstlineno for code in codes if code.co_filename == name}
-    found: set[int] = set()
+    numbers: set[int] = set()
     for node in ast.walk(ast.parse(Path(name).read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first in begins and node.end_lineno is not None:
-                found |= set(range(node.body[0].lineno, node.end_lineno + 1))
-    return found
+                numbers |= set(range(node.body[0].lineno, node.end_lineno + 1))
+    return numbers
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def recorded(golden: Golden) -> list[Call]:
     """Decode a frame; return those calls of kernels that got bytes of its payload."""
     data = np.frombuffer(golden.data, np.uint8)
     first = data.ctypes.data
-    found: list[Call] = []
+    calls: list[Call] = []
 
     def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
         for i, value in enumerate(args):
@@ -60,12 +60,12 @@ def recorded(golden: Golden) -> list[Call]:
                 inside = first <= value.ctypes.data < first + data.size
                 if inside and words_of(kernel)[i].startswith("in "):
                     copies = (a.copy() if isinstance(a, np.ndarray) else a for a in args)
-                    found.append(Call(golden.codec, kernel, tuple(copies), i))
+                    calls.append(Call(golden.codec, kernel, tuple(copies), i))
         return kernel.built(*args)
 
     with through(call):
         gcodec.decode(data.data, key=golden.key)
-    return found
+    return calls
 
 
 def nbytes_of(call: Call) -> int:
@@ -75,18 +75,18 @@ def nbytes_of(call: Call) -> int:
 
 def hostile_calls() -> list[Call]:
     """Return a call for each pair of a codec and a kernel that it gives its payload to."""
-    found: dict[tuple[str, str], Call] = {}
+    calls: dict[tuple[str, str], Call] = {}
     for golden in goldens():
         for call in recorded(golden):
             pair = golden.codec, call.kernel.name
-            if pair not in found or nbytes_of(call) > nbytes_of(found[pair]):
-                found[pair] = call
-    return list(found.values())
+            if pair not in calls or nbytes_of(call) > nbytes_of(calls[pair]):
+                calls[pair] = call
+    return list(calls.values())
 
 
 def by_codec() -> dict[str, list[Call]]:
     """Return the calls of `hostile_calls` by their codecs."""
-    found: dict[str, list[Call]] = {}
+    groups: dict[str, list[Call]] = {}
     for call in hostile_calls():
-        found.setdefault(call.codec, []).append(call)
-    return found
+        groups.setdefault(call.codec, []).append(call)
+    return groups

@@ -65,14 +65,14 @@ def crafted() -> Iterator[Crafted]:
     yield _block_at_the_end()
     yield from _elsewhere()
     yield from _universal()
-    for told in wrong_lists():
-        yield Crafted(*told)
+    for wrong_list in wrong_lists():
+        yield Crafted(*wrong_list)
 
 
 def _frame(codec: int, n: int, params: bytes, scalars: bytes, text: str) -> bytes:
     payload = universal.to_bytes(text)
-    made: bytes = frames.build(codec, 1, (n,), params, scalars, payload, len(text))
-    return made
+    frame: bytes = frames.build(codec, 1, (n,), params, scalars, payload, len(text))
+    return frame
 
 
 def _qsgd(form: int, scalars: bytes, text: str) -> bytes:
@@ -223,14 +223,14 @@ def _universal() -> Iterator[Crafted]:
         write, _, first = universal.parse(str(code))
         numbers = (first, first + 1, 9, 300, 2**40, 2**63, LARGEST)
         lengths = code.lengths(np.array(numbers, np.uint64))
-        made = [write(n) for n, nbits in zip(numbers, lengths, strict=True) if nbits < 400]
+        written = [write(n) for n, nbits in zip(numbers, lengths, strict=True) if nbits < 400]
         texts = ["0" * 200, "1" * 200, "0" * 5 + "1" * 200]
         texts += [zeros * "0" + "1" + 64 * bit for zeros in (8, 63, 64, 65) for bit in "01"]
-        for word in made:
-            texts += [word, word + made[0], word[:-1], word[: len(word) // 2 + 1], "1" + word]
+        for word in written:
+            texts += [word, word + written[0], word[:-1], word[: len(word) // 2 + 1], "1" + word]
             texts += ["0" + word, word.replace("0", "1"), word + "0" * 200]
         asked = [(text, 1) for text in texts]
-        asked += [(word + more, 2) for word in made for more in ("", made[0])]
+        asked += [(word + more, 2) for word in written for more in ("", written[0])]
         for text, count in dict.fromkeys(asked):
             try:
                 universal.decode(str(code), text, count)

@@ -30,37 +30,37 @@ def _frame(rows: int, exceptions: int, text: str) -> bytes:
     n = WIDTH * rows
     head = bytes([TABLE, LANES, WIDTH, 0]) + leb128.encode(exceptions)
     payload = head + universal.to_bytes(text)
-    made: bytes = frames.build(13, 1, (n,), b"", SCALARS, payload, 8 * len(payload))
-    return made
+    frame: bytes = frames.build(13, 1, (n,), b"", SCALARS, payload, 8 * len(payload))
+    return frame
 
 
-def _told(code: int, shift: int = 0, least: int = 1) -> str:
+def _list_head(code: int, shift: int = 0, least: int = 1) -> str:
     return fixed(code, 2) + fixed(shift, 2) + fixed(least, 7)
 
 
 def _rice(centre: int, k: int, *words: str, least: int = 1) -> str:
-    return _told(0, least=least) + fixed(centre, 7) + fixed(k, K) + "".join(words)
+    return _list_head(0, least=least) + fixed(centre, 7) + fixed(k, K) + "".join(words)
 
 
 def _words(*lengths: int, least: int = 1) -> str:
     """Return a list up to where Huffman words begin."""
     table = "".join(fixed(length, 4) for length in lengths)
-    return _told(1, least=least) + fixed(len(lengths) - 1, 8) + table
+    return _list_head(1, least=least) + fixed(len(lengths) - 1, 8) + table
 
 
 def _of_scales() -> Iterator[tuple[str, str, int, str]]:
     """Yield name, error, rows, and the bits of a list."""
     yield "no head", "Truncated", 1, "0" * 8
-    yield "a code that there is none of", "Corrupt", 1, _told(3) + STATES
+    yield "a code that there is none of", "Corrupt", 1, _list_head(3) + STATES
     yield "more than there are bits", "Truncated", 1000, _rice(0, 0) + STATES
-    yield "no parameter", "Truncated", 1, _told(0)
+    yield "no parameter", "Truncated", 1, _list_head(0)
     yield "no word", "Truncated", 8, _rice(0, 0) + 19 * "0"
     yield "zeros to the end", "Truncated", 64, _rice(0, 0) + 131 * "0"
     yield "no rest of a word", "Truncated", 8, _rice(0, 7) + 10 * "0" + "1"
     yield "a scale below 0", "Corrupt", 1, _rice(0, 0, rice(1, 0)) + STATES
     yield "a scale above 127", "Corrupt", 1, _rice(2, 0, rice(2, 0), least=126) + STATES
-    yield "no largest symbol", "Truncated", 1, _told(1)
-    yield "no table", "Truncated", 1, _told(1) + fixed(255, 8) + STATES
+    yield "no largest symbol", "Truncated", 1, _list_head(1)
+    yield "no table", "Truncated", 1, _list_head(1) + fixed(255, 8) + STATES
     yield "a largest symbol without a word", "Corrupt", 1, _words(1, 1, 0) + STATES
     yield "a word that is too long", "Corrupt", 1, _words(1, 13) + STATES
     yield "too many words", "Corrupt", 1, _words(1, 1, 1) + STATES

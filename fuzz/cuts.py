@@ -42,10 +42,10 @@ def cuts(kills: int, seed: int = 0, folder: Path | None = None) -> tuple[Counter
         What was found that must not be.
     """
     if folder is None:
-        with tempfile.TemporaryDirectory() as made:
-            return cuts(kills, seed, Path(made))
+        with tempfile.TemporaryDirectory() as scratch:
+            return cuts(kills, seed, Path(scratch))
     rng, count, wrong = random.Random(seed), Counter[str](), []
-    given, calls = _calls(folder)
+    inputs, calls = _calls(folder)
     whole, longest = {}, {}
     for name, (arguments, target) in calls.items():
         began = time.perf_counter()
@@ -60,14 +60,14 @@ def cuts(kills: int, seed: int = 0, folder: Path | None = None) -> tuple[Counter
         if older:
             target.write_bytes(OLD)
         _child(arguments, rng.uniform(0, longest[name]), sent)
-        found = target.read_bytes() if target.exists() else None
+        written = target.read_bytes() if target.exists() else None
         allowed = {OLD: "old"} if older else {None: "nothing"}
         allowed[whole[name]] = "new"
-        if found not in allowed:
+        if written not in allowed:
             wrong.append(f"{name}, kill {number} by {sent.name}: another file")
-        count[allowed.get(found, "another")] += 1
+        count[allowed.get(written, "another")] += 1
         for one in folder.iterdir():
-            if one not in given:
+            if one not in inputs:
                 count["left"] += 1
                 if sent != signal.SIGKILL:
                     wrong.append(f"{name}, kill {number} by {sent.name}: {one.name} is left")
@@ -79,12 +79,12 @@ def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
     """Write what is encoded and decoded; return all files, and the calls with their targets."""
     rng = np.random.default_rng(0)
     tensors = {f"w{i}": rng.standard_normal(20_000).astype(np.float32) for i in range(3)}
-    dump, frames, made = folder / "given.npz", folder / "given.gcf", folder / "made.gcf"
+    dump, frames, output = folder / "given.npz", folder / "given.gcf", folder / "made.gcf"
     back = folder / "made.npz"
     write_dump(dump, tensors.items())
     coded = ["encode", str(dump), "-c", "mxnet-2bit", "-q", "-f", "-o"]
     calls = {
-        "encode": ([*coded, str(made)], made),
+        "encode": ([*coded, str(output)], output),
         "decode": (["decode", str(frames), "-q", "-f", "-o", str(back)], back),
     }
     # Once here: what is imported and compiled then, no child needs to.
@@ -93,7 +93,7 @@ def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
         command([*coded, str(frames)], standalone_mode=False)
         command(calls["decode"][0], standalone_mode=False)
     signal.signal(signal.SIGTERM, caught)
-    return {dump, frames, made, back}, calls
+    return {dump, frames, output, back}, calls
 
 
 def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:

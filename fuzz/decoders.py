@@ -72,8 +72,8 @@ def agree(
     bare = frame.without_seek()
     without = _agreed(bare.to_bytes(), bare, limits, more)
     if values is not None:
-        told = without is not None and same_bits(values, without)
-        promise(told, f"{frame.codec}: a seek table changes no value, and excuses no error")
+        equal = without is not None and same_bits(values, without)
+        promise(equal, f"{frame.codec}: a seek table changes no value, and excuses no error")
         _check_table(frame)
     return values is not None
 
@@ -89,18 +89,18 @@ def _agreed(
     ways = _ways(data, frame, limits) | more(data, frame)
     with np.errstate(all="ignore"):
         for name, decode in ways.items():
-            found = _outcome(decode)
-            verdicts = ["refuses" if one is None else "accepts" for one in (expected, found)]
+            outcome = _outcome(decode)
+            verdicts = ["refuses" if one is None else "accepts" for one in (expected, outcome)]
             what = f"{frame.codec}: decode {verdicts[0]}, {name} {verdicts[1]} a frame"
-            promise((found is None) == (expected is None), what)
-            if found is None or expected is None:
+            promise((outcome is None) == (expected is None), what)
+            if outcome is None or expected is None:
                 continue
             wanted = expected
             if name.startswith("decode_add"):
                 wanted = np.float32(0) + expected.astype(np.float32)
-            elif found.dtype != expected.dtype:
-                wanted = expected.astype(found.dtype)
-            promise(same_bits(found, wanted), f"{frame.codec}: {name} returns what decode does")
+            elif outcome.dtype != expected.dtype:
+                wanted = expected.astype(outcome.dtype)
+            promise(same_bits(outcome, wanted), f"{frame.codec}: {name} returns what decode does")
     _check_parts(data, frame, limits, expected)
     _check_sparse(data, frame, limits, expected)
     return expected
@@ -126,14 +126,14 @@ def _outcome(decode: Callable[[], Values]) -> Values | None:
 
 def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
     """Return all ways to decode a whole frame, by name."""
-    given: Any = {"limits": limits}
+    bounds: Any = {"limits": limits}
     dtype, floats = NUMPY_DTYPES[frame.dtype], frame.dtype in FLOATS
 
     def into(out: Values) -> Values:
-        return gcodec.decode(data, out=out, **given)
+        return gcodec.decode(data, out=out, **bounds)
 
     def added(acc: Values) -> Values:
-        gcodec.decode_add(data, acc, **given)
+        gcodec.decode_add(data, acc, **bounds)
         return acc
 
     def dequantized() -> Values:
@@ -152,9 +152,9 @@ def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
         "decode(out=)": lambda: into(np.full(frame.shape, 1, dtype)),
         "decode(out=) of a strided array": lambda: into(backwards),
         "decode(like=)": lambda: gcodec.decode(
-            data, like=np.zeros(frame.shape, np.float64 if floats else dtype), **given
+            data, like=np.zeros(frame.shape, np.float64 if floats else dtype), **bounds
         ),
-        "decode_range": lambda: gcodec.decode_range(data, 0, frame.size, **given).reshape(
+        "decode_range": lambda: gcodec.decode_range(data, 0, frame.size, **bounds).reshape(
             frame.shape
         ),
         "Frame.decode": frame.decode,
@@ -187,7 +187,7 @@ def _check_sparse(
 ) -> None:
     """What sends few elements decodes to these; what sends all is refused, damaged or not."""
     try:
-        found = gcodec.decode_sparse(data, limits=limits)
+        sparse = gcodec.decode_sparse(data, limits=limits)
     except gcodec.ParameterError:
         sends_few = frame.codec.name in ("topk", "randomk") or _form(frame.codec) == "sparse"
         promise(not sends_few, f"{frame.codec}: decode_sparse takes what sends few elements")
@@ -197,7 +197,7 @@ def _check_sparse(
         return
     promise(expected is not None, f"{frame.codec}: decode refuses, decode_sparse accepts a frame")
     assert expected is not None
-    places, values = found
+    places, values = sparse
     scattered = np.zeros(frame.size, values.dtype)
     scattered[places] = values
     promise(bool((np.diff(places) > 0).all()), f"{frame.codec}: positions rise")

@@ -69,9 +69,9 @@ def gcf(data: bytes) -> None:
     path.write_bytes(data)
     end = 0
     with contextlib.suppress(gcodec.FormatError):
-        for found in outlines(mapped(path)):
-            promise(found.start == end < found.end <= len(data), "frames lie end to end")
-            end = found.end
+        for outline in outlines(mapped(path)):
+            promise(outline.start == end < outline.end <= len(data), "frames lie end to end")
+            end = outline.end
     with contextlib.suppress(gcodec.FormatError):
         for frame in gcodec.iter_frames(data, limits=LIMITS):
             end -= frame.nbytes
@@ -84,12 +84,12 @@ def command(data: bytes) -> None:
     if len(data) < 2:
         return
     verb, suffix = VERBS[data[0] % len(VERBS)], SUFFIXES[data[1] % len(SUFFIXES)]
-    path, made = _scratch() / f"given{suffix}", _scratch() / "made.npz"
+    path, output = _scratch() / f"given{suffix}", _scratch() / "made.npz"
     path.write_bytes(data[2:])
-    made.unlink(missing_ok=True)
+    output.unlink(missing_ok=True)
     arguments = [verb, *[str(path)] * (1 + (verb == "compare"))]
     if verb in ("decode", "encode"):
-        arguments += ["-o", str(made)]
+        arguments += ["-o", str(output)]
     handlers = signal.getsignal(signal.SIGTERM)
     result = CliRunner().invoke(cli, arguments)
     signal.signal(signal.SIGTERM, handlers)
@@ -97,4 +97,4 @@ def command(data: bytes) -> None:
         raise result.exception
     promise(result.exit_code in EXITS, f"{verb} ends with a code that is documented")
     left = [one.name for one in _scratch().iterdir() if one.name.startswith("made.npz")]
-    promise(left == (["made.npz"] if made.exists() else []), "no part of a file is left")
+    promise(left == (["made.npz"] if output.exists() else []), "no part of a file is left")

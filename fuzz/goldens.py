@@ -33,7 +33,7 @@ class Golden(NamedTuple):
 @functools.cache
 def goldens() -> tuple[Golden, ...]:
     """Return the frames of all golden vectors, by name."""
-    found = []
+    vectors = []
     for path in sorted(VECTORS.glob("*.txt")):
         fields: dict[str, str] = {}
         for line in path.read_text("utf-8").splitlines():
@@ -42,15 +42,15 @@ def goldens() -> tuple[Golden, ...]:
         secret = fields["key"].strip().encode() if "key" in fields else None
         data = bytes.fromhex(fields["frame"].replace("|", " "))
         name = fields["spec"].strip().partition(":")[0]
-        found.append(Golden(path.stem, name, data, secret))
-    assert found
-    return tuple(found)
+        vectors.append(Golden(path.stem, name, data, secret))
+    assert vectors
+    return tuple(vectors)
 
 
 def of_codecs(each: int) -> list[Golden]:
     """Return up to so many frames of each codec, spread over its vectors."""
-    found = []
+    vectors = []
     for codec in gcodec.codecs():
         own = [golden for golden in goldens() if golden.codec == codec]
-        found += own[:: -(-len(own) // each)]
-    return found
+        vectors += own[:: -(-len(own) // each)]
+    return vectors

@@ -84,7 +84,7 @@ class Guard:
         self.calls += 1
         held: dict[tuple[int, int], np.ndarray] = {}
         taken: list[Region] = []
-        given, back = [], []
+        guarded, back = [], []
         aligned = "stream" in kernel.variant
         for value, word in zip(args, words_of(kernel), strict=True):
             if isinstance(value, np.ndarray) and not _overlaps(value, args):
@@ -97,8 +97,8 @@ class Guard:
                 if word.startswith("out "):
                     back.append((value, copy))
                 value = copy
-            given.append(value)
-        result = kernel.built(*given)
+            guarded.append(value)
+        result = kernel.built(*guarded)
         for value, copy in back:
             value[:] = copy
         for region in taken:
@@ -163,15 +163,15 @@ def replay(
         Calls of kernels.
     list of Finding
     """
-    calls, found, start = 0, [], 0
+    calls, findings, start = 0, [], 0
     while start < len(inputs):
         number, more, what = _child(target, inputs, start, at_end)
         calls += more
         if what is None:
             break
-        found.append(Finding(number, what))
+        findings.append(Finding(number, what))
         start = number + 1
-    return calls, found
+    return calls, findings
 
 
 def _child(
@@ -179,7 +179,7 @@ def _child(
 ) -> tuple[int, int, str | None]:
     """Run inputs from `start` on in a child; return the last, the calls, and what ended it."""
     shared = mmap.mmap(-1, 16)  # the input, and the calls so far
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as report:
         sys.stdout.flush()
         child = fork()
         if child == 0:
@@ -193,15 +193,15 @@ def _child(
                     shared[:] = struct.pack("qq", len(inputs), guard.calls)
                 code = 0
             except BaseException:
-                told.write(traceback.format_exc().encode())
-                told.flush()
+                report.write(traceback.format_exc().encode())
+                report.flush()
             finally:
                 os._exit(code)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         number, calls = struct.unpack("qq", shared[:])
         if status == 0:
             return number, calls, None
-        told.seek(0)
+        report.seek(0)
         if status < 0:
             return number, calls, signal.Signals(-status).name
-        return number, calls, told.read().decode()
+        return number, calls, report.read().decode()

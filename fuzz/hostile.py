@@ -55,10 +55,10 @@ class Input(NamedTuple):
 def outcome(one: Input) -> list[bytes] | str:
     """Read an input: the bytes of what it holds, or the kind of its error."""
     try:
-        found = one.read(one.data, key=one.key)
+        value = one.read(one.data, key=one.key)
     except gcodec.GcodecError as error:
         return type(error).__name__
-    parts = found if isinstance(found, tuple) else (found,)
+    parts = value if isinstance(value, tuple) else (value,)
     return [np.asarray(part).tobytes() for part in parts]
 
 
@@ -68,26 +68,28 @@ def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Inp
     `each` are valid frames of a codec, `short` the short payloads of a setting and size.
     """
     rng = random.Random(seed)
-    found = [Input("golden", golden.data, golden.key) for golden in goldens()]
+    collected = [Input("golden", golden.data, golden.key) for golden in goldens()]
     errors = sorted((ROOT / "fuzz" / "golden-errors").glob("*.gcf"))
     reads = gcodec.decode, gcodec.decode_sparse
-    found += [Input("error", path.read_bytes(), None, read) for path in errors for read in reads]
-    found += [Input("crafted", one.data, None, one.read) for one in crafted()]
-    found += [Input("valid", one.data) for one in valid_frames(seed, each)]
+    collected += [
+        Input("error", path.read_bytes(), None, read) for path in errors for read in reads
+    ]
+    collected += [Input("crafted", one.data, None, one.read) for one in crafted()]
+    collected += [Input("valid", one.data) for one in valid_frames(seed, each)]
     for case in short * CASES:
         for n in case.sizes:
             string = rng.randrange(1 << rng.randrange(18), 1 << 18)
-            found.append(Input("short", frame_of(case, n, string).to_bytes()))
-    tabled = [one.data for one in found if one.kind == "valid" and one.data[4] & 2]
-    found += [Input("table", _table_mutant(data, rng)) for data in 4 * tabled]
-    found += list(_with_blocks(rng, 6))
+            collected.append(Input("short", frame_of(case, n, string).to_bytes()))
+    tabled = [one.data for one in collected if one.kind == "valid" and one.data[4] & 2]
+    collected += [Input("table", _table_mutant(data, rng)) for data in 4 * tabled]
+    collected += list(_with_blocks(rng, 6))
     seeds = [golden.data for golden in goldens() if golden.key is None]
-    seeds += [one.data for one in found if one.kind == "valid"]
-    made = (_payload_mutant(rng.choice(seeds), rng) for _ in range(mutants // 2))
-    found += [Input("mutant", data) for data in made]
+    seeds += [one.data for one in collected if one.kind == "valid"]
+    mutated = (_payload_mutant(rng.choice(seeds), rng) for _ in range(mutants // 2))
+    collected += [Input("mutant", data) for data in mutated]
     repaired = map(repair, run.mutants(seeds, rng))
-    found += [Input("mutant", data) for data in itertools.islice(repaired, mutants // 2)]
-    return [one for one in found if _small(one)]
+    collected += [Input("mutant", data) for data in itertools.islice(repaired, mutants // 2)]
+    return [one for one in collected if _small(one)]
 
 
 def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
@@ -108,10 +110,10 @@ def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
     changed = frame.payload._replace(data=np.frombuffer(bytes(payload), np.uint8), nbits=nbits)
     if nbits != frame.payload.nbits or rng.random() < 0.5:
         changed = changed._replace(seek=None)
-    made: bytes = gcodec.Frame(
+    mutated: bytes = gcodec.Frame(
         frame.codec, frame.dtype, frame.shape, changed, frame.name
     ).to_bytes()
-    return made
+    return mutated
 
 
 def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:

@@ -40,8 +40,8 @@ class Finding(NamedTuple):
 
 def address(kernel: Kernel) -> int:
     """Return where the machine code of a kernel lies."""
-    (found,) = kernel.built.overloads.values()
-    return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+    (compiled,) = kernel.built.overloads.values()
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
 @functools.cache
@@ -61,8 +61,8 @@ def _call_at() -> Any:
             room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), 8))  # for any result
             returned = builder.bitcast(room, kind.args[0])
             error = cgutils.alloca_once(builder, ir.PointerType(excinfo_t))
-            given = cgutils.unpack_tuple(builder, values[1])
-            flat = list(convention._get_arg_packer(kinds).as_arguments(builder, given))
+            unpacked = cgutils.unpack_tuple(builder, values[1])
+            flat = list(convention._get_arg_packer(kinds).as_arguments(builder, unpacked))
             return builder.call(function, [returned, error, *flat])
 
         return types.int32(where, args), generate
@@ -88,14 +88,14 @@ def _mutate() -> Any:
         for _ in range(1 + np.int64(state & np.uint64(3)) * np.int64(state >> np.uint64(61))):
             state = mixed(state + np.uint64(GOLDEN))
             at = np.int64((state >> np.uint64(32)) % np.uint64(data.size))
-            how = state & np.uint64(7)
-            if how < 4:
+            mutation = state & np.uint64(7)
+            if mutation < 4:
                 data[at] ^= np.uint8(1 << np.int64((state >> np.uint64(3)) & np.uint64(7)))
-            elif how == 4:
+            elif mutation == 4:
                 data[at] = np.uint8(0)
-            elif how == 5:
+            elif mutation == 5:
                 data[at] = np.uint8(255)
-            elif how == 6:
+            elif mutation == 6:
                 data[at] = np.uint8((state >> np.uint64(3)) & np.uint64(255))
             else:
                 other = np.int64((state >> np.uint64(16)) % np.uint64(data.size))
@@ -149,12 +149,12 @@ def _loop(signature: str, hostile: int) -> Any:
         names[f"fill{i}"] = unsigned.type(int.from_bytes(bytes([CANARY]) * nbytes, "little"))
         element = getattr(types, f"uint{8 * nbytes}")
         extra += [types.Array(element, 1, "C"), types.Array(kinds[i].dtype, 1, "C", readonly=True)]
-    made: dict[str, Any] = {}
-    exec("\n".join(lines), names, made)
+    namespace: dict[str, Any] = {}
+    exec("\n".join(lines), names, namespace)
     number, octets = types.uint64, types.Array(types.uint8, 1, "C")
     own = (types.uint64, number, types.int64, types.int64, octets, octets)
     signature_of = types.int64(*own, types.Array(types.int64, 1, "C"), *kinds, *extra)
-    return numba.njit(signature_of, nogil=True)(made["loop"])
+    return numba.njit(signature_of, nogil=True)(namespace["loop"])
 
 
 class Fuzzed:
@@ -170,7 +170,7 @@ class Fuzzed:
         words = words_of(call.kernel)
         self._loop = _loop(call.kernel.signature, call.hostile)
         self._where = np.uint64(address(call.kernel))
-        self._told = np.zeros(1, np.int64)
+        self._progress = np.zeros(1, np.int64)
         payload = call.args[call.hostile]
         self.source = payload.view(np.uint8).copy()
         # Kernels may ask for alignment of more than a byte.
@@ -202,12 +202,12 @@ class Fuzzed:
         """Call the kernel on so many mutants, from number `start` on."""
         for side in self._sides:
             side[:] = CANARY
-        own = np.uint64(seed), start, count, self.source, self._data, self._told
+        own = np.uint64(seed), start, count, self.source, self._data, self._progress
         status = self._loop(self._where, *own, *self._arguments)
         if not status:
             return None
         what = "index out of bounds" if status == 1 else "a canary was overwritten"
-        at = int(self._told[0])
+        at = int(self._progress[0])
         return Finding(self.call.kernel.name, f"{what}, mutant {at}", self.mutant(seed, at))
 
 
@@ -220,10 +220,10 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 def fuzz(calls: Iterable[Call], mutants: int, seed: int = 0) -> tuple[int, list[Finding]]:
     """Run so many mutants, in equal shares of all calls; return how many, and findings."""
     ready = [Fuzzed(call) for call in calls]
-    share, done, found = -(-mutants // max(len(ready), 1)), 0, []
+    share, done, findings = -(-mutants // max(len(ready), 1)), 0, []
     for one in ready:
         finding = one.run(seed, 0, share)
         done += share
         if finding is not None:
-            found.append(finding)
-    return done, found
+            findings.append(finding)
+    return done, findings

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ready = {codec: [Fuzzed(call) for call in calls] for codec, calls in by_codec().items()}
     mutants = inputs = calls = failures = 0
 
-    def told() -> float:
+    def report_progress() -> float:
         hours = (time.perf_counter() - began) / 3600
         build = "checked" if jit.checked() else "production"
         print(
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for loops in ready.values():
             share = MUTANTS // len(loops)
             for one in loops:
-                found = one.run(seed * 2**40, 0, share)
+                failing = one.run(seed * 2**40, 0, share)
                 mutants += share
-                if found is not None:
+                if failing is not None:
                     failures += 1
-                    print(f"{found.kernel}: {found.what}: {found.payload.hex()}", flush=True)
-        if told() >= options.hours:
+                    print(f"{failing.kernel}: {failing.what}: {failing.payload.hex()}", flush=True)
+        if report_progress() >= options.hours:
             break
         if seed % EVERY:
             continue
@@ -66,12 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failures += 1
                 print(f"python -m fuzz --target {name} --replay '{failed.hex()}'", flush=True)
             rng = random.Random(f"{name} {seed} guard")
-            some = list(itertools.islice(run.mutants(run.corpus(name), rng), GUARDED))
-            more, findings = guard.replay(functools.partial(targets.run, name), some, seed % 2 > 0)
+            sample = list(itertools.islice(run.mutants(run.corpus(name), rng), GUARDED))
+            more, findings = guard.replay(
+                functools.partial(targets.run, name), sample, seed % 2 > 0
+            )
             calls += more
             for finding in findings:
                 failures += 1
-                print(f"guard pages, {name}: {some[finding.number].hex()}\n{finding.what}")
+                print(f"guard pages, {name}: {sample[finding.number].hex()}\n{finding.what}")
     return 1 if failures else 0
 
 

@@ -32,9 +32,9 @@ def minimised(fails: Callable[[bytes], bool], data: bytes) -> bytes:
 def way_of(target: str, data: bytes) -> str | None:
     """Tell how a target fails on an input: the error's type and place, a signal, or None."""
     for at_end in (True, False):
-        _, found = guard.replay(lambda one: run(target, one), [data], at_end)
-        if found:
-            lines = found[0].what.strip().splitlines()
+        _, finding = guard.replay(lambda one: run(target, one), [data], at_end)
+        if finding:
+            lines = finding[0].what.strip().splitlines()
             place = [line.strip() for line in lines if line.strip().startswith("File ")][-1:]
             return " ".join([*place, lines[-1].partition(":")[0]])
     return None

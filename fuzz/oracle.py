@@ -153,14 +153,14 @@ def _one_bit(m: Message) -> Any:
 
 
 def _terngrad(m: Message) -> Any:
-    scale, how = _finite(m.scalars["scale"]), m.codec.packing
+    scale, packing = _finite(m.scalars["scale"]), m.codec.packing
     wanted = {
         "chapter": 8 * -(-m.n // 4),
         "terngrad": 8 * (m.n // 4 + 1),
         "base3": 8 * -(-m.n // 5),
     }
-    m.text(wanted.get(how))
-    codes = ternary.unpack(m.data, m.n, how, m.nbits)
+    m.text(wanted.get(packing))
+    codes = ternary.unpack(m.data, m.n, packing, m.nbits)
     return [scale * np.float32(code) if code else 0 for code in codes]
 
 
@@ -181,8 +181,8 @@ def _minifloat(m: Message) -> Any:
     c = m.codec
     setting = minifloat.Setting(c.format, c.style, c.code, c.block)
     scale = np.float32(m.scalars["scale"])
-    told, form = m.scalars["table"], MiniFloat(c.format, c.style)
-    table, book = (told + 1 if isinstance(told, int) else 0), None
+    coding, form = m.scalars["table"], MiniFloat(c.format, c.style)
+    table, book = (coding + 1 if isinstance(coding, int) else 0), None
     if 0 < table <= codebooks.number_of(form):
         book = codebooks.counts(form, table - 1).tolist()
     if len(m.data) != -(-m.nbits // 8):
@@ -223,8 +223,8 @@ def _ecsq(m: Message) -> Any:
     sizes = ecsq.taps(m.shape) if m.codec.transform == "dct" else None
     if sizes is None and m.codec.transform == "dct":
         raise universal.Corrupt("the transform of a tensor without taps")
-    told = m.data, m.nbits, m.n, step, centroids, m.codec.trellis == "yes"
-    return ecsq.read(*told, sizes=sizes)[1]
+    arguments = m.data, m.nbits, m.n, step, centroids, m.codec.trellis == "yes"
+    return ecsq.read(*arguments, sizes=sizes)[1]
 
 
 DECODERS: dict[str, Callable[[Message], Any]] = {

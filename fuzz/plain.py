@@ -248,11 +248,11 @@ def codes_of(lazy: _Lazy) -> set[types.CodeType]:
     assert isinstance(function, types.FunctionType)
     names = (function.__globals__.get(name) for name in function.__code__.co_names)
     cells = (cell.cell_contents for cell in function.__closure__ or ())
-    found = {function.__code__}
+    codes = {function.__code__}
     for value in (*names, *cells):
         if isinstance(value, _Lazy):
-            found |= codes_of(value)
-    return found
+            codes |= codes_of(value)
+    return codes
 
 
 def supported(kernel: Kernel) -> bool:
@@ -268,13 +268,13 @@ def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
     """Run a kernel as plain Python, if that can be, else as it is compiled."""
     if not supported(kernel):
         return kernel.built(*args)
-    given = []
+    copies = []
     for value, word in zip(args, words_of(kernel), strict=True):
         if isinstance(value, np.ndarray):
-            given.append(Checked(value))
+            copies.append(Checked(value))
         elif word.startswith("float"):
-            given.append(np.float32(value) if word == "float32" else np.float64(value))
+            copies.append(np.float32(value) if word == "float32" else np.float64(value))
         else:
-            given.append(U64(value) if word == "uint64" else int(value))
+            copies.append(U64(value) if word == "uint64" else int(value))
     with np.errstate(all="ignore"):
-        return plain(kernel)(*given)
+        return plain(kernel)(*copies)

@@ -119,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     amount.add_argument("--runs", type=int, help="inputs per target, or mutants per codec")
     amount.add_argument("--seconds", type=float, help="time per target (default 10)")
     parser.add_argument("--seed", type=int, default=0)
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
-    how.add_argument("--minimise", metavar="FILE", help="make an input of --target smaller")
-    how.add_argument("--jit", action="store_true", help="mutate and decode in compiled loops")
-    how.add_argument("--guard", action="store_true", help="run inputs between guard pages")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
+    mode.add_argument("--minimise", metavar="FILE", help="make an input of --target smaller")
+    mode.add_argument("--jit", action="store_true", help="mutate and decode in compiled loops")
+    mode.add_argument("--guard", action="store_true", help="run inputs between guard pages")
     options = parser.parse_args(arguments)
     if options.jit:
         return _in_loops(options.runs or 10**7, options.seed)
@@ -164,11 +164,11 @@ def _in_loops(mutants_each: int, seed: int) -> int:
     from fuzz.jitfuzz import fuzz as in_loops
 
     failures = 0
-    for codec, found in by_codec().items():
+    for codec, calls in by_codec().items():
         began = time.perf_counter()
-        count, findings = in_loops(found, mutants_each, seed)
+        count, findings = in_loops(calls, mutants_each, seed)
         rate = count / (time.perf_counter() - began) / 1e6
-        print(f"{codec}: {count} mutants, {len(found)} kernels, {rate:.2f} million a second")
+        print(f"{codec}: {count} mutants, {len(calls)} kernels, {rate:.2f} million a second")
         for finding in findings:
             print(f"  {finding.kernel}: {finding.what}: {finding.payload.hex()}")
         failures += len(findings)
@@ -204,8 +204,8 @@ def _minimise(target: str, path: Path) -> int:
     if way is None:
         print(f"{target}: the input passes")
         return 1
-    made = path.with_name(path.name + ".min")
-    made.write_bytes(smallest)
-    print(f"{way}\n{made}: {len(smallest)} bytes")
+    output = path.with_name(path.name + ".min")
+    output.write_bytes(smallest)
+    print(f"{way}\n{output}: {len(smallest)} bytes")
     _tell(target, smallest)
     return 0

@@ -19,30 +19,30 @@ MOST_SETTINGS = 200  # combinations of parameters, of a codec
 def settings(cls: type[Codec]) -> tuple[Codec, ...]:
     """Codecs of a class with each word, and a few numbers, in each parameter, and combinations."""
     values = [(d, (d.default, *_allowed(d))) for d in cls.declared()]
-    rows = [{d.name: value} for d, found in values for value in found]
+    rows = [{d.name: value} for d, allowed in values for value in allowed]
     rng = random.Random(cls.name)
-    rows += [{d.name: rng.choice(found) for d, found in values} for _ in range(MOST_SETTINGS)]
-    made: dict[str, Codec] = {}
+    rows += [{d.name: rng.choice(allowed) for d, allowed in values} for _ in range(MOST_SETTINGS)]
+    codecs: dict[str, Codec] = {}
     for row in rows:
         with contextlib.suppress(gcodec.ParameterError):
             codec = cls.from_mapping(row)
-            made.setdefault(str(codec), codec)
-    return tuple(made.values())
+            codecs.setdefault(str(codec), codec)
+    return tuple(codecs.values())
 
 
 def _allowed(declared: Param) -> list[Any]:
     """Return the words of a parameter, and those numbers that it takes."""
-    found = []
+    allowed = []
     for value in (*getattr(declared.kind, "words", ()), *NUMBERS):
         with contextlib.suppress(gcodec.ParameterError):
             declared.kind.check(declared.name, value)
-            found.append(value)
-    return found
+            allowed.append(value)
+    return allowed
 
 
 def codec_of(number: int, setting: int) -> Codec:
     """Choose a codec by two bytes: its id, or any other number, and a setting."""
     classes = list(gcodec.codecs().values())
     own = [cls for cls in classes if cls.id == number]
-    found = settings(own[0] if own else classes[number % len(classes)])
-    return found[setting % len(found)]
+    codecs = settings(own[0] if own else classes[number % len(classes)])
+    return codecs[setting % len(codecs)]

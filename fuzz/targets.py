@@ -106,8 +106,8 @@ def payload(data: bytes) -> None:
         return
     except gcodec.ParameterError:
         unsent = set(codec.unresolved()) - {field.name for field in codec.message_fields()}
-        told = not unsent and len(scalars) == len(codec.message_fields())
-        promise(not told or not _fits(codec, scalars), "all was told")
+        is_complete = not unsent and len(scalars) == len(codec.message_fields())
+        promise(not is_complete or not _fits(codec, scalars), "all was told")
         return
     promise(decoded.shape == (n,) and decoded.dtype == np.float32, "decode returns the shape")
 
@@ -172,15 +172,15 @@ def words(data: bytes) -> None:
     values = values[np.cumsum(np.minimum(lengths, MOST_BITS)) < MOST_BITS]
     bits = code.encode(values)
     promise(bits.nbits == lengths[: values.size].sum(), "lengths are those of the words")
-    found, end = code.decode(bits, values.size)
-    promise(end == bits.nbits and bool((found == values).all()), "values come back")
+    decoded, end = code.decode(bits, values.size)
+    promise(end == bits.nbits and bool((decoded == values).all()), "values come back")
 
 
 @functools.cache
 def _with_blocks() -> tuple[Codec, ...]:
     """Codecs whose frames can have seek tables."""
-    found = (codec for cls in gcodec.codecs().values() for codec in settings(cls))
-    return tuple(codec for codec in found if codec.seek_blocks is not None and _suits_all(codec))
+    codecs = (codec for cls in gcodec.codecs().values() for codec in settings(cls))
+    return tuple(codec for codec in codecs if codec.seek_blocks is not None and _suits_all(codec))
 
 
 def _suits_all(codec: Codec) -> bool:
@@ -246,8 +246,8 @@ def seek(data: bytes) -> None:
 
 def decoders(data: bytes) -> None:
     """Run a program that changes the structure of a frame; all ways to decode it must agree."""
-    if (made := mutant(data)) is not None:
-        agree(made)
+    if (changed := mutant(data)) is not None:
+        agree(changed)
 
 
 def spec(data: bytes) -> None:
@@ -278,9 +278,9 @@ def differential(data: bytes) -> None:
             read.decode()
             promise(False, "what the specification refuses is refused")
         return
-    found = (outline["shape"], outline["payload"], outline["nbits"], outline["name"])
+    parts = (outline["shape"], outline["payload"], outline["nbits"], outline["name"])
     promise(
-        found == (read.shape, read.payload.tobytes(), read.payload.nbits, read.name),
+        parts == (read.shape, read.payload.tobytes(), read.payload.nbits, read.name),
         "fields are what they are by the specification",
     )
     if math.prod(read.shape) > MOST_COMPARED:
@@ -294,25 +294,25 @@ def compare(frame: gcodec.Frame) -> bool:
     A seek table is no part of what an oracle reads, and left out.
     """
     payload = frame.without_seek().payload
-    told = payload.scalars, payload.tobytes(), payload.nbits
-    message = oracle.Message(frame.codec, *told, frame.shape, frame.dtype)
+    encoded = payload.scalars, payload.tobytes(), payload.nbits
+    message = oracle.Message(frame.codec, *encoded, frame.shape, frame.dtype)
     try:
-        found = frame.codec.decode(payload, frame.shape).reshape(-1)
+        decoded = frame.codec.decode(payload, frame.shape).reshape(-1)
     except gcodec.FormatError:
-        found = None
+        decoded = None
     try:
         with np.errstate(all="ignore"):
             expected = oracle.decode(message)
     except oracle.ERRORS:
         expected = None
-    promise((found is None) == (expected is None), f"the oracle says otherwise: {expected}")
-    if found is not None and expected is not None:
+    promise((decoded is None) == (expected is None), f"the oracle says otherwise: {expected}")
+    if decoded is not None and expected is not None:
         unsigned = np.dtype(f"u{expected.dtype.itemsize}")
-        promise(found.dtype == expected.dtype, "the dtype is that of the frame")
-        bits = found.view(unsigned) == expected.view(unsigned)
-        nan = np.isnan(found) & np.isnan(expected)
+        promise(decoded.dtype == expected.dtype, "the dtype is that of the frame")
+        bits = decoded.view(unsigned) == expected.view(unsigned)
+        nan = np.isnan(decoded) & np.isnan(expected)
         promise(bool(np.all(bits | nan)), "values are those of the oracle")
-    return found is not None
+    return decoded is not None
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

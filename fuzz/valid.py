@@ -55,8 +55,8 @@ def valid_frames(seed: int, count: int, codecs: Iterable[str] = tuple(WRITERS)) 
 def _written_out(number: int, params: bytes) -> bytes:
     """Write out the defaults behind the last parameter."""
     cls = by_id(number)
-    told = len(list(cls.parameters_in(memoryview(params))))
-    for declared in [d for d in cls.declared() if d.in_frame and not d.in_message][told:]:
+    count = len(list(cls.parameters_in(memoryview(params))))
+    for declared in [d for d in cls.declared() if d.in_frame and not d.in_message][count:]:
         if declared.default in declared.kind.unsent:
             break
         params += declared.kind.write(declared.default)

@@ -98,7 +98,7 @@ def values_of(declared: Param) -> list[Any]:
     if isinstance(declared.kind, Integer):
         numbers = (*_INTEGERS, declared.kind.high)
     candidates = [declared.default, *words, *numbers]
-    found: list[Any] = []
+    results: list[Any] = []
     for candidate in candidates:
         try:
             value = declared.kind.check(declared.name, candidate)
@@ -106,9 +106,9 @@ def values_of(declared: Param) -> list[Any]:
                 declared.kind.check_asked(declared.name, value)
         except gcodec.ParameterError:
             continue
-        if repr(value) not in map(repr, found):
-            found.append(value)
-    return found
+        if repr(value) not in map(repr, results):
+            results.append(value)
+    return results
 
 
 def parameters_of(codec: Codec) -> dict[str, Any]:
@@ -129,17 +129,17 @@ def settings_of(cls: type[Codec]) -> tuple[Codec, ...]:
     rng = random.Random(cls.name)
     for _ in range(20 * _MOST_SETTINGS):
         rows.append({d.name: rng.choice(v) for d, v in zip(declared, values, strict=True)})
-    made: dict[str, Codec] = {}
+    results: dict[str, Codec] = {}
     for at, row in enumerate(rows):
         alone = at <= sum(map(len, values))
-        if not alone and len(made) >= _MOST_SETTINGS:
+        if not alone and len(results) >= _MOST_SETTINGS:
             break
         try:
             codec = cls.from_mapping(row)
         except gcodec.ParameterError:
             continue
-        made.setdefault(str(codec), codec)
-    return tuple(made.values())
+        results.setdefault(str(codec), codec)
+    return tuple(results.values())
 
 
 def all_settings() -> list[Codec]:
@@ -156,7 +156,7 @@ def _few() -> list[Codec]:
     This is where each codec costs a whole test.
     """
     seen: dict[object, int] = {}
-    found = []
+    results = []
     others = [codec for codec in CODECS if codec.name not in _CHOSEN]
     for codec in others:
         values = parameters_of(codec).values()
@@ -164,16 +164,16 @@ def _few() -> list[Codec]:
         seen[kind] = seen.get(kind, 0) + 1
         odd = [v for v in values if isinstance(v, float) and not math.isfinite(v)]
         if seen[kind] <= 2 or odd:
-            found.append(codec)
-    covered = {(type(c), *item) for c in found for item in parameters_of(c).items()}
+            results.append(codec)
+    covered = {(type(c), *item) for c in results for item in parameters_of(c).items()}
     for codec in reversed(others):  # combinations first
         items = parameters_of(codec).items()
         new = {(type(codec), *item) for item in items if isinstance(item[1], int)} - covered
         if new:
-            found.append(codec)
+            results.append(codec)
             covered |= new
-    found.sort(key=CODECS.index)
-    return [*found, *(gcodec.parse(spec) for specs in _CHOSEN.values() for spec in specs)]
+    results.sort(key=CODECS.index)
+    return [*results, *(gcodec.parse(spec) for specs in _CHOSEN.values() for spec in specs)]
 
 
 FEW = _few()
@@ -197,7 +197,7 @@ def scalars_for(codec: Codec) -> dict[str, Any]:
 def codecs() -> st.SearchStrategy[Codec]:
     """Any codec in any setting, each class as often as the others."""
     of_class = [[c for c in CODECS if type(c) is cls] for cls in gcodec.codecs().values()]
-    return st.one_of([st.sampled_from(found) for found in of_class])
+    return st.one_of([st.sampled_from(actual) for actual in of_class])
 
 
 def sizes(large: bool = False) -> st.SearchStrategy[int]:

@@ -15,6 +15,6 @@ T = TypeVar("T")
 LONG = os.environ.get("GCODEC_HYPOTHESIS_PROFILE") == "long"
 
 
-def thinned(cases: Iterable[T], every: int) -> list[T]:
+def thinned(cases: Iterable[T], all_values: int) -> list[T]:
     """Return every so manyth case, the first among them; all in a long run."""
-    return list(cases)[:: 1 if LONG else every]
+    return list(cases)[:: 1 if LONG else all_values]

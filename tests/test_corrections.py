@@ -52,10 +52,10 @@ def test_every_row_names_a_test_of_its_own() -> None:
     rows = [row for row in rows if not row.startswith("| source says")]
     names = [re.fullmatch(r"`(test_\w+)`", row.split("|")[-2].strip()) for row in rows]
     assert all(names) and len(names) >= 10
-    found = [name[1] for name in names if name]
+    actual = [name[1] for name in names if name]
     here = {name for name in globals() if name.startswith("test_")}
-    assert here - {"test_every_row_names_a_test_of_its_own"} == set(found)
-    assert len(set(found)) == len(found)
+    assert here - {"test_every_row_names_a_test_of_its_own"} == set(actual)
+    assert len(set(actual)) == len(actual)
 
 
 def test_positions_begin_with_one() -> None:
@@ -193,10 +193,10 @@ def test_dense_string_and_the_corollary() -> None:
 def test_sparse_is_shorter_at_root_n() -> None:
     n = 1 << 18
     for x, dense, sparse in ((gaussian(n), 3.31, 2.76), (signed(n), 4, 3)):
-        found = [gcodec.parse(f"qsgd:s=512,form={f}").encode(x) for f in ("dense", "sparse")]
-        assert np.allclose([one.nbits / n for one in found], [dense, sparse], rtol=0, atol=0.01)
-        assert gcodec.parse("qsgd:s=512").encode(x).nbits == found[1].nbits
-    assert found[1].nbits == 3 * n + 32
+        payload = [gcodec.parse(f"qsgd:s=512,form={f}").encode(x) for f in ("dense", "sparse")]
+        assert np.allclose([one.nbits / n for one in payload], [dense, sparse], rtol=0, atol=0.01)
+        assert gcodec.parse("qsgd:s=512").encode(x).nbits == payload[1].nbits
+    assert payload[1].nbits == 3 * n + 32
     levels = gcodec.parse("qsgd:s=512").quantize(gaussian(n)).levels
     assert 0.6 < np.count_nonzero(levels) / n < 0.7
     x = gaussian(1 << 12)
@@ -620,8 +620,8 @@ def chapter_pack(codes: np.ndarray) -> np.ndarray:
 
 
 def chapter_unpack(packed: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    found = (packed[:, None] >> np.array([0, 2, 4, 6])).reshape(-1) & 3
-    codes = np.where(found == 1, 1, np.where(found == 2, -1, 0))
+    actual = (packed[:, None] >> np.array([0, 2, 4, 6])).reshape(-1) & 3
+    codes = np.where(actual == 1, 1, np.where(actual == 2, -1, 0))
     return codes[: np.prod(shape)].reshape(shape)
 
 
@@ -1080,11 +1080,11 @@ def test_random_k_is_drawn_from_its_own_seed() -> None:
         lambda: chapter_random_k(x, 1e-4, program),
     ):
         tracemalloc.start()
-        made = select()
+        result = select()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         if len(peaks) == 1:
-            assert made.tobytes() == payload.tobytes()
+            assert result.tobytes() == payload.tobytes()
     assert peaks[2] > 8 * x.size
     assert max(peaks[:2]) < 20_000  # for 105 elements
 
@@ -1119,8 +1119,8 @@ def normal(*shape: int) -> np.ndarray:
 def test_chunks_are_transformed_alone() -> None:
     x, y = normal(4, 8, 8), normal(4, 8, 8)
     y[0] = x[0] ** 3
-    there = [scipy.fft.dctn(z, norm="ortho") for z in (x, y)]
-    assert np.all(there[0] != there[1])
+    on_device = [scipy.fft.dctn(z, norm="ortho") for z in (x, y)]
+    assert np.all(on_device[0] != on_device[1])
     first, second = (gcodec.parse("dct8:chunk=8x8,k=5").quantize(z) for z in (x, y))
     assert not np.array_equal(first.places[0], second.places[0])
     np.testing.assert_array_equal(first.places[1:], second.places[1:])
@@ -1163,8 +1163,8 @@ def test_floor_of_the_range_loses_small_gradients() -> None:
     for spec in ("dct8", "dct8:values=affine8"):
         ours = gcodec.decode(gcodec.encode(small, spec)).astype(np.float64)
         assert np.sum((ours - small) ** 2) < 0.94 * np.sum(small.astype(np.float64) ** 2)
-    there = from_panthalia(to_panthalia(small, 64, 32))
-    assert np.sum((there.astype(np.float64) - small) ** 2) > 1e-24 * np.sum(x**2)
+    on_device = from_panthalia(to_panthalia(small, 64, 32))
+    assert np.sum((on_device.astype(np.float64) - small) ** 2) > 1e-24 * np.sum(x**2)
 
 
 def test_nan_of_a_chunk_stays() -> None:
@@ -1244,14 +1244,14 @@ def chapter_speedup(ratio: float, between_gbps: float, nbytes: float, compute_ms
 def test_a_single_node_has_no_link_between_nodes() -> None:
     assert chapter_recommends(1, 8, 100, 2e9, 100, "standard") == "sparsification"
     node = advisor.Cluster(1, 8, advisor.Link(12.5e9), advisor.Link(600e9))
-    told = advisor.advise(node, EXERCISE, [advisor.Scheme("sparse", 0.3, error=0.8)])
-    assert told.best == told.dense and told.dense.communication < 0.006
-    assert told.dense.hidden == 0.1
+    reported = advisor.advise(node, EXERCISE, [advisor.Scheme("sparse", 0.3, error=0.8)])
+    assert reported.best == reported.dense and reported.dense.communication < 0.006
+    assert reported.dense.hidden == 0.1
 
 
 def test_strict_is_not_strict() -> None:
-    found = [chapter_recommends(64, 8, gbps, 2e9, 100, "strict") for gbps in (400, 200, 100, 20)]
-    assert found == ["quantization", "quantization", "sparsification", "hybrid"]
+    actual = [chapter_recommends(64, 8, gbps, 2e9, 100, "strict") for gbps in (400, 200, 100, 20)]
+    assert actual == ["quantization", "quantization", "sparsification", "hybrid"]
     schemes = [advisor.Scheme(f"{bits}", bits, error=4.0**-bits) for bits in (8, 4, 2)]
     for between, expected in ((50e9, None), (25e9, "8"), (12.5e9, "4"), (6e9, "2")):
         cluster = advisor.Cluster(64, 8, advisor.Link(between), advisor.Link(600e9))
@@ -1320,14 +1320,14 @@ def test_ratio_of_rank_sixteen() -> None:
 def test_a_safety_margin_buys_nothing() -> None:
     assert pytest.approx(3.16, abs=0.005) == (100 + 315) / (100 + 31.5)
     dense = advisor.dense_plan(LARGE, EXERCISE)
-    found = {}
+    results = {}
     for ratio in (3.15, 3.35, 10, 100):
         scheme = advisor.Scheme("x", 16 / ratio)
         shares = advisor.ways(LARGE, EXERCISE, "between", [scheme])[2]
         plan = advisor.plan(EXERCISE, [dense.ways[0], shares])
-        found[ratio] = dense.hidden / plan.hidden
-    assert found[3.15] < 3.1
-    assert found[3.35] == found[10] == found[100] == pytest.approx(3.208, abs=1e-3)
+        results[ratio] = dense.hidden / plan.hidden
+    assert results[3.15] < 3.1
+    assert results[3.35] == results[10] == results[100] == pytest.approx(3.208, abs=1e-3)
 
 
 def test_error_of_rank_twenty() -> None:
@@ -1348,8 +1348,8 @@ def test_a_million_values_are_four_megabytes() -> None:
     assert threshold > 500_000 and np.zeros(500_000, np.float32).nbytes == 2_000_000
     policy = gcodec.Policy([{"max_bytes": 999_999, "codec": "minmax:bits=4"}, {"codec": "topk"}])
     sizes = (249_999, 250_000, 500_000)
-    found = [policy.codec("w", (n,), "float32").name for n in sizes]
-    assert found == ["minmax", "topk", "topk"]
+    actual = [policy.codec("w", (n,), "float32").name for n in sizes]
+    assert actual == ["minmax", "topk", "topk"]
 
 
 def test_a_mask_is_not_free() -> None:
@@ -1406,10 +1406,10 @@ def test_feedback_does_not_change_the_codec() -> None:
     shares = []
     for _ in range(300):
         gradient = random.standard_normal(1000, np.float32)
-        given = gradient.copy() if not shares else gradient + feedback.residual("w")
+        inputs = gradient.copy() if not shares else gradient + feedback.residual("w")
         feedback.compress("w", gradient)
         kept = feedback.residual("w").astype(np.float64)
-        shares.append(float((kept**2).sum() / (given.astype(np.float64) ** 2).sum()))
+        shares.append(float((kept**2).sum() / (inputs.astype(np.float64) ** 2).sum()))
     assert shares[0] < 0.92 < 0.94 < np.mean(shares[100:])  # more is left out, not less
     assert max(shares) <= 1 - feedback.codec.contraction(1000)
 
@@ -1455,10 +1455,10 @@ def test_unbiased_takes_more_steps() -> None:
 # --- training ------------------------------------------------------------------------------------
 
 
-def same_on_all(found: list[Any]) -> Any:
+def same_on_all(actual: list[Any]) -> Any:
     """Return what all workers have."""
-    assert all(np.array_equal(found[0], other) for other in found)
-    return found[0]
+    assert all(np.array_equal(actual[0], other) for other in actual)
+    return actual[0]
 
 
 def test_feedback_goes_around_every_codec() -> None:
@@ -1747,8 +1747,8 @@ def test_sums_of_a_tree_grow() -> None:
         gcodec.encode(normal(n) * (seed + 1), f"randomk:k={k}", seed=seed) for seed in range(size)
     ]
     simulator = Simulator(size)
-    found = simulator.run(lambda c: tree_mean(c, [frames[c.rank]])[0][0])
-    union = same_on_all(found)
+    result = simulator.run(lambda c: tree_mean(c, [frames[c.rank]])[0][0])
+    union = same_on_all(result)
     assert union.size > 0.97 * size * k  # at the root, as nearly all are of one worker only
     # Rank 4 sends what four ranks have had, and odd ranks send their own.
     sent = simulator.sent["exchange"]
@@ -1778,8 +1778,8 @@ def test_a_tree_ends_with_all_ranks() -> None:
 def test_a_tensor_of_zeros_has_no_levels() -> None:
     zeros = f32(*[0] * 9)
     for partition in ("linear", "natural"):
-        found = byteps.encode(zeros, "dithering", k=4, seed=9, partition=partition)
-        assert found == bytes(8)  # no bits, and the scale 0
+        payload = byteps.encode(zeros, "dithering", k=4, seed=9, partition=partition)
+        assert payload == bytes(8)  # no bits, and the scale 0
     of_release = bytes.fromhex("a06ddbb6 1b000000 00000000")
     decoded = byteps.decode(of_release, "dithering", 9, k=4, partition="natural")
     assert decoded.tolist() == [0] * 9

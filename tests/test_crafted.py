@@ -23,8 +23,8 @@ INPUTS = list(crafted())
 def found_in(one: Crafted) -> str | None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = hostile.outcome(hostile.Input("crafted", one.data, None, one.read))
-    return found if isinstance(found, str) else None
+        actual = hostile.outcome(hostile.Input("crafted", one.data, None, one.read))
+    return actual if isinstance(actual, str) else None
 
 
 def test_what_crafted_inputs_give() -> None:
@@ -43,8 +43,8 @@ def test_oracles_say_the_same() -> None:
 @posix
 @pytest.mark.parametrize("at_end", [True, False])
 def test_crafted_inputs_between_guard_pages(at_end: bool) -> None:
-    calls, found = guard.replay(found_in, INPUTS, at_end)
-    assert not found
+    calls, actual = guard.replay(found_in, INPUTS, at_end)
+    assert not actual
     assert calls > len(INPUTS)
 
 
@@ -58,9 +58,9 @@ def test_guards_that_are_removed_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
         for one in INPUTS
         if one.name.startswith(("above 2^", "a one behind"))
     ]
-    told = list(guard_mutation.measured(inputs, "elias_fano"))
-    assert len(told) >= 5
-    assert [found.condition for found, noticed in told if not noticed] == []
+    reported = list(guard_mutation.measured(inputs, "elias_fano"))
+    assert len(reported) >= 5
+    assert [actual.condition for actual, noticed in reported if not noticed] == []
     # One input alone does not notice all.
-    told = list(guard_mutation.measured(inputs[-1:], "elias_fano"))
-    assert {noticed for _, noticed in told} == {False, True}
+    reported = list(guard_mutation.measured(inputs[-1:], "elias_fano"))
+    assert {noticed for _, noticed in reported} == {False, True}

@@ -196,8 +196,8 @@ def test_a_table_of_silent_elements_has_no_bits() -> None:
         frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
         for lengths in ([0, 0, 0], [0, 8, 0], [0, 0, frame.payload.nbits]):
             table = SeekTable(9, np.array(lengths, np.uint64))
-            made = dataclasses.replace(frame, payload=frame.payload._replace(seek=table))
-            assert decoders.agree(made.to_bytes()) == (not any(lengths))
+            result = dataclasses.replace(frame, payload=frame.payload._replace(seek=table))
+            assert decoders.agree(result.to_bytes()) == (not any(lengths))
 
 
 # --- averages -----------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ def call_of(last: int) -> calls.Call:
 
 
 def test_canaries_tell_of_writes_beyond_an_array() -> None:
-    count, found = jitfuzz.fuzz([call_of(99)], 10_000)
+    count, actual = jitfuzz.fuzz([call_of(99)], 10_000)
     assert count == 10_000
-    (finding,) = found
+    (finding,) = actual
     assert any(byte >= 56 or byte < 24 for byte in finding.payload)
     fuzzed = jitfuzz.Fuzzed(call_of(99))
     number = int(finding.what.rpartition(" ")[2])
@@ -44,12 +44,12 @@ def test_canaries_tell_of_writes_beyond_an_array() -> None:
 
 @pytest.mark.parametrize("codec", ["topk", "mxnet-2bit"])
 def test_mutants_in_loops(codec: str) -> None:
-    found = [
+    actual = [
         one for golden in of_codecs(6) if golden.codec == codec for one in calls.recorded(golden)
     ]
-    assert found
-    assert all(one.args[one.hostile].tobytes() for one in found)
-    count, findings = jitfuzz.fuzz(found[:3], 30_000, seed=2)
+    assert actual
+    assert all(one.args[one.hostile].tobytes() for one in actual)
+    count, findings = jitfuzz.fuzz(actual[:3], 30_000, seed=2)
     assert count >= 30_000 and not findings
 
 
@@ -62,10 +62,10 @@ def test_guard_pages(at_end: bool) -> None:
         if byte == 50:
             raise KeyError(byte)
 
-    count, found = guard.replay(target, [40, 55, 56 if at_end else 20, 41, 50], at_end)
-    assert [finding.number for finding in found] == [2, 4]
-    assert found[0].what == "SIGSEGV"
-    assert "KeyError: 50" in found[1].what
+    count, actual = guard.replay(target, [40, 55, 56 if at_end else 20, 41, 50], at_end)
+    assert [finding.number for finding in actual] == [2, 4]
+    assert actual[0].what == "SIGSEGV"
+    assert "KeyError: 50" in actual[1].what
     assert count >= 3
     assert "GCODEC_NUM_THREADS" not in os.environ or os.environ["GCODEC_NUM_THREADS"]
 
@@ -74,8 +74,8 @@ def test_guard_pages(at_end: bool) -> None:
 @pytest.mark.parametrize("at_end", [True, False])
 def test_frames_between_guard_pages(at_end: bool) -> None:
     inputs = [golden.data for golden in of_codecs(3) if golden.key is None]
-    count, found = guard.replay(lambda data: targets.run("frame", data), inputs, at_end)
-    assert not found
+    count, result = guard.replay(lambda data: targets.run("frame", data), inputs, at_end)
+    assert not result
     assert count > 3 * len(inputs)
 
 

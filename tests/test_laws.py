@@ -330,10 +330,10 @@ def test_frames_end_to_end() -> None:
     pairs = list(itertools.product(gs.FEW, tensors))
     frames = [gcodec.encode(x, codec, name=str(k)) for k, (codec, x) in enumerate(pairs)]
     blob = b"".join(frames)
-    found = list(gcodec.iter_frames(memoryview(blob)))
-    assert [frame.to_bytes() for frame in found] == frames
-    assert [frame.name for frame in found] == [str(k) for k in range(len(pairs))]
-    for frame, alone in zip(found, frames, strict=True):
+    actual = list(gcodec.iter_frames(memoryview(blob)))
+    assert [frame.to_bytes() for frame in actual] == frames
+    assert [frame.name for frame in actual] == [str(k) for k in range(len(pairs))]
+    for frame, alone in zip(actual, frames, strict=True):
         assert gs.same_bits(frame.decode(), gcodec.decode(alone))
     with pytest.raises(gcodec.Corrupt, match="follow"):
         gcodec.decode(frames[0] + frames[1])
@@ -477,10 +477,10 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     frozen = before.copy()
     frozen.flags.writeable = False  # who writes to another array only reads the residual
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
-    given = intake.intake(x), np.float32(decay), seed, None
+    inputs = intake.intake(x), np.float32(decay), seed, None
 
     def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
-        return method(codec, given[0], residual, *given[1:], out)
+        return method(codec, inputs[0], residual, *inputs[1:], out)
 
     try:
         symbols = codec.quantize_residual(x, fused, decay=decay, seed=seed)
@@ -682,12 +682,12 @@ def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_where_the_array_lies_changes_nothing(codec: Codec, n: int) -> None:
     rng = np.random.default_rng(9)
     values, before = rng.standard_normal((2, n), np.float32)
-    found = set()
+    actual = set()
     for offset in thinned(range(18), 3):
         x, residual = gs.placed(values, offset), gs.placed(before, 2 * offset % 16)
         symbols = codec.quantize_residual(x, residual)
-        found.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
-    assert len(found) == 1
+        actual.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
+    assert len(actual) == 1
 
 
 # --- specs --------------------------------------------------------------------------------------

@@ -468,7 +468,7 @@ def test_mxnet_server_threshold(t: float, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "codes", "hexadecimal"),
+    ("setting", "codes", "hexadecimal"),
     [
         ("terngrad", [], "e4"),  # these five are what the original program writes
         ("terngrad", [1], "92"),
@@ -485,14 +485,14 @@ def test_mxnet_server_threshold(t: float, expected: float) -> None:
         ("base3", [0, 0, 0, 0, 0, -1, 1], "0005"),
     ],
 )
-def test_ternary_packs(how: str, codes: list[int], hexadecimal: str) -> None:
+def test_ternary_packs(setting: str, codes: list[int], hexadecimal: str) -> None:
     data = bytes.fromhex(hexadecimal)
-    assert ternary.pack(codes, how) == data
-    assert ternary.unpack(data, len(codes), how) == codes
+    assert ternary.pack(codes, setting) == data
+    assert ternary.unpack(data, len(codes), setting) == codes
 
 
 @pytest.mark.parametrize(
-    ("how", "n", "hexadecimal"),
+    ("setting", "n", "hexadecimal"),
     [
         ("chapter", 1, ""),
         ("chapter", 1, "0000"),
@@ -507,9 +507,9 @@ def test_ternary_packs(how: str, codes: list[int], hexadecimal: str) -> None:
         ("base3", 6, "00"),
     ],
 )
-def test_ternary_refuses(how: str, n: int, hexadecimal: str) -> None:
+def test_ternary_refuses(setting: str, n: int, hexadecimal: str) -> None:
     with pytest.raises(ValueError):
-        ternary.unpack(bytes.fromhex(hexadecimal), n, how)
+        ternary.unpack(bytes.fromhex(hexadecimal), n, setting)
 
 
 def test_ternary_scale() -> None:

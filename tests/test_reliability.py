@@ -27,8 +27,8 @@ def test_damage_is_never_silent() -> None:
 def test_what_is_silent_is_told() -> None:
     """The identity notices nothing."""
     coder = corruption.Coder("none", bytes(99), lambda data: data)
-    found = corruption.row(coder, 30)
-    assert found.wrong == 30 and found.refused == found.right == 0
+    actual = corruption.row(coder, 30)
+    assert actual.wrong == 30 and actual.refused == actual.right == 0
     lazy = corruption.Coder("constant", bytes(99), lambda data: b"")
     assert corruption.row(lazy, 30).right == 30
     rng = random.Random(1)

@@ -27,8 +27,8 @@ OWN_IDS = range(192, 256)  # of codecs that are not gcodec's
 def blocks_of(text: str) -> list[tuple[str, dict[str, str], int]]:
     """Return what stands behind ``wire``, the fields, and the line of each block."""
     return [
-        (found[1].strip(), vector.fields_of(found[2]), text.count("\n", 0, found.start()) + 1)
-        for found in FENCE.finditer(text)
+        (actual[1].strip(), vector.fields_of(actual[2]), text.count("\n", 0, actual.start()) + 1)
+        for actual in FENCE.finditer(text)
     ]
 
 

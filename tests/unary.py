@@ -54,8 +54,8 @@ class Unary(Codec):
 
     def _pack(self, symbols: np.ndarray) -> Payload:
         if self.form == "auto":
-            made = (Unary(form=form)._pack(symbols) for form in WORDS)
-            return min(made, key=lambda payload: payload.nbits)
+            result = (Unary(form=form)._pack(symbols) for form in WORDS)
+            return min(result, key=lambda payload: payload.nbits)
         ends = np.cumsum(self._words(symbols) + 1)
         bits = np.zeros(ends[-1] if ends.size else 0, np.uint8)
         bits[ends - 1] = 1

@@ -20,12 +20,12 @@ def verdict(read: Reader, text: str, at: int = 0) -> tuple[int, int] | Kind:
     It is truncated where some bits more would make it a word, else corrupt. A reader that takes
     one field after another calls more of them truncated.
     """
-    found = _tried(read, text, at)
-    if found is universal.Truncated:
+    actual = _tried(read, text, at)
+    if actual is universal.Truncated:
         hopes = [_tried(read, text + tail, at) for tail in _TAILS]
         if not any(isinstance(hope, tuple) for hope in hopes):
             return universal.Corrupt
-    return found
+    return actual
 
 
 def _tried(read: Reader, text: str, at: int) -> tuple[int, int] | Kind:

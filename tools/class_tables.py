@@ -70,9 +70,9 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
     for error in ERRORS:
         target = Target(flat, x.shape, deadzone.DeadZoneQuantizer())
         step, matrix, _ = target.step_for_error(error)
-        found = deadzone.DeadZoneQuantizer().quantize(flat, step, matrix)
-        assert found.scales is not None
-        yield counts(found.symbols, found.scales)
+        levels = deadzone.DeadZoneQuantizer().quantize(flat, step, matrix)
+        assert levels.scales is not None
+        yield counts(levels.symbols, levels.scales)
     for s in LEVELS:
         codec = gcodec.parse(f"qsgd:s={s},norm=max,bucket=2048")
         yield fitted(codec.quantize(flat, seed=s).levels, x.shape)
@@ -95,8 +95,8 @@ def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:
     """Count the magnitudes of each class."""
-    found = class_map.class_counts(symbols, [of.arrays], 1)
-    return found.reshape(CLASSES, -1, 2).sum(axis=2)
+    class_counts = class_map.class_counts(symbols, [of.arrays], 1)
+    return class_counts.reshape(CLASSES, -1, 2).sum(axis=2)
 
 
 def prior() -> np.ndarray:
@@ -105,11 +105,11 @@ def prior() -> np.ndarray:
     return 1 / (1 + mean) * (mean / (1 + mean)) ** np.arange(MOST + 2)
 
 
-def blended(found: np.ndarray) -> np.ndarray:
+def blended(class_counts: np.ndarray) -> np.ndarray:
     """Return shares of magnitudes for counts: some from classes beside, and some of the prior."""
-    wide = found.astype(np.float64)
-    wide[1:] += BESIDE * found[:-1]
-    wide[:-1] += BESIDE * found[1:]
+    wide = class_counts.astype(np.float64)
+    wide[1:] += BESIDE * class_counts[:-1]
+    wide[:-1] += BESIDE * class_counts[1:]
     wide += (PRIOR * wide.sum(axis=1, keepdims=True) + 1e-3 * wide.sum() / CLASSES) * prior()
     return wide / wide.sum(axis=1, keepdims=True)
 
@@ -121,21 +121,21 @@ def table(shares: np.ndarray) -> ClassTable:
     return ClassTable.own(each)
 
 
-def clustered(every: list[np.ndarray]) -> list[ClassTable]:
+def clustered(all_counts: list[np.ndarray]) -> list[ClassTable]:
     """Return the tables with which all counts together take the fewest bits, as far as found."""
     # A tensor counts by the root of its bits: large ones may have a table of their own.
-    weights = [1 / np.sqrt(each.sum()) for each in every]
-    wide = [np.repeat(each, 2, axis=1) * np.tile([1, 0], MOST + 2) for each in every]
-    start = table(blended(sum(w * each for w, each in zip(weights, every, strict=True))))
+    weights = [1 / np.sqrt(each.sum()) for each in all_counts]
+    wide = [np.repeat(each, 2, axis=1) * np.tile([1, 0], MOST + 2) for each in all_counts]
+    start = table(blended(sum(w * each for w, each in zip(weights, all_counts, strict=True))))
     excess = [start.nbits(each) / (1 + each[:, 2:].sum()) for each in wide]
-    places = np.argsort(np.argsort(excess)) * TABLES // len(every)
+    places = np.argsort(np.argsort(excess)) * TABLES // len(all_counts)
     for _ in range(ROUNDS):
         tables = []
         for k in range(TABLES):
-            mine = [w * e for w, e, at in zip(weights, every, places, strict=True) if at == k]
+            mine = [w * e for w, e, at in zip(weights, all_counts, places, strict=True) if at == k]
             tables.append(table(blended(sum(mine))) if mine else start)
         sizes = np.array([[each.nbits(one) for each in tables] for one in wide])
-        print(f"{(sizes.min(axis=1) / np.array([e.sum() for e in every])).mean():.5f} bits")
+        print(f"{(sizes.min(axis=1) / np.array([e.sum() for e in all_counts])).mean():.5f} bits")
         if (sizes.argmin(axis=1) == places).all():
             break
         places = sizes.argmin(axis=1)
@@ -144,11 +144,11 @@ def clustered(every: list[np.ndarray]) -> list[ClassTable]:
 
 def main() -> None:
     """Write the file."""
-    every = [found for x in tensors(sys.argv[1:]) for found in samples(x)]
+    all_counts = [class_counts for x in tensors(sys.argv[1:]) for class_counts in samples(x)]
     lines = ["# escape, then the magnitudes from 1 on with one sign; see class_tables.py"]
-    for number, made in enumerate(clustered(every)):
+    for number, class_table in enumerate(clustered(all_counts)):
         lines.append(f"# table {number}")
-        for row, top in zip(made.frequencies, made.tops.tolist(), strict=True):
+        for row, top in zip(class_table.frequencies, class_table.tops.tolist(), strict=True):
             lines.append(" ".join(map(str, [row[ESCAPE], *row[2 : 2 * top + 2 : 2]])))
     path = Path(class_tables.__file__).with_name("class_tables.txt")
     path.write_text("\n".join(lines) + "\n", "ascii")

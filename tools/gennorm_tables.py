@@ -141,7 +141,7 @@ def counts(fmt: MiniFloat, beta: float, log_scale: float) -> np.ndarray:
 
 def tables() -> list[str]:
     """Lines of ``gennorm_tables.txt``."""
-    made = [
+    lines = [
         "# Made by tools/gennorm_tables.py, which says what this is.",
         "betas " + " ".join(f"{beta:.6f}" for beta in betas()),
         "ratios " + " ".join(f"{moment_ratio(float(b)):.8f}" for b in betas()),
@@ -149,13 +149,13 @@ def tables() -> list[str]:
     ]
     for name in FORMATS:
         for style, logs in best_logs(name).items():
-            made.append(f"scales {name} {style} " + " ".join(f"{b:.2f}" for b in logs))
-    return made
+            lines.append(f"scales {name} {style} " + " ".join(f"{b:.2f}" for b in logs))
+    return lines
 
 
 def codebooks(scales: list[str]) -> list[str]:
     """Lines of ``codebooks.txt``, from those of the other file."""
-    made = ["# Made by tools/gennorm_tables.py, which says what this is."]
+    lines = ["# Made by tools/gennorm_tables.py, which says what this is."]
     for line in scales:
         if not line.startswith("scales"):
             continue
@@ -164,8 +164,8 @@ def codebooks(scales: list[str]) -> list[str]:
         for beta, offset in CODEBOOKS[name]:
             at = float(np.interp(-1 / beta, -1 / betas(), logs)) + offset
             numbers = counts(MiniFloat(name, style), beta, at)
-            made.append(f"{name} {style} {beta} {offset} " + " ".join(map(str, numbers)))
-    return made
+            lines.append(f"{name} {style} {beta} {offset} " + " ".join(map(str, numbers)))
+    return lines
 
 
 if __name__ == "__main__":

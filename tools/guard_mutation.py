@@ -109,10 +109,10 @@ def _has(code: types.CodeType, line: int) -> bool:
     return any(at == line for _, _, at in code.co_lines())
 
 
-def baseline(found: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeType]]]:
+def baseline(inputs: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeType]]]:
     """Decode inputs as plain Python; return what comes of each, and the code that it reaches."""
-    told = []
-    for one in found:
+    outcomes = []
+    for one in inputs:
         codes: set[types.CodeType] = set()
 
         def call(kernel: Kernel, args: tuple[Any, ...], codes: Any = codes) -> Any:
@@ -121,11 +121,11 @@ def baseline(found: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeTy
             return plain.call(kernel, args)
 
         with through(call):
-            told.append((hostile.outcome(one), codes))
-    return told
+            outcomes.append((hostile.outcome(one), codes))
+    return outcomes
 
 
-def notices(guard: Guard, found: Sequence[tuple[hostile.Input, Any]]) -> bool:
+def notices(guard: Guard, outcomes: Sequence[tuple[hostile.Input, Any]]) -> bool:
     """Run inputs in a child without the guard; tell whether one of them is another."""
     child = fork()
     if child:
@@ -137,19 +137,19 @@ def notices(guard: Guard, found: Sequence[tuple[hostile.Input, Any]]) -> bool:
         plain.REPLACED[guard.own] = guard.without
         plain.plain.cache_clear()
         with through(plain.call):
-            code = int(any(hostile.outcome(one) != right for one, right in found))
+            code = int(any(hostile.outcome(one) != right for one, right in outcomes))
     os._exit(code)
 
 
-def measured(found: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[Guard, bool]]:
+def measured(inputs: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[Guard, bool]]:
     """Yield the guards that inputs reach, of modules whose name begins so, and if one notices."""
-    told = baseline(found)
-    codes = set(itertools.chain.from_iterable(reached for _, reached in told))
+    outcomes = baseline(inputs)
+    codes = set(itertools.chain.from_iterable(reached for _, reached in outcomes))
     codes = {code for code in codes if Path(code.co_filename).name.startswith(only)}
     for guard in guards(codes):
         own = [
             (one, right)
-            for one, (right, reached) in zip(found, told, strict=True)
+            for one, (right, reached) in zip(inputs, outcomes, strict=True)
             if guard.own in reached
         ]
         # Those that are made to be wrong come first.
@@ -164,16 +164,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="of modules whose name begins with this")
     options = parser.parse_args(arguments)
-    found = hostile.inputs(options.seed, options.mutants)
+    inputs = hostile.inputs(options.seed, options.mutants)
     count = noticed = 0
-    for guard, killed in measured(found, options.only):
+    for guard, killed in measured(inputs, options.only):
         count += 1
         noticed += killed
         print(
             f"{'noticed' if killed else 'UNNOTICED'} {guard.place} {guard.condition}", flush=True
         )
     print(
-        f"{noticed} of {count} guards ({100 * noticed / max(count, 1):.1f} %), {len(found)} inputs"
+        f"{noticed} of {count} guards ({100 * noticed / max(count, 1):.1f} %), "
+        f"{len(inputs)} inputs"
     )
     return 0
 

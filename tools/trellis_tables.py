@@ -44,23 +44,23 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         scales = deadzone.scales_at(flat, step, matrix)
         plain = np.empty(flat.size, np.uint8)
         scalar_quantize.plain_levels(flat, np.float32(step), plain)
-        made = table(np.stack([prior()] * QUANTISERS) * SCALE)
+        start = table(np.stack([prior()] * QUANTISERS) * SCALE)
         for _ in range(TURNS):
             lanes = table_choice.lanes_of(table_choice.plan(plain, scales).nbits)
-            by = Setting(scales, lanes, made, np.zeros(3, np.float32))
-            found, _ = trellis_quantizer.best(flat, step, by)
-            assert found.scales is not None
-            counts = ByTrellis.of(found.symbols, found.scales, found.lanes).counts(0)
+            by = Setting(scales, lanes, start, np.zeros(3, np.float32))
+            quantized, _ = trellis_quantizer.best(flat, step, by)
+            assert quantized.scales is not None
+            counts = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes).counts(0)
             levels = np.stack(trellis.level_counts(counts))
             magnitudes = levels.reshape(QUANTISERS, CLASSES, -1, 2).sum(axis=3)
-            made = table(magnitudes)
+            start = table(magnitudes)
         yield magnitudes
 
 
 def table(counts: np.ndarray) -> TrellisTable:
     """Return the table of counts of magnitudes."""
     wide = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
-    wide[:, :, ::2] = [blended(found) * SCALE for found in counts]
+    wide[:, :, ::2] = [blended(class_counts) * SCALE for class_counts in counts]
     first, second = (ClassTable.own(each, LEVELS) for each in wide)
     return TrellisTable(SENT, (first, second))
 
@@ -74,17 +74,17 @@ def nbits(tables: list[TrellisTable], counts: np.ndarray) -> np.ndarray:
     return total
 
 
-def clustered(every: list[np.ndarray]) -> list[TrellisTable]:
+def clustered(all_counts: list[np.ndarray]) -> list[TrellisTable]:
     """Return the tables with which all counts together take the fewest bits, as far as found."""
-    counts = np.stack(every)
+    counts = np.stack(all_counts)
     sizes = counts.sum(axis=(1, 2, 3))
     weighted = counts / np.sqrt(sizes)[:, None, None, None]
     start = table(weighted.sum(axis=0))
     excess = [nbits([start], each)[0] / (1 + each[:, :, 1:].sum()) for each in counts]
-    places = np.argsort(np.argsort(excess)) * TABLES // len(every)
+    places = np.argsort(np.argsort(excess)) * TABLES // len(all_counts)
     for _ in range(ROUNDS):
         mine = [weighted[places == k] for k in range(TABLES)]
-        tables = [table(some.sum(axis=0)) if len(some) else start for some in mine]
+        tables = [table(cluster.sum(axis=0)) if len(cluster) else start for cluster in mine]
         each = np.array([nbits(tables, one) for one in counts])
         print(f"{(each.min(axis=1) / sizes).mean():.5f} bits", flush=True)
         if (each.argmin(axis=1) == places).all():
@@ -95,9 +95,9 @@ def clustered(every: list[np.ndarray]) -> list[TrellisTable]:
 
 def main() -> None:
     """Write the file."""
-    every = [found for x in tensors(sys.argv[1:]) for found in samples(x)]
+    all_counts = [class_counts for x in tensors(sys.argv[1:]) for class_counts in samples(x)]
     lines = ["# escapes, then the levels from 1 on with one sign; see tools/trellis_tables.py"]
-    for number, one in enumerate(clustered(every)):
+    for number, one in enumerate(clustered(all_counts)):
         for q, half in enumerate(one.tables):
             lines.append(f"# table {number}, quantiser {q}")
             for row, top in zip(half.frequencies, half.tops.tolist(), strict=True):

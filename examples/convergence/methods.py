@@ -65,8 +65,8 @@ def framed(spec: str, decay: float) -> Callable[[Communicator], Average]:
             rest = np.concatenate([x.reshape(-1) for x in small.values()])
             frames.append(gcodec.encode(rest, "raw"))
             *means, joined = all_gather_mean(communicator, frames)
-            found = dict(zip(large, means, strict=True)) | _parted(small, joined)
-            return {name: found[name] for name in gradients}
+            averages = dict(zip(large, means, strict=True)) | _parted(small, joined)
+            return {name: averages[name] for name in gradients}
 
         return average
 
@@ -91,11 +91,11 @@ def _split(gradients: Gradients) -> tuple[Gradients, Gradients]:
 
 
 def _parted(small: Gradients, joined: np.ndarray) -> dict[str, np.ndarray]:
-    found, at = {}, 0
+    parts, at = {}, 0
     for name, x in small.items():
-        found[name] = joined[at : at + x.size].reshape(x.shape)
+        parts[name] = joined[at : at + x.size].reshape(x.shape)
         at += x.size
-    return found
+    return parts
 
 
 FRAMED = {
@@ -112,12 +112,12 @@ FRAMED = {
 
 def methods(momentum: float) -> dict[str, Method]:
     """Return all methods, for a task that has a momentum."""
-    found = {"dense": Method(dense, "all-reduce")}
+    by_name = {"dense": Method(dense, "all-reduce")}
     for name, (spec, decay) in FRAMED.items():
-        found[name] = Method(framed(spec, decay), spec, "yes")
-        found[f"{name}, none"] = Method(framed(spec, 0.0), spec, "no")
-    found["DGC"] = Method(lambda c: dgc(c, momentum), "topk:ratio=0.01", "yes", True)
-    found["PowerSGD"] = Method(power_sgd, "rank 4", "yes")
-    found["dense Adam"] = Method(dense, "all-reduce", adam=True)
-    found["1-bit Adam"] = Method(None, "sign, two phases", "yes", adam=True)
-    return found
+        by_name[name] = Method(framed(spec, decay), spec, "yes")
+        by_name[f"{name}, none"] = Method(framed(spec, 0.0), spec, "no")
+    by_name["DGC"] = Method(lambda c: dgc(c, momentum), "topk:ratio=0.01", "yes", True)
+    by_name["PowerSGD"] = Method(power_sgd, "rank 4", "yes")
+    by_name["dense Adam"] = Method(dense, "all-reduce", adam=True)
+    by_name["1-bit Adam"] = Method(None, "sign, two phases", "yes", adam=True)
+    return by_name

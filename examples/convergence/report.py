@@ -19,11 +19,11 @@ Outcomes = dict[str, list[Outcome]]
 
 def by_method(outcomes: Iterable[Outcome], key: str) -> Outcomes:
     """Return the outcomes of a task, in the order of methods."""
-    found: Outcomes = {}
+    groups: Outcomes = {}
     for outcome in outcomes:
         if outcome.task == key:
-            found.setdefault(outcome.method, []).append(outcome)
-    return found
+            groups.setdefault(outcome.method, []).append(outcome)
+    return groups
 
 
 def worse(task: Task, score: float, dense: float) -> float:
@@ -40,43 +40,43 @@ def from_dense(task: Task, score: float, dense: float) -> str:
     return f"{100 * (score / dense - 1):+.1f} %"
 
 
-def baseline(name: str, found: Outcomes) -> str:
+def baseline(name: str, outcomes: Outcomes) -> str:
     """Return the dense method to which another one is compared."""
-    return "dense Adam" if name == "1-bit Adam" and "dense Adam" in found else "dense"
+    return "dense Adam" if name == "1-bit Adam" and "dense Adam" in outcomes else "dense"
 
 
-def mean(some: list[Outcome]) -> float:
+def mean(outcomes: list[Outcome]) -> float:
     """Return the mean score."""
-    return statistics.fmean(outcome.score for outcome in some)
+    return statistics.fmean(outcome.score for outcome in outcomes)
 
 
 def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
     """Return the lines of a task's table."""
-    found = by_method(outcomes, key)
+    groups = by_method(outcomes, key)
     unit = "accuracy, %" if task.metric == "accuracy" else "loss, nats per byte"
     lines = [
         f"| method | frames | feedback | {unit} | from dense | bits sent | ratio |",
         "|---|---|---|---:|---:|---:|---:|",
     ]
-    dense_bits = found["dense"][0].bits
+    dense_bits = groups["dense"][0].bits
     for name, method in methods(task.momentum).items():
-        if name not in found:
+        if name not in groups:
             continue
-        some = found[name]
-        failed = [outcome for outcome in some if math.isnan(outcome.score)]
-        bits = statistics.fmean(outcome.bits for outcome in some)
+        group = groups[name]
+        failed = [outcome for outcome in group if math.isnan(outcome.score)]
+        bits = statistics.fmean(outcome.bits for outcome in group)
         shown = name.removesuffix(", none")
         if failed:
-            cells = [f"{len(failed)} of {len(some)} runs failed", "–", "–", "–"]
+            cells = [f"{len(failed)} of {len(group)} runs failed", "–", "–", "–"]
         else:
-            scores = [outcome.score for outcome in some]
+            scores = [outcome.score for outcome in group]
             spread = statistics.pstdev(scores)
             digits = 1 if task.metric == "accuracy" else 3
-            dense = mean(found[baseline(name, found)])
-            mark = "**" if method.feedback and worse(task, mean(some), dense) > 1 else ""
+            dense = mean(groups[baseline(name, groups)])
+            mark = "**" if method.feedback and worse(task, mean(group), dense) > 1 else ""
             cells = [
-                f"{mean(some):.{digits}f} ± {spread:.{digits}f}",
-                f"{mark}{from_dense(task, mean(some), dense)}{mark}",
+                f"{mean(group):.{digits}f} ± {spread:.{digits}f}",
+                f"{mark}{from_dense(task, mean(group), dense)}{mark}",
                 f"{bits:.2f}",
                 f"{dense_bits / bits:.1f}",
             ]
@@ -87,7 +87,7 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
 
 def far(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]]:
     """Return tasks and methods with feedback that come out worse than near."""
-    found = []
+    rows = []
     for key, task in tasks.items():
         of_task = by_method(outcomes, key)
         for name, method in methods(task.momentum).items():
@@ -95,8 +95,8 @@ def far(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]
                 continue
             score, dense = mean(of_task[name]), mean(of_task[baseline(name, of_task)])
             if not worse(task, score, dense) <= 1:  # nan fails as well
-                found.append((key, name))
-    return found
+                rows.append((key, name))
+    return rows
 
 
 def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
@@ -125,27 +125,27 @@ def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:
 
     figure, axes = pyplot.subplots(1, len(tasks), figsize=(4.6 * len(tasks), 4.4), squeeze=False)
     for axis, (key, task) in zip(axes[0], tasks.items(), strict=True):
-        found = by_method(outcomes, key)
-        dense = mean(found["dense"])
+        groups = by_method(outcomes, key)
+        dense = mean(groups["dense"])
         near = POINT if task.metric == "accuracy" else SHARE * dense
         axis.axvspan(dense - near, dense + near, color="#e8e8e8", linewidth=0)
-        names = [name for name in methods(task.momentum) if name in found]
+        names = [name for name in methods(task.momentum) if name in groups]
         rows = [name for name in names if not name.endswith(", none")]
         for row, name in enumerate(rows):
-            for some, plain in ((found[name], False), (found.get(f"{name}, none", []), True)):
-                if not some or math.isnan(mean(some)):
+            for group, plain in ((groups[name], False), (groups.get(f"{name}, none", []), True)):
+                if not group or math.isnan(mean(group)):
                     continue
                 axis.errorbar(
-                    mean(some),
+                    mean(group),
                     row,
-                    xerr=statistics.pstdev(outcome.score for outcome in some),
+                    xerr=statistics.pstdev(outcome.score for outcome in group),
                     fmt="o",
                     color="#b0413e" if plain else "#2b5c8a",
                     markerfacecolor="white" if plain else "#2b5c8a",
                     markersize=6,
                     zorder=2 if plain else 3,
                 )
-        bits = [statistics.fmean(outcome.bits for outcome in found[name]) for name in rows]
+        bits = [statistics.fmean(outcome.bits for outcome in groups[name]) for name in rows]
         labels = [f"{name}  {b:.1f}" for name, b in zip(rows, bits, strict=True)]
         axis.set_yticks(range(len(rows)), labels)
         axis.invert_yaxis()
@@ -153,8 +153,8 @@ def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:
         axis.set_title(task.title, fontsize=10)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
-    told = "filled: with feedback; hollow: without; grey: near dense; numbers: bits sent"
-    figure.suptitle(told, fontsize=9)
+    legend = "filled: with feedback; hollow: without; grey: near dense; numbers: bits sent"
+    figure.suptitle(legend, fontsize=9)
     figure.tight_layout()
     with matplotlib.rc_context({"svg.hashsalt": "gcodec", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})

@@ -59,15 +59,15 @@ def run(key: str, name: str, seed: int, changes: Changes) -> Outcome:
         return model
 
     try:
-        found = simulator.run(replica)
+        replicas = simulator.run(replica)
     except (ValueError, FloatingPointError) as failure:
         return Outcome(key, name, seed, float("nan"), 0.0, time.monotonic() - start, str(failure))
-    for other in found[1:]:
-        for one, another in zip(found[0].parameters(), other.parameters(), strict=True):
+    for other in replicas[1:]:
+        for one, another in zip(replicas[0].parameters(), other.parameters(), strict=True):
             assert torch.equal(one, another), "replicas differ"
-    values = sum(p.numel() for p in found[0].parameters())
+    values = sum(p.numel() for p in replicas[0].parameters())
     bits = 8 * simulator.total / (WORKERS * values * task.steps)
-    return Outcome(key, name, seed, task.score(found[0]), bits, time.monotonic() - start)
+    return Outcome(key, name, seed, task.score(replicas[0]), bits, time.monotonic() - start)
 
 
 def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarray]:
@@ -75,9 +75,9 @@ def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarr
     loss = error(model, *batch)
     if not torch.isfinite(loss):
         raise FloatingPointError("the loss is not finite")
-    found = torch.autograd.grad(loss, list(model.parameters()))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
     names = [name for name, _ in model.named_parameters()]
-    return {name: x.contiguous().numpy() for name, x in zip(names, found, strict=True)}
+    return {name: x.contiguous().numpy() for name, x in zip(names, gradients, strict=True)}
 
 
 def train_means(

@@ -200,9 +200,9 @@ def _text() -> tuple[torch.Tensor, torch.Tensor]:
     """Return bytes of the standard library: those to learn from, and others."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     data = b"".join(path.read_bytes() for path in files)[:_TEXT_BYTES]
-    every = torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.int64))
-    cut = len(every) * 9 // 10
-    return every[:cut], every[cut:]
+    symbols = torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.int64))
+    cut = len(symbols) * 9 // 10
+    return symbols[:cut], symbols[cut:]
 
 
 def _windows(
@@ -287,9 +287,9 @@ def cifar(folder: Path) -> Task:
     import pickle
 
     def load(names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [pickle.loads((folder / name).read_bytes(), encoding="bytes") for name in names]
-        x = np.concatenate([part[b"data"] for part in found]).reshape(-1, 3, 32, 32)
-        y = np.concatenate([part[b"labels"] for part in found])
+        batches = [pickle.loads((folder / name).read_bytes(), encoding="bytes") for name in names]
+        x = np.concatenate([part[b"data"] for part in batches]).reshape(-1, 3, 32, 32)
+        y = np.concatenate([part[b"labels"] for part in batches])
         return torch.from_numpy(x).float() / 64 - 2, torch.from_numpy(y)
 
     x, y = load([f"data_batch_{number}" for number in range(1, 6)])
@@ -338,14 +338,14 @@ class Changes(NamedTuple):
 def chosen(names: tuple[str, ...], changes: Changes) -> dict[str, Task]:
     """Return the tasks of some names, or all; or CIFAR-10, where its folder is given."""
     if changes.folder is not None:
-        found = {"cifar": cifar(changes.folder)}
+        by_name = {"cifar": cifar(changes.folder)}
     else:
-        found = {name: TASKS[name] for name in names or TASKS}
+        by_name = {name: TASKS[name] for name in names or TASKS}
     return {
         key: task._replace(
             steps=changes.steps or task.steps,
             rate=changes.rates * task.rate,
             adam_rate=changes.rates * task.adam_rate,
         )
-        for key, task in found.items()
+        for key, task in by_name.items()
     }

@@ -128,10 +128,10 @@ def _large(spec: str) -> bytes:
     while True:
         x = np.random.default_rng(1).standard_normal(n, np.float32)
         x[: n // 2 : 3] *= 100
-        found = gcodec.encode(x, spec, name="w")
-        if len(found) <= LARGEST:
-            return found
-        n = min(n // 2, int(0.95 * n * LARGEST / len(found)))
+        frame = gcodec.encode(x, spec, name="w")
+        if len(frame) <= LARGEST:
+            return frame
+        n = min(n // 2, int(0.95 * n * LARGEST / len(frame)))
 
 
 def _mutant(data: bytes, kind: int, rng: random.Random) -> bytes:

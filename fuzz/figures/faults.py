@@ -42,8 +42,8 @@ def faults(short: bool) -> Figure:
     count, failures = 0, []
     for spec in SPECS[::6] if short else SPECS:
         for what, call in _calls(spec).items():
-            found, wrong = _failing(call)
-            count += found
+            failing, wrong = _failing(call)
+            count += failing
             failures += [f"{spec} {what}: {one}" for one in wrong]
     places = _places(short)
     for name, (before, environment, expected) in places.items():
@@ -87,12 +87,14 @@ def _calls(spec: str) -> dict[str, Callable[[], Any]]:
     kept = feedback.residual("w").copy()
 
     def compress() -> bytes:
-        made = gcodec.Feedback(spec)
-        made.load_state_dict(feedback.state_dict())
+        compressor = gcodec.Feedback(spec)
+        compressor.load_state_dict(feedback.state_dict())
         try:
-            return made.compress("w", x)
+            return compressor.compress("w", x)
         except MemoryError:
-            assert np.array_equal(made.residual("w"), kept), "a broken step is in the residual"
+            assert np.array_equal(compressor.residual("w"), kept), (
+                "a broken step is in the residual"
+            )
             raise
 
     return {
@@ -128,7 +130,7 @@ def _places(short: bool) -> dict[str, tuple[str, dict[str, str | None], str]]:
     home = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "GCODEC_CACHE_DIR": None}
     blocked = "sys.modules[{!r}] = None"
     known = {"GCODEC_CACHE_DIR": kernels} if kernels else {}
-    found: dict[str, tuple[str, dict[str, str | None], str]] = {
+    places: dict[str, tuple[str, dict[str, str | None], str]] = {
         "no cupy, torch, jax": (
             "; ".join(blocked.format(name) for name in ("cupy", "torch", "jax")),
             dict(known),
@@ -137,22 +139,22 @@ def _places(short: bool) -> dict[str, tuple[str, dict[str, str | None], str]]:
         "no numba": (blocked.format("numba"), dict(known), "ModuleNotFoundError"),
     }
     if not short:  # without a cache, kernels are compiled
-        found |= {
+        places |= {
             "a cache that cannot be made": ("", {"GCODEC_CACHE_DIR": nowhere}, "fine"),
             "a home that cannot be made": ("", home, "fine"),
             "no home": ("", {**gone, "GCODEC_CACHE_DIR": None}, "fine"),
         }
-    return found
+    return places
 
 
 def _started(before: str, environment: dict[str, str | None]) -> str:
     """Run the program; return what it said last."""
-    told = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     with tempfile.TemporaryDirectory() as folder:
-        told.setdefault("XDG_CACHE_HOME", str(Path(folder)))
+        variables.setdefault("XDG_CACHE_HOME", str(Path(folder)))
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", PROGRAM.format(before=before)],
-            env={name: value for name, value in told.items() if value is not None},
+            env={name: value for name, value in variables.items() if value is not None},
             capture_output=True,
             text=True,
             check=False,

@@ -28,7 +28,7 @@ def loops(short: bool, mutants: int = MANY, seed: int = 0) -> Figure:
         done, findings = fuzz(calls, FEW if short else mutants, seed)
         rate = done / (time.perf_counter() - began) / 1e6
         lines.append(f"{codec}: {done} mutants, {len(calls)} kernels, {rate:.1f} million/s")
-        failures += [f"{codec} {found.kernel}: {found.what}" for found in findings]
+        failures += [f"{codec} {finding.kernel}: {finding.what}" for finding in findings]
         count += done
     if watched:
         faulthandler.cancel_dump_traceback_later()
@@ -41,8 +41,8 @@ def _calls(short: bool) -> dict[str, list[Call]]:
     if not short:
         return by_codec()
     few = [golden for golden in of_codecs(3) if golden.codec in SHORT]
-    found: dict[str, list[Call]] = {}
+    groups: dict[str, list[Call]] = {}
     for golden in few:
         for call in recorded(golden)[:1]:
-            found.setdefault(golden.codec, [call])
-    return found
+            groups.setdefault(golden.codec, [call])
+    return groups

@@ -36,7 +36,7 @@ def threads(short: bool) -> Figure:
         return wrong
 
     with ThreadPoolExecutor(THREADS) as executor:
-        failures = [what for found in executor.map(task, range(THREADS)) for what in found]
+        failures = [what for failed in executor.map(task, range(THREADS)) for what in failed]
     if hasattr(os, "fork") and not _forked(expected):
         failures.append("a forked process finds something else")
     if not short:

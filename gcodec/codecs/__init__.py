@@ -1,4 +1,4 @@
-"""The codecs, one file each; importing this package registers all of them.
+"""The codecs: one module each, or a package. Importing this package registers all of them.
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
 registered names and classes.
@@ -28,7 +28,7 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
     ----------
     spec : str, mapping or Codec
         ``"name:key=value,key=value"`` with keys in any order, a mapping such as
-        ``{"name": "mxnet-2bit", "threshold": 0.25}``, or a codec, which is returned as it is.
+        ``{"name": "mxnet-2bit", "threshold": 0.25}``, or a codec, which is returned unchanged.
 
     Returns
     -------

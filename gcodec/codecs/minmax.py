@@ -1,19 +1,20 @@
-"""minmax: 2^b levels at equal distances from the least to the largest value, b bits each.
+"""minmax: 2^b equidistant levels from the smallest to the largest value, b bits for each element.
 
-Payload, one MSB-first string: for each bucket of elements its least and largest value as binary32,
-then b bits for each element, q from 0 to L = 2^b − 1. r = (x − low)·(L/(high − low)); q is r
-rounded to nearest, ties to even, or at random with E q = r. With D = (high − low)/L, x̂ = low +
-q·D where |low| ≤ |high|, else high + (q − L)·D. Bits per element: b, and 64 for each bucket.
+The payload is one bit string, most significant bit first. For each bucket of elements it contains
+the smallest and largest value as binary32, then b bits for each element: q from 0 to L = 2^b − 1.
+With r = (x − low)·(L/(high − low)), q is r rounded to nearest with ties to even, or rounded
+stochastically with E q = r. With D = (high − low)/L, x̂ = low + q·D where |low| ≤ |high|, else
+high + (q − L)·D. Bits per element: b, plus 64 for each bucket.
 
-All of this is float64, rounded once to the float32 of x̂: so no range is too small or too large.
-Least and largest values are exact, and so is a bucket of one value, or of up to 2^b float32
-numbers in a row that do not pass a power of two. −0 is +0; NaN and Inf are refused. In a bucket of
-one value all q are 0.
+All arithmetic is float64, and x̂ is rounded once to float32, so no range is too small or too large.
+The smallest and largest values decode exactly. So does a bucket of one distinct value, or of up to
+2^b consecutive float32 numbers that do not cross a power of two. −0 becomes +0; NaN and Inf are
+refused. In a bucket of one distinct value all q are 0.
 
 Example: x = (−1, 0.2, 1, 0.6), bits=2 is ``bf 80 00 00 3f 80 00 00 2e`` and decodes to (−1, 1/3,
 1, 1/3).
 
-Source: min-max (affine) quantisation, as in Banner et al., NeurIPS 2018; this layout is gcodec's.
+Source: min-max (affine) quantization, as in Banner et al., NeurIPS 2018; this layout is gcodec's.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class MinMaxSymbols(NamedTuple):
     Attributes
     ----------
     data : uint8 array
-        The payload: ranges, then codes. They are kept together, as codes may be large.
+        The payload: ranges, then codes, in one array to avoid a copy of the codes.
     n : int
-        Elements.
+        Number of elements.
     """
 
     data: np.ndarray
@@ -61,16 +62,17 @@ class MinMaxSymbols(NamedTuple):
 
 @register(id=6, name="minmax")
 class MinMax(Codec):
-    """Levels at equal distances between the least and the largest value.
+    """Equidistant levels between the smallest and the largest value.
 
     Parameters
     ----------
     bits : int
-        Of a code, 1 to 8.
+        Bits of a code, from 1 to 8.
     bucket : int
-        Elements that share a range; 0: all.
+        Number of elements that share a range; 0 for one range for the tensor.
     rounding : {"nearest", "stochastic"}
-        To the nearest level, or at random to one of the two around a value, unbiased.
+        Rounding to the nearest level, or stochastically to one of the two neighbours, which is
+        unbiased.
     """
 
     refuses_nonfinite = True
@@ -80,7 +82,9 @@ class MinMax(Codec):
     bits: int = param(Integer(1, 8), 8, "bits of a code")
     bucket: int = param(Integer(0, 2**32 - 1), 0, "elements that share a range; 0: all")
     rounding: str = param(
-        Choice("nearest", "stochastic"), "nearest", "to the nearest level, or at random, unbiased"
+        Choice("nearest", "stochastic"),
+        "nearest",
+        "to the nearest level, or stochastically, which is unbiased",
     )
 
     @property
@@ -89,16 +93,16 @@ class MinMax(Codec):
         return self.rounding == "stochastic"
 
     def contraction(self, n: int) -> float | None:
-        """Return 1 − (m − 2)/(2·L²) for buckets of m, if above 0; None else."""
+        """Return 1 − (m − 2)/(2·L²) for buckets of m elements if that is above 0, else None."""
         delta = 1 - self._error(n)
         return delta if self.rounding == "nearest" and delta > 0 else None
 
     def variance(self, n: int) -> float | None:
-        """Return (m − 2)/(2·L²) for buckets of m: the least and the largest are levels."""
+        """Return (m − 2)/(2·L²) for buckets of m elements, two of which are exact."""
         return self._error(n)
 
     def _error(self, n: int) -> float:
-        """Bound the error, relative to ‖x‖²: (high − low)² ≤ 2·‖x‖², and half a step at most."""
+        """Bound the error relative to ‖x‖²: (high − low)² ≤ 2·‖x‖², and at most half a step."""
         last = (1 << self.bits) - 1
         return max(self._bucket(n) - 2, 0) / (2.0 * last**2)
 
@@ -117,29 +121,30 @@ class MinMax(Codec):
     ) -> MinMaxSymbols:
         n = values.size
         bucket = self._bucket(n)
-        found, finite = ranges(values, bucket)
+        bucket_ranges, finite = ranges(values, bucket)
         require(finite, lambda: nonfinite_error(values))
         data = empty_beside(-(-self.max_payload_nbits(n) // 8), np.uint8, values)
         start = self._ranges_nbytes(n)
-        write_ranges(found, data)
+        write_ranges(bucket_ranges, data)
         key = seed if self.rounding == "stochastic" else None
-        uniform.quantize(values, found, bucket, self.bits, key, data[start:])
+        uniform.quantize(values, bucket_ranges, bucket, self.bits, key, data[start:])
         return MinMaxSymbols(data, n)
 
     def _dequantize(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        codes, found = self._parts(symbols)
-        uniform.dequantize(codes, found, self._bucket(out.size), self.bits, out)
+        codes, bucket_ranges = self._parts(symbols)
+        uniform.dequantize(codes, bucket_ranges, self._bucket(out.size), self.bits, out)
 
     def _dequantize_add(
         self, symbols: MinMaxSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        if dtype not in ("float32", "float64"):  # x̂ is rounded to it first
+        if dtype not in ("float32", "float64"):  # x̂ is rounded to the dtype before the sum
             super()._dequantize_add(symbols, dtype, scale, out)
             return
         self._check_size(symbols, out)
-        codes, found = self._parts(symbols)
-        uniform.dequantize_add(codes, found, self._bucket(out.size), self.bits, scale, out)
+        codes, bucket_ranges = self._parts(symbols)
+        bucket = self._bucket(out.size)
+        uniform.dequantize_add(codes, bucket_ranges, bucket, self.bits, scale, out)
 
     def _part_unit(self, n: int) -> int:
         bucket = self._bucket(n)
@@ -148,8 +153,8 @@ class MinMax(Codec):
     def _part(self, symbols: MinMaxSymbols, start: int, stop: int) -> MinMaxSymbols:
         bucket, codes = self._bucket(symbols.n), self._ranges_nbytes(symbols.n)
         ranges = slice(RANGE_NBYTES * (start // bucket), RANGE_NBYTES * -(-stop // bucket))
-        here = slice(codes + start * self.bits // 8, codes + -(-stop * self.bits // 8))
-        data = np.concatenate((symbols.data[ranges], symbols.data[here]))
+        part = slice(codes + start * self.bits // 8, codes + -(-stop * self.bits // 8))
+        data = np.concatenate((symbols.data[ranges], symbols.data[part]))
         return MinMaxSymbols(data, stop - start)
 
     def _check_size(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:

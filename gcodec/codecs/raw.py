@@ -1,13 +1,14 @@
 """raw: the values themselves, as little-endian float32, float16 or bfloat16.
 
-The baseline, and the file to copy for a codec of one's own.
+This codec is the baseline, and the file to start from when you write a codec.
 
-Symbols: the bit patterns. Layout: element after element, 32 or 16 bits each, little-endian.
-Lossless for values of the payload's dtype, −0, NaN and their payloads included; others are rounded
-to nearest, ties to even, beyond the range to infinity. Bits per element: 32 or 16.
+Symbols: the bit patterns. Layout: element after element, 32 or 16 bits each, little-endian. The
+codec is lossless for values of the payload's dtype, including −0 and the payload bits of NaN.
+Other values are rounded to nearest with ties to even, and to infinity beyond the range. Bits per
+element: 32 or 16.
 
 Tensors of integers and booleans travel in their own dtype, which the frame states: 8 to 64 bits
-per element, booleans as one byte of 0 or 1.
+per element, and booleans as one byte of 0 or 1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class RawSymbols(NamedTuple):
     Attributes
     ----------
     bits : (n,) uint32 or uint16 array
-        For tensors of integers and booleans, an unsigned array of their width.
+        For tensors of integers and booleans, an array of unsigned integers of their width.
     """
 
     bits: np.ndarray
@@ -52,29 +53,29 @@ class Raw(Codec):
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16"}
-        Of the payload; the frame keeps the tensor's own besides. Tensors of integers and booleans
-        travel in their own dtype, and leave this at its default.
+        Dtype of the payload. The frame also stores the tensor's own dtype. Tensors of integers and
+        booleans travel in their own dtype and leave this parameter at its default.
     """
 
     has_twins = True
     takes_integers = True
     reads_segments = True
-    # Dtype of the tensor where that is no float, which `_of_dtype` sets.
+    # Dtype of a tensor of integers or booleans; `_of_dtype` sets it.
     _integers: ClassVar[str | None] = None
 
     dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
 
     @property
     def unbiased(self) -> bool:
-        """True where nothing is rounded."""
+        """True where no value is rounded."""
         return self.dtype == "float32"
 
     def contraction(self, n: int) -> float | None:
-        """Return 1 (no error) for float32, None else: what underflows is lost."""
+        """Return 1 (no error) for float32; None otherwise, because small values underflow."""
         return 1.0 if self.dtype == "float32" else None
 
     def variance(self, n: int) -> float | None:
-        """Return 0 for float32, None else."""
+        """Return 0 for float32, None otherwise."""
         return 0.0 if self.dtype == "float32" else None
 
     def max_payload_nbits(self, n: int) -> int:
@@ -104,21 +105,21 @@ class Raw(Codec):
 
     def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
         if self._integers == "bool":
-            # Other bytes than 0 and 1 may be in the memory of booleans; they are all True.
+            # The memory of a boolean may contain bytes above 1; they all mean True.
             return RawSymbols((values.view(np.uint8) != 0).view(np.uint8))
         if self._integers or self.dtype == "float32":
-            # Symbols outlive the caller's array.
+            # Symbols outlive the caller's array, so they need a copy.
             copied = whole(values) if is_converted(values) else aligned_copy(values)
             return RawSymbols(copied.view(self._bits_dtype))
         return RawSymbols(convert.to_16_bits(values, self.dtype))
 
     def _encode(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> Payload:
-        given: Any = values
-        # Bits that stay as they are are those of the caller's own array.
-        if is_converted(given) and given.dtype == self.dtype and not given.finite:
-            return self._pack(RawSymbols(given.source))
-        if type(given) is np.ndarray and self.dtype == "float32" and self._integers != "bool":
-            return self._pack(RawSymbols(given.view(self._bits_dtype)))
+        source: Any = values
+        # If the bits do not change, the payload is a view of the caller's own array.
+        if is_converted(source) and source.dtype == self.dtype and not source.finite:
+            return self._pack(RawSymbols(source.source))
+        if type(source) is np.ndarray and self.dtype == "float32" and self._integers != "bool":
+            return self._pack(RawSymbols(source.view(self._bits_dtype)))
         return self._pack(self._quantize(values, seed, prior))
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:

@@ -1,12 +1,13 @@
-"""sign: one bit for each element, and one number for all of them.
+"""sign: one bit for each element, and one scale for the tensor.
 
-Bit 1 where x < 0, else 0, so for both zeros; the first element is the most significant bit of the
-first byte, and zero bits fill the last one. x̂ = −s for 1 and s for 0. The scale s is the mean of
-|x| (``scale=l1``: scaled sign descent), the root mean square (``l2``: 1-bit Adam) or 1 (``none``:
-signSGD); it is a scalar of the message, and none has none. Bits per element: 1.
+The bit is 1 where x < 0 and 0 elsewhere, also for both zeros. The first element is the most
+significant bit of the first byte, and zero bits fill the last byte. x̂ = −s for 1 and s for 0. The
+scale s is the mean of |x| (``scale=l1``: scaled sign descent), the root mean square (``l2``: 1-bit
+Adam) or 1 (``none``: signSGD). It is a scalar of the message, except with ``none``. Bits per
+element: 1.
 
-Sums are taken in float64 in the fixed order, and s is rounded once to float32. NaN and Inf are
-refused. With l1, x̂ is the nearest of all s·sign(x), so that feedback converges.
+Sums are float64 sums in the fixed order, and s is rounded once to float32. NaN and Inf are
+refused. With l1, x̂ is the vector s·sign(x) nearest to x, so feedback converges.
 
 Example: x = (1, −2, 0, −0, 3), scale=l1 is ``40`` and s = 1.2.
 
@@ -38,7 +39,9 @@ from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
 
 _SCALE = Field(
-    "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of all x̂"
+    "scale",
+    Float32("a number, not negative", lambda s: 0 <= s < math.inf),
+    "magnitude of all decoded values",
 )
 
 
@@ -49,8 +52,9 @@ class SignSymbols(NamedTuple):
     ----------
     bits : (ceil(n / 8),) uint8 array
     n : int
-        Elements.
+        Number of elements.
     scale : float
+        Magnitude of all decoded values.
     """
 
     bits: np.ndarray
@@ -65,7 +69,7 @@ class Sign(Codec):
     Parameters
     ----------
     scale : {"l1", "l2", "none"}
-        The mean of |x|, the root mean square, or 1.
+        Scale: the mean of |x|, the root mean square, or 1.
     """
 
     refuses_nonfinite = True
@@ -73,19 +77,19 @@ class Sign(Codec):
     reads_segments = True
 
     scale: str = param(
-        Choice("l1", "l2", "none"), "l1", "size of x̂: the mean of |x|, the root mean square, or 1"
+        Choice("l1", "l2", "none"), "l1", "scale: the mean of |x|, the root mean square, or 1"
     )
 
     def scalar_fields(self) -> tuple[Field, ...]:
-        """Return the scale, but where it is always 1."""
+        """Return the scale, except where it is always 1."""
         return () if self.scale == "none" else (_SCALE,)
 
     def contraction(self, n: int) -> float | None:
-        """Return 1/n for l1: the error is ‖x‖² − ‖x‖₁²/n. None else."""
+        """Return 1/n for l1, where the error is ‖x‖² − ‖x‖₁²/n, and None otherwise."""
         return 1 / max(n, 1) if self.scale == "l1" else None
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return n."""
+        """Return n, the bits of the signs."""
         return n
 
     def _quantize(self, values: np.ndarray, seed: int, prior: SignSymbols | None) -> SignSymbols:
@@ -116,8 +120,8 @@ class Sign(Codec):
         return BLOCK
 
     def _part(self, symbols: SignSymbols, start: int, stop: int) -> SignSymbols:
-        here = slice(signs.SIGNS.nbytes(start), signs.SIGNS.nbytes(stop))
-        return SignSymbols(symbols.bits[here], stop - start, symbols.scale)
+        part = slice(signs.SIGNS.nbytes(start), signs.SIGNS.nbytes(stop))
+        return SignSymbols(symbols.bits[part], stop - start, symbols.scale)
 
     def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:
         fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)

@@ -16,10 +16,10 @@ def trial(spec: str, bits: float, error: float) -> Trial:
 
 @pytest.mark.parametrize("name", sorted(gcodec.codecs()))
 def test_settings_of_a_codec_are_its_own_and_differ(name):
-    found = settings(gcodec.codecs()[name])
-    specs = [str(codec) for codec in found]
+    actual = settings(gcodec.codecs()[name])
+    specs = [str(codec) for codec in actual]
     assert specs and len(set(specs)) == len(specs) <= 40
-    assert all(codec.name == name and gcodec.parse(str(codec)).name == name for codec in found)
+    assert all(codec.name == name and gcodec.parse(str(codec)).name == name for codec in actual)
 
 
 def test_settings_span_what_a_codec_declares():

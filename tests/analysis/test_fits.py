@@ -26,16 +26,16 @@ def sample(beta, n, seed=0, alpha=1.0):
 def test_likelihood_is_that_of_scipy(beta):
     x = sample(beta, 20_000, alpha=1e-4).astype(np.float32)
     wanted, _, alpha = scipy_stats.gennorm.fit(x.astype(float), floc=0)
-    found = fits.fit_likelihood(x)
-    assert found.beta == pytest.approx(wanted, rel=0.005)
-    assert found.alpha == pytest.approx(alpha, rel=0.015)
+    actual = fits.fit_likelihood(x)
+    assert actual.beta == pytest.approx(wanted, rel=0.005)
+    assert actual.alpha == pytest.approx(alpha, rel=0.015)
 
 
 @pytest.mark.parametrize("beta", [0.3, 0.6, 1.0, 3.0])
 def test_likelihood_finds_what_was_drawn(beta):
-    found = fits.fit_likelihood(sample(beta, 1_000_000).astype(np.float32))
-    assert found.beta == pytest.approx(beta, rel=0.006)
-    assert found.alpha == pytest.approx(1, rel=0.03)
+    actual = fits.fit_likelihood(sample(beta, 1_000_000).astype(np.float32))
+    assert actual.beta == pytest.approx(beta, rel=0.006)
+    assert actual.alpha == pytest.approx(1, rel=0.03)
 
 
 def test_zeros_smears_outliers_and_nonfinite_values_do_not_bend_the_shape():
@@ -67,11 +67,11 @@ def test_odd_tensors():
 def test_fits_name_the_distribution_and_scale_with_the_values(dtype):
     for beta, name in ((2.0, "normal"), (1.0, "laplace"), (0.5, "gennorm")):
         x = sample(beta, 40_000, alpha=1 / 64).astype(dtype).reshape(200, 200)
-        found = fits.fit_all(x)
-        assert len(found) == 4
-        assert [fit.w2 for fit in found] == sorted(fit.w2 for fit in found)
-        (drawn,) = (f for f in found if (f.name, f.method) == (name, "likelihood"))
-        assert drawn.w2 < min(2 * found[0].w2, 0.1)
+        actual = fits.fit_all(x)
+        assert len(actual) == 4
+        assert [fit.w2 for fit in actual] == sorted(fit.w2 for fit in actual)
+        (drawn,) = (f for f in actual if (f.name, f.method) == (name, "likelihood"))
+        assert drawn.w2 < min(2 * actual[0].w2, 0.1)
         assert drawn.ks < 0.01
         assert drawn.shape.beta == pytest.approx(beta, rel=0.05)
         assert drawn.shape.alpha == pytest.approx(1 / 64, rel=0.1)
@@ -87,10 +87,10 @@ def test_zeros_and_nonfinite_values_are_left_out():
 def test_moments_are_those_of_codecs():
     for beta in (0.3, 0.7, 1.0, 2.0):
         x = sample(beta, 50_000, alpha=1e-3).astype(np.float32)
-        (found,) = (fit.shape for fit in fits.fit_all(x) if fit.method == "moments")
+        (actual,) = (fit.shape for fit in fits.fit_all(x) if fit.method == "moments")
         table = gennorm.fit_moments(log_histogram(x))
-        assert found.beta == pytest.approx(table.beta, rel=0.003)
-        assert found.alpha == pytest.approx(table.alpha, rel=0.01)
+        assert actual.beta == pytest.approx(table.beta, rel=0.003)
+        assert actual.alpha == pytest.approx(table.alpha, rel=0.01)
 
 
 def quantiles(shape, u):

@@ -20,13 +20,13 @@ def drawn(beta: float, n: int = 30_000) -> np.ndarray:
 @pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
 def test_entropy_is_that_of_the_quantiser_it_names(beta, error):
     x = 1e-4 * drawn(beta)
-    found = entropy_at(x.reshape(30, -1), error)
-    levels = np.rint(x / found.step)
-    rest = x - found.step * levels
-    assert found.error == pytest.approx(rest @ rest / (x @ x), rel=1e-4)
-    assert 0.98 * error <= found.error <= error
+    actual = entropy_at(x.reshape(30, -1), error)
+    levels = np.rint(x / actual.step)
+    rest = x - actual.step * levels
+    assert actual.error == pytest.approx(rest @ rest / (x @ x), rel=1e-4)
+    assert 0.98 * error <= actual.error <= error
     shares = np.unique(levels, return_counts=True)[1] / x.size
-    assert found.bits == pytest.approx(-shares @ np.log2(shares), rel=1e-3)
+    assert actual.bits == pytest.approx(-shares @ np.log2(shares), rel=1e-3)
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
@@ -48,9 +48,9 @@ def test_odd_tensors():
         assert entropy_at(nothing, 0.01) == (0, 0, 0)
     assert entropy_at(np.full(8, 3.0), 0.01).bits == 0
     for x in (np.array([1.0]), np.array([1.0, 1e-30]), np.array([1e300, -1e300, 1e-300])):
-        found = entropy_at(x, 0.01)
+        actual = entropy_at(x, 0.01)
         most = math.log2(x.size) * (1 + 1e-12)  # logarithms differ in the last digit
-        assert found.error <= 0.01 and 0 <= found.bits <= most
+        assert actual.error <= 0.01 and 0 <= actual.bits <= most
     with_nan = np.array([1, np.nan, 2, -3], ml_dtypes.bfloat16)
     assert entropy_at(with_nan, 0.01) == entropy_at(np.array([1.0, 2.0, -3.0]), 0.01)
     assert entropy_at(np.array([1.0, 2.0, -3.0]), 5.0).bits == 0

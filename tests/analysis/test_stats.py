@@ -22,13 +22,13 @@ def test_summary_is_that_of_the_plain_formulas(dtype, n):
     x = normal(n, dtype)
     x[::3] = 0
     wide = x.astype(np.float64)
-    found = stats.summarize(x)
-    assert found.size == n
-    assert found.zeros == np.count_nonzero(wide == 0)
-    assert found.max_abs == np.abs(wide).max()
-    assert found.rms == pytest.approx(math.sqrt(np.mean(wide**2)), rel=1e-12)
-    assert found.nonfinite == 0
-    assert sum(stats.histogram(x, found.rms)) == n
+    actual = stats.summarize(x)
+    assert actual.size == n
+    assert actual.zeros == np.count_nonzero(wide == 0)
+    assert actual.max_abs == np.abs(wide).max()
+    assert actual.rms == pytest.approx(math.sqrt(np.mean(wide**2)), rel=1e-12)
+    assert actual.nonfinite == 0
+    assert sum(stats.histogram(x, actual.rms)) == n
 
 
 def test_order_in_memory_does_not_matter():

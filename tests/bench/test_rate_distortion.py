@@ -51,26 +51,26 @@ def test_bits_between_settings_of_a_dial() -> None:
     points = (0.001, 400.0), (0.1, 200.0), (0.4, 100.0)
     for dial in (curve(*points), curve(*points[::-1])):
         assert dial.at(0.1) == Point(0.1, 200, pytest.approx(math.nan, nan_ok=True), math.nan)
-        found = dial.at(0.01)
-        assert found is not None and found.nbits == pytest.approx(300)
-        found = dial.at(0.2)
-        assert found is not None and found.nbits == pytest.approx(150)
+        actual = dial.at(0.01)
+        assert actual is not None and actual.nbits == pytest.approx(300)
+        actual = dial.at(0.2)
+        assert actual is not None and actual.nbits == pytest.approx(150)
         assert dial.at(0.0009) is None
-        found = dial.at(7)
-        assert found is not None and found.nbits == 100
-    found = curve(*points, between=False).at(0.2)
-    assert found is not None and found.nbits == 200
-    found = curve((0.0, 64.0), (0.1, 8.0)).at(0.05)
-    assert found is not None and found.nbits == 64  # nothing is between an error and none
+        actual = dial.at(7)
+        assert actual is not None and actual.nbits == 100
+    actual = curve(*points, between=False).at(0.2)
+    assert actual is not None and actual.nbits == 200
+    actual = curve((0.0, 64.0), (0.1, 8.0)).at(0.05)
+    assert actual is not None and actual.nbits == 64  # nothing is between an error and none
 
 
 def test_sums_over_tensors() -> None:
     one = [curve((0.1, 50.0), between=False), curve((0.05, 70.0), (0.2, 30.0))]
     other = [curve((0.3, 9.0))]
-    found = at(one, 0.1)
-    assert found is not None and found.nbits == pytest.approx(50)
-    found = total([one, other], [0.05, 0.3])
-    assert found is not None and found.nbits == pytest.approx(79)
+    actual = at(one, 0.1)
+    assert actual is not None and actual.nbits == pytest.approx(50)
+    actual = total([one, other], [0.05, 0.3])
+    assert actual is not None and actual.nbits == pytest.approx(79)
     assert total([one, other], [0.1, 0.1]) is None
 
 
@@ -157,9 +157,9 @@ def test_beside_nncodec(tmp_path: Path) -> None:
     python.chmod(0o755)
     x = np.random.default_rng(0).standard_normal(4500, np.float32)
     save_file({"w": x}, path := tmp_path / "some.safetensors")
-    found = load(path)
-    assert found is not None
-    rows = list(against_nncodec.lines([found], str(python), ["raw"]))
+    actual = load(path)
+    assert actual is not None
+    rows = list(against_nncodec.lines([actual], str(python), ["raw"]))
     assert rows[2] == "| some * | 0.02 | NNCodec, fast | 2.000 | 0.0 | 0.0 |"
     assert [row.split(" | ")[1:3] for row in rows[2:]] == [
         [error, coder]

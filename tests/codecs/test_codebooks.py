@@ -103,8 +103,8 @@ def test_counts_are_those_of_the_distribution(number, fmt):
     codes = np.abs(x[:, None] - levels).argmin(axis=1)
     shares = np.bincount(codes, minlength=levels.size) / x.size
     counts = codebooks.counts(fmt, number)
-    made = counts[: levels.size] * np.where(np.arange(levels.size) > 0, 2, 1) / codebooks.TOTAL
-    assert np.abs(made - shares).max() < 3e-4 + 2 * levels.size / codebooks.TOTAL
+    result = counts[: levels.size] * np.where(np.arange(levels.size) > 0, 2, 1) / codebooks.TOTAL
+    assert np.abs(result - shares).max() < 3e-4 + 2 * levels.size / codebooks.TOTAL
     assert np.abs(tables.counts(fmt, beta, float(at)) * 2 - counts[: levels.size]).max() <= 2 or (
         counts[0] == 2 * tables.counts(fmt, beta, float(at))[0]
     )
@@ -112,5 +112,5 @@ def test_counts_are_those_of_the_distribution(number, fmt):
 
 def test_the_specification_names_the_file():
     page = (ROOT / "docs" / "wire-format.md").read_text("utf-8")
-    found = google_crc32c.value((HOUSE / "codebooks.txt").read_bytes())
-    assert f"with the CRC-32C {found:#010x}" in page
+    decoded = google_crc32c.value((HOUSE / "codebooks.txt").read_bytes())
+    assert f"with the CRC-32C {decoded:#010x}" in page

@@ -119,14 +119,14 @@ def test_all_coefficients_give_the_tensor_back(chunk: str) -> None:
     sizes = tuple(map(int, chunk.split("x")))
     x = noise(2 * math.prod(sizes) + 3)
     cut = chunks.flat(x.size, sizes)
-    found = transform.select(x, cut, cut.size)
-    assert found is not None
+    actual = transform.select(x, cut, cut.size)
+    assert actual is not None
     padded = np.append(x, np.zeros(cut.count * cut.size - x.size)).reshape(-1, *sizes)
     expected = fft.dctn(padded, axes=range(1, 1 + len(sizes)), norm="ortho")
-    np.testing.assert_allclose(found[1].reshape(padded.shape), expected, atol=1e-4)
+    np.testing.assert_allclose(actual[1].reshape(padded.shape), expected, atol=1e-4)
     back = np.empty_like(x)
     starts = np.arange(cut.count + 1) * cut.size
-    transform.restore(starts, found[0].reshape(-1), found[1].reshape(-1), cut, back)
+    transform.restore(starts, actual[0].reshape(-1), actual[1].reshape(-1), cut, back)
     np.testing.assert_allclose(back, x, atol=1e-4)
 
 
@@ -135,8 +135,8 @@ def in_order(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
     for axis in (2, 1, 0):
         y = np.moveaxis(y, axis, 0)
         total = np.zeros_like(y)
-        for row, some in zip(basis.basis(sizes[axis]), y, strict=True):
-            total += np.multiply.outer(row, some)
+        for row, sample in zip(basis.basis(sizes[axis]), y, strict=True):
+            total += np.multiply.outer(row, sample)
         y = np.moveaxis(total, 0, axis)
     return y
 
@@ -193,16 +193,16 @@ def test_tiles_are_tiles() -> None:
 def test_tiles_are_those_of_dimension_0_and_the_rest() -> None:
     x = noise(6, 4, 5)
     spec = "dct8:chunk=4x4,k=3,layout=tiles"
-    there = gcodec.decode(gcodec.encode(x, spec))
+    on_device = gcodec.decode(gcodec.encode(x, spec))
     np.testing.assert_array_equal(
-        there.reshape(6, 20), gcodec.decode(gcodec.encode(x.reshape(6, 20), spec))
+        on_device.reshape(6, 20), gcodec.decode(gcodec.encode(x.reshape(6, 20), spec))
     )
     codec = gcodec.parse(spec)
     assert codec.encode(x).tobytes() != codec.encode(x.reshape(4, 30)).tobytes()
-    np.testing.assert_array_equal(codec.decode(codec.encode(x), x.shape), there)
+    np.testing.assert_array_equal(codec.decode(codec.encode(x), x.shape), on_device)
     symbols = codec.quantize(x)
     assert codec.pack(symbols).tobytes() == codec.encode(x).tobytes()
-    np.testing.assert_array_equal(codec.dequantize(symbols, x.shape), there)
+    np.testing.assert_array_equal(codec.dequantize(symbols, x.shape), on_device)
 
 
 def test_a_vector_is_filled_up_with_its_last_element() -> None:
@@ -229,8 +229,8 @@ def test_feedback_knows_the_shape() -> None:
 @pytest.mark.parametrize("values", ["sign7", "affine8"])
 def test_levels_are_nearest(values: str) -> None:
     v = noise(9, 32)
-    found = levels.quantize(v, values)
-    decoded = levels.dequantize(found, values)
+    quantized = levels.quantize(v, values)
+    decoded = levels.dequantize(quantized, values)
     step = np.ptp(v, axis=1) / 255 if values == "affine8" else np.abs(v).max(axis=1) / 127 * 1.004
     assert np.all(np.abs(decoded - v) <= step[:, None] * 0.501 + np.abs(v) * 2.0**-9)
 
@@ -316,8 +316,8 @@ def test_magnitudes_are_read_as_they_were_written() -> None:
     string.extend(np.array([0xE0], np.uint8), 3)
     dct_words.write(magnitudes, string)
     data, end = string.trimmed(), string.nbits
-    found, behind = dct_words.read(data, 3, end, *magnitudes.shape)
-    np.testing.assert_array_equal(found, magnitudes)
+    decoded, behind = dct_words.read(data, 3, end, *magnitudes.shape)
+    np.testing.assert_array_equal(decoded, magnitudes)
     assert behind == end
     with pytest.raises(Truncated):
         dct_words.read(data[: end // 16], 3, end // 16 * 8, *magnitudes.shape)

@@ -37,7 +37,7 @@ def bits(x: Any) -> list[int]:
     return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
 
 
-def found(setting: Setting, text: str, shape: Shape) -> Any:
+def outcome(setting: Setting, text: str, shape: Shape) -> Any:
     """What gcodec reads: the bits of its values, or the kind of error."""
     try:
         x = codec_of(setting).decode(universal.to_bytes(text), shape, nbits=len(text))
@@ -84,10 +84,10 @@ def scales_of(rng: random.Random, setting: Setting, exponents: tuple[int, int]) 
     """Scales of a chunk, one of five silent."""
     if rng.random() < 0.2:
         return (0,) if setting.values == "sign7" else (0, 0)
-    some = [rng.randrange(*exponents) << 23 | rng.randrange(1 << 23) for _ in range(2)]
+    sample = [rng.randrange(*exponents) << 23 | rng.randrange(1 << 23) for _ in range(2)]
     if setting.values == "sign7":
-        return (max(some[0] >> 15, 1) << 15,)
-    return some[0] * rng.choice([0, 1, 1]), some[1] | rng.randrange(2) << 31
+        return (max(sample[0] >> 15, 1) << 15,)
+    return sample[0] * rng.choice([0, 1, 1]), sample[1] | rng.randrange(2) << 31
 
 
 def levels_of(rng: random.Random, setting: Setting, count: int) -> list[tuple[int, int]]:
@@ -101,10 +101,10 @@ def levels_of(rng: random.Random, setting: Setting, count: int) -> list[tuple[in
     if count == 1:
         return [(rng.randrange(2), 127)]
     low, high = rng.choice([(0, 127), (0, 3), (50, 70), (127, 127), (0, 0), (90, 127)])
-    some = [rng.randint(low, high) for _ in range(count)]
+    sample = [rng.randint(low, high) for _ in range(count)]
     if rng.random() < 0.5:
-        some[rng.randrange(count)] = 127
-    return [(rng.randrange(2) if m else 0, m) for m in some]
+        sample[rng.randrange(count)] = 127
+    return [(rng.randrange(2) if m else 0, m) for m in sample]
 
 
 def message(
@@ -136,7 +136,7 @@ def test_messages_of_the_oracle(exponents: tuple[int, int]) -> None:
     for setting, shape in variants():
         text = message(rng, setting, shape, exponents)
         wanted = judged(setting, text, shape)
-        assert found(setting, text, shape) == wanted, (setting, shape)
+        assert outcome(setting, text, shape) == wanted, (setting, shape)
         outcomes.add(isinstance(wanted, list))
     assert outcomes == ({True} if exponents[1] < 200 else {True, False})
 
@@ -167,21 +167,21 @@ def test_messages_of_gcodec() -> None:
         x = (rng.standard_normal(shape) * 3).astype(np.float32)
         flat = x.reshape(-1)
         flat[: x.size // 3] = 0
-        made = codec_of(setting).encode(x)
-        assert made.codec == codec_of(setting)
-        text = universal.to_text(made.tobytes())[: made.nbits]
+        payload = codec_of(setting).encode(x)
+        assert payload.codec == codec_of(setting)
+        text = universal.to_text(payload.tobytes())[: payload.nbits]
         grid = reference.grid_of(setting, shape)
         chunks = reference.read(text, setting, grid)
         values = reference.decoded(setting, grid, chunks)
-        assert bits(made.codec.decode(made, shape)) == bits(values)
+        assert bits(payload.codec.decode(payload, shape)) == bits(values)
         mine = reference.text_of(setting, chunks, grid.size)
         if setting.index == "fixed":
             assert mine == text
         else:  # its parameters are free
             assert len(text) <= len(mine)
         for j, chunk in enumerate(chunks[:4] if grid.size <= 64 else ()):
-            found = reference.elements(grid, setting.layout, j)
-            part = [0.0 if i is None else float(flat[i]) for i in found]
+            actual = reference.elements(grid, setting.layout, j)
+            part = [0.0 if i is None else float(flat[i]) for i in actual]
             y = reference.transform([Fraction(v) for v in part], grid.chunk)
             check_levels(setting, chunk, [float(v) for v in y])
 
@@ -195,7 +195,7 @@ def test_auto_takes_the_shorter(values: str) -> None:
         setting = Setting((size,), k, values=values)
         auto = gcodec.parse(f"dct8:chunk={size},k={k},values={values},index=auto").encode(x)
         both = [codec_of(setting._replace(index=index)).encode(x) for index in reference.INDEXES]
-        first = min(both, key=lambda made: made.nbits)
+        first = min(both, key=lambda payload: payload.nbits)
         assert auto.codec == first.codec and auto.tobytes() == first.tobytes()
         chosen.add(first.codec.index)  # type: ignore[attr-defined]
     assert chosen == {*reference.INDEXES}
@@ -221,7 +221,7 @@ def test_the_basis(n: int, rows: Sequence[int]) -> None:
         setting = Setting(chunk, 1)
         text = reference.text_of(setting, chunks, n)
         expected = np.concatenate([cosines.row(u, n) for u in rows])
-        assert found(setting, text, (n * len(rows),)) == bits(expected)
+        assert outcome(setting, text, (n * len(rows),)) == bits(expected)
 
 
 def test_the_basis_is_orthonormal() -> None:
@@ -315,7 +315,7 @@ def test_damage() -> None:
         for _ in range(rounds):
             text = damaged(rng, message(rng, setting, shape))
             wanted = judged(setting, text, shape)
-            assert agree(found(setting, text, shape), wanted), (setting, shape, text)
+            assert agree(outcome(setting, text, shape), wanted), (setting, shape, text)
             kind = wanted if isinstance(wanted, type) else list
             outcomes[kind] = outcomes.get(kind, 0) + 1
     assert min(outcomes.values()) > 50 and len(outcomes) == 3
@@ -331,12 +331,12 @@ def test_every_flipped_bit_and_every_length(values: str, k: int, index: str) -> 
     text = message(rng, setting, shape)
     for at in range(len(text)):
         wrong = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
-        assert agree(found(setting, wrong, shape), judged(setting, wrong, shape)), at
-        assert found(setting, text[:at], shape) is gcodec.Truncated
+        assert agree(outcome(setting, wrong, shape), judged(setting, wrong, shape)), at
+        assert outcome(setting, text[:at], shape) is gcodec.Truncated
         assert judged(setting, text[:at], shape) is gcodec.Truncated
     for more in ("0", "1", "0" * 16):
-        assert found(setting, text + more, shape) is judged(setting, text + more, shape)
-        assert found(setting, text + more, shape) is gcodec.Corrupt
+        assert outcome(setting, text + more, shape) is judged(setting, text + more, shape)
+        assert outcome(setting, text + more, shape) is gcodec.Corrupt
 
 
 PLAIN = universal.fixed(ONE >> 15, 16)
@@ -382,7 +382,7 @@ def test_every_short_payload(setting: Setting, head: str) -> None:
         for number in range(1 << length):
             text = head + universal.fixed(number, length)
             wanted = judged(setting, text, shape)
-            assert agree(found(setting, text, shape), wanted), text[len(head) :]
+            assert agree(outcome(setting, text, shape), wanted), text[len(head) :]
             right += isinstance(wanted, list)
     assert right
 
@@ -393,11 +393,11 @@ def test_every_scale() -> None:
     finite, others = [*range(0xFF00)], [*range(0xFF00, 0x10000)]
     finite = [m for m in finite if m >> 8 != 0xFF]
     text = "".join(universal.fixed(m, 16) for m in finite) + "0" * (len(finite) - 1)
-    assert found(setting, text, (len(finite),)) == [m << 15 for m in finite]
+    assert outcome(setting, text, (len(finite),)) == [m << 15 for m in finite]
     for m in others:
         text = universal.fixed(m, 16)
         for tail in ("", "0"):
-            assert found(setting, text + tail, (1,)) is gcodec.Corrupt
+            assert outcome(setting, text + tail, (1,)) is gcodec.Corrupt
 
 
 TOP = 0x7F7FFFFF
@@ -440,7 +440,7 @@ def test_scales_of_affine8(s: int, o: int, right: bool) -> None:
         (Setting((4,), 3, values="affine8"), "0" * 23 + "1" + "000110"),
     ):
         wanted = judged(setting, head + tail, setting.chunk)
-        assert found(setting, head + tail, setting.chunk) == wanted
+        assert outcome(setting, head + tail, setting.chunk) == wanted
         if setting.k == 1:  # three of the largest add up to too much
             assert right == (wanted is not gcodec.Corrupt)
 
@@ -454,7 +454,7 @@ def test_every_magnitude_has_its_value() -> None:
         setting = Setting((1, 2), 2)
         text = reference.text_of(setting, [Chunk((scale,), [0, 1], levels)], 2)
         wanted = judged(setting, text, (1,))
-        assert found(setting, text, (1,)) == wanted
+        assert outcome(setting, text, (1,)) == wanted
         y = reference.coefficient(setting, (scale,), levels[0])
         exact = Fraction(float(reference.float_of(scale))) * m / 127
         assert abs(y) == cosines.nearest(exact)  # no rounding twice that would show
@@ -477,7 +477,7 @@ def test_places_that_are_none(index: str) -> None:
         parts = [Chunk((ONE,), [*places[:2]], level), Chunk((ONE,), [*places[2:]], level)]
         text = reference.text_of(setting, parts, 5)
         wanted = judged(setting, text, (10,))
-        assert found(setting, text, (10,)) == wanted, places
+        assert outcome(setting, text, (10,)) == wanted, places
         right = places[0] < places[1] < 5 and places[2] < places[3] < 5
         assert isinstance(wanted, list) == right
         tried.add(right)
@@ -493,7 +493,7 @@ def test_words_that_are_not_the_shortest() -> None:
         chunk = Chunk((ONE,), [*range(8)], [(0, m) for m in magnitudes])
         text = reference.text_of(setting, [chunk], 9)
         right = reference.words(magnitudes)
-        assert isinstance(found(setting, text, (9,)), list)
+        assert isinstance(outcome(setting, text, (9,)), list)
         assert text.count(right, 24) and text[24:].startswith(right)
         for least, e in itertools.product(range(max(0, min(magnitudes) - 3), 128), range(8)):
             if least > min(magnitudes):
@@ -501,7 +501,7 @@ def test_words_that_are_not_the_shortest() -> None:
             wrong = reference.words(magnitudes, (least, e))
             if wrong != right:
                 wrong = text[:24] + wrong + text[24 + len(right) :]
-                assert found(setting, wrong, (9,)) is gcodec.Corrupt
+                assert outcome(setting, wrong, (9,)) is gcodec.Corrupt
                 assert judged(setting, wrong, (9,)) is gcodec.Corrupt
 
 
@@ -515,7 +515,7 @@ def test_magnitudes_above_the_top() -> None:
             universal.rice(m, e) if e < 7 else universal.fixed(m, width) for m in [0] * 7 + [d]
         ]
         text = PLAIN + "0" * 8 + universal.fixed(least, 7) + universal.fixed(e, 3) + "".join(words)
-        assert found(setting, text, (8,)) is gcodec.Corrupt
+        assert outcome(setting, text, (8,)) is gcodec.Corrupt
         assert judged(setting, text, (8,)) is gcodec.Corrupt
 
 
@@ -531,7 +531,7 @@ def test_sums_that_pass_binary32() -> None:
             chunk = Chunk((0x7F7F8000,), [*range(count)], levels)
             text = reference.text_of(setting, [chunk] * grid.count, grid.size)
             wanted = judged(setting, text, shape)
-            assert found(setting, text, shape) == wanted
+            assert outcome(setting, text, shape) == wanted
             outcomes.add(isinstance(wanted, list))
     assert outcomes == {True, False}
 
@@ -542,4 +542,4 @@ def test_many_elements_in_few_bytes() -> None:
         for fill in (0, 1):
             text = str(fill) * 800
             for shape in ((1 << 40,), (1 << 20, 1 << 20)):
-                assert found(setting, text, shape) in (gcodec.Truncated, gcodec.Corrupt)
+                assert outcome(setting, text, shape) in (gcodec.Truncated, gcodec.Corrupt)

@@ -35,13 +35,13 @@ def matrix(rows: int, columns: int, spread: float = 1.0, seed: int = 0) -> np.nd
 def example(least: int) -> list[np.ndarray]:
     """Tensors of a real gradient."""
     with open_dump(EXAMPLE) as dump:
-        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
-    return [x for x in every if x.size >= least]
+        tensors = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    return [x for x in tensors if x.size >= least]
 
 
-def relative_error(found: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
+def relative_error(actual: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
     """Of what stands for x times a factor."""
-    off = found.astype(np.float64) / times - x
+    off = actual.astype(np.float64) / times - x
     return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
 
 
@@ -54,8 +54,8 @@ def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
 @pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
 def test_an_error_is_met(target: float) -> None:
     for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:
-        found, _ = error_of(x, f"ecsq:nmse={target}")
-        assert 0.98 * target <= found <= 1.01 * target
+        actual, _ = error_of(x, f"ecsq:nmse={target}")
+        assert 0.98 * target <= actual <= 1.01 * target
     jumps = matrix(40, 30, 3.0)  # a few values are nearly all of it
     assert 0.8 * target <= error_of(jumps, f"ecsq:nmse={target}")[0] <= 1.01 * target
 
@@ -91,13 +91,13 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
 
     def count(of: Any) -> Any:
-        def counted(self: DeadZoneQuantizer, x: np.ndarray, *rest: Any) -> Any:
+        def counted(self: DeadZoneQuantizer, x: np.ndarray, *arguments: Any) -> Any:
             sizes.append(x.size)
-            return of(self, x, *rest)
+            return of(self, x, *arguments)
 
         return counted
 
-    for name in ("find", "anew"):
+    for name in ("quantize_with", "prepare_and_quantize"):
         monkeypatch.setattr(DeadZoneQuantizer, name, count(getattr(DeadZoneQuantizer, name)))
     return sizes
 
@@ -124,10 +124,10 @@ def test_what_met_an_error_before_is_where_a_search_begins(
     y = np.roll(x[::-1], 100, axis=1) * np.linspace(0.8, 1.2, 256, dtype=np.float32)
     before = codec.quantize(x)
     passes.clear()
-    found = codec.quantize(np.float32(times) * y, prior=before)
+    quantized = codec.quantize(np.float32(times) * y, prior=before)
     assert passes.count(x.size) <= 3
     assert passes.count(x.size) == len(passes)  # and no sample is looked at
-    assert 0.98 < relative_error(codec.dequantize(found, y.shape), y, times) / codec.nmse <= 1
+    assert 0.98 < relative_error(codec.dequantize(quantized, y.shape), y, times) / codec.nmse <= 1
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:bits=1"])
@@ -150,8 +150,8 @@ def test_what_cannot_be_met() -> None:
     for target in ("nmse=1e-20", "bits=0.001", "bits=31"):
         with pytest.raises(ParameterError) as caught:
             gcodec.encode(x, f"ecsq:{target},strict=yes")
-        name, told = target.split("=")[0], str(caught.value).split()[-4]
-        gcodec.encode(x, f"ecsq:{name}={told},strict=yes")
+        name, reported = target.split("=")[0], str(caught.value).split()[-4]
+        gcodec.encode(x, f"ecsq:{name}={reported},strict=yes")
     with pytest.raises(ParameterError, match=r"step=1e-12.*at least"):
         gcodec.encode(x, "ecsq:step=1e-12")
 
@@ -159,21 +159,21 @@ def test_what_cannot_be_met() -> None:
 HOW = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
 @pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
 def test_a_target_that_cannot_be_met_takes_the_nearest(
-    shape: tuple[int, ...], target: str, how: str
+    shape: tuple[int, ...], target: str, setting: str
 ) -> None:
     """As a strict one says that it can be had; and what was missed is told."""
     x = matrix(1, math.prod(shape)).reshape(shape)
-    codec = gcodec.parse(f"ecsq:{target},{how}")
+    codec = gcodec.parse(f"ecsq:{target},{setting}")
     payload = codec.encode(x)
     name = target.split("=")[0]
-    told: list[MissedTarget] = []
-    frame = gcodec.encode(x, codec, report=told.append)
+    reported: list[MissedTarget] = []
+    frame = gcodec.encode(x, codec, report=reported.append)
     assert Frame.from_bytes(frame).payload.tobytes() == payload.tobytes()
-    assert told == ([] if payload.missed is None else [payload.missed])
+    assert reported == ([] if payload.missed is None else [payload.missed])
     strict = codec.replaced(strict="yes")
     if payload.missed is None:
         assert strict.encode(x).tobytes() == payload.tobytes()
@@ -184,10 +184,10 @@ def test_a_target_that_cannot_be_met_takes_the_nearest(
     _, bound, number, *_ = str(caught.value).split(" ")[-6:]
     reached, off = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
     if name == "nmse":
-        assert off <= (20 if how == "rounding=stochastic" else 2) * float(number)
+        assert off <= (20 if setting == "rounding=stochastic" else 2) * float(number)
     elif bound == "most":
         assert reached == payload.nbits / x.size >= float(number)
-    elif how != "rounding=stochastic":  # at random, feedback needs more of few values
+    elif setting != "rounding=stochastic":  # at random, feedback needs more of few values
         assert reached == payload.nbits / x.size <= 1.15 * float(number)
         assert off < 1
 
@@ -200,20 +200,20 @@ def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
     assert relative_error(nearest.codec.decode(nearest, x.shape), x) < 0.1
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("n", [1, 32, 300])
-def test_feedback_converges_where_bits_are_too_few(n: int, how: str) -> None:
+def test_feedback_converges_where_bits_are_too_few(n: int, setting: str) -> None:
     """Each step takes something off what is unsent, or is expected to."""
     x = matrix(1, n, 0.0).reshape(n)
-    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{how}"), np.zeros_like(x), []
+    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{setting}"), np.zeros_like(x), []
     for _ in range(30):
         feedback.compress("w", x)
         left = feedback.residual("w")
-        if how != "rounding=stochastic":
+        if setting != "rounding=stochastic":
             assert np.linalg.norm(left) < np.linalg.norm(x + before)
         before = left.copy()
         sizes.append(np.linalg.norm(left) / np.linalg.norm(x))
-    assert how != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
+    assert setting != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -221,9 +221,9 @@ LARGEST = float(np.finfo(np.float32).max)
 
 def degenerate() -> dict[str, np.ndarray]:
     """Finite tensors at the ends of float32, and such as have hardly any values."""
-    some = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
-    unit = some / np.abs(some).max()
-    wide = some.copy()
+    sample = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
+    unit = sample / np.abs(sample).max()
+    wide = sample.copy()
     wide.flat[:2] = LARGEST, 1e-45
     lone = np.zeros(64, np.float32)
     lone[20] = 1e-3
@@ -244,12 +244,12 @@ def degenerate() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
 @pytest.mark.parametrize("kind", degenerate())
-def test_no_finite_tensor_is_refused_for_a_target(kind: str, target: str, how: str) -> None:
+def test_no_finite_tensor_is_refused_for_a_target(kind: str, target: str, setting: str) -> None:
     x = degenerate()[kind]
-    frame = gcodec.encode(x, f"ecsq:{target},{how}")
+    frame = gcodec.encode(x, f"ecsq:{target},{setting}")
     assert np.isfinite(gcodec.decode(frame)).all()
 
 
@@ -324,16 +324,16 @@ def test_scales_and_levels_are_found_at_once(
     rng = np.random.default_rng(2)
     x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
     x[::1999] *= 1000
-    found = []
+    results = []
     for threshold in (1 << 20, 1 << 14):
         monkeypatch.setattr(pool, "_THRESHOLD", threshold)
         monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
         monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
         symbols = np.empty(x.size, np.uint8)
         rows, columns, errors = scaled_levels(x, np.float32(0.7), matrix, ONES, symbols)
-        found.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
-    assert found[0] == found[1]
-    assert found[0][3].escapes
+        results.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
+    assert results[0] == results[1]
+    assert results[0][3].escapes
 
 
 def test_centroids_lower_the_error() -> None:
@@ -342,8 +342,8 @@ def test_centroids_lower_the_error() -> None:
     symbols = codec.quantize(x)
     middle = symbols._replace(centroids=np.full(3, 128, np.uint8))
 
-    def off(some: object) -> float:
-        return float(((codec.dequantize(some, x.shape).astype(np.float64) - x) ** 2).sum())
+    def off(values: object) -> float:
+        return float(((codec.dequantize(values, x.shape).astype(np.float64) - x) ** 2).sum())
 
     assert off(symbols) < 0.99 * off(middle)
     for k in range(3):
@@ -360,10 +360,10 @@ def test_zeros(spec: str, shape: tuple[int, ...]) -> None:
     x[...] = -0.0
     frame = gcodec.encode(x, spec)
     assert len(frame) < 60
-    found = gcodec.decode(frame)
-    assert found.shape == shape
-    assert not found.any()
-    assert not np.signbit(found).any()
+    decoded = gcodec.decode(frame)
+    assert decoded.shape == shape
+    assert not decoded.any()
+    assert not np.signbit(decoded).any()
 
 
 @pytest.mark.parametrize("value", [1.0, -3e-9, 1e-41, 1e38])
@@ -371,8 +371,8 @@ def test_zeros(spec: str, shape: tuple[int, ...]) -> None:
 def test_constants(value: float, shape: tuple[int, ...]) -> None:
     x = np.full(shape, value, np.float32)
     frame = gcodec.encode(x, "ecsq:nmse=0.001")
-    found = gcodec.decode(frame)
-    np.testing.assert_allclose(found, x, rtol=0.04)
+    decoded = gcodec.decode(frame)
+    np.testing.assert_allclose(decoded, x, rtol=0.04)
 
 
 def test_a_gradient_of_any_size_takes_the_same_bits() -> None:
@@ -422,8 +422,8 @@ def test_large_levels_are_exceptions() -> None:
         codec = gcodec.parse(spec)
         symbols = codec.quantize(x, seed=4)
         assert (symbols.symbols == ESCAPE).sum() == symbols.beyond.size >= 2
-        found = gcodec.decode(gcodec.encode(x, spec, seed=4))
-        assert np.abs(found - x).max() <= 0.0013
+        frame = gcodec.decode(gcodec.encode(x, spec, seed=4))
+        assert np.abs(frame - x).max() <= 0.0013
         payload = codec.encode(x, seed=4)
         again = codec.unpack(payload, x.shape)
         for one, other in zip(symbols[1:4], again[1:4], strict=True):

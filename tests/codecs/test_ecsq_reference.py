@@ -43,7 +43,7 @@ def judged(
         return KINDS[type(error)]
 
 
-def found(
+def outcome(
     text: str, n: int, step: float = 1.0, centroids: tuple[int, ...] = MIDDLE
 ) -> list[int] | type[gcodec.FormatError]:
     """What gcodec reads: the same, whether symbols or only values are asked for."""
@@ -67,15 +67,15 @@ def agree(mine: Any, wanted: Any) -> bool:
     return bool(mine == wanted) or (isinstance(mine, type) and isinstance(wanted, type))
 
 
-def lists_of(made: String, like: String) -> String:
+def lists_of(encoded: String, like: String) -> String:
     """The string with its lists in the codes of another one, and frequencies where they are."""
 
-    def one(scales: list[int], how: ScaleList) -> ScaleList:
-        model = how.model if how.code == RANS else ()
-        return contexts.list_of(scales, how.code, model)
+    def one(scales: list[int], setting: ScaleList) -> ScaleList:
+        model = setting.model if setting.code == RANS else ()
+        return contexts.list_of(scales, setting.code, model)
 
-    columns = None if like.column_list is None else one(made.columns, like.column_list)
-    return made._replace(row_list=one(made.rows, like.row_list), column_list=columns)
+    columns = None if like.column_list is None else one(encoded.columns, like.column_list)
+    return encoded._replace(row_list=one(encoded.rows, like.row_list), column_list=columns)
 
 
 def same_choices(
@@ -93,11 +93,11 @@ def same_choices(
         shape = string.width, string.group, coarse
         choice = ecsq.Choice(*shape, string.table, string.lanes, scales=scales)
         message = ecsq.encode(x, step, choice, rounding, seed, sizes)
-        made = message.string
-        assert made is not None
-        if (made.rows, made.columns) == (string.rows, string.columns):
+        result = message.string
+        assert result is not None
+        if (result.rows, result.columns) == (string.rows, string.columns):
             break
-    return message._replace(string=lists_of(made, string))
+    return message._replace(string=lists_of(result, string))
 
 
 def check(
@@ -210,19 +210,19 @@ def test_frames(dtype: str) -> None:
         wide = x.reshape(-1).astype(np.float32)
     for rounding, transform in itertools.product(ecsq.ROUNDINGS, ecsq.TRANSFORMS):
         spec = f"ecsq:step=0.3,rounding={rounding},transform={transform}"
-        made = gcodec.encode(x, spec, seed=9)
-        frame, step = gcodec.Frame.from_bytes(made), np.float32(0.3)
+        encoded = gcodec.encode(x, spec, seed=9)
+        frame, step = gcodec.Frame.from_bytes(encoded), np.float32(0.3)
         centroids = tuple(v for k, v in frame.payload.scalars.items() if k[:8] == "centroid")
         data, nbits = frame.payload.tobytes(), frame.payload.nbits
         sizes = (3, 3) if transform == "dct" else None
-        told = data, nbits, x.size, step, centroids or MIDDLE
-        string, values = ecsq.read(*told, sizes=sizes)
+        arguments = data, nbits, x.size, step, centroids or MIDDLE
+        string, values = ecsq.read(*arguments, sizes=sizes)
         assert string is not None
         message = same_choices(wide, step, string, rounding, 9, sizes=sizes)
         fields = ecsq.parameters(rounding), ecsq.scalars(message), message.data
         nbits = 8 * len(message.data)
-        assert made == reference_frame.build(ID, DTYPES[dtype], x.shape, *fields, nbits)
-        decoded = gcodec.decode(made)
+        assert encoded == reference_frame.build(ID, DTYPES[dtype], x.shape, *fields, nbits)
+        decoded = gcodec.decode(encoded)
         assert decoded.shape == x.shape and decoded.dtype == x.dtype
         if dtype in halves.NARROW:
             patterns = halves.narrow(values, dtype).tolist()
@@ -243,19 +243,19 @@ def line(rng: random.Random) -> list[int]:
 
 def scale_list(rng: random.Random, scales: list[int]) -> ScaleList:
     """Any way to write a list that is one."""
-    how = contexts.list_of(scales, rng.choice([RICE, HUFFMAN, RANS]))
-    if how.code == RICE:
-        how = how._replace(centre=rng.randrange(128), k=rng.randrange(8))
+    setting = contexts.list_of(scales, rng.choice([RICE, HUFFMAN, RANS]))
+    if setting.code == RICE:
+        setting = setting._replace(centre=rng.randrange(128), k=rng.randrange(8))
     if rng.random() < 0.5:  # not the least, and no shift
-        least = max(how.least - rng.randrange(3), 1)
-        how = how._replace(shift=0, least=min(least, how.least))
-        numbers = [scale - how.least + 1 if scale else 0 for scale in scales]
+        least = max(setting.least - rng.randrange(3), 1)
+        setting = setting._replace(shift=0, least=min(least, setting.least))
+        numbers = [scale - setting.least + 1 if scale else 0 for scale in scales]
         counts = [numbers.count(u) for u in range(max(numbers) + 1)]
-        if how.code == RANS:
-            how = how._replace(model=ans.frequencies_of(counts))
-        elif how.code == HUFFMAN:
-            how = how._replace(model=contexts.canonical.lengths_of(counts))
-    return how
+        if setting.code == RANS:
+            setting = setting._replace(model=ans.frequencies_of(counts))
+        elif setting.code == HUFFMAN:
+            setting = setting._replace(model=contexts.canonical.lengths_of(counts))
+    return setting
 
 
 def any_string(rng: random.Random, n: int) -> String:
@@ -297,7 +297,7 @@ def test_strings_of_other_encoders() -> None:
         step, centroids = 0.3, (0, 255, rng.randrange(256))
         wanted = judged(text, n, step, centroids)
         assert not isinstance(wanted, type)
-        assert found(text, n, step, centroids) == wanted
+        assert outcome(text, n, step, centroids) == wanted
 
 
 def test_seek_tables() -> None:
@@ -351,7 +351,7 @@ def test_damaged_payloads() -> None:
         good = rng.choice(strings)
         text = flipped(rng, good, len(good))
         wanted = judged(text, n, 0.25)
-        assert agree(found(text, n, 0.25), wanted), text
+        assert agree(outcome(text, n, 0.25), wanted), text
         refused += isinstance(wanted, type)
     assert 100 < refused < 300
 
@@ -361,18 +361,18 @@ def test_other_values_of_each_byte() -> None:
     rng, right = random.Random(3), 0
     zero = ScaleList(RICE, 0, 20, 1, 0), [20] * 8
     for columns in (zero, (None, [])):
-        how, scales = columns
+        setting, scales = columns
         table: int | Table = 3 if scales else Table(19, [[9, 2]])
         symbols = [rng.choice([0, 0, 2, 3, 5]) for _ in range(64)]
         string = String(
-            symbols, 8, 1 if scales else 0, [40] * 8, scales, zero[0], how, table, 2, 3, 1
+            symbols, 8, 1 if scales else 0, [40] * 8, scales, zero[0], setting, table, 2, 3, 1
         )
         data = universal.to_bytes(contexts.write(string))
         for at in range(len(data) - 8):
             for value in {0, 1, 255, data[at] ^ 1, data[at] ^ 128, 37 * at % 256}:
                 text = universal.to_text(data[:at] + bytes([value]) + data[at + 1 :])
                 wanted = judged(text, 64)
-                assert agree(found(text, 64), wanted), (at, value)
+                assert agree(outcome(text, 64), wanted), (at, value)
                 right += not isinstance(wanted, type)
     assert right > 20
 
@@ -383,9 +383,9 @@ def test_the_end() -> None:
     for n in (1, 30, 100):
         text = contexts.write(any_string(rng, n))
         for length in {0, 8, *range(24, len(text), 40), len(text) - 8}:
-            assert found(text[:length], n) is gcodec.Truncated, (n, length)
-        assert found(text + "0" * 8, n) is gcodec.Corrupt
-        assert found(text + "0" * 800, n) is gcodec.Corrupt
+            assert outcome(text[:length], n) is gcodec.Truncated, (n, length)
+        assert outcome(text + "0" * 8, n) is gcodec.Corrupt
+        assert outcome(text + "0" * 800, n) is gcodec.Corrupt
 
 
 def test_no_such_strings() -> None:
@@ -394,7 +394,7 @@ def test_no_such_strings() -> None:
     lists = ScaleList(RICE, 0, 40, 1, 0), ScaleList(RICE, 0, 64, 1, 0)
     good = String(symbols, 8, 1, [40] * 8, [64] * 8, *lists, 3, 2, 3, 8)
     text = contexts.write(good)
-    assert found(text, 64) == judged(text, 64) != gcodec.Corrupt
+    assert outcome(text, 64) == judged(text, 64) != gcodec.Corrupt
     head = universal.to_bytes(text)
     changes = [
         head[:0] + b"\x0c" + head[1:],  # a table that does not exist
@@ -405,12 +405,12 @@ def test_no_such_strings() -> None:
         head[:3] + b"\x09" + head[4:],  # a group wider than a row
     ]
     for data in changes:
-        assert found(universal.to_text(data), 64) is gcodec.Corrupt, data.hex()
+        assert outcome(universal.to_text(data), 64) is gcodec.Corrupt, data.hex()
         assert judged(universal.to_text(data), 64) is gcodec.Corrupt, data.hex()
     at = 8 * 5  # where lists begin
     for code in ("11", "1011"):  # the code 3; then a shift by which scales are above 127
         moved = text[:at] + code + text[at + len(code) :]
-        assert isinstance(found(moved, 64), type)
+        assert isinstance(outcome(moved, 64), type)
         assert isinstance(judged(moved, 64), type)
 
 
@@ -444,7 +444,7 @@ def test_tables_that_are_none(lines: list[list[int]], first: int, last: int) -> 
     else:
         text += universal.to_text(bytes([0, 0, 1, 0] * 2))
     assert judged(text, 2) == wanted
-    assert found(text, 2) == wanted
+    assert outcome(text, 2) == wanted
 
 
 def test_exceptions_that_are_none() -> None:
@@ -464,7 +464,7 @@ def test_exceptions_that_are_none() -> None:
         text([3], [2**40 - 1], [0, 0, 0, 1], 31): [0, 0, 0, 1 - 2**39],
     }
     for one, values in right.items():
-        assert found(one, 4) == judged(one, 4) == bits(values)
+        assert outcome(one, 4) == judged(one, 4) == bits(values)
     for one in (
         text([1], [1], [0, 1, 0, 0]),
         text([1], [2], [0, 0, 1, 0]),
@@ -476,30 +476,32 @@ def test_exceptions_that_are_none() -> None:
         text([3], [2**40], [0, 0, 0, 1], 31),
         text([2**40], [2], [0, 0, 0, 1], 31),
     ):
-        assert found(one, 4) is judged(one, 4) is gcodec.Corrupt
+        assert outcome(one, 4) is judged(one, 4) is gcodec.Corrupt
 
 
 def test_values_that_pass_float32() -> None:
     string = any_string(random.Random(1), 64)._replace(symbols=[0, 2, 3, 4] * 16)
-    string = contexts.made(string.symbols, 8, 0, ([40] * 8, []), Table(40, [[1, 900, 900]]), 2)
+    string = contexts.write_string(
+        string.symbols, 8, 0, ([40] * 8, []), Table(40, [[1, 900, 900]]), 2
+    )
     text = contexts.write(string)
     top = float(np.finfo(np.float32).max)
     for step in (top / 2, np.nextafter(np.float32(top / 2), np.float32(top)), top, 1e-45, 1e-40):
         for centroids in ((255, 128, 0), (128, 128, 128), (0, 129, 0)):
             wanted = judged(text, 64, float(step), centroids)
-            assert found(text, 64, float(step), centroids) == wanted
+            assert outcome(text, 64, float(step), centroids) == wanted
     assert judged(text, 64, top) is gcodec.Corrupt
 
 
 def test_nothing_coded_has_no_bits() -> None:
     for n, step in ((0, 1.0), (4, 0.0), (4, -0.0)):
-        assert found("", n, step) == judged("", n, step) == [0] * n
+        assert outcome("", n, step) == judged("", n, step) == [0] * n
         for text in ("0", "1", "0" * 8):
-            assert found(text, n, step) is judged(text, n, step) is gcodec.Corrupt
-    assert found("", 4) is judged("", 4) is gcodec.Truncated
+            assert outcome(text, n, step) is judged(text, n, step) is gcodec.Corrupt
+    assert outcome("", 4) is judged("", 4) is gcodec.Truncated
 
 
-STRING = contexts.write(contexts.made([0, 2, 3, 4], 4, 0, ([41], []), 5, 2))
+STRING = contexts.write(contexts.write_string([0, 2, 3, 4], 4, 0, ([41], []), 5, 2))
 ONE = bytes.fromhex("0000803f")  # the step
 
 
@@ -567,8 +569,8 @@ def test_absurd_numbers_cost_nothing() -> None:
 
 def test_the_specification_names_the_file() -> None:
     page = (ROOT / "docs" / "wire-format.md").read_text("utf-8")
-    found = crc32c.crc32c(contexts.FILE.read_bytes())
-    assert f"with the CRC-32C {found:#010x}" in page
+    decoded = crc32c.crc32c(contexts.FILE.read_bytes())
+    assert f"with the CRC-32C {decoded:#010x}" in page
 
 
 def test_static_tables() -> None:

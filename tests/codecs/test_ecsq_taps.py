@@ -136,8 +136,8 @@ def test_a_message_says_it_only_where_it_is_transformed() -> None:
     bare = {k: v for k, v in payload.scalars.items() if k != "transform"}
     with pytest.raises(ParameterError, match="transform"):
         gcodec.parse("ecsq").decode(payload.data, x.shape, **bare)
-    found = gcodec.parse("ecsq").decode(payload.data, x.shape, **payload.scalars)
-    np.testing.assert_array_equal(found, gcodec.decode(moved))
+    decoded = gcodec.parse("ecsq").decode(payload.data, x.shape, **payload.scalars)
+    np.testing.assert_array_equal(decoded, gcodec.decode(moved))
 
 
 @pytest.mark.parametrize("trellis", ["no", "yes"])
@@ -147,8 +147,8 @@ def test_zeros_are_exact(trellis: str) -> None:
     assert transform_of(frame) == "dct" and transform_of(gcodec.encode(x, "ecsq")) == "none"
     assert not gcodec.decode(frame).view(np.uint32).any()
     x[1::2] = filters((8, 8, 3, 3))
-    found = gcodec.decode(gcodec.encode(x, f"{DCT}trellis={trellis}"))
-    assert not found[::2].view(np.uint32).any() and found[1::2].any()
+    encoded = gcodec.decode(gcodec.encode(x, f"{DCT}trellis={trellis}"))
+    assert not encoded[::2].view(np.uint32).any() and encoded[1::2].any()
 
 
 # --- errors that are met ------------------------------------------------------------------------
@@ -178,9 +178,9 @@ def test_a_search_begins_with_all_coefficients(period: int) -> None:
     width = 64 * period
     places = np.tile(np.arange(period, dtype=np.float32), 512 * 64)
     for sample in (1 << 12, 1 << 14, 1 << 16):
-        found, columns = thinned(places, width, sample, period)
-        assert found.size % columns == 0
-        counts = np.bincount(found.astype(np.int64), minlength=period)
+        actual, columns = thinned(places, width, sample, period)
+        assert actual.size % columns == 0
+        counts = np.bincount(actual.astype(np.int64), minlength=period)
         assert counts.min() > 0.7 * counts.mean()
 
 
@@ -188,21 +188,21 @@ def test_a_search_is_as_short_as_without(monkeypatch: pytest.MonkeyPatch) -> Non
     x, passes = filters((256, 256, 2, 2)), []
 
     def counted(find: Any) -> Any:
-        def counting(self: DeadZoneQuantizer, values: np.ndarray, *told: Any) -> Any:
+        def counting(self: DeadZoneQuantizer, values: np.ndarray, *arguments: Any) -> Any:
             passes.append(values.size == x.size)
-            return find(self, values, *told)
+            return find(self, values, *arguments)
 
         return counting
 
-    for name in ("find", "anew"):
+    for name in ("quantize_with", "prepare_and_quantize"):
         monkeypatch.setattr(DeadZoneQuantizer, name, counted(getattr(DeadZoneQuantizer, name)))
     for target in ("bits=0.5", "bits=3", "nmse=0.1"):
-        found = []
+        results = []
         for transform in ("none", "dct"):
             passes.clear()
             gcodec.encode(x, f"ecsq:{target},transform={transform}")
-            found.append(sum(passes))
-        assert found[1] <= found[0]
+            results.append(sum(passes))
+        assert results[1] <= results[0]
 
 
 def test_levels_at_random_are_unbiased() -> None:
@@ -220,8 +220,8 @@ def test_levels_at_random_are_unbiased() -> None:
 
 def test_real_convolutions_take_fewer_bits() -> None:
     with open_dump(EXAMPLE) as dump:
-        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
-    for x in every:
+        tensors = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    for x in tensors:
         if x.ndim < 3 or x.size < 1000 or FilterTransform.of(x.shape) is None:
             continue
         for spec in ("ecsq:nmse=0.02", "ecsq:nmse=0.1", "ecsq:bits=1.5,trellis=yes"):
@@ -275,8 +275,8 @@ def test_a_prior_of_the_other_kind_is_no_prior() -> None:
     prior = gcodec.parse("ecsq:nmse=0.05,transform=none").quantize(x)
     for symbols in (codec.quantize(x, prior=prior), codec.quantize(x, prior=codec.quantize(x))):
         assert symbols.transform == "dct"
-        found = codec.dequantize(symbols, x.shape).astype(np.float64)
-        assert ((found - x) ** 2).sum() <= 0.05 * (x.astype(np.float64) ** 2).sum()
+        decoded = codec.dequantize(symbols, x.shape).astype(np.float64)
+        assert ((decoded - x) ** 2).sum() <= 0.05 * (x.astype(np.float64) ** 2).sum()
     with pytest.raises(ParameterError, match="symbols"):
         codec.dequantize(codec.quantize(x), (x.size,))
 
@@ -297,8 +297,8 @@ def test_every_way_decodes_to_the_same(spec: str, shape: tuple[int, ...]) -> Non
     step = np.float32(scalars.pop("step"))
     if x.size < 5000:
         centroids = [v for k, v in scalars.items() if k != "transform"]
-        told = payload.tobytes(), payload.nbits, x.size, step, centroids, "trellis" in spec
-        assert bits(whole) == bits(ecsq.read(*told, sizes=shape[2:])[1])
+        arguments = payload.tobytes(), payload.nbits, x.size, step, centroids, "trellis" in spec
+        assert bits(whole) == bits(ecsq.read(*arguments, sizes=shape[2:])[1])
     assert bits(frame.codec.dequantize(frame.codec.unpack(payload, shape), shape)) == bits(whole)
     out = np.empty(shape, np.float32)
     gcodec.decode(frame.to_bytes(), out=out)
@@ -319,20 +319,20 @@ def test_every_way_decodes_to_the_same(spec: str, shape: tuple[int, ...]) -> Non
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = filters((300, 400, 3, 3))  # more than a segment, and cut within filters
-    found = []
+    results = []
     for threads in ("1", "3"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         monkeypatch.setattr(pool, "SEGMENT", 1 << 18)
         frame = gcodec.encode(x, "ecsq:step=0.001")
         assert transform_of(frame) == "dct"
-        found.append((frame, gcodec.decode(frame).tobytes()))
+        results.append((frame, gcodec.decode(frame).tobytes()))
         assert (
             gcodec.parse(DCT + "step=0.001")
             .dequantize(gcodec.parse(DCT + "step=0.001").quantize(x), x.shape)
             .tobytes()
-            == found[-1][1]
+            == results[-1][1]
         )
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_feedback_keeps_what_is_left_of_values() -> None:
@@ -361,7 +361,7 @@ def test_other_dtypes(dtype: Any) -> None:
 
 def built(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
     """A frame of which the header says that it is transformed."""
-    string = contexts.made(symbols, n, 0, ([44], []), 5, 2)
+    string = contexts.write_string(symbols, n, 0, ([44], []), 5, 2)
     message = ecsq.Message("nearest", np.float32(step), MIDDLE, string, "dct")
     fields = ecsq.parameters("nearest"), ecsq.scalars(message), message.data
     return reference_frame.build(13, 1, shape, *fields, 8 * len(message.data))
@@ -398,11 +398,11 @@ def test_values_of_frames_that_pass_float32(symbols: list[int]) -> None:
     refused = []
     for step in (1e20, 1e30, 3e31, 1e35, 3e36, 1e38, 3.4e38):
         frame = built((2, 2, 3), 12, step, symbols)
-        string = contexts.made(symbols, 12, 0, ([44], []), 5, 2)
+        string = contexts.write_string(symbols, 12, 0, ([44], []), 5, 2)
         text = contexts.write(string)
         try:
-            told = universal.to_bytes(text), len(text), 12, np.float32(step), MIDDLE
-            wanted = bits(ecsq.read(*told, sizes=(3,))[1])
+            arguments = universal.to_bytes(text), len(text), 12, np.float32(step), MIDDLE
+            wanted = bits(ecsq.read(*arguments, sizes=(3,))[1])
         except universal.Corrupt:
             refused.append(step)
             for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 12)):
@@ -414,8 +414,10 @@ def test_values_of_frames_that_pass_float32(symbols: list[int]) -> None:
         else:
             assert bits(gcodec.decode(frame)) == wanted
             held = gcodec.Frame.from_bytes(frame)
-            found = held.codec.dequantize(held.codec.unpack(held.payload, held.shape), held.shape)
-            assert bits(found) == wanted
+            decoded = held.codec.dequantize(
+                held.codec.unpack(held.payload, held.shape), held.shape
+            )
+            assert bits(decoded) == wanted
     assert 0 < len(refused) < 7
 
 
@@ -430,9 +432,9 @@ def test_damaged_payloads_are_refused_or_decoded() -> None:
         changed = bytearray(data)
         changed[at // 8] ^= 1 << at % 8
         payload: Payload = frame.payload._replace(data=np.frombuffer(bytes(changed), np.uint8))
-        told = bytes(changed), frame.payload.nbits, x.size, step, centroids
+        arguments = bytes(changed), frame.payload.nbits, x.size, step, centroids
         try:
-            wanted = bits(ecsq.read(*told, sizes=(3, 3))[1])
+            wanted = bits(ecsq.read(*arguments, sizes=(3, 3))[1])
         except ValueError:
             with pytest.raises(FormatError):
                 frame.codec.decode(payload, x.shape)

@@ -50,8 +50,8 @@ def plain_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.nda
     scalars, n = dict(payload.scalars), math.prod(shape)
     step = np.float32(scalars.pop("step"))
     sizes = ecsq.taps(shape) if scalars.pop("transform") == "dct" else None
-    told = payload.tobytes(), payload.nbits, n, step, tuple(scalars.values())
-    string, values = ecsq.read(*told, with_trellis=True, sizes=sizes)
+    arguments = payload.tobytes(), payload.nbits, n, step, tuple(scalars.values())
+    string, values = ecsq.read(*arguments, with_trellis=True, sizes=sizes)
     assert string is not None
     return string, values
 
@@ -64,17 +64,17 @@ def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.Monkey
     x.reshape(-1)[:: max(x.size // 5, 3)] *= 500  # some escape, of both parities
     codec = gcodec.parse(f"ecsq:trellis=yes,step={0.5 * np.abs(x).mean():.4f}")
     payload = codec.encode(x)
-    found = codec.decode(payload, x.shape)
+    decoded = codec.decode(payload, x.shape)
     string, values = plain_read(payload, x.shape)
-    np.testing.assert_array_equal(found.reshape(-1), values)
+    np.testing.assert_array_equal(decoded.reshape(-1), values)
     assert to_bytes(trellis.write(string)) == payload.tobytes()
     symbols = payload.codec.unpack(payload, x.shape)
     again = payload.codec.pack(symbols)
     assert again.nbits == payload.nbits
     np.testing.assert_array_equal(again.data, payload.data)
-    made = codec.quantize(x)
-    np.testing.assert_array_equal(made.symbols, symbols.symbols)
-    np.testing.assert_array_equal(made.beyond, symbols.beyond)
+    quantized = codec.quantize(x)
+    np.testing.assert_array_equal(quantized.symbols, symbols.symbols)
+    np.testing.assert_array_equal(quantized.beyond, symbols.beyond)
 
 
 def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +83,8 @@ def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
     string, values = plain_read(payload, x.shape)
     assert not isinstance(string.table, int)
-    found = payload.codec.decode(payload, x.shape)
-    np.testing.assert_array_equal(found.reshape(-1), values)
+    decoded = payload.codec.decode(payload, x.shape)
+    np.testing.assert_array_equal(decoded.reshape(-1), values)
     assert to_bytes(trellis.write(string)) == payload.tobytes()
 
 
@@ -92,15 +92,15 @@ def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_paths_give_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = matrix(1, n)[0]
     codec = gcodec.parse("ecsq:trellis=yes,step=1.5")
-    payload, every = codec.encode(x), []
-    every.append(payload.codec.decode(payload, x.shape))
-    every.append(payload.codec.decode(payload._replace(seek=None), x.shape))
+    payload, all_values = codec.encode(x), []
+    all_values.append(payload.codec.decode(payload, x.shape))
+    all_values.append(payload.codec.decode(payload._replace(seek=None), x.shape))
     monkeypatch.setattr(rans_string, "vector_width", lambda: 0)
     again = codec.encode(x)
     np.testing.assert_array_equal(again.data, payload.data)
-    every.append(payload.codec.decode(payload, x.shape))
-    for found in every[1:]:
-        np.testing.assert_array_equal(found, every[0])
+    all_values.append(payload.codec.decode(payload, x.shape))
+    for actual in all_values[1:]:
+        np.testing.assert_array_equal(actual, all_values[0])
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -120,8 +120,8 @@ def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
 def test_tables_tell_what_symbols_take_one_by_one_and_by_counts() -> None:
     x = matrix(70, 130)
     x[::9, ::11] *= 200  # which escape
-    found = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
-    turns = ByTrellis.of(found.symbols, found.scales, found.lanes)
+    quantized = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
+    turns = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)
     counts = model_counts(turns.symbols, turns.models, 0)
     pairs = list(zip(turns.models.tolist(), turns.symbols.tolist(), strict=True))
     assert counts.sum() == x.size
@@ -141,8 +141,8 @@ def test_no_path_is_better(lanes: int) -> None:
     symbols = np.empty(n, np.uint8)
     flat = costs.astype(np.float32).reshape(-1)
     one = np.float32(1)
-    told = x, one, lambda i, j, _: classes[i:j], flat, moved, lanes, 1
-    trellis_search.best_levels(*told, symbols)
+    arguments = x, one, lambda i, j, _: classes[i:j], flat, moved, lanes, 1
+    trellis_search.best_levels(*arguments, symbols)
     np.testing.assert_array_equal(symbols & 1, (x < 0) & (symbols > 1))
     coded = trellis.order(n, lanes)
 
@@ -155,7 +155,7 @@ def test_no_path_is_better(lanes: int) -> None:
         mine = coded[lane::lanes]
         best, paid, state = {0: 0.0}, 0.0, 0
         for at in mine:
-            found: dict[int, float] = {}
+            results: dict[int, float] = {}
             for s, so_far in best.items():
                 for parity in (0, 1):
                     # Of each parity the nearest, or 0.
@@ -165,8 +165,8 @@ def test_no_path_is_better(lanes: int) -> None:
                         cost(at, s >> 1, k) for k in ((0, near) if not parity else (near,))
                     )
                     t = trellis.after(s, parity)
-                    found[t] = min(found.get(t, np.inf), so_far + least)
-            best = found
+                    results[t] = min(results.get(t, np.inf), so_far + least)
+            best = results
             k = (int(symbols[at] >> 1) + 1) // 2
             paid, state = paid + cost(at, state >> 1, k), trellis.after(state, k)
         assert paid == pytest.approx(min(best.values()), rel=1e-5)
@@ -182,8 +182,8 @@ def error_of(x: np.ndarray, spec: str) -> tuple[float, int]:
 def example() -> list[np.ndarray]:
     """Tensors of a real gradient, of 2^14 elements or more."""
     with open_dump(EXAMPLE) as dump:
-        every = [np.asarray(dump.load(entry)) for entry in dump.entries]
-    return [x for x in every if x.size >= 1 << 14]
+        tensors = [np.asarray(dump.load(entry)) for entry in dump.entries]
+    return [x for x in tensors if x.size >= 1 << 14]
 
 
 @pytest.mark.parametrize("target", [0.02, 0.1])
@@ -193,8 +193,8 @@ def test_fewer_bits_for_the_same_error(target: float) -> None:
         total = []
         for spec in (f"ecsq:nmse={target}", f"ecsq:trellis=yes,nmse={target}"):
             sizes = [error_of(x, spec) for x in tensors]
-            for found, _ in sizes:
-                assert 0.98 * target <= found <= 1.002 * target
+            for actual, _ in sizes:
+                assert 0.98 * target <= actual <= 1.002 * target
             total.append(sum(size for _, size in sizes))
         ratios.append(total[1] / total[0])
     assert max(ratios) < 0.99
@@ -215,9 +215,9 @@ def test_halves_of_a_step_may_lie_between_floats() -> None:
     x = np.random.default_rng(0).normal(0, 5000, 300).astype(np.float32) * least
     for step in (1, 3, 31):
         payload = gcodec.parse(f"ecsq:trellis=yes,step={step * least}").encode(x)
-        found = payload.codec.decode(payload, x.shape)
-        np.testing.assert_array_equal(found, plain_read(payload, x.shape)[1])
-        assert np.abs(found - x).max() <= step * least
+        actual = payload.codec.decode(payload, x.shape)
+        np.testing.assert_array_equal(actual, plain_read(payload, x.shape)[1])
+        assert np.abs(actual - x).max() <= step * least
     decoded = gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes,nmse=1e-5"))
     off = decoded.astype(np.float64) - x
     assert (off**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
@@ -227,9 +227,9 @@ def test_halves_of_a_step_may_lie_between_floats() -> None:
 def test_a_target_takes_few_searches(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     searched, search = [0], trellis_search.best_levels
 
-    def counted(x: np.ndarray, *told: Any) -> None:
+    def counted(x: np.ndarray, *arguments: Any) -> None:
         searched[-1] += x.size
-        search(x, *told)
+        search(x, *arguments)
 
     monkeypatch.setattr(trellis_search, "best_levels", counted)
     normal = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
@@ -285,10 +285,10 @@ def test_levels_of_any_quantiser_can_be_written() -> None:
     # Who packs need not have searched: what a quantiser lacks is an exception.
     rng = np.random.default_rng(5)
     x = matrix(50, 60)
-    made = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
+    quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
     symbols = rng.integers(0, 250, x.size).astype(np.uint8)
     symbols[symbols == 1] = 0
-    plan = table_choice.plan(symbols, made.scales, lanes=8)
+    plan = table_choice.plan(symbols, quantized.scales, lanes=8)
     data, nbits, _ = coder.write(plan, symbols, np.empty(0, np.int64), BitString())
     string = trellis.read(Bits(to_text(data.tobytes())[:nbits]), x.size)
     assert string.symbols == symbols.tolist()
@@ -302,11 +302,11 @@ def test_broken_bytes_are_told() -> None:
         data = payload.data.copy()
         data[rng.integers(data.size)] ^= 1 << rng.integers(8)
         try:
-            found = payload.codec.decode(payload._replace(data=data), x.shape)
+            decoded = payload.codec.decode(payload._replace(data=data), x.shape)
         except FormatError:
             refused += 1
         else:
-            assert np.isfinite(found).all()
+            assert np.isfinite(decoded).all()
     assert refused > 150
     for cut in range(0, payload.data.size, 40):
         short = payload._replace(data=payload.data[:cut], nbits=8 * cut)
@@ -323,17 +323,17 @@ def test_tables_come_back() -> None:
         )
         sent.put(string)
         data, nbits = string.trimmed(), sent.sent_nbits()
-        found, at = TrellisTable.read(SENT, data, 0, nbits)
+        decoded, at = TrellisTable.read(SENT, data, 0, nbits)
         assert at == nbits
-        np.testing.assert_array_equal(found.frequencies, table.frequencies)
+        np.testing.assert_array_equal(decoded.frequencies, table.frequencies)
     with pytest.raises(Corrupt, match="unknown"):
         TrellisTable.read(len(trellis_tables.statics()), data, 0, nbits)
 
 
 def test_models_follow_the_trellis() -> None:
     x = matrix(90, 80)
-    made = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
-    coded = ByTrellis.of(made.symbols, made.scales, made.lanes)
+    quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
+    coded = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)
     h = coded.symbols[coded.symbols < ODD] >> 1
     second = coded.models[coded.symbols < ODD] >> 6
     assert ((h % 2 == second) | (h == 0)).all()

@@ -78,26 +78,26 @@ def plain_histogram(x):
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 16_384, 16_385, (1 << 20) + 3])
 def test_histogram_counts_bits(n):
     x = np.random.default_rng(n).integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
-    found = log_histogram(x)
-    assert found.dtype == np.int64
-    assert (found == plain_histogram(x)).all()
+    actual = log_histogram(x)
+    assert actual.dtype == np.int64
+    assert (actual == plain_histogram(x)).all()
 
 
 def test_histogram_tells_zeros_and_what_is_not_finite():
     odd = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, LARGEST, -LARGEST, 1e-45, 1.0]
-    found = log_histogram(np.array(odd, np.float32))
-    assert (found[0], found[FINITE - 1], found[FINITE:].sum()) == (3, 2, 4)
-    assert found[127 << 6] == 1
+    actual = log_histogram(np.array(odd, np.float32))
+    assert (actual[0], actual[FINITE - 1], actual[FINITE:].sum()) == (3, 2, 4)
+    assert actual[127 << 6] == 1
 
 
 def test_histogram_does_not_depend_on_threads_or_parts(monkeypatch):
     x = drawn(0.5, (1 << 21) + 77)
-    found = log_histogram(x)
+    actual = log_histogram(x)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
-    assert (log_histogram(x) == found).all()
+    assert (log_histogram(x) == actual).all()
     monkeypatch.setattr("gcodec.kernels.numeric.log_histogram._PART", 1 << 16)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
-    assert (log_histogram(x) == found).all()
+    assert (log_histogram(x) == actual).all()
 
 
 # Errors of a quantiser, from the histogram and from the values.
@@ -108,8 +108,8 @@ def test_squared_error_is_that_of_the_plain_quantizer(fmt):
     x = drawn(0.7, 3000)
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
     for scale in (1e-4, 0.013, 0.25, 3.0, 100.0):
-        found = scale_errors.squared_error(x, scale, ladder)
-        assert found == pytest.approx(mse(x, fmt, scale) * x.size, rel=1e-9)
+        actual = scale_errors.squared_error(x, scale, ladder)
+        assert actual == pytest.approx(mse(x, fmt, scale) * x.size, rel=1e-9)
 
 
 @formats
@@ -118,8 +118,8 @@ def test_binned_errors_are_near_those_of_the_values(fmt):
     binned = scale_errors.Binned(log_histogram(x), x[:0])
     scales = np.exp2(np.arange(-6.0, 2, 0.3))
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
-    found = binned.sums(scales, ladder).errors / x.size
-    assert found == pytest.approx([mse(x, fmt, scale) for scale in scales], rel=0.01)
+    actual = binned.sums(scales, ladder).errors / x.size
+    assert actual == pytest.approx([mse(x, fmt, scale) for scale in scales], rel=0.01)
     assert binned.total == pytest.approx(np.abs(x).sum(dtype=float), rel=1e-4)
     assert binned.squares == pytest.approx((x.astype(float) ** 2).sum(), rel=1e-4)
 
@@ -140,15 +140,15 @@ def test_moments_find_the_shape(beta, unit):
     x = inverted(beta, 200_000)
     x *= np.float32(unit)
     ratio = np.mean(np.abs(x), dtype=float) / math.sqrt(np.mean((x / unit) ** 2, dtype=float))
-    found = fit_moments(log_histogram(x))
-    assert found.sigma / unit == pytest.approx(
+    actual = fit_moments(log_histogram(x))
+    assert actual.sigma / unit == pytest.approx(
         math.sqrt(np.mean((x / unit) ** 2, dtype=float)), rel=1e-3
     )
     # The rarest values are not in the sample, so β is that of its moments.
-    assert TABLES.moment_ratio(found.beta) == pytest.approx(ratio / unit, rel=1e-3)
+    assert TABLES.moment_ratio(actual.beta) == pytest.approx(ratio / unit, rel=1e-3)
     if beta >= 0.5:
-        assert found.beta == pytest.approx(beta, rel=0.005)
-        assert found.alpha / unit == pytest.approx(math.exp(TABLES.log_alpha(beta)), rel=0.02)
+        assert actual.beta == pytest.approx(beta, rel=0.005)
+        assert actual.alpha / unit == pytest.approx(math.exp(TABLES.log_alpha(beta)), rel=0.02)
 
 
 def test_moments_of_odd_tensors():
@@ -181,10 +181,10 @@ def test_tables_of_moments_are_those_of_the_distribution():
 def test_closed_form_is_the_integral():
     for beta, log in ((0.5, -1.0), (2.0, -2.0)):
         x, fmt = inverted(beta, 400_000), MiniFloat("e2m1")
-        found = TABLES.errors(beta, fmt.magnitudes().astype(float), np.array([log]))[
+        actual = TABLES.errors(beta, fmt.magnitudes().astype(float), np.array([log]))[
             0, fmt.top - 1
         ]
-        assert found == pytest.approx(mse(x, fmt, 2.0**log), rel=0.005)
+        assert actual == pytest.approx(mse(x, fmt, 2.0**log), rel=0.005)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -197,8 +197,8 @@ def test_table_scales_have_about_the_least_error(name):
         for style in STYLES:
             top = MiniFloat(name, style).top
             at = gennorm._at_beta(f"scales {name} {style}", float(beta))
-            found = TABLES.errors(float(beta), levels, np.array([at]))[0, top - 1]
-            assert found <= 1.004 * errors[:, top - 1].min()
+            actual = TABLES.errors(float(beta), levels, np.array([at]))[0, top - 1]
+            assert actual <= 1.004 * errors[:, top - 1].min()
 
 
 def test_power_of_two():
@@ -228,9 +228,9 @@ def test_the_histogram_is_never_above_the_table(fmt, n):
     random = np.random.default_rng(n)
     rows = np.exp(random.normal(size=n) * 2)  # as in layers whose rows differ in size
     x = (random.normal(size=n) * rows).astype(np.float32)
-    found = mse(x, fmt, scale_of(x, fmt, "histogram"))
-    assert found <= mse(x, fmt, scale_of(x, fmt, "gennorm")) * (1 + 1e-9)
-    assert found <= (1.005 if n > 100 else 1.05) * least_mse(x, fmt) + 1e-12
+    actual = mse(x, fmt, scale_of(x, fmt, "histogram"))
+    assert actual <= mse(x, fmt, scale_of(x, fmt, "gennorm")) * (1 + 1e-9)
+    assert actual <= (1.005 if n > 100 else 1.05) * least_mse(x, fmt) + 1e-12
 
 
 @formats
@@ -337,12 +337,12 @@ def test_golden_scales():
         0.001
     )
     x[::2] *= -1
-    found = {
+    actual = {
         f"{fmt.format} {rule}": float(scale_of(x, fmt, rule)).hex()
         for fmt in map(MiniFloat, FORMATS)
         for rule in ("histogram", "gennorm")
     }
-    assert found == GOLDEN
+    assert actual == GOLDEN
 
 
 GOLDEN = {
@@ -374,8 +374,8 @@ def test_scales_of_large_tensors_with_heavy_tails(seed, format):
     )
     fmt = MiniFloat(format)
     ladder = gennorm.ladder_of(fmt)
-    found = gennorm.scale_of(x, fmt, "histogram")
+    actual = gennorm.scale_of(x, fmt, "histogram")
     largest = float(np.abs(x).max()) / ladder.levels[-1]
     scales = largest * 2.0 ** np.arange(-4, 1, 1 / 64)
     least = min(scale_errors.squared_error(x, scale, ladder) for scale in scales)
-    assert scale_errors.squared_error(x, found, ladder) <= 1.003 * least
+    assert scale_errors.squared_error(x, actual, ladder) <= 1.003 * least

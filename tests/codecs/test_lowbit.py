@@ -253,24 +253,24 @@ def test_minmax_keeps_single_values_and_neighbours() -> None:
 # --- sign ---------------------------------------------------------------------------------------
 
 
-def check_sign(x: np.ndarray, how: str) -> None:
-    codec = gcodec.parse({"name": "sign", "scale": how})
-    data, scale = sign.encode(x, how)
+def check_sign(x: np.ndarray, setting: str) -> None:
+    codec = gcodec.parse({"name": "sign", "scale": setting})
+    data, scale = sign.encode(x, setting)
     payload = codec.encode(x)
     assert payload.tobytes() == data and payload.nbits == x.size
     assert bits(np.float32(payload.scalars.get("scale", 1))) == bits(scale)
-    assert (how == "none") == (payload.scalars == {})
+    assert (setting == "none") == (payload.scalars == {})
     assert bits(codec.decode(payload, x.size)) == bits(sign.decode(data, x.size, scale))
 
 
-@pytest.mark.parametrize("how", ["l1", "l2", "none"])
-def test_sign(how: str) -> None:
+@pytest.mark.parametrize("setting", ["l1", "l2", "none"])
+def test_sign(setting: str) -> None:
     for _, x in small():
-        check_sign(x, how)
+        check_sign(x, setting)
     for n in EDGES:
         for kind in ("normal", "patterns"):
-            check_sign(gradient(kind, n), how)
-    check_sign(gradient("heavy", LONG), how)
+            check_sign(gradient(kind, n), setting)
+    check_sign(gradient("heavy", LONG), setting)
 
 
 def test_sign_l1_is_the_nearest_scale() -> None:

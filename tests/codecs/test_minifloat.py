@@ -54,12 +54,12 @@ def top_scale(fmt: MiniFloat) -> np.float32:
 
 @functools.cache
 def exact_magnitudes(fmt: MiniFloat) -> list[Fraction]:
-    found = []
+    results = []
     for j in range(fmt.top + 1):
         e, m = divmod(j, 1 << fmt.mantissa)
         part = Fraction(m, 1 << fmt.mantissa)
-        found.append((1 + part) * 2**e if e else 2 * part)
-    return found
+        results.append((1 + part) * 2**e if e else 2 * part)
+    return results
 
 
 def exact_code(x: np.float32, scale: np.float32, fmt: MiniFloat) -> int:
@@ -153,8 +153,8 @@ def test_codes_are_the_nearest_in_exact_arithmetic(fmt: MiniFloat) -> None:
     for scale in scales_for(fmt, rng)[::3]:
         x = rng.choice(around_ties(scale, fmt), 60)
         x = np.append(x, narrowed(rng.standard_normal(20) * 4 * float(scale)))
-        found = each_code(run(x, scale, fmt), x.size, fmt)
-        assert found.tolist() == [exact_code(value, scale, fmt) for value in x]
+        result = each_code(run(x, scale, fmt), x.size, fmt)
+        assert result.tolist() == [exact_code(value, scale, fmt) for value in x]
 
 
 @each_format
@@ -188,18 +188,18 @@ def test_least_magnitudes_of_codes(fmt: MiniFloat) -> None:
         near = (least[:, None] + np.arange(-2, 3)).clip(0, 0x7F7FFFFF)
         x = near.astype(np.uint32).view(np.float32)
         codes = expected_codes(x.reshape(-1), scale, fmt)
-        told = (near.reshape(-1)[:, None] >= least).sum(axis=1)
-        assert np.array_equal(told, codes)
+        reported = (near.reshape(-1)[:, None] >= least).sum(axis=1)
+        assert np.array_equal(reported, codes)
 
 
 @each_format
 def test_zeros_and_what_lies_beyond(fmt: MiniFloat) -> None:
     sign = 1 << fmt.width - 1
     for scale in (TINIEST, np.float32(1), top_scale(fmt)):
-        found = each_code(run(f32(-0.0, 0, -TINIEST / 4, LARGEST, -LARGEST), scale, fmt), 5, fmt)
-        assert found[:3].tolist() == [0, 0, 0]
+        result = each_code(run(f32(-0.0, 0, -TINIEST / 4, LARGEST, -LARGEST), scale, fmt), 5, fmt)
+        assert result[:3].tolist() == [0, 0, 0]
         if scale < 1e30:
-            assert found[3:].tolist() == [fmt.top, fmt.top | sign]
+            assert result[3:].tolist() == [fmt.top, fmt.top | sign]
     assert not run(f32(1, -1, LARGEST), np.float32(0), fmt).any()
 
 
@@ -357,7 +357,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(9)
     x, before = rng.standard_normal((2, n), np.float32)
     codec = codec_of(MiniFloat("e2m1"), scale=0.3)
-    found = []
+    results = []
     for threads in ("1", "3"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         residual, acc = before.copy(), before.copy()
@@ -365,8 +365,8 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         payload = codec.encode(x)
         codec._dequantize_add(symbols, "float32", np.float32(0.5), acc)
         parts = symbols.codes, residual, payload.data, codec.decode(payload, n), acc
-        found.append([part.tobytes() for part in parts])
-    assert found[0] == found[1]
+        results.append([part.tobytes() for part in parts])
+    assert results[0] == results[1]
     with pytest.raises(ParameterError, match=f"flat index {n - 1}"):
         x[-1] = np.nan
         codec.encode(x)

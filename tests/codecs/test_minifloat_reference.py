@@ -79,18 +79,26 @@ def test_messages(name: str, style: str) -> None:
                 scale = float(np.float32((0.5, 0.3, 1e-30)[at % 3]))
                 expected = reference.encode(x, setting, scale, *arguments(fmt, number))
                 codec = codec_of(setting, scale, number if x.size else None)
-                made = codec_of(setting, scale, number).encode(x)
-                assert made.codec == codec
+                payload = codec_of(setting, scale, number).encode(x)
+                assert payload.codec == codec
                 if code != "rans" or number is not None:
-                    assert made.nbits == expected.nbits
-                    assert made.tobytes() == expected.data
+                    assert payload.nbits == expected.nbits
+                    assert payload.tobytes() == expected.data
                 wanted = reference.dequantize(expected.codes, setting, scale)
-                for data, nbits in ((expected.data, expected.nbits), (made.tobytes(), made.nbits)):
+                for data, nbits in (
+                    (expected.data, expected.nbits),
+                    (payload.tobytes(), payload.nbits),
+                ):
                     back = codec.decode(data, x.size, nbits=nbits)
                     assert back.view(np.uint32).tolist() == wanted.view(np.uint32).tolist()
                     assert codec.decode(data, x.size).tolist() == wanted.tolist()
                 again = reference.decode(
-                    setting, made.tobytes(), made.nbits, x.size, scale, *arguments(fmt, number)
+                    setting,
+                    payload.tobytes(),
+                    payload.nbits,
+                    x.size,
+                    scale,
+                    *arguments(fmt, number),
                 )
                 assert again.view(np.uint32).tolist() == wanted.view(np.uint32).tolist()
 
@@ -113,9 +121,9 @@ def test_every_short_payload(setting: Setting, number: int) -> None:
         for value in range(1 << nbits):
             data = (value << -nbits % 8).to_bytes(-(-nbits // 8), "big")
             for n in range(4):
-                found = kind_of(codec, data, nbits, n)
+                actual = kind_of(codec, data, nbits, n)
                 expected = kind_of_reference(setting, data, nbits, n, fmt, book_number)
-                assert found == expected, (data.hex(), nbits, n)
+                assert actual == expected, (data.hex(), nbits, n)
 
 
 def test_every_table_of_three_codes() -> None:
@@ -127,9 +135,9 @@ def test_every_table_of_three_codes() -> None:
         data = (table << 4 | 0b0100).to_bytes(2, "big")
         for n, nbits in ((2, 15), (3, 14)):
             short = data[:1] + bytes([data[1] & 0xFF << 16 - nbits & 0xFF])
-            found = kind_of(codec, short, nbits, n)
-            assert found == kind_of_reference(setting, short, nbits, n, fmt, None), short.hex()
-            right += isinstance(found, list)
+            actual = kind_of(codec, short, nbits, n)
+            assert actual == kind_of_reference(setting, short, nbits, n, fmt, None), short.hex()
+            right += isinstance(actual, list)
     assert right == 3
 
 
@@ -150,15 +158,15 @@ def test_every_flipped_bit_and_every_length(setting: Setting) -> None:
     data, nbits = bytearray(payload.tobytes()), payload.nbits
     for at in range(nbits):
         data[at // 8] ^= 0x80 >> at % 8
-        found = kind_of(codec, bytes(data), nbits, x.size)
-        assert found == kind_of_reference(setting, bytes(data), nbits, x.size, fmt, None), at
+        actual = kind_of(codec, bytes(data), nbits, x.size)
+        assert actual == kind_of_reference(setting, bytes(data), nbits, x.size, fmt, None), at
         data[at // 8] ^= 0x80 >> at % 8
     for length in range(0, nbits, 5):
         cut = bytearray(data[: -(-length // 8)])
         if length % 8:
             cut[-1] &= 0xFF << 8 - length % 8 & 0xFF
-        found = kind_of(codec, bytes(cut), length, x.size)
-        assert found == kind_of_reference(setting, bytes(cut), length, x.size, fmt, None), length
+        actual = kind_of(codec, bytes(cut), length, x.size)
+        assert actual == kind_of_reference(setting, bytes(cut), length, x.size, fmt, None), length
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.7, 1.0])

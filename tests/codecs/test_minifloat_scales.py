@@ -30,20 +30,20 @@ def codec_of(spec: str) -> Any:
 
 
 def bits(x: np.ndarray) -> list[int]:
-    found: list[int] = x.view(np.uint32).tolist()
-    return found
+    actual: list[int] = x.view(np.uint32).tolist()
+    return actual
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3, 3e-38, 1e-45, 1e30, 0.0])
 def test_scales_of_all_bytes(scale: float) -> None:
     factors = np.arange(256, dtype=np.uint8)
-    found = block_scales.scales_of(np.float32(scale), factors)
+    actual = block_scales.scales_of(np.float32(scale), factors)
     setting = Setting(block=1)
     expected = reference.scales_of(setting, float(np.float32(scale)), 256, list(range(256)))
-    assert bits(found) == bits(np.array(expected))
+    assert bits(actual) == bits(np.array(expected))
     if scale == 1:
-        assert found[0] == 2.0**-28 and found[224] == 1 and found[225] == 1.125
-        assert found[255] == 15
+        assert actual[0] == 2.0**-28 and actual[224] == 1 and actual[225] == 1.125
+        assert actual[255] == 15
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -58,25 +58,25 @@ def test_messages(name: str) -> None:
             table = "empirical" if number is None else number
             spec = f"format={name},style=fn,code={code},table={table},block={block}"
             codec, x = codec_of(spec), ROUGH[:n]
-            made = codec.encode(x)
-            scale = float(np.float32(made.scalars["scale"]))
-            factors = made.data[: -(-n // block)].tolist()
+            payload = codec.encode(x)
+            scale = float(np.float32(payload.scalars["scale"]))
+            factors = payload.data[: -(-n // block)].tolist()
             setting = Setting(name, "fn", code, block)
             book = (
                 None
                 if number is None
                 else codebooks.counts(MiniFloat(name, "fn"), number).tolist()
             )
-            where = scale, 0 if number is None or not n else number + 1, book if n else None
-            expected = reference.encode(x, setting, *where, factors)
-            assert (made.nbits, made.tobytes()) == (expected.nbits, expected.data), spec
+            header = scale, 0 if number is None or not n else number + 1, book if n else None
+            expected = reference.encode(x, setting, *header, factors)
+            assert (payload.nbits, payload.tobytes()) == (expected.nbits, expected.data), spec
             frame = gcodec.encode(x, codec)
             parsed = reference_frame.parse(frame)
             assert parsed["params"] == reference.parameters(setting)
-            wanted = reference.decode(setting, expected.data, expected.nbits, n, *where)
+            wanted = reference.decode(setting, expected.data, expected.nbits, n, *header)
             assert bits(gcodec.decode(frame)) == bits(wanted)
             assert bits(codec.dequantize(codec.quantize(x), n)) == bits(wanted)
-            assert bits(made.codec.decode(made.data, n, **made.scalars)) == bits(wanted)
+            assert bits(payload.codec.decode(payload.data, n, **payload.scalars)) == bits(wanted)
             acc = np.ones(n, np.float32)
             gcodec.decode_add(frame, acc, scale=0.7)
             assert bits(acc) == bits(np.float32(1) + np.float32(0.7) * wanted)
@@ -88,10 +88,10 @@ def test_factors_have_the_least_error_of_six(name: str, block: int) -> None:
     fmt = MiniFloat(name)
     top = fmt.magnitudes()[-1]
     scale = np.float32(np.abs(ROUGH).max() / top)
-    found = block_scales.choose_factors(ROUGH, block, scale, top, fmt.mantissa)
+    actual = block_scales.choose_factors(ROUGH, block, scale, top, fmt.mantissa)
     setting = Setting(name, block=block)
-    assert found.tolist() == reference.factors_for(ROUGH, setting, float(scale))
-    assert found[64 // block + 1] == 0  # a block of zeros
+    assert actual.tolist() == reference.factors_for(ROUGH, setting, float(scale))
+    assert actual[64 // block + 1] == 0  # a block of zeros
 
 
 def test_less_error_than_one_scale() -> None:
@@ -147,9 +147,9 @@ def test_scales_by_rule() -> None:
             codec_of(f"style=ieee,scale={rule},block=4")
     zeros = gcodec.Frame.from_bytes(gcodec.encode(np.zeros(9, np.float32), "minifloat:block=4"))
     assert zeros.payload.data.tolist()[:3] == [0, 0, 0] and not zeros.decode().any()
-    given = gcodec.encode(ROUGH, "minifloat:scale=1000,block=4")
-    assert gcodec.Frame.from_bytes(given).codec.scale == 1000  # type: ignore[attr-defined]
-    assert ((gcodec.decode(given) - ROUGH) ** 2).sum() < 0.01 * (ROUGH**2).sum()
+    inputs = gcodec.encode(ROUGH, "minifloat:scale=1000,block=4")
+    assert gcodec.Frame.from_bytes(inputs).codec.scale == 1000  # type: ignore[attr-defined]
+    assert ((gcodec.decode(inputs) - ROUGH) ** 2).sum() < 0.01 * (ROUGH**2).sum()
 
 
 @pytest.mark.parametrize(

@@ -164,13 +164,13 @@ def test_large_buckets(bucket: int, bits: int, monkeypatch: pytest.MonkeyPatch) 
     n = (1 << 20) + 12_345
     x = np.random.default_rng(1).standard_normal(n, np.float32)
     x[n // 3], x[-1] = -9, 9
-    found = set()
+    actual = set()
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-        found.add(minmax(bits=bits, bucket=bucket).encode(x).tobytes())
-    assert len(found) == 1
+        actual.add(minmax(bits=bits, bucket=bucket).encode(x).tobytes())
+    assert len(actual) == 1
     if not bucket or bucket > n:
-        assert minmax(bits=bits).encode(x).tobytes() in found
+        assert minmax(bits=bits).encode(x).tobytes() in actual
 
 
 @pytest.mark.parametrize("offset", [0, 1, 8])

@@ -33,15 +33,15 @@ SPECIALS = np.array(
 def steps(count: int, seed: int = 0) -> list[np.ndarray]:
     """Gradients of many steps in which every element meets special values."""
     rng = np.random.default_rng(seed)
-    found = []
+    results = []
     for step in range(count):
         x = (rng.standard_normal(N) * 0.4).astype(np.float32)
         # Poison grows slowly, so that most elements stay ordinary for many steps.
         at = rng.choice(N, 6, replace=False)
         x[at] = rng.choice(SPECIALS[3:], 6)
         x[step % N] = SPECIALS[step % len(SPECIALS)]
-        found.append(x)
-    return found
+        results.append(x)
+    return results
 
 
 THRESHOLDS = [0.5, 0.25, 0.1, 1.0, 1 / 3, 3e-3, 2.0**-126, 3e38, np.inf]

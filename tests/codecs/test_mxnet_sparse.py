@@ -41,10 +41,10 @@ def decodes(text: str, count: int, n: int, index: str) -> Any:
     data = np.frombuffer(universal.to_bytes(text), np.uint8)
     scalars = {"threshold": 0.5, "count": count}
     try:
-        found = SPARSE[index].decode(Payload(SPARSE[index], scalars, data, len(text)), n)
+        decoded = SPARSE[index].decode(Payload(SPARSE[index], scalars, data, len(text)), n)
     except gcodec.FormatError as error:
         return type(error)
-    return sent_of(found)
+    return sent_of(decoded)
 
 
 def judged(text: str, count: int, n: int, index: str) -> Any:
@@ -116,11 +116,11 @@ def test_auto_takes_the_shortest(density: float) -> None:
         dense, auto = DENSE.encode(x), AUTO.encode(x)
         all_of_them = [codec.encode(x) for codec in SPARSE.values()]
         sparse = min(all_of_them, key=lambda payload: payload.nbits)
-        every = [dense, sparse, CONTEXT.encode(x)]
-        shortest = min(every, key=lambda payload: payload.nbits)
-        for made, wanted in ((auto, shortest), (SHORTEST.encode(x), sparse)):
-            assert made.codec == wanted.codec
-            assert (made.nbits, made.tobytes(), made.scalars) == (
+        all_values = [dense, sparse, CONTEXT.encode(x)]
+        shortest = min(all_values, key=lambda payload: payload.nbits)
+        for result, wanted in ((auto, shortest), (SHORTEST.encode(x), sparse)):
+            assert result.codec == wanted.codec
+            assert (result.nbits, result.tobytes(), result.scalars) == (
                 wanted.nbits,
                 wanted.tobytes(),
                 wanted.scalars,

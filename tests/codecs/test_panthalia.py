@@ -24,12 +24,12 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 def in_order(message: Message) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(message["freq_idxs"], axis=1)
     both = message["freq_idxs"], message["freq_vals_int8"]
-    places, levels = (np.take_along_axis(some, order, axis=1) for some in both)
+    places, levels = (np.take_along_axis(sample, order, axis=1) for sample in both)
     return places, levels
 
 
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+def relative(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e20])

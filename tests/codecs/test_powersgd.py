@@ -62,12 +62,12 @@ def test_blocks_change_no_sum(m: int, k: int) -> None:
     """Sums of more products than are exact at a time, added up by exact integers."""
     x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
     q = low_rank.fixed(low_rank.start(5, 1, k))
-    found = low_rank.times_transposed(x, q)
+    actual = low_rank.times_transposed(x, q)
     unit = math.ldexp(1, math.frexp(float(np.abs(x).max()))[1] - 24)
     whole = np.rint(x.astype(np.float64) / unit).astype(np.int64)
     exact = whole @ q.integers[0].astype(np.int64)
-    assert np.array_equal(found[0], exact * (q.units[0, 0] * unit))
-    p = low_rank.fixed(found)
+    assert np.array_equal(actual[0], exact * (q.units[0, 0] * unit))
+    p = low_rank.fixed(actual)
     other = low_rank.times(x, p)
     exact = p.integers[0].astype(np.int64) @ whole
     assert np.array_equal(other[0], exact * (p.units[0, 0] * unit))
@@ -78,10 +78,10 @@ def test_blocks_change_no_sum(m: int, k: int) -> None:
 def test_rows_become_orthonormal(rank: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = random.standard_normal((rank, 50)) * 10.0 ** random.integers(-30, 30, (rank, 1))
-    made = low_rank.orthonormal(rows)
-    assert np.abs(made @ made.T - np.eye(rank)).max() < 1e-9
+    result = low_rank.orthonormal(rows)
+    assert np.abs(result @ result.T - np.eye(rank)).max() < 1e-9
     dependent = low_rank.orthonormal(np.vstack([rows, rows[:1] * 3, np.zeros((1, 50))]))
-    assert np.array_equal(dependent[:rank], made) and not dependent[rank:].any()
+    assert np.array_equal(dependent[:rank], result) and not dependent[rank:].any()
 
 
 def test_a_matrix_of_that_rank_comes_back() -> None:
@@ -206,11 +206,11 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     two = gcodec.parse("powersgd:rank=2")
     numbers = np.zeros((18), np.float32)
     numbers[[0, 4, 8, 13]] = [1.5e19, 1.5e19, 1.5e19, -1.5e19]
-    made = two.encode(matrix(4, 5, 2))._replace(data=numbers.view(np.uint8))
-    assert not two.decode(made, (4, 5)).any()
+    encoded = two.encode(matrix(4, 5, 2))._replace(data=numbers.view(np.uint8))
+    assert not two.decode(encoded, (4, 5)).any()
     numbers[[0, 4, 8, 13]] = [2e19, 2e19, 2e19, -2e19]
     with pytest.raises(gcodec.Corrupt, match="a value passes float32"):
-        two.decode(made, (4, 5))
+        two.decode(encoded, (4, 5))
 
 
 @pytest.mark.parametrize("shape", [(30, 40), (40,), (13, 3, 5), (2, 40_000)])
@@ -227,12 +227,12 @@ def test_ranges(shape: tuple[int, ...]) -> None:
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(5).standard_normal((1100, 1000)).astype(np.float32)
-    found = []
+    results = []
     for threads in ("1", "2"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         frame = gcodec.encode(x, "powersgd")
-        found.append((frame, gcodec.decode(frame).tobytes()))
-    assert found[0] == found[1]
+        results.append((frame, gcodec.decode(frame).tobytes()))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("rank", [0, 65537, -1, 1.5, "auto"])

@@ -240,30 +240,30 @@ BEYOND = [
 def test_norms_beyond_float32_leave_no_trace(spec: str, x: np.ndarray, dtype: str) -> None:
     codec = gcodec.parse(spec)
     assert codec.takes_up_to < np.abs(x).max()
-    given = x.astype(gs.DTYPES[dtype])
-    if not np.isfinite(given.astype(np.float32)).all():
+    inputs = x.astype(gs.DTYPES[dtype])
+    if not np.isfinite(inputs.astype(np.float32)).all():
         return  # the nearest of this dtype is infinite
     for call in (codec.encode, codec.quantize, lambda one: gcodec.encode(one, codec)):
         with pytest.raises(ParameterError, match="norm must not pass float32"):
-            call(given)
+            call(inputs)
     residual = np.full(x.size, 0.25, np.float32)
     with pytest.raises(ParameterError, match="norm must not pass float32"):
-        codec.quantize_residual(given, residual)
+        codec.quantize_residual(inputs, residual)
     assert (residual == 0.25).all()
     # The sum is what is too large.
     large = x.astype(np.float32)
     before = large.copy()
     with pytest.raises(ParameterError, match="float32"):
-        codec.quantize_residual(np.zeros_like(given), large)
+        codec.quantize_residual(np.zeros_like(inputs), large)
     assert gs.same_bits(large, before)
     feedback, twin = gcodec.Feedback(codec), gcodec.Feedback(codec)
     fine = np.linspace(-1, 1, x.size).astype(gs.DTYPES[dtype])
     assert feedback.compress("w", fine) == twin.compress("w", fine)
     kept = feedback.residual("w").copy()
     with pytest.raises(ParameterError, match="norm must not pass float32"):
-        feedback.compress("w", given)
+        feedback.compress("w", inputs)
     with pytest.raises(ParameterError, match="norm must not pass float32"):
-        feedback.compress("new", given)
+        feedback.compress("new", inputs)
     assert gs.same_bits(feedback.residual("w"), kept)
     assert feedback.compress("w", fine) == twin.compress("w", fine)
 
@@ -303,8 +303,8 @@ def test_no_level_passes_s(s: int) -> None:
         for code, form in WRITTEN:
             one = qsgd(s=s, bucket=bucket, code=code, form=form)
             payload = one.pack(symbols)
-            found = payload.codec.unpack(payload, 500)
-            assert np.array_equal(found.levels, symbols.levels)
+            actual = payload.codec.unpack(payload, 500)
+            assert np.array_equal(actual.levels, symbols.levels)
             assert gs.same_bits(one.decode(payload, 500), codec.dequantize(symbols, 500))
 
 
@@ -323,9 +323,9 @@ def test_levels_of_any_size_beside_each_other(code: str, form: str) -> None:
             symbols = symbols._replace(levels=levels.astype(symbols.levels.dtype))
             payload = codec.pack(symbols)
             assert payload.nbits <= codec.max_payload_nbits(n)
-            found = payload.codec.unpack(payload, n)
-            assert found.levels.dtype == symbols.levels.dtype
-            assert np.array_equal(found.levels, symbols.levels)
+            actual = payload.codec.unpack(payload, n)
+            assert actual.levels.dtype == symbols.levels.dtype
+            assert np.array_equal(actual.levels, symbols.levels)
 
 
 def test_symbols_that_are_none_are_refused() -> None:
@@ -353,8 +353,8 @@ def test_symbols_that_are_none_are_refused() -> None:
 def test_seeds_decide_and_priors_do_not() -> None:
     x = np.random.default_rng(4).standard_normal(2000, np.float32)
     for codec in settings(2000):
-        found = {codec.encode(x, seed=seed).tobytes() for seed in (0, 1, 2**32, 2**64 - 1)}
-        assert len(found) == 4 or (codec.s == 1 and len(found) > 1)
+        payload = {codec.encode(x, seed=seed).tobytes() for seed in (0, 1, 2**32, 2**64 - 1)}
+        assert len(payload) == 4 or (codec.s == 1 and len(payload) > 1)
         prior = codec.quantize(-x, seed=3)
         first = codec.encode(x, seed=5)
         assert codec.encode(x, seed=5, prior=prior).tobytes() == first.tobytes()
@@ -443,9 +443,9 @@ def test_decode_add_is_the_composition(size: float, scale: float) -> None:
         frame = gcodec.encode(x, qsgd(s=s, bucket=bucket))
         with np.errstate(all="ignore"):
             expected = acc + np.float32(scale) * gcodec.decode(frame)
-        found = acc.copy()
-        gcodec.decode_add(frame, found, scale)
-        assert gs.same_bits(found, expected)
+        actual = acc.copy()
+        gcodec.decode_add(frame, actual, scale)
+        assert gs.same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("spec", ["qsgd", "qsgd:s=5,bucket=64,code=auto", "qsgd:s=500,norm=max"])
@@ -466,14 +466,14 @@ def test_feedback(spec: str) -> None:
 
 def shapes_of_data() -> list[np.ndarray]:
     rng = np.random.default_rng(9)
-    found = [rng.standard_normal(n).astype(np.float32) for n in (1, 2, 3, 10, 100, 4097)]
+    actual = [rng.standard_normal(n).astype(np.float32) for n in (1, 2, 3, 10, 100, 4097)]
     shares = (0.5, 0.1, 0.01, 0.001)
-    found += [np.where(rng.random(5000) < share, 1, 0).astype(np.float32) for share in shares]
-    found.append((rng.standard_t(1.2, 5000)).astype(np.float32))
+    actual += [np.where(rng.random(5000) < share, 1, 0).astype(np.float32) for share in shares]
+    actual.append((rng.standard_t(1.2, 5000)).astype(np.float32))
     blocks = rng.standard_normal(6400).astype(np.float32)
     blocks.reshape(100, 64)[rng.random(100) < 0.7] = 0
-    found += [blocks, np.ones(3000, np.float32), f32(1, *[0] * 999), -np.ones(70, np.float32)]
-    return found
+    actual += [blocks, np.ones(3000, np.float32), f32(1, *[0] * 999), -np.ones(70, np.float32)]
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -483,12 +483,12 @@ def shapes_of_data() -> list[np.ndarray]:
 def test_auto_takes_the_shortest(s: int, bucket: int) -> None:
     """By the length that the bytes have; the first of equals."""
     for x, norm in itertools.product(shapes_of_data(), ("l2", "max")):
-        found = {}
+        results = {}
         tabled = [(code, "dense") for code in ("huffman", "rans", "context") if s <= 127]
         written = [*WRITTEN, *tabled]
         for code, form in written:
             codec = qsgd(s=s, bucket=bucket, norm=norm, code=code, form=form)
-            found[code, form] = codec.encode(x)
+            results[code, form] = codec.encode(x)
         for code, form in itertools.product(("omega", "rice", "packed", "auto"), ("auto", "x")):
             if form == "x":
                 if code != "auto":
@@ -504,15 +504,15 @@ def test_auto_takes_the_shortest(s: int, bucket: int) -> None:
                 ]
                 codec = qsgd(s=s, bucket=bucket, norm=norm, code=chosen[0], form=chosen[1])
                 payload = codec.encode(x)
-                best = min(allowed, key=lambda one: found[one].nbits)
-                least = found[best].nbits
+                best = min(allowed, key=lambda one: results[one].nbits)
+                least = results[best].nbits
                 took = payload.codec.code, payload.codec.form
                 if took != best and {"rans", "context"} & {took[0], best[0]}:  # are estimated
                     assert payload.nbits <= 1.001 * least + 64
                     best = took
                 assert took == best
-                assert payload.tobytes() == found[best].tobytes()
-                assert payload.scalars == found[best].scalars
+                assert payload.tobytes() == results[best].tobytes()
+                assert payload.scalars == results[best].scalars
                 assert payload.nbits <= codec.max_payload_nbits(x.size)
 
 
@@ -748,14 +748,14 @@ def test_every_flipped_bit_is_seen_or_refused(code: str, form: str, threads: str
         except FormatError:
             pass
         else:
-            found = codec.unpack(changed._replace(seek=None), 150)
-            pairs = zip(found, symbols, strict=True)
+            actual = codec.unpack(changed._replace(seek=None), 150)
+            pairs = zip(actual, symbols, strict=True)
             assert not all(one.tobytes() == other.tobytes() for one, other in pairs)
         try:
-            found = codec.decode(changed, 150)
+            actual = codec.decode(changed, 150)
         except FormatError:
             continue
-        assert plain is not None and gs.same_bits(found, plain)
+        assert plain is not None and gs.same_bits(actual, plain)
 
 
 @each_written
@@ -913,8 +913,8 @@ def test_bare_bytes(code: str, form: str) -> None:
                     codec.decode(raw + extra, n, **payload.scalars)
             with pytest.raises(Truncated):
                 codec.decode(raw[:-1], n, **payload.scalars)
-        found = codec.decode(raw, n, nbits=payload.nbits, **payload.scalars)
-        assert gs.same_bits(found, expected)
+        decoded = codec.decode(raw, n, nbits=payload.nbits, **payload.scalars)
+        assert gs.same_bits(decoded, expected)
     with pytest.raises(ParameterError, match="form"):
         qsgd(code=code if code != "packed" else "auto").decode(raw, n, nbits=8 * len(raw))
 
@@ -936,7 +936,7 @@ def test_segments_change_nothing(
     x[20_480:20_500] = 0
     for s in (15, 127, 1000):
         codec = qsgd(s=s, code=code, form=form, bucket=bucket)
-        found = []
+        results = []
         for threads in ("1", "2", "7"):
             with monkeypatch.context() as patch:
                 patch.setenv("GCODEC_NUM_THREADS", threads)
@@ -950,12 +950,12 @@ def test_segments_change_nothing(
                 acc = np.ones(n, np.float32)
                 gcodec.decode_add(frame.to_bytes(), acc, 0.5)
                 decoded = [codec.decode(payload, n), codec.decode(frame.payload, n)]
-                found.append(
+                results.append(
                     [
                         *(payload.tobytes(), residual.tobytes(), acc.tobytes()),
                         *(codec.pack(symbols).tobytes(), frame.to_bytes()),
                         *(one.tobytes() for one in decoded),
                     ]
                 )
-        assert found[0] == found[1] == found[2]
-        assert found[0][-1] == found[0][-2]
+        assert results[0] == results[1] == results[2]
+        assert results[0][-1] == results[0][-2]

@@ -104,10 +104,10 @@ def elements_of(setting: Setting, rices: tuple[int, ...]) -> Elements:
     open_ = [EMPTY]
     for string in open_:
         for n in sizes:  # of which the last is slow, but no gap passes it
-            found, symbols = judged(setting, rices, string, n)
-            if found != CORRUPT:
+            actual, symbols = judged(setting, rices, string, n)
+            if actual != CORRUPT:
                 break
-        if found == TRUNCATED or string == EMPTY:
+        if actual == TRUNCATED or string == EMPTY:
             if 2 * string < SIZE:
                 open_ += [2 * string, 2 * string + 1]
             continue
@@ -115,12 +115,12 @@ def elements_of(setting: Setting, rices: tuple[int, ...]) -> Elements:
         length = len(text_of(string))
         for more in range(MOST - length + 1):  # all that begin so
             part = slice(string << more, (string + 1) << more)
-            status[part] = found
-            if found == OK:
+            status[part] = actual
+            if actual == OK:
                 (place,) = places
                 gap[part], symbol[part] = place + 1, symbols[place]
                 rest[part] = (1 << more) + np.arange(1 << more)
-        if found == OK:
+        if actual == OK:
             lengths.append(length)
     return Elements(status, gap, symbol, rest, min(lengths, default=MOST + 1))
 
@@ -328,10 +328,10 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
 def first_difference(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> Any:
     """Return the shortest string of which status or symbols differ, and these; or None."""
     differs = (a[0] != b[0]) | ((a[0] == OK) & (a[1] != b[1]).any(axis=1))
-    found = np.flatnonzero(differs[EMPTY:]) + EMPTY
-    if not found.size:
+    actual = np.flatnonzero(differs[EMPTY:]) + EMPTY
+    if not actual.size:
         return None
-    at = int(found[0])
+    at = int(actual[0])
     return text_of(at), *((int(status[at]), symbols[at].tolist()) for status, symbols in (a, b))
 
 
@@ -340,13 +340,13 @@ def test_every_string(setting: Setting, rices: tuple[int, ...]) -> None:
     dense = setting.form == "dense"
     first = elements_of(setting, rices)
     messages = (dense_messages if dense else sparse_messages)(first)
-    found = (read_dense if dense else read_sparse)(setting, rices)
-    for (n, *expected), (_, *got) in zip(messages, found, strict=True):
+    decoded = (read_dense if dense else read_sparse)(setting, rices)
+    for (n, *expected), (_, *got) in zip(messages, decoded, strict=True):
         assert first_difference(tuple(got), tuple(expected)) is None, n
         # The message that was put together is the one that the oracle reads.
         status, symbols = expected
-        some = [*range(EMPTY, 1 << 7), *range(1 << 7, SIZE, 190 + n)]
-        for string in thinned(some, 5):
+        sample = [*range(EMPTY, 1 << 7), *range(1 << 7, SIZE, 190 + n)]
+        for string in thinned(sample, 5):
             kind, values = judged(setting, rices, string, n)
             assert status[string] == kind, (n, text_of(string))
             assert kind != OK or symbols[string].tolist() == values, (n, text_of(string))

@@ -67,18 +67,18 @@ def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message |
     assert bits(symbols.norms) == bits(expected.norms)
     assert symbols.levels.dtype == symbol_type(setting.s)
     assert symbols.levels.tolist() == codes_of(expected.levels)
-    made = codec.pack(symbols)
+    result = codec.pack(symbols)
     wanted = payload_of(expected)
-    code = made.codec.code  # type: ignore[attr-defined]
+    code = result.codec.code  # type: ignore[attr-defined]
     if code == "context":  # which is told by an oracle of its own, and taken if it is shorter
-        assert made.nbits < wanted.nbits * 1.02 + 64
+        assert result.nbits < wanted.nbits * 1.02 + 64
     elif "rans" in (code, expected.setting.code):  # whose frequencies are the writer's to choose
-        assert abs(made.nbits - wanted.nbits) <= 0.02 * wanted.nbits + 64
+        assert abs(result.nbits - wanted.nbits) <= 0.02 * wanted.nbits + 64
     else:
-        assert made.codec == wanted.codec and made.scalars == wanted.scalars
-        assert made.nbits == wanted.nbits
-        assert made.tobytes() == wanted.tobytes()
-    assert made.nbits <= codec.max_payload_nbits(x.size)
+        assert result.codec == wanted.codec and result.scalars == wanted.scalars
+        assert result.nbits == wanted.nbits
+        assert result.tobytes() == wanted.tobytes()
+    assert result.nbits <= codec.max_payload_nbits(x.size)
     # Back, from what the oracle wrote.
     read = codec.unpack(wanted, x.shape)
     assert bits(read.norms) == bits(expected.norms)
@@ -91,15 +91,15 @@ def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message |
     bare = wanted.codec.decode(wanted.tobytes(), x.size, nbits=nbits, **wanted.scalars)
     assert bits(bare) == bits(values)
     if code == "context":
-        again = codec.unpack(made, x.shape)
+        again = codec.unpack(result, x.shape)
         assert bits(again.norms) == bits(expected.norms)
         assert np.array_equal(again.levels, symbols.levels)
         return expected
     # And the oracle reads what gcodec wrote.
-    form = made.codec.form  # type: ignore[attr-defined]
+    form = result.codec.form  # type: ignore[attr-defined]
     chosen = expected.setting._replace(code=code, form=form)
     norms, levels = reference.read(
-        chosen, made.tobytes(), made.nbits, x.size, tuple(made.scalars.values())
+        chosen, result.tobytes(), result.nbits, x.size, tuple(result.scalars.values())
     )
     assert bits(norms) == bits(expected.norms) and levels == expected.levels
     return expected
@@ -110,14 +110,14 @@ def tensors() -> list[np.ndarray]:
     rng = np.random.default_rng(5)
     with np.load(DUMP) as dump:
         real = [dump[name].reshape(-1) for name in dump.files if dump[name].dtype == np.float32]
-    found = [x[:150] for x in sorted(real, key=lambda x: x.size)[:: max(len(real) // 3, 1)]]
+    actual = [x[:150] for x in sorted(real, key=lambda x: x.size)[:: max(len(real) // 3, 1)]]
     few = np.zeros(200, np.float32)
     few[[3, 4, 90, 199]] = (1, -0.5, 3, -2)
     runs = np.repeat(np.array([0, 1, 0, -2, 0, 0.25], np.float32), 21)
     tiny = (rng.standard_normal(40) * 2.0**-130).astype(np.float32)
     large = (rng.standard_normal(33) * 1e30).astype(np.float32)
     mixed = np.concatenate([tiny[:33], few[:33], large])
-    return [*found, few, runs, tiny, mixed, few[:1], few[3:4], few[:0]]
+    return [*actual, few, runs, tiny, mixed, few[:1], few[3:4], few[:0]]
 
 
 TENSORS = tensors()
@@ -199,10 +199,10 @@ def test_what_both_refuse(bad: float) -> None:
     assert check(large, Setting(norm="max")) is not None
     largest = np.array([1, np.finfo(np.float32).max, 0], np.float32)
     for s, norm in itertools.product((15, 31, 100, 127, 255), ("l2", "max")):
-        made = check(largest, Setting(s, norm=norm))
-        assert (made is None) == (s in (31, 100, 127))
-        made = check(largest, Setting(s, bucket=1, norm=norm))
-        assert (made is None) == (s in (31, 100, 127))
+        result = check(largest, Setting(s, norm=norm))
+        assert (result is None) == (s in (31, 100, 127))
+        result = check(largest, Setting(s, bucket=1, norm=norm))
+        assert (result is None) == (s in (31, 100, 127))
 
 
 # --- hostile bytes ------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def judged(setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, 
     return codes_of(levels)
 
 
-def found(codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int, n: int) -> Any:
+def outcome(codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int, n: int) -> Any:
     """What gcodec reads: the symbols, or the kind of error."""
     payload = Payload(codec, scalars, np.frombuffer(data, np.uint8), nbits)
     try:
@@ -243,7 +243,7 @@ def compare(
             tail = (number << (8 * nbytes - length)).to_bytes(nbytes, "big")
             data, nbits = head + tail, 8 * len(head) + length
             expected = judged(setting, data, nbits, n, rices)
-            got = found(codec, scalars, data, nbits, n)
+            got = outcome(codec, scalars, data, nbits, n)
             assert got == expected, (setting, n, rices, norms, tail.hex(), length)
 
 
@@ -291,7 +291,7 @@ def test_fill(setting: Setting, rices: tuple[int, ...]) -> None:
     for byte, length, n in itertools.product(range(0, 256, 3), range(1, 9), (1, 4)):
         data, nbits = head + bytes([byte]), 32 + length
         expected = judged(setting, data, nbits, n, rices)
-        assert found(codec, scalars, data, nbits, n) == expected
+        assert outcome(codec, scalars, data, nbits, n) == expected
 
 
 @given(st.data(), st.sampled_from(reference.ALL), st.sampled_from(LEVELS), st.integers(0, 99))
@@ -314,7 +314,7 @@ def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, nu
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     damaged, nbits = universal.to_bytes(text), len(text)
     expected = judged(setting, damaged, nbits, n, rices)
-    assert found(codec_of(setting), scalars, damaged, nbits, n) == expected
+    assert outcome(codec_of(setting), scalars, damaged, nbits, n) == expected
 
 
 # --- seek tables --------------------------------------------------------------------------------

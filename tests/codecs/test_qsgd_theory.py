@@ -121,8 +121,8 @@ def test_the_norm_is_the_nearest_float32(shape: str) -> None:
     for n in SIZES[:-1]:
         x = vector(shape, n).astype(np.float64)
         for bucket in (0, 512):
-            found = qsgd(bucket=bucket).quantize(x.astype(np.float32)).norms
-            for k, norm in enumerate(found.tolist()):
+            quantized = qsgd(bucket=bucket).quantize(x.astype(np.float32)).norms
+            for k, norm in enumerate(quantized.tolist()):
                 part = x[k * 512 : k * 512 + 512] if bucket else x
                 exact = math.sqrt(math.fsum(part * part))
                 assert abs(norm - exact) <= 2.0**-24 * exact * (1 + 1e-6)
@@ -182,8 +182,8 @@ def test_sums_of_float64_are_exact_enough() -> None:
                 assert bias <= abs(value) / 2**22 + Fraction(float(known.steps[i])) / 2**31
                 error += (1 - p) * (low - value) ** 2 + p * (high - value) ** 2
                 size += value**2
-            found = float(known.error(x.astype(np.float64)).sum())
-            assert found == pytest.approx(float(error), rel=1e-12)
+            actual = float(known.error(x.astype(np.float64)).sum())
+            assert actual == pytest.approx(float(error), rel=1e-12)
             assert error <= Fraction(codec.variance(256)) * size * (1 + Fraction(1, 10**6))
 
 
@@ -236,8 +236,8 @@ def deviation(sums: np.ndarray, draws: int, known: Chances) -> Deviation:
     return Deviation(off.sum() / math.sqrt(variance[keep].sum()), spread, np.abs(z).max())
 
 
-def agrees(found: Deviation) -> bool:
-    return abs(found.total) < 5 and abs(found.spread) < 5 and found.largest < 6
+def agrees(actual: Deviation) -> bool:
+    return abs(actual.total) < 5 and abs(actual.spread) < 5 and actual.largest < 6
 
 
 @functools.cache
@@ -371,8 +371,8 @@ def sparse_nbits(known: Chances, buckets: int = 1) -> float:
     gaps = float(sent.sum())
     for j in range(1, known.p.size.bit_length()):
         before = (1 << j) - 1
-        some = sure[before:-1] == sure[: -1 - before]
-        zeros = np.where(some, np.exp(logs[before:-1] - logs[: -1 - before]), 0)
+        subset = sure[before:-1] == sure[: -1 - before]
+        zeros = np.where(subset, np.exp(logs[before:-1] - logs[: -1 - before]), 0)
         gaps += float(sent[before:] @ zeros) * int(BY_BITS[j] - BY_BITS[j - 1])
     return 32 * buckets + gaps + float((sent + levels).sum())
 
@@ -472,9 +472,9 @@ def test_the_table_is_what_the_script_prints() -> None:
         data = bits.tensors("example")
         assert bits.row("example", data, setting)[2:] == shown["example", setting]
     for data, setting in (("gaussian", "s=15,bucket=512"), ("GenNorm(1/2)", "s=√n")):
-        made = bits.row(data, bits.tensors(data), setting)[2:]
-        for found, cell in zip(made, shown[data, setting], strict=True):
-            assert found == cell == "–" or abs(float(found) - float(cell)) <= 0.0101
+        result = bits.row(data, bits.tensors(data), setting)[2:]
+        for actual, cell in zip(result, shown[data, setting], strict=True):
+            assert actual == cell == "–" or abs(float(actual) - float(cell)) <= 0.0101
 
 
 def test_what_the_page_says_of_the_table() -> None:

@@ -32,13 +32,13 @@ def randomk(**parameters: Any) -> Any:
 def drawn(n: int, k: int, seed: int) -> list[int]:
     """Draw as the specification says, one by one."""
     others = 2 * k > n
-    found: set[int] = set()
+    actual: set[int] = set()
     w = 0
-    while len(found) < (n - k if others else k):
+    while len(actual) < (n - k if others else k):
         low, high = (philox.word(seed, 2 * w + half, 1) for half in (0, 1))
-        found.add((high << 32 | low) * n >> 64)
+        actual.add((high << 32 | low) * n >> 64)
         w += 1
-    return [i for i in range(n) if i not in found] if others else sorted(found)
+    return [i for i in range(n) if i not in actual] if others else sorted(actual)
 
 
 # --- which elements -----------------------------------------------------------------------------
@@ -47,9 +47,9 @@ def drawn(n: int, k: int, seed: int) -> list[int]:
 @given(st.integers(0, 700), st.data())
 def test_draws(n: int, data: st.DataObject) -> None:
     k, seed = data.draw(st.integers(0, n)), data.draw(gs.seeds())
-    found = draw(n, k, seed)
-    assert found.dtype == np.int64
-    assert found.tolist() == drawn(n, k, seed)
+    actual = draw(n, k, seed)
+    assert actual.dtype == np.int64
+    assert actual.tolist() == drawn(n, k, seed)
 
 
 @pytest.mark.parametrize("n", [512 * 40, 512 * 40 + 1, 10**6, 2**32 + 1, 2**40, 2**62])
@@ -149,9 +149,9 @@ def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
     assert gs.same_bits(codec.decode(payload, x.size), expected)
     bare = codec.decode(payload.tobytes(), x.size, seed=seed)
     assert gs.same_bits(bare, expected)
-    found = codec._decode_sparse(payload, x.size)
-    assert found[0].tolist() == positions
-    assert gs.same_bits(found[1], expected[positions])
+    decoded = codec._decode_sparse(payload, x.size)
+    assert decoded[0].tolist() == positions
+    assert gs.same_bits(decoded[1], expected[positions])
 
 
 def test_unbiased_is_a_matter_of_decoding() -> None:

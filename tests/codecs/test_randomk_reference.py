@@ -45,7 +45,7 @@ def judged(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
     return places, bits(values)
 
 
-def found(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
+def outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
     """What gcodec reads: the same, whether it is asked for all elements or for those sent."""
     codec = codec_of(setting)
     payload = Payload(codec, {"seed": seed}, np.frombuffer(data, np.uint8), nbits)
@@ -100,10 +100,10 @@ def test_messages(value: str) -> None:
     ):
         setting, n, seed = Setting(value, unbiased, None, ratio), len(x), SEEDS[at % len(SEEDS)]
         data, nbits = reference.encode(x, setting, seed)
-        made = codec_of(setting).encode(x, seed=seed)
-        assert made.scalars == {"seed": seed}
-        assert (made.nbits, made.tobytes()) == (nbits, data)
-        assert found(setting, data, nbits, n, seed) == judged(setting, data, nbits, n, seed)
+        payload = codec_of(setting).encode(x, seed=seed)
+        assert payload.scalars == {"seed": seed}
+        assert (payload.nbits, payload.tobytes()) == (nbits, data)
+        assert outcome(setting, data, nbits, n, seed) == judged(setting, data, nbits, n, seed)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -176,7 +176,7 @@ def test_damaged_payloads(value: str) -> None:
         count = max(count, 0)
         whole = bytes(changed[: (count + 7) // 8]).ljust((count + 7) // 8, b"\0")
         wanted = judged(setting, whole, count, n, seed)
-        mine = found(setting, whole, count, n, seed)
+        mine = outcome(setting, whole, count, n, seed)
         both = isinstance(mine, type) and isinstance(wanted, type)
         assert mine == wanted or both, (setting, n, seed, whole.hex(), count)
         refused += isinstance(wanted, type)
@@ -196,11 +196,11 @@ def test_other_lengths(value: str) -> None:
                 whole[-1] &= 0xFF << 8 - count % 8 & 0xFF
             error = gcodec.Truncated if len(whole) < len(data) else gcodec.Corrupt
             assert judged(setting, bytes(whole), count, 29, 3) is error
-            assert found(setting, bytes(whole), count, 29, 3) is error, (k, count)
+            assert outcome(setting, bytes(whole), count, 29, 3) is error, (k, count)
         for more in (1, 8, 1000):
             count = nbits + more
             whole = bytearray(data.ljust((count + 7) // 8, b"\0"))
-            assert found(setting, bytes(whole), count, 29, 3) is gcodec.Corrupt
+            assert outcome(setting, bytes(whole), count, 29, 3) is gcodec.Corrupt
 
 
 def test_values_beyond_the_largest() -> None:
@@ -214,7 +214,7 @@ def test_values_beyond_the_largest() -> None:
     ):
         data = pattern.to_bytes(4, "big")
         wanted = judged(setting, data, 32, 2, 5)
-        assert found(setting, data, 32, 2, 5) == wanted
+        assert outcome(setting, data, 32, 2, 5) == wanted
         assert (wanted is not gcodec.Corrupt) == right
 
 

@@ -165,16 +165,16 @@ def test_states_continue() -> None:
 
 
 def test_magnitudes() -> None:
-    def found(fmt: str, style: str) -> list[float]:
+    def outcome(fmt: str, style: str) -> list[float]:
         return [float(c) for c in minifloat.magnitudes(Setting(fmt, style))]
 
-    assert found("e2m1", "ieee") == [0, 1, 2, 3, 4, 6]
-    assert found("e2m1", "full") == [0, 1, 2, 3, 4, 6, 8, 12]
-    assert found("e1m1", "fn") == [0, 1, 2]
-    assert found("e1m2", "full") == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
-    assert found("e3m0", "full") == [0, 2, 4, 8, 16, 32, 64, 128]
-    assert found("e4m3", "fn")[-1] == 448 * 2**7
-    assert found("e5m2", "ieee")[-1] == 57344 * 2**15
+    assert outcome("e2m1", "ieee") == [0, 1, 2, 3, 4, 6]
+    assert outcome("e2m1", "full") == [0, 1, 2, 3, 4, 6, 8, 12]
+    assert outcome("e1m1", "fn") == [0, 1, 2]
+    assert outcome("e1m2", "full") == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    assert outcome("e3m0", "full") == [0, 2, 4, 8, 16, 32, 64, 128]
+    assert outcome("e4m3", "fn")[-1] == 448 * 2**7
+    assert outcome("e5m2", "ieee")[-1] == 57344 * 2**15
 
 
 @pytest.mark.parametrize(

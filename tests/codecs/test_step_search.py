@@ -30,7 +30,7 @@ def test_a_line_is_met_soon(slope: float, first: float) -> None:
     of, asked = counted(lambda at: slope * (at - 0.7))
     met = search(of, first, 1.0, WINDOW, BOUNDS, 1e-3)
     assert met is not None
-    assert -0.015 <= met.off <= 0
+    assert -0.015 <= met.excess <= 0
     assert len(asked) <= 8
 
 
@@ -40,7 +40,7 @@ def test_a_curve_is_met(first: float) -> None:
     of, asked = counted(lambda at: math.exp(at / 5) - 1.5)
     met = search(of, first, 1.0, WINDOW, (-40.0, 40.0), 1e-3)
     assert met is not None
-    assert -0.015 <= met.off <= 0
+    assert -0.015 <= met.excess <= 0
     assert len(asked) <= 20
 
 
@@ -50,7 +50,7 @@ def test_a_jump_ends_just_below(at: float) -> None:
     met = search(of, 0.0, 1.0, WINDOW, BOUNDS, 2**-10)
     assert met is not None
     assert at - 2**-10 <= met.at < at
-    assert met.off == -1
+    assert met.excess == -1
     assert len(asked) <= 40
 
 
@@ -61,16 +61,16 @@ def test_what_does_not_change_ends() -> None:
     of, asked = counted(lambda _: -1.0)
     met = search(of, 3.0, 1.0, WINDOW, BOUNDS, 1e-3)
     assert met is not None
-    assert (met.at, met.off) == (BOUNDS[1], -1)
+    assert (met.at, met.excess) == (BOUNDS[1], -1)
 
 
 def test_what_is_known_is_not_asked_for() -> None:
     of, asked = counted(lambda at: at)
-    met = search(of, -0.01, 1.0, WINDOW, BOUNDS, 1e-3, known=-0.01)
+    met = search(of, -0.01, 1.0, WINDOW, BOUNDS, 1e-3, first_excess=-0.01)
     assert met is not None
     assert met.at == -0.01
     assert asked == []
-    met = search(of, 1.0, 1.0, WINDOW, BOUNDS, 1e-3, known=1.0)
+    met = search(of, 1.0, 1.0, WINDOW, BOUNDS, 1e-3, first_excess=1.0)
     assert met is not None
     assert 1.0 not in asked
 
@@ -80,4 +80,4 @@ def test_what_is_noisy_is_met() -> None:
     of, _ = counted(lambda at: at - 2 + 0.3 * math.sin(40 * at))
     met = search(of, -5.0, 1.0, WINDOW, BOUNDS, 2**-12)
     assert met is not None
-    assert -0.015 <= met.off <= 0
+    assert -0.015 <= met.excess <= 0

@@ -49,13 +49,13 @@ def test_constant_tensors_and_single_elements_are_not_lost(clip: float, size: fl
 @given(gs.gradients(large=True, modest=True), st.sampled_from([0.5, 1.0, 2.5, 100.0]))
 def test_the_scale_is_a_number_of_deviations(x: np.ndarray, clip: float) -> None:
     codec = terngrad(clip=clip)
-    found, largest = codec.scale_of(x), float(np.abs(x).max(initial=0))
-    assert found == codec.quantize(x).scale == codec.encode(x).scalars["scale"]
-    assert type(found) is float
-    assert 0 <= found <= largest or np.float32(found) == np.float32(largest)
+    actual, largest = codec.scale_of(x), float(np.abs(x).max(initial=0))
+    assert actual == codec.quantize(x).scale == codec.encode(x).scalars["scale"]
+    assert type(actual) is float
+    assert 0 <= actual <= largest or np.float32(actual) == np.float32(largest)
     deviation = float(x.astype(np.float64).std()) if x.size else 0.0
     if deviation > 1e-4 * largest:
-        assert found == pytest.approx(min(largest, clip * deviation), rel=1e-6)
+        assert actual == pytest.approx(min(largest, clip * deviation), rel=1e-6)
     assert np.float32(terngrad(clip=0).scale_of(x)) == np.float32(largest)
 
 
@@ -141,7 +141,7 @@ def test_nan_and_inf_are_refused_with_a_given_scale(value: float, n: int) -> Non
 
 @given(gs.gradients(large=True), gs.seeds(), st.sampled_from([0, 0.5, 2.5]))
 def test_packs_hold_the_same_values(x: np.ndarray, seed: int, clip: float) -> None:
-    found = []
+    results = []
     for pack in PACKS:
         codec = terngrad(clip=clip, pack=pack)
         payload = codec.encode(x, seed=seed)
@@ -149,8 +149,8 @@ def test_packs_hold_the_same_values(x: np.ndarray, seed: int, clip: float) -> No
         nbytes = {"chapter": -(-n // 4), "terngrad": n // 4 + 1, "base3": -(-n // 5)}[pack]
         assert len(payload.tobytes()) == nbytes
         assert payload.nbits == 8 * nbytes == codec.max_payload_nbits(n)
-        found.append((payload.scalars["scale"], codec.decode(payload, n).tobytes()))
-    assert len(set(found)) == 1
+        results.append((payload.scalars["scale"], codec.decode(payload, n).tobytes()))
+    assert len(set(results)) == 1
 
 
 def test_examples() -> None:

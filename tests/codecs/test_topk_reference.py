@@ -46,7 +46,7 @@ def judged(setting: Setting, text: str, n: int) -> Any:
     return places, bits(values)
 
 
-def found(codec: gcodec.Codec, text: str, n: int) -> Any:
+def outcome(codec: gcodec.Codec, text: str, n: int) -> Any:
     """What gcodec reads: the same, whether it is asked for all elements or for those sent."""
     data = np.frombuffer(universal.to_bytes(text), np.uint8)
     payload = Payload(codec, {}, data, len(text))
@@ -93,19 +93,19 @@ def test_messages(index: str) -> None:
         setting, n = Setting(VALUES[at % len(VALUES)], index, k), len(x)
         codec = codec_of(setting)
         expected = reference.encode(x, setting)
-        made = codec.encode(x)
-        assert made.codec == codec and made.scalars == {}
+        payload = codec.encode(x)
+        assert payload.codec == codec and payload.scalars == {}
         if index == "rans":  # the writer's frequencies, which should be good
-            assert made.nbits <= expected.nbits + 64
+            assert payload.nbits <= expected.nbits + 64
         elif index == "rice" and k > positions.RICE_BLOCK:
-            assert made.nbits <= expected.nbits
+            assert payload.nbits <= expected.nbits
         else:
-            assert (made.nbits, made.tobytes()) == (expected.nbits, expected.data)
+            assert (payload.nbits, payload.tobytes()) == (expected.nbits, expected.data)
         text = universal.to_text(expected.data)[: expected.nbits]
         wanted = judged(setting, text, n)
         assert wanted[0] == reference.largest(x, k)
-        assert found(codec, text, n) == wanted
-        assert judged(setting, universal.to_text(made.tobytes())[: made.nbits], n) == wanted
+        assert outcome(codec, text, n) == wanted
+        assert judged(setting, universal.to_text(payload.tobytes())[: payload.nbits], n) == wanted
 
 
 @pytest.mark.parametrize("n", [40, 300])
@@ -116,12 +116,12 @@ def test_one_block_of_rice(n: int) -> None:
         places = sorted(rng.sample(range(n), k))
         x = np.zeros(n, np.float32)
         x[places] = 1
-        made = codec_of(Setting("sign", "rice", k)).encode(x)
+        payload = codec_of(Setting("sign", "rice", k)).encode(x)
         expected = [
             reference.write(x, places, Setting("sign", "rice", k), [r])
             for r in positions.shortest_rice(positions.gaps(places))
         ]
-        assert made.tobytes() in [message.data for message in expected]
+        assert payload.tobytes() in [message.data for message in expected]
 
 
 def test_any_rice_parameters() -> None:
@@ -140,11 +140,11 @@ def test_any_rice_parameters() -> None:
         places = [*range(40), *range(50, 100)]
         text = "0" * 16 * 90 + positions.write("rice", places, 100, chosen)
         setting = Setting("float16", "rice", 90)
-        assert found(codec_of(setting), text, 100) == judged(setting, text, 100)
+        assert outcome(codec_of(setting), text, 100) == judged(setting, text, 100)
     for first, step in ((62, ""), (63, ""), (0, "001"), (61, "01")):
         head = universal.fixed(first, 6) + "1" * 32 + step
         text = "0" * 16 * 33 + head + "0" * 300 + "1" + "0" * 70
-        assert found(codec_of(Setting("float16", "rice", 33)), text, 100) is gcodec.Corrupt
+        assert outcome(codec_of(Setting("float16", "rice", 33)), text, 100) is gcodec.Corrupt
 
 
 def found_sparse(setting: Setting, text: str, n: int) -> list[int]:
@@ -271,7 +271,7 @@ def test_the_largest_values() -> None:
                 expected = reference.encode(x, setting)
                 assert codec_of(setting).encode(x).tobytes() == expected.data
                 text = universal.to_text(expected.data)[: expected.nbits]
-                assert found(codec_of(setting), text, len(x)) == judged(setting, text, len(x))
+                assert outcome(codec_of(setting), text, len(x)) == judged(setting, text, len(x))
 
 
 # --- hostile bytes ------------------------------------------------------------------------------
@@ -315,21 +315,21 @@ def test_every_short_payload(index: str) -> None:
 def test_nothing_sent_has_no_bits(index: str) -> None:
     for n, k in ((0, 3), (4, 0)):
         codec = codec_of(Setting("sign", index, k))
-        assert found(codec, "", n) == ([], [])
-        assert found(codec, "0", n) is found(codec, "1", n) is gcodec.Corrupt
+        assert outcome(codec, "", n) == ([], [])
+        assert outcome(codec, "0", n) is outcome(codec, "1", n) is gcodec.Corrupt
 
 
 def test_every_table_of_three_classes() -> None:
     """Lengths of the words of distances of 1 to 3, with a few words behind them."""
     setting = Setting("sign", "huffman", 2)
     codec, right = codec_of(setting), 0
-    some = (0, 1, 2, 3, 12, 13)
-    for lengths in itertools.product(some, repeat=3):
+    sample = (0, 1, 2, 3, 12, 13)
+    for lengths in itertools.product(sample, repeat=3):
         table = "".join(universal.fixed(length, 4) for length in lengths)
         for tail in ("00", "010", "1011"):
             text = universal.fixed(0x3F800000, 32) + "01" + table + tail
             wanted = judged(setting, text, 3)
-            assert agree(found(codec, text, 3), wanted), text[34:]
+            assert agree(outcome(codec, text, 3), wanted), text[34:]
             right += not isinstance(wanted, type)
     assert right > 2
 
@@ -342,8 +342,8 @@ def message(rng: random.Random, value: str, index: str) -> tuple[Setting, str, i
     x = np.zeros(n, np.float32)
     x[places] = [rng.choice([-1.5, 0.25, 3, -0.001]) for _ in places]
     setting = Setting(value, index, k)
-    made = reference.write(x, places, setting)
-    return setting, universal.to_text(made.data)[: made.nbits], n
+    written = reference.write(x, places, setting)
+    return setting, universal.to_text(written.data)[: written.nbits], n
 
 
 def damaged(rng: random.Random, text: str) -> str:
@@ -364,7 +364,7 @@ def test_damaged_payloads(value: str, index: str) -> None:
         setting, text, n = message(rng, value, index)
         text = damaged(rng, text)
         wanted = judged(setting, text, n)
-        assert agree(found(codec_of(setting), text, n), wanted), (setting, n, text)
+        assert agree(outcome(codec_of(setting), text, n), wanted), (setting, n, text)
         refused += isinstance(wanted, type)
     assert refused
 
@@ -377,9 +377,9 @@ def test_the_end(index: str) -> None:
         setting, text, n = message(rng, "float16", index)
         codec = codec_of(setting)
         for length in {0, 1, len(text) - 1, *(rng.randrange(len(text)) for _ in range(9))}:
-            assert found(codec, text[:length], n) is gcodec.Truncated, (setting, n, length)
+            assert outcome(codec, text[:length], n) is gcodec.Truncated, (setting, n, length)
         for more in ("0", "1", "0" * 8, "1" * 100):
-            assert found(codec, text + more, n) is gcodec.Corrupt, (setting, n, more)
+            assert outcome(codec, text + more, n) is gcodec.Corrupt, (setting, n, more)
         if len(text) % 8:
             data = bytearray(universal.to_bytes(text))
             data[-1] |= 1
@@ -412,7 +412,7 @@ def test_values_of_no_message(value: str, head: str) -> None:
     setting, codec = Setting(value, "bitmap", 1), codec_of(Setting(value, "bitmap", 1))
     text = universal.to_text(bytes.fromhex(head))[: sparse_values.nbits(1, value)] + "010"
     assert judged(setting, text, 3) is gcodec.Corrupt
-    assert found(codec, text, 3) is gcodec.Corrupt
+    assert outcome(codec, text, 3) is gcodec.Corrupt
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_the_largest_step(scale: int, right: bool) -> None:
     text = universal.fixed(scale, 32) + "01111111" + "10"
     setting = Setting("int8", "bitmap", 1)
     wanted = judged(setting, text, 2)
-    assert found(codec_of(setting), text, 2) == wanted
+    assert outcome(codec_of(setting), text, 2) == wanted
     assert (wanted is not gcodec.Corrupt) == right
 
 
@@ -513,9 +513,9 @@ def test_absurd_numbers_cost_nothing(fill: int) -> None:
 # --- seek tables --------------------------------------------------------------------------------
 
 
-def with_table(made: reference.Message, n: int, table: seek.Table) -> bytes:
-    params = reference.parameters(made.setting)
-    return built(params, made.data, made.nbits, n, seek.section(table))
+def with_table(encoded: reference.Message, n: int, table: seek.Table) -> bytes:
+    params = reference.parameters(encoded.setting)
+    return built(params, encoded.data, encoded.nbits, n, seek.section(table))
 
 
 def seekable(index: str, n: int, k: int, seed: int) -> reference.Message:
@@ -536,29 +536,29 @@ def sizes_of(index: str) -> tuple[int, int, tuple[int, ...]]:
 @pytest.mark.parametrize("index", WITH_SEEK)
 def test_seek_tables(index: str) -> None:
     n, k, blocks = sizes_of(index)
-    made = seekable(index, n, k, 3)
-    plain = built(reference.parameters(made.setting), made.data, made.nbits, n)
+    result = seekable(index, n, k, 3)
+    plain = built(reference.parameters(result.setting), result.data, result.nbits, n)
     values = bits(gcodec.decode(plain))
-    assert values == bits(reference.decode(made.data, made.nbits, n, made.setting))
+    assert values == bits(reference.decode(result.data, result.nbits, n, result.setting))
     frame = gcodec.Frame.from_bytes(plain)
     for log2_block in blocks:
-        wanted = with_table(made, n, reference.seek_table(made, n, log2_block))
+        wanted = with_table(result, n, reference.seek_table(result, n, log2_block))
         assert frame.with_seek(log2_block).to_bytes() == wanted
         assert reference_frame.parse(wanted)["seek"] is not None
         assert bits(gcodec.decode(wanted)) == values
         places, sent = gcodec.decode_sparse(wanted)
-        assert places.tolist() == made.places
-        assert bits(sent) == [values[i] for i in made.places]
+        assert places.tolist() == result.places
+        assert bits(sent) == [values[i] for i in result.places]
 
 
 def test_blocks_of_rice_are_not_shorter() -> None:
     """Even one block of all positions, which begins where a parameter is sent whole."""
-    made = seekable("rice", 900, 100, 3)
-    table = reference.seek_table(made, 900, 12)
+    result = seekable("rice", 900, 100, 3)
+    table = reference.seek_table(result, 900, 12)
     for log2_block in (7, 11, 12, 13, 62, 63):
-        frame = with_table(made, 900, table._replace(log2_block=log2_block))
+        frame = with_table(result, 900, table._replace(log2_block=log2_block))
         if 12 <= log2_block <= 62:
-            assert gcodec.decode_sparse(frame)[0].tolist() == made.places
+            assert gcodec.decode_sparse(frame)[0].tolist() == result.places
         else:
             with pytest.raises(gcodec.Corrupt):
                 gcodec.decode(frame)
@@ -567,11 +567,13 @@ def test_blocks_of_rice_are_not_shorter() -> None:
 @pytest.mark.parametrize("index", WITH_SEEK)
 def test_bits_behind_the_last_block(index: str) -> None:
     n, k, blocks = sizes_of(index)
-    made = seekable(index, n, k, 9)
-    text = universal.to_text(made.data)[: made.nbits]
+    result = seekable(index, n, k, 9)
+    text = universal.to_text(result.data)[: result.nbits]
     for more in ("0", "1", "1" * 40):
-        longer = made._replace(data=universal.to_bytes(text + more), nbits=made.nbits + len(more))
-        table = reference.seek_table(made, n, blocks[0])
+        longer = result._replace(
+            data=universal.to_bytes(text + more), nbits=result.nbits + len(more)
+        )
+        table = reference.seek_table(result, n, blocks[0])
         last = [*table.lengths[:-1], table.lengths[-1] + len(more)]
         for wrong in (table, table._replace(lengths=last)):
             with pytest.raises(gcodec.Corrupt):
@@ -607,12 +609,12 @@ def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
 def test_wrong_seek_tables(index: str) -> None:
     n, k, blocks = sizes_of(index)
     log2_block = 3 if 3 in blocks else blocks[0]
-    made = seekable(index, n, k, 4)
-    table = reference.seek_table(made, n, log2_block)
-    gcodec.decode(with_table(made, n, table))
+    result = seekable(index, n, k, 4)
+    table = reference.seek_table(result, n, log2_block)
+    gcodec.decode(with_table(result, n, table))
     tried = 0
     for wrong in wrong_tables(table, random.Random(2)):
-        frame = with_table(made, n, wrong)
+        frame = with_table(result, n, wrong)
         with pytest.raises(gcodec.Corrupt):
             gcodec.decode(frame)
         with pytest.raises(gcodec.Corrupt):
@@ -622,10 +624,10 @@ def test_wrong_seek_tables(index: str) -> None:
 
 
 def test_tables_where_there_are_no_blocks() -> None:
-    made = seekable("bitmap", 50, 7, 5)
+    result = seekable("bitmap", 50, 7, 5)
     for table in (seek.Table(12, [50], None), seek.Table(12, [50], [50]), seek.Table(0, [], None)):
         with pytest.raises(gcodec.Corrupt):
-            gcodec.decode(with_table(made, 50, table))
+            gcodec.decode(with_table(result, 50, table))
     for index in WITH_SEEK:  # nothing is sent
         empty = reference.write(np.zeros(9, np.float32), [], Setting("sign", index, 0))
         advances = None if index == "rans" else [0]
@@ -640,22 +642,22 @@ def test_damage_behind_a_seek_table(index: str) -> None:
     """A table that fits, and a payload that does not: what is refused without it is with it."""
     n, k, blocks = sizes_of(index)
     log2_block = 3 if 3 in blocks else blocks[0]
-    made = seekable(index, n, k, 6)
-    section = seek.section(reference.seek_table(made, n, log2_block))
-    params = reference.parameters(made.setting)
+    result = seekable(index, n, k, 6)
+    section = seek.section(reference.seek_table(result, n, log2_block))
+    params = reference.parameters(result.setting)
     rng = random.Random(7)
     outcomes = set()
     for _ in range({"rice": 30, "rans": 40}.get(index, 150)):
-        data = bytearray(made.data)
-        at = rng.randrange(32 + k, made.nbits)
+        data = bytearray(result.data)
+        at = rng.randrange(32 + k, result.nbits)
         data[at // 8] ^= 0x80 >> at % 8
-        plain = built(params, bytes(data), made.nbits, n)
+        plain = built(params, bytes(data), result.nbits, n)
         try:
             wanted = bits(gcodec.decode(plain))
         except gcodec.FormatError:
             wanted = []
         try:
-            mine = bits(gcodec.decode(built(params, bytes(data), made.nbits, n, section)))
+            mine = bits(gcodec.decode(built(params, bytes(data), result.nbits, n, section)))
         except gcodec.FormatError:
             mine = []
         # With other positions the advances are wrong, unless these lie within a block.

@@ -14,13 +14,13 @@ from gcodec.runtime.device import Device, host
 
 def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> bytes:
     """Encode and decode `x` on the device and on the host: frames and values must be the same."""
-    there = gpu.to_device(x)
+    on_device = gpu.to_device(x)
     frame = gcodec.encode(x, spec, **arguments)
-    assert gcodec.encode(there, spec, **arguments) == frame
-    decoded = gcodec.decode(frame, like=there)
+    assert gcodec.encode(on_device, spec, **arguments) == frame
+    decoded = gcodec.decode(frame, like=on_device)
     assert gpu.owns(decoded)
     assert same(gpu.to_host(decoded), gcodec.decode(frame)), spec
-    assert same(gpu.to_host(there), x), "the input was written to"
+    assert same(gpu.to_host(on_device), x), "the input was written to"
     if x.dtype == np.float32:
         into = gpu.to_device(np.ones_like(x))
         gcodec.decode(frame, out=into)
@@ -34,13 +34,13 @@ def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> byt
 
 def feedback_agrees(gpu: Device, spec: str, steps: list[np.ndarray], **arguments: Any) -> None:
     """Compress some steps on the device and on the host: to the same frames and residuals."""
-    there, here = (gcodec.Feedback(spec, seed=3, **arguments) for _ in range(2))
+    on_device, here = (gcodec.Feedback(spec, seed=3, **arguments) for _ in range(2))
     for x in steps:
-        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
-        residual = there.residual("w")
+        assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        residual = on_device.residual("w")
         assert gpu.owns(residual)
         assert same(gpu.to_host(residual), here.residual("w")), spec
-    states = there.state_dict(), here.state_dict()
+    states = on_device.state_dict(), here.state_dict()
     assert all(same(states[0][key], states[1][key]) for key in states[1])
 
 
@@ -51,12 +51,12 @@ def refused_alike(gpu: Device, frame: bytes, flips: list[int]) -> None:
         data = known.payload.data.copy()
         if data.size:
             data[flip // 8 % data.size] ^= np.uint8(1 << flip % 8)
-        here, there = (known.payload._replace(data=d) for d in (data, gpu.to_device(data)))
+        here, on_device = (known.payload._replace(data=d) for d in (data, gpu.to_device(data)))
         try:
             wanted = known.codec.decode(here, known.shape)
         except gcodec.FormatError as error:
             with pytest.raises(type(error)) as raised:
-                known.codec.decode(there, known.shape)
+                known.codec.decode(on_device, known.shape)
             assert str(raised.value) == str(error)
         else:
-            assert same(host(known.codec.decode(there, known.shape)), wanted)
+            assert same(host(known.codec.decode(on_device, known.shape)), wanted)

@@ -22,8 +22,8 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[device.Device]:
         return
     if shim.COMPILER is None:
         pytest.skip("there is no g++")
-    with device.use(shim.ShimDevice(request.param)) as made:
-        yield made
+    with device.use(shim.ShimDevice(request.param)) as result:
+        yield result
 
 
 def _real() -> device.Device:
@@ -36,8 +36,8 @@ def _real() -> device.Device:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """Yield what stands in for CuPy."""
-    made = StandIn()
-    monkeypatch.setitem(sys.modules, "cupy", made)
+    expected = StandIn()
+    monkeypatch.setitem(sys.modules, "cupy", expected)
     device.cuda_device.cache_clear()
-    yield made
+    yield expected
     device.cuda_device.cache_clear()

@@ -40,16 +40,19 @@ def main(paths: list[str]) -> None:
             call()
             return device.fetched - before
 
-        some = [device.to_device(x) for path in paths for x in matrices(path)]
+        sample = [device.to_device(x) for path in paths for x in matrices(path)]
         for spec in SPECS:
-            gcodec.encode(some[0], spec)  # which brings tables there
+            gcodec.encode(sample[0], spec)  # which brings tables there
             first, again = [], []
-            for x in some:
+            for x in sample:
                 feedback = gcodec.Feedback(spec)
                 first.append(waits(lambda f=feedback, x=x: f.compress("w", x)))
                 again.append(waits(lambda f=feedback, x=x: f.compress("w", x)))
-            told = (f"{min(found)} to {max(found)}" for found in (first, again))
-            print(f"{spec}: {' at first, '.join(told)} at the next step, of {len(some)} tensors")
+            reported = (f"{min(actual)} to {max(actual)}" for actual in (first, again))
+            print(
+                f"{spec}: {' at first, '.join(reported)} at the next step, "
+                f"of {len(sample)} tensors"
+            )
 
 
 if __name__ == "__main__":

@@ -72,13 +72,13 @@ def check(compiler: nvrtc.Compiler, path: Path, architecture: int) -> Result:
     begin = time.process_time()
     where = f"{path.name} for sm_{architecture}"
     try:
-        found = compiler.resources(path, architecture)
+        actual = compiler.resources(path, architecture)
     except AssertionError as error:
         return Result(path.stem, architecture, [], [f"{where} does not compile: {error}"], 0)
-    expected, compiled = set(shim.KERNEL.findall(path.read_text())), {x.kernel for x in found}
+    expected, compiled = set(shim.KERNEL.findall(path.read_text())), {x.kernel for x in actual}
     problems = [f"{where} has no {name} in its report." for name in sorted(expected - compiled)]
     problems += [f"{where} reports an unknown {name}." for name in sorted(compiled - expected)]
-    for x in found:
+    for x in actual:
         spills = SPILLS.get((x.kernel, architecture, compiler.version), 0)
         allowed = (
             ("bytes of spills", x.spilled, spills),
@@ -90,7 +90,7 @@ def check(compiler: nvrtc.Compiler, path: Path, architecture: int) -> Result:
             for what, amount, limit in allowed
             if amount > limit
         ]
-    return Result(path.stem, architecture, found, problems, time.process_time() - begin)
+    return Result(path.stem, architecture, actual, problems, time.process_time() - begin)
 
 
 def _check(job: tuple[Path, Path, int]) -> Result:
@@ -108,12 +108,12 @@ def results(
         yield from pool.imap_unordered(_check, jobs, chunksize=8)
 
 
-def table(compiler: nvrtc.Compiler, found: Sequence[Result]) -> Iterator[str]:
+def table(compiler: nvrtc.Compiler, actual: Sequence[Result]) -> Iterator[str]:
     """Lay out what kernels need on each architecture as Markdown."""
     yield f"| {compiler} | kernels | most registers | above 64 | spills | stack frames |"
     yield "|---|---:|---|---:|---|---:|"
-    for architecture in sorted({result.architecture for result in found}):
-        kernels = [x for r in found if r.architecture == architecture for x in r.kernels]
+    for architecture in sorted({result.architecture for result in actual}):
+        kernels = [x for r in actual if r.architecture == architecture for x in r.kernels]
         if not kernels:
             continue
         worst = max(kernels, key=lambda x: (x.registers, x.kernel))
@@ -142,10 +142,10 @@ def main() -> int:
         print("NVRTC is missing: pip install nvidia-cuda-nvrtc", file=sys.stderr)
         return 1
     architectures = asked.architectures or compiler.architectures
-    found = list(results(compiler, architectures, asked.processes))
-    print("\n".join(table(compiler, found)))
-    problems = sorted(problem for result in found for problem in result.problems)
-    print(f"\n{sum(result.seconds for result in found):.0f} s of processor time", file=sys.stderr)
+    actual = list(results(compiler, architectures, asked.processes))
+    print("\n".join(table(compiler, actual)))
+    problems = sorted(problem for result in actual for problem in result.problems)
+    print(f"\n{sum(result.seconds for result in actual):.0f} s of processor time", file=sys.stderr)
     print("\n".join(problems), file=sys.stderr)
     return 1 if problems else 0
 

@@ -131,12 +131,12 @@ def find(place: Path) -> Path | None:
     """Return the newest NVRTC library in a folder and its subfolders, or the library itself."""
     if place.is_file():
         return place
-    found = [
+    actual = [
         path
         for path in place.rglob("libnvrtc.so.*")
         if "builtins" not in path.name and ".alt" not in path.name
     ]
-    return max(found, key=lambda path: (int(path.name.split(".")[2]), str(path)), default=None)
+    return max(actual, key=lambda path: (int(path.name.split(".")[2]), str(path)), default=None)
 
 
 @functools.cache

@@ -22,10 +22,10 @@ def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
 
 
-def share_of(gpu: Device, every: Sequence[_T]) -> list[_T]:
+def share_of(gpu: Device, all_values: Sequence[_T]) -> list[_T]:
     """Return a third of what is to be tested for each order of the shim, and all for a device."""
     order = getattr(gpu, "order", None)
-    return list(every if order is None else every[ORDERS.index(order) :: len(ORDERS)])
+    return list(all_values if order is None else all_values[ORDERS.index(order) :: len(ORDERS)])
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

@@ -64,10 +64,10 @@ class ShimArray:
         return len(self.array)
 
     def __getitem__(self, key: Any) -> ShimArray:
-        found = self.array[key]
-        if not isinstance(found, np.ndarray):
+        actual = self.array[key]
+        if not isinstance(actual, np.ndarray):
             raise TypeError("an element of a device array was read")
-        return type(self)(self.memory, found)
+        return type(self)(self.memory, actual)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, np.ndarray):
@@ -81,9 +81,9 @@ class ShimArray:
         return type(self)(self.memory, self.array.reshape(*shape))
 
     def copy(self) -> ShimArray:
-        made = _room(self.array.size, self.array.dtype)
-        made.array[:] = self.array.reshape(-1)
-        return type(self)(made.memory, made.array.reshape(self.array.shape))
+        result = _room(self.array.size, self.array.dtype)
+        result.array[:] = self.array.reshape(-1)
+        return type(self)(result.memory, result.array.reshape(self.array.shape))
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a device array was used as one of the host")
@@ -118,29 +118,29 @@ class ShimDevice(Device):
         return _room(int(n), np.dtype(dtype))
 
     def zeros(self, n: int, dtype: Any) -> ShimArray:
-        made = self.empty(n, dtype)
-        made.array.view(np.uint8)[:] = 0
-        return made
+        result = self.empty(n, dtype)
+        result.array.view(np.uint8)[:] = 0
+        return result
 
     def to_device(self, array: np.ndarray) -> ShimArray:
-        made = self.empty(array.size, array.dtype)
-        made.array[:] = np.asarray(array).reshape(-1)
-        return made.reshape(array.shape)
+        result = self.empty(array.size, array.dtype)
+        result.array[:] = np.asarray(array).reshape(-1)
+        return result.reshape(array.shape)
 
     def fetch(self, arrays: Sequence[ShimArray]) -> list[np.ndarray]:
         self.fetched += 1
-        found = []
+        results = []
         for array in arrays:
             if isinstance(array, deferred.Leading):
                 size = array.array.size
                 room = self.empty(size, np.uint8)
                 words = room.view(np.uint32)
-                given = array.array.view(np.uint32), np.int64(size // 4), array.count
+                inputs = array.array.view(np.uint32), np.int64(size // 4), array.count
                 units = np.int64(array.unit), np.int64(array.more)
-                self.launch("leading", "copy_leading", 3, 64, *given, *units, words)
+                self.launch("leading", "copy_leading", 3, 64, *inputs, *units, words)
                 array = room
-            found.append(array.array.copy())
-        return found
+            results.append(array.array.copy())
+        return results
 
     def address(self, array: ShimArray) -> int:
         return int(array.array.ctypes.data)
@@ -210,21 +210,23 @@ def _check_guards(name: str, k: int, array: ShimArray) -> None:
     assert fine, f"{name} wrote outside of argument {k}"
 
 
-def _argument(name: str, k: int, wanted: str, given: Any) -> Any:
+def _argument(name: str, k: int, wanted: str, inputs: Any) -> Any:
     """Return what holds the bytes of an argument, checked against its declaration."""
     letter = wanted[-1]
     if wanted[0] == "*":
-        assert isinstance(given, ShimArray), f"{name}, argument {k}: no device array but {given!r}"
-        contiguous = given.array.flags.c_contiguous
+        assert isinstance(inputs, ShimArray), (
+            f"{name}, argument {k}: no device array but {inputs!r}"
+        )
+        contiguous = inputs.array.flags.c_contiguous
         assert contiguous, f"{name}, argument {k}: not contiguous"
         alignment = 16 if letter in "VW" else np.dtype(_LETTERS[letter]).itemsize
-        assert given.array.ctypes.data % alignment == 0, f"{name}, argument {k}: not aligned"
+        assert inputs.array.ctypes.data % alignment == 0, f"{name}, argument {k}: not aligned"
         if letter not in "VW":  # vectors of four are seen in any array
-            _same(name, k, given.dtype, letter)
-        return np.array([given.array.ctypes.data], np.uintp)
-    assert isinstance(given, np.generic), f"{name}, argument {k}: {given!r} is no NumPy scalar"
-    _same(name, k, given.dtype, letter)
-    return np.array([given])
+            _same(name, k, inputs.dtype, letter)
+        return np.array([inputs.array.ctypes.data], np.uintp)
+    assert isinstance(inputs, np.generic), f"{name}, argument {k}: {inputs!r} is no NumPy scalar"
+    _same(name, k, inputs.dtype, letter)
+    return np.array([inputs])
 
 
 def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:

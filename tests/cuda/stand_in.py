@@ -123,7 +123,7 @@ class StandIn(types.ModuleType):
 
     def __init__(self, capability: str = "90") -> None:
         super().__init__("cupy")
-        self.there = ShimDevice()
+        self.device = ShimDevice()
         self.compiled: list[tuple[str, tuple[str, ...], str]] = []
         self.pinned = PinnedPool()
         self.local = threading.local()
@@ -190,31 +190,31 @@ class StandIn(types.ModuleType):
             alloc_pinned_memory=self.pinned.allocate,
             nvrtc=types.SimpleNamespace(getVersion=lambda: (12, 9)),
         )
-        self.empty = lambda n, dtype: own(self.there.empty(n, dtype))
-        self.zeros = lambda n, dtype: own(self.there.zeros(n, dtype))
-        self.asarray = lambda array: own(self.there.to_device(np.asarray(array)))
+        self.empty = lambda n, dtype: own(self.device.empty(n, dtype))
+        self.zeros = lambda n, dtype: own(self.device.zeros(n, dtype))
+        self.asarray = lambda array: own(self.device.to_device(np.asarray(array)))
         self.from_dlpack = lambda x: self.asarray(np.from_dlpack(x))
         self.asnumpy = lambda array: array.array.copy()
         self.ascontiguousarray = lambda array: (
             array if array.flags.c_contiguous else own(array.copy())
         )
-        self.may_share_memory = self.there.overlap
+        self.may_share_memory = self.device.overlap
 
     @property
     def stream(self) -> Stream:
         """The current stream: each thread has one of its own."""
         if not hasattr(self.local, "stream"):
             self.local.stream = Stream()
-        found: Stream = self.local.stream
-        return found
+        actual: Stream = self.local.stream
+        return actual
 
     @property
     def entered(self) -> list[Any]:
         """Devices that the thread has made the current one."""
         if not hasattr(self.local, "entered"):
             self.local.entered = []
-        found: list[Any] = self.local.entered
-        return found
+        actual: list[Any] = self.local.entered
+        return actual
 
     def write_later(self, to: int, data: bytes) -> None:
         """Have bytes written to pinned memory when the host waits."""
@@ -230,10 +230,10 @@ class StandIn(types.ModuleType):
     ) -> None:
         """Run a kernel. What it writes to an address on the host arrives when the host waits."""
         if name != "copy_leading":
-            self.there.launch(source, name, grid, block, *args)
+            self.device.launch(source, name, grid, block, *args)
             return
-        *given, address = args
+        *inputs, address = args
         assert type(address) is np.uintp
-        written = self.there.zeros(int(given[1]), np.uint32)
-        self.there.launch(source, name, grid, block, *given, written)
+        written = self.device.zeros(int(inputs[1]), np.uint32)
+        self.device.launch(source, name, grid, block, *inputs, written)
         self.write_later(int(address), written.array.tobytes())

@@ -45,6 +45,6 @@ def broken(data: np.ndarray, first: int, seed: int) -> np.ndarray:
     return wrong
 
 
-def told(number: Any) -> Any:
-    """What a device tells of a number, if that is a `Deferred`."""
+def resolved(number: Any) -> Any:
+    """Return a number, fetched from the device if it is a `Deferred`."""
     return number.value if isinstance(number, Deferred) else number

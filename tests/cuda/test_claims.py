@@ -35,14 +35,14 @@ def test_few_modules_touch_cupy() -> None:
     for name, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                found = {alias.name.split(".")[0] for alias in node.names}
+                actual = {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found = {str(node.module).split(".")[0], *(alias.name for alias in node.names)}
+                actual = {str(node.module).split(".")[0], *(alias.name for alias in node.names)}
             elif isinstance(node, ast.Name):
-                found = {node.id}
+                actual = {node.id}
             else:
                 continue
-            if found & {"cupy", "cupy_module", "Staging"}:
+            if actual & {"cupy", "cupy_module", "Staging"}:
                 touching.add(name)
     assert touching == {"runtime/device.py", "runtime/foreign.py", "runtime/staging.py"}
 
@@ -79,22 +79,22 @@ def test_feedback_waits_once_more_where_a_range_might_be_exceeded(
     counting: shim.ShimDevice, spec: str, narrow: int, near: int
 ) -> None:
     def count(x: np.ndarray) -> int:
-        there, feedback = counting.to_device(x), gcodec.Feedback(spec, decay=0.0)
-        feedback.compress("w", there)
-        return waits(counting, lambda: feedback.compress("w", there)) - WAITS[spec][1]
+        on_device, feedback = counting.to_device(x), gcodec.Feedback(spec, decay=0.0)
+        feedback.compress("w", on_device)
+        return waits(counting, lambda: feedback.compress("w", on_device)) - WAITS[spec][1]
 
     large = sample() / np.abs(sample()).max() * np.float32(1e38)
-    given = sample(), sample().astype(np.float16), large
-    assert [count(x) for x in given] == [0, narrow, near]
+    inputs = sample(), sample().astype(np.float16), large
+    assert [count(x) for x in inputs] == [0, narrow, near]
 
 
 @needs_compiler
 def test_too_little_memory_leaves_the_residual(
     cupy: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+    on_device, here = gcodec.Feedback("sign"), gcodec.Feedback("sign")
     x = gradient(1000)
-    there.compress("w", cupy.asarray(x))
+    on_device.compress("w", cupy.asarray(x))
     here.compress("w", x)
     real, left = cupy.empty, [0]
 
@@ -108,9 +108,9 @@ def test_too_little_memory_leaves_the_residual(
     for allowed in range(20):  # of the arrays of a call, each in turn
         left[0] = allowed
         try:
-            frame = there.compress("w", cupy.asarray(x))
+            frame = on_device.compress("w", cupy.asarray(x))
         except MemoryError:
-            assert same(cupy.asnumpy(there.residual("w")), here.residual("w"))
+            assert same(cupy.asnumpy(on_device.residual("w")), here.residual("w"))
         else:
             break
     assert 0 < allowed < 19
@@ -137,9 +137,9 @@ def test_the_host_learns_few_bytes_of_a_payload(
     real = shim.ShimDevice.fetch
 
     def fetch(device: shim.ShimDevice, arrays: Sequence[Any]) -> list[np.ndarray]:
-        found = real(device, arrays)
-        fetched[0] += sum(array.nbytes for array in found)
-        return found
+        actual = real(device, arrays)
+        fetched[0] += sum(array.nbytes for array in actual)
+        return actual
 
     monkeypatch.setattr(shim.ShimDevice, "fetch", fetch)
     payload = codec.encode(x)

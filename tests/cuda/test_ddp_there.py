@@ -55,21 +55,21 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
         pytest.skip("only the shim shares memory with tensors of the host")
     if codec == "minmax":  # as if it were somebody's own, whose kernels have no twins
         monkeypatch.setattr(type(gcodec.parse(codec)), "has_twins", False)
-    here, there, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
+    here, device_result, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
     taken: list[Any] = []
 
     def on_device(x: Any, name: str) -> tuple[Any, str]:
         """Take a tensor as one of the device; that it lies elsewhere is no matter to the shim."""
-        made = gpu.to_device(x.numpy())
-        taken.append((made, x))
-        return made, "float32"
+        result = gpu.to_device(x.numpy())
+        taken.append((result, x))
+        return result, "float32"
 
-    average = there._coder.average
+    average = device_result._coder.average
 
     def averaged(*args: Any) -> None:
         average(*args)
-        for made, x in taken:  # as if the memory were the same
-            x.copy_(torch.from_numpy(gpu.to_host(made)))
+        for result, x in taken:  # as if the memory were the same
+            x.copy_(torch.from_numpy(gpu.to_host(result)))
         taken.clear()
 
     for step in range(2):
@@ -81,14 +81,14 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
         with monkeypatch.context() as patch:
             patch.setattr(ddp, "_works_there", lambda _: True)
             patch.setattr(ddp, "on_device", on_device)
-            patch.setattr(there._coder, "average", averaged)
-            there._average(flat, parts, names, step)
-        for state in (here, there):
+            patch.setattr(device_result._coder, "average", averaged)
+            device_result._average(flat, parts, names, step)
+        for state in (here, device_result):
             state._end_step(counts=True)
         assert torch.equal(flat, wanted)
-        assert here.sent_nbytes == there.sent_nbytes
-    states = here.state_dict(), there.state_dict()
+        assert here.sent_nbytes == device_result.sent_nbytes
+    states = here.state_dict(), device_result.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-    residual = there._coder.feedback.residual("a")
+    residual = device_result._coder.feedback.residual("a")
     assert isinstance(residual, ShimArray) == (codec != "minmax")
-    assert torch.equal(there.residual("a"), here.residual("a"))
+    assert torch.equal(device_result.residual("a"), here.residual("a"))

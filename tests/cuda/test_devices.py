@@ -28,10 +28,10 @@ needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g
 @needs_compiler
 def test_cupy(cupy: StandIn) -> None:
     x = gradient(1000)
-    there = cupy.asarray(x)
-    frame = gcodec.encode(there, "sign")
+    on_device = cupy.asarray(x)
+    frame = gcodec.encode(on_device, "sign")
     assert frame == gcodec.encode(x, "sign")
-    decoded = gcodec.decode(frame, like=there)
+    decoded = gcodec.decode(frame, like=on_device)
     assert isinstance(decoded, cupy.ndarray)
     assert same(cupy.asnumpy(decoded), gcodec.decode(frame))
     for code, options, backend in cupy.compiled:
@@ -39,23 +39,23 @@ def test_cupy(cupy: StandIn) -> None:
         assert "--fmad=false" in options
         assert backend == "nvrtc"
     count = len(cupy.compiled)
-    gcodec.encode(there, "sign")
+    gcodec.encode(on_device, "sign")
     assert len(cupy.compiled) == count  # each file is compiled once
     assert not cupy.entered
 
 
 @needs_compiler
 def test_too_old_and_not_compiled(cupy: StandIn) -> None:
-    there = cupy.asarray(gradient(10))
+    on_device = cupy.asarray(gradient(10))
     cupy.cuda.Device.compute_capability = "70"
     with pytest.raises(RuntimeError, match=r"compute capability 7\.0: gcodec needs 7\.5"):
-        gcodec.encode(there, "sign")
+        gcodec.encode(on_device, "sign")
     cupy.cuda.Device.compute_capability = "90"
     cupy.broken = True
     with pytest.raises(
         RuntimeError, match=r"signs\.cu cannot be compiled for CUDA device 0 by NVRTC 12\.9; "
     ):
-        gcodec.encode(there, "sign")
+        gcodec.encode(on_device, "sign")
 
 
 def test_nvrtc_is_missing(cupy: StandIn) -> None:
@@ -74,18 +74,18 @@ def test_nvrtc_is_missing(cupy: StandIn) -> None:
 
 
 def test_no_driver(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = cupy.asarray(gradient(10))
+    on_device = cupy.asarray(gradient(10))
 
     def none(number: int) -> Any:
         raise RuntimeError("cudaErrorInsufficientDriver")
 
     monkeypatch.setattr(cupy.cuda, "Device", none)
     with pytest.raises(RuntimeError, match="CUDA device 0 cannot be used: cudaErrorInsuff"):
-        gcodec.encode(there, "sign")
+        gcodec.encode(on_device, "sign")
 
 
 def test_memory_runs_out(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = cupy.asarray(gradient(10))
+    on_device = cupy.asarray(gradient(10))
     feedback = gcodec.Feedback("sign")
 
     def out(*_: Any) -> Any:
@@ -93,9 +93,9 @@ def test_memory_runs_out(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(cupy, "empty", out)
     with pytest.raises(MemoryError, match="Out of memory"):
-        gcodec.encode(there, "sign")
+        gcodec.encode(on_device, "sign")
     with pytest.raises(MemoryError, match="Out of memory"):
-        feedback.compress("w", there)
+        feedback.compress("w", on_device)
 
 
 def test_import_touches_no_device() -> None:
@@ -108,9 +108,9 @@ def test_import_touches_no_device() -> None:
 # --- twins ---------------------------------------------------------------------------------------
 
 MODULES = [
-    importlib.import_module(found.name)
-    for found in pkgutil.walk_packages(gcodec.__path__, "gcodec.")
-    if found.name.split(".")[1] in ("kernels", "runtime")
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(gcodec.__path__, "gcodec.")
+    if module.name.split(".")[1] in ("kernels", "runtime")
 ]
 SHELLS = {
     (name, shell): shell.twin
@@ -124,9 +124,9 @@ SHELLS = {
 def test_twins_have_the_same_arguments(shell: tuple[str, Any]) -> None:
     name, function = shell
     twin = getattr(importlib.import_module(function.twin), name)
-    here, there = (inspect.signature(f).parameters.values() for f in (function, twin))
+    here, on_device = (inspect.signature(f).parameters.values() for f in (function, twin))
     assert [(p.name, p.kind, p.default) for p in here] == [
-        (p.name, p.kind, p.default) for p in there
+        (p.name, p.kind, p.default) for p in on_device
     ]
 
 
@@ -153,10 +153,10 @@ def test_a_shell_without_a_twin() -> None:
 
     x = np.zeros(3, np.float32)
     assert absent(x) is x
-    with devices.use(ShimDevice()) as there:
+    with devices.use(ShimDevice()) as on_device:
         for shell in (absent, lost):
             with pytest.raises(TypeError, match="copy them to the host first"):
-                shell(there.to_device(x))
+                shell(on_device.to_device(x))
 
 
 def test_codecs_that_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +165,15 @@ def test_codecs_that_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = gcodec.parse(spec)
     monkeypatch.setattr(type(codec), "has_twins", False)
     with devices.use(ShimDevice()) as device:
-        there = device.to_device(x)
+        device_result = device.to_device(x)
         for call in (
-            lambda: gcodec.encode(there, spec),
-            lambda: codec.quantize(there),
-            lambda: codec.quantize_residual(there, device.zeros(64, np.float32)),
-            lambda: gcodec.Feedback(spec).compress("w", there),
-            lambda: gcodec.decode(gcodec.encode(x, spec), like=there),
-            lambda: gcodec.decode(gcodec.encode(x, spec), out=there),
-            lambda: gcodec.decode_add(gcodec.encode(x, spec), there),
+            lambda: gcodec.encode(device_result, spec),
+            lambda: codec.quantize(device_result),
+            lambda: codec.quantize_residual(device_result, device.zeros(64, np.float32)),
+            lambda: gcodec.Feedback(spec).compress("w", device_result),
+            lambda: gcodec.decode(gcodec.encode(x, spec), like=device_result),
+            lambda: gcodec.decode(gcodec.encode(x, spec), out=device_result),
+            lambda: gcodec.decode_add(gcodec.encode(x, spec), device_result),
         ):
             with pytest.raises(TypeError, match="takes no arrays on a CUDA device yet"):
                 call()
@@ -186,7 +186,7 @@ def test_codecs_that_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_arguments() -> None:
     x = gradient(12).reshape(3, 4)
     with devices.use(ShimDevice()) as device:
-        there = device.to_device(x)
+        device_result = device.to_device(x)
         codec = gcodec.parse("sign")
         with pytest.raises(TypeError, match="x has dtype int32: gcodec takes"):
             gcodec.encode(device.zeros(3, np.int32), "sign")
@@ -195,18 +195,18 @@ def test_arguments() -> None:
         with pytest.raises(gcodec.ParameterError, match=r"out\.shape"):
             gcodec.decode(gcodec.encode(x, "sign"), out=device.zeros(12, np.float32))
         with pytest.raises(gcodec.ParameterError, match="strided"):
-            gcodec.decode_add(gcodec.encode(x[:, ::2], "sign"), there[:, ::2])
+            gcodec.decode_add(gcodec.encode(x[:, ::2], "sign"), device_result[:, ::2])
         with pytest.raises(gcodec.ParameterError, match="different devices"):
-            codec.quantize_residual(there, np.zeros(12, np.float32))
+            codec.quantize_residual(device_result, np.zeros(12, np.float32))
         with pytest.raises(gcodec.ParameterError, match="shares memory"):
-            codec.quantize_residual(there, there.reshape(-1))
-        strided = there[:, ::2]
+            codec.quantize_residual(device_result, device_result.reshape(-1))
+        strided = device_result[:, ::2]
         assert gcodec.encode(strided, "sign") == gcodec.encode(x[:, ::2], "sign")
         frame = gcodec.encode(x, "sign")
         for dtype in ("float16", "float64"):
             like = device.to_device(x.astype(dtype))
-            found = device.to_host(gcodec.decode(frame, like=like))
-            assert same(found, gcodec.decode(frame, like=x.astype(dtype)))
+            decoded = device.to_host(gcodec.decode(frame, like=like))
+            assert same(decoded, gcodec.decode(frame, like=x.astype(dtype)))
             narrow = gcodec.encode(x.astype(dtype), "sign")
             out = device.zeros(12, dtype).reshape(3, 4)
             assert gcodec.decode(narrow, out=out) is out
@@ -220,10 +220,10 @@ def test_residuals_move() -> None:
         known, other = gcodec.Feedback("sign"), gcodec.Feedback("sign")
         steps = [gradient(100, k) for k in range(4)]
         for k, x in enumerate(steps):
-            there = k in (1, 2)
-            frame = known.compress("w", device.to_device(x) if there else x)
+            device_result = k in (1, 2)
+            frame = known.compress("w", device.to_device(x) if device_result else x)
             assert frame == other.compress("w", x)
-            assert device.owns(known.residual("w")) == there
+            assert device.owns(known.residual("w")) == device_result
             memory = known.memory("w")
             known.compress("w", x)
             known.restore("w", memory)
@@ -253,18 +253,18 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
 
     def from_external(stream: Any) -> contextlib.AbstractContextManager[None]:
         used.append(stream.__cuda_stream__()[1])
-        found: contextlib.AbstractContextManager[None] = real(stream)
-        return found
+        actual: contextlib.AbstractContextManager[None] = real(stream)
+        return actual
 
     monkeypatch.setattr(cupy.cuda.Stream, "from_external", from_external)
     # As a tensor of CUDA would be: its memory is that of the host's tensor.
     monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(torch.Tensor.numpy(x)))
     x = torch.from_numpy(gradient(60).clip(-9, 9)).reshape(6, 10).to(getattr(torch, dtype))
-    there = x.as_subclass(OnCuda)
-    frame = gcodec.encode(there, "sign")
+    device_result = x.as_subclass(OnCuda)
+    frame = gcodec.encode(device_result, "sign")
     assert frame == gcodec.encode(x, "sign")
     assert used == [77]
-    decoded = gcodec.decode(frame, like=there)
+    decoded = gcodec.decode(frame, like=device_result)
     assert decoded.dtype == x.dtype
     assert torch.equal(decoded, gcodec.decode(frame, like=x))
     assert used == [77, 77]
@@ -284,7 +284,7 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(np.asarray(x)))
     monkeypatch.setattr(type(x), "__dlpack_device__", lambda _: (2, 0))
     assert gcodec.encode(x, "sign") == wanted
-    assert cupy.there.launched
+    assert cupy.device.launched
     decoded = gcodec.decode(wanted, like=x)
     assert isinstance(decoded, jax.Array)
     assert decoded.dtype == x.dtype
@@ -295,14 +295,14 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
 def test_integers_of_a_device_come_back_to_it(gpu: Any, dtype: str) -> None:
     """They are coded on the host: the frame is the same, and the result lies beside `like`."""
     x = (np.arange(-6, 6) % 5).astype(dtype).reshape(3, 4)
-    there = gpu.to_device(x)
-    frame = gcodec.encode(there, "raw")
+    device_result = gpu.to_device(x)
+    frame = gcodec.encode(device_result, "raw")
     assert frame == gcodec.encode(x, "raw")
-    back = gcodec.decode(frame, like=there)
+    back = gcodec.decode(frame, like=device_result)
     assert gpu.owns(back) and back.dtype == x.dtype and back.shape == x.shape
     assert np.array_equal(gpu.to_host(back), x)
     out = gpu.to_device(np.zeros_like(x))
     assert gcodec.decode(frame, out=out) is out
     assert np.array_equal(gpu.to_host(out), x)
     with pytest.raises(TypeError, match=rf"^x has dtype {dtype}: .*'raw'"):
-        gcodec.encode(there, "sign")
+        gcodec.encode(device_result, "sign")

@@ -27,18 +27,18 @@ def test_golden(gpu: Device) -> None:
         fields = THERE[name]
         dtype, shape = fields["dtype"], vector.shape_of(fields)
         x = vector.floats(fields["grad"], dtype).reshape(shape)
-        there, codec = gpu.to_device(x), codec_of(fields)
+        on_device, codec = gpu.to_device(x), codec_of(fields)
         seed, key = int(fields.get("seed", "0")), fields.get("key", "").encode() or None
         title, nonfinite = fields.get("name"), fields.get("nonfinite", "raise")
         if "residual" in fields:
             residual = gpu.to_device(vector.floats(fields["residual"], "float32").reshape(shape))
-            made = codec.pack(codec.quantize_residual(there, residual, seed=seed))
+            result = codec.pack(codec.quantize_residual(on_device, residual, seed=seed))
             after = vector.floats(fields["after"], "float32")
             assert vector.bits(gpu.to_host(residual)) == vector.bits(after), name
-            written = gcodec.Frame(made.codec, dtype, shape, made, title, key).to_bytes()
+            written = gcodec.Frame(result.codec, dtype, shape, result, title, key).to_bytes()
         else:
             written = gcodec.encode(
-                there,
+                on_device,
                 codec,
                 seed=seed,
                 name=title,
@@ -51,7 +51,7 @@ def test_golden(gpu: Device) -> None:
             written = table.to_bytes()
         frame = vector.data(fields["frame"])
         assert written.hex(" ") == frame.hex(" "), name
-        decoded = gpu.to_host(gcodec.decode(frame, like=there, key=key))
+        decoded = gpu.to_host(gcodec.decode(frame, like=on_device, key=key))
         assert vector.bits(decoded) == vector.bits(vector.floats(fields["decoded"], dtype)), name
 
 

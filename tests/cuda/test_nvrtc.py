@@ -20,10 +20,10 @@ FILES = list(sources().values())
 
 @pytest.fixture(scope="module")
 def compiler() -> nvrtc.Compiler:
-    found = nvrtc.installed()
-    if found is None:
+    actual = nvrtc.installed()
+    if actual is None:
         pytest.skip("the package nvidia-cuda-nvrtc is not installed")
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -62,9 +62,9 @@ def problems(compiler: nvrtc.Compiler, path: Path, text: str) -> list[str]:
 
 def test_a_kernel_that_spills_is_found(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
     text = f'extern "C" __global__ void __launch_bounds__(1024, 2) sums({PARAMETERS}) {{{BODY}}}'
-    found = " ".join(problems(compiler, tmp_path / "sums.cu", text))
-    assert "sums in sums.cu for sm_90 needs" in found
-    assert "bytes of spills; allowed: 0." in found
+    actual = " ".join(problems(compiler, tmp_path / "sums.cu", text))
+    assert "sums in sums.cu for sm_90 needs" in actual
+    assert "bytes of spills; allowed: 0." in actual
 
 
 def test_a_function_that_spills_is_found(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_a_function_that_spills_is_found(compiler: nvrtc.Compiler, tmp_path: Pat
     text = f"__device__ __noinline__ void inner({PARAMETERS}) {{{BODY}}}\n"
     text += 'extern "C" __global__ void __launch_bounds__(1024, 2) '
     text += f"outer({PARAMETERS}) {{ inner(in, out); }}"
-    found = " ".join(problems(compiler, tmp_path / "outer.cu", text))
-    assert "outer in outer.cu for sm_90 needs" in found
-    assert "bytes of spills; allowed: 0." in found
+    actual = " ".join(problems(compiler, tmp_path / "outer.cu", text))
+    assert "outer in outer.cu for sm_90 needs" in actual
+    assert "bytes of spills; allowed: 0." in actual
 
 
 def test_other_faults_are_found(compiler: nvrtc.Compiler, tmp_path: Path) -> None:

@@ -84,15 +84,15 @@ def test_warps(order: Order) -> None:
     device = ShimDevice(order)
     out = device.empty(6 * 64, np.uint32)
     device.launch("faults", "warps", 1, 64, out)
-    found = device.to_host(out).reshape(64, 6)
+    actual = device.to_host(out).reshape(64, 6)
     t = np.arange(64)
     lane = t % 32
-    assert found[:, 0].tolist() == np.concatenate([np.cumsum(t[:32]), np.cumsum(t[32:])]).tolist()
-    assert found[:, 1].tolist() == (t ^ 5).tolist()
-    assert found[:, 2].tolist() == np.where(t % 8 < 5, t + 3, t).tolist()
-    assert found[:, 3].tolist() == (t - lane + 7).tolist()
-    assert set(found[:, 4].tolist()) == {0xAAAAAAAA}
-    assert found[:, 5].tolist() == np.where(lane < 16, 0xCCCC, 0).tolist()
+    assert actual[:, 0].tolist() == np.concatenate([np.cumsum(t[:32]), np.cumsum(t[32:])]).tolist()
+    assert actual[:, 1].tolist() == (t ^ 5).tolist()
+    assert actual[:, 2].tolist() == np.where(t % 8 < 5, t + 3, t).tolist()
+    assert actual[:, 3].tolist() == (t - lane + 7).tolist()
+    assert set(actual[:, 4].tolist()) == {0xAAAAAAAA}
+    assert actual[:, 5].tolist() == np.where(lane < 16, 0xCCCC, 0).tolist()
 
 
 def test_counting_barriers() -> None:

@@ -22,9 +22,9 @@ MATRICES = ((1, 1), (33, 33), (513, 8), (9001, 9001), (9000, 300), (9001, 97), (
 def symbols(n: int) -> np.ndarray:
     """Return symbols, mostly small, some of them escapes."""
     random = np.random.default_rng(n)
-    found = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 254).astype(np.uint8)
-    found[found == 1] = 0
-    return found
+    actual = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 254).astype(np.uint8)
+    actual[actual == 1] = 0
+    return actual
 
 
 def scales(n: int, width: int, *, columns: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -37,39 +37,39 @@ def scales(n: int, width: int, *, columns: bool) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.parametrize("columns", [True, False])
 @pytest.mark.parametrize(("n", "width"), MATRICES)
 def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
-    of, some = (*scales(n, width, columns=columns), width), symbols(n)
-    there = gpu.to_device(some)
+    of, sample = (*scales(n, width, columns=columns), width), symbols(n)
+    on_device = gpu.to_device(sample)
     for start in (0, n // 3, n - 1):
-        wanted, found = np.empty(n - start, np.uint8), gpu.empty(n - start, np.uint8)
+        wanted, out = np.empty(n - start, np.uint8), gpu.empty(n - start, np.uint8)
         class_map.map_classes(*of, start, wanted)
-        class_map.map_classes(*of, start, found)
-        assert same(gpu.to_host(found), wanted)
+        class_map.map_classes(*of, start, out)
+        assert same(gpu.to_host(out), wanted)
         unknown = np.arange(0, n - start, 7)
         numbers, joined = np.empty(n - start, np.uint16), gpu.empty(n - start, np.uint16)
-        class_map.join_symbols(some[start:], *of, start, unknown, numbers)
-        class_map.join_symbols(there[start:], *of, start, unknown, joined)
+        class_map.join_symbols(sample[start:], *of, start, unknown, numbers)
+        class_map.join_symbols(on_device[start:], *of, start, unknown, joined)
         assert same(gpu.to_host(joined), numbers)
     for step in (1, 2, 5):
-        every = [of, (*scales(n, n, columns=False), n)]
-        counts = class_map.class_counts(some, every, step)
-        assert same(class_map.class_counts(there, every, step), counts)
-        told = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
-        matrices = [RowLayout(*numbers) for numbers in told[step % 2 :]]
-        wanted_best = best_matrix(some, matrices, step)
-        assert best_matrix(there, matrices, step) == wanted_best
-    assert sums_agree(gpu, some, [(width, columns), (n, False), (n, columns)])
+        all_values = [of, (*scales(n, n, columns=False), n)]
+        counts = class_map.class_counts(sample, all_values, step)
+        assert same(class_map.class_counts(on_device, all_values, step), counts)
+        reported = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
+        matrices = [RowLayout(*numbers) for numbers in reported[step % 2 :]]
+        wanted_best = best_matrix(sample, matrices, step)
+        assert best_matrix(on_device, matrices, step) == wanted_best
+    assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
-        wanted = class_map.unknown_symbols(some, *of, tops)
-        found = class_map.unknown_symbols(there, *of, tops)
-        assert all(same(*both) for both in zip(found, wanted, strict=True))
+        wanted = class_map.unknown_symbols(sample, *of, tops)
+        out = class_map.unknown_symbols(on_device, *of, tops)
+        assert all(same(*both) for both in zip(out, wanted, strict=True))
 
 
-def sums_agree(gpu: Device, some: np.ndarray, matrices: list[tuple[int, bool]]) -> bool:
+def sums_agree(gpu: Device, values: np.ndarray, matrices: list[tuple[int, bool]]) -> bool:
     """Whether sums are those of the CPU."""
-    wanted = class_map.magnitude_sums(some, matrices)
-    found = class_map.magnitude_sums(gpu.to_device(some), matrices)
-    both = zip(found, wanted, strict=True)
+    wanted = class_map.magnitude_sums(values, matrices)
+    actual = class_map.magnitude_sums(gpu.to_device(values), matrices)
+    both = zip(actual, wanted, strict=True)
     return all(same(a, b) for one, two in both for a, b in zip(one, two, strict=True))
 
 
@@ -81,42 +81,42 @@ def test_sums_of_large_rows(gpu: Device) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
 def test_escapes(gpu: Device, dtype: type) -> None:
     for n in (1, 33, 9001):
-        some = symbols(n).astype(dtype) * dtype(1 if dtype == np.uint8 else 200)
-        there = gpu.to_device(some)
+        sample = symbols(n).astype(dtype) * dtype(1 if dtype == np.uint8 else 200)
+        on_device = gpu.to_device(sample)
         for least in (0, 2, 254, 20000):
             if least <= np.iinfo(dtype).max:
-                wanted = escapes.symbols_from(some, least)
-                found = escapes.symbols_from(there, least)
-                assert all(same(*both) for both in zip(found, wanted, strict=True))
-        wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
-        escapes.cut_off(some, wanted)
-        escapes.cut_off(there, found)
-        assert same(gpu.to_host(found), wanted)
+                wanted = escapes.symbols_from(sample, least)
+                actual = escapes.symbols_from(on_device, least)
+                assert all(same(*both) for both in zip(actual, wanted, strict=True))
+        wanted, actual = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+        escapes.cut_off(sample, wanted)
+        escapes.cut_off(on_device, actual)
+        assert same(gpu.to_host(actual), wanted)
 
 
 def test_what_symbols_are(gpu: Device) -> None:
     for n in (1, 33, 9001):
-        some = symbols(n)
-        there, places = gpu.to_device(some), np.flatnonzero(some >= 20)
-        values, largest = some[places], some.max()
-        for given in (some, there):
-            assert escapes.largest(given) == int(largest)
-            below = some[some < 20].max(initial=0)
+        sample = symbols(n)
+        on_device, places = gpu.to_device(sample), np.flatnonzero(sample >= 20)
+        values, largest = sample[places], sample.max()
+        for inputs in (sample, on_device):
+            assert escapes.largest(inputs) == int(largest)
+            below = sample[sample < 20].max(initial=0)
             for most in {19, int(below), max(int(below) - 1, 0)}:
-                told = escapes.are_right(given, places, values, 20, most)
-                assert told == (True, below <= most)
+                reported = escapes.are_right(inputs, places, values, 20, most)
+                assert reported == (True, below <= most)
             if places.size:
-                assert not escapes.are_right(given, places[1:], values[1:], 20, 30)[0]
-                assert not escapes.are_right(given, places, values ^ 1, 20, 30)[0]
-            scatter.replace(given, places, values.astype(np.int64) // 2)
-        assert same(gpu.to_host(there), some)
+                assert not escapes.are_right(inputs, places[1:], values[1:], 20, 30)[0]
+                assert not escapes.are_right(inputs, places, values ^ 1, 20, 30)[0]
+            scatter.replace(inputs, places, values.astype(np.int64) // 2)
+        assert same(gpu.to_host(on_device), sample)
         x = gradient(n)
         kept = gpu.to_device(x)
-        wanted = escapes.elements_from(x, some, 9)
-        found = escapes.elements_from(kept, there, 9)
-        assert all(same(*both) for both in zip(found, wanted, strict=True))
-        for given in (x, kept):
-            scatter.replace(given, places, gradient(places.size, 1))
+        wanted = escapes.elements_from(x, sample, 9)
+        actual = escapes.elements_from(kept, on_device, 9)
+        assert all(same(*both) for both in zip(actual, wanted, strict=True))
+        for inputs in (x, kept):
+            scatter.replace(inputs, places, gradient(places.size, 1))
         assert same(gpu.to_host(kept), x)
 
 
@@ -131,8 +131,8 @@ def test_parts_of_codes(gpu: Device, name: str) -> None:
             codes = padded[::2] << np.uint8(4) | padded[1::2]
         for change in ("signs last", "exponents", "planes"):
             wanted = code_parts.parts_of(codes, n, fmt, change)
-            found = code_parts.parts_of(gpu.to_device(codes), n, fmt, change)
-            assert same(gpu.to_host(found), wanted)
+            actual = code_parts.parts_of(gpu.to_device(codes), n, fmt, change)
+            assert same(gpu.to_host(actual), wanted)
         last = code_parts.parts_of(codes, n, fmt, "signs last")
         first = code_parts.changed(gpu.to_device(last), fmt, "signs first")
         assert same(gpu.to_host(first), each)
@@ -144,7 +144,7 @@ def test_ternary_symbols(gpu: Device) -> None:
         trits = np.random.default_rng(n).integers(0, 3, n).astype(np.uint8)
         wanted = trits + (trits > 0).astype(np.uint8)
         codes = ternary_symbols.codes_of(wanted)
-        found = ternary_symbols.codes_of(gpu.to_device(wanted))
-        assert same(gpu.to_host(found), codes)
-        assert same(gpu.to_host(ternary_symbols.symbols_of(found, n)), wanted)
+        actual = ternary_symbols.codes_of(gpu.to_device(wanted))
+        assert same(gpu.to_host(actual), codes)
+        assert same(gpu.to_host(ternary_symbols.symbols_of(actual, n)), wanted)
         assert same(ternary_symbols.symbols_of(codes, n), wanted)

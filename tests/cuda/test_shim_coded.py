@@ -59,14 +59,14 @@ def test_one_wait(gpu: Device) -> None:
 
 def test_seek_tables(gpu: Device) -> None:
     x = sample(70_000)
-    there = gpu.to_device(x)
+    on_device = gpu.to_device(x)
     for spec in ("minifloat:code=huffman", "minifloat:code=rans,format=e4m3"):
-        frame = gcodec.encode(there, spec)
+        frame = gcodec.encode(on_device, spec)
         assert frame == gcodec.encode(x, spec)
         known = gcodec.Frame.from_bytes(frame)
         assert known.seek is not None
         for one in (known, known.without_seek()):
-            decoded = gpu.to_host(gcodec.decode(one.to_bytes(), like=there))
+            decoded = gpu.to_host(gcodec.decode(one.to_bytes(), like=on_device))
             assert same(decoded, gcodec.decode(frame))
 
 

@@ -42,18 +42,18 @@ def levels(shape: tuple[int, ...], size: float, spread: float, seed: int = 0) ->
 def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes = b"") -> bytes:
     """Write a string on the host, and on the device, which tells all at once."""
 
-    def written(given: np.ndarray) -> Payload:
+    def written(inputs: np.ndarray) -> Payload:
         front = BitString()
         front.extend(np.frombuffer(lead, np.uint8), 8 * len(lead))
         codec: Any = None  # which has no part in it
         with once():
-            made: Any = symbol_coder.write(given, shape, front)
-            return Payload(codec, {}, *made).settled(data_too=True)
+            written: Any = symbol_coder.write(inputs, shape, front)
+            return Payload(codec, {}, *written).settled(data_too=True)
 
-    wanted, found = written(symbols), written(gpu.to_device(symbols))
-    assert found.nbits == wanted.nbits
-    assert found.tobytes() == wanted.tobytes()
-    tables = [None if part.seek is None else part.seek.to_bytes() for part in (found, wanted)]
+    wanted, actual = written(symbols), written(gpu.to_device(symbols))
+    assert actual.nbits == wanted.nbits
+    assert actual.tobytes() == wanted.tobytes()
+    tables = [None if part.seek is None else part.seek.to_bytes() for part in (actual, wanted)]
     assert tables[0] == tables[1]
     return wanted.tobytes()
 

@@ -78,15 +78,15 @@ def test_ends_of_float32(gpu: Device) -> None:
         frames_agree(gpu, "ecsq", (x * np.float32(scale)).astype(np.float32))
     for spec in ("ecsq:step=1e38", "ecsq:step=2e38,rounding=stochastic"):
         for wide in (np.float32(3e38), np.float32(3.4e38)):
-            given = np.full((9, 9), wide)
+            inputs = np.full((9, 9), wide)
             try:
-                gcodec.encode(given, spec)
+                gcodec.encode(inputs, spec)
             except gcodec.ParameterError as error:
                 with pytest.raises(gcodec.ParameterError) as raised:
-                    gcodec.encode(gpu.to_device(given), spec)
+                    gcodec.encode(gpu.to_device(inputs), spec)
                 assert str(raised.value) == str(error)
             else:
-                frames_agree(gpu, spec, given)
+                frames_agree(gpu, spec, inputs)
 
 
 def test_targets(gpu: Device) -> None:
@@ -98,13 +98,13 @@ def test_targets(gpu: Device) -> None:
         frames_agree(gpu, f"ecsq:{target}", x)
 
 
-@pytest.mark.parametrize("how", ["rounding=nearest", "rounding=stochastic", "trellis=yes"])
-def test_targets_that_cannot_be_met(gpu: Device, how: str) -> None:
+@pytest.mark.parametrize("setting", ["rounding=nearest", "rounding=stochastic", "trellis=yes"])
+def test_targets_that_cannot_be_met(gpu: Device, setting: str) -> None:
     small, huge = matrix(4, 9), np.full((3, 7), 3e38, np.float32)
     for target in ("bits=0.01", "bits=31", "nmse=1e-20"):
-        frames_agree(gpu, f"ecsq:{target},{how}", small)
+        frames_agree(gpu, f"ecsq:{target},{setting}", small)
     for target in ("bits=0.5", "nmse=0.02"):
-        frames_agree(gpu, f"ecsq:{target},{how}", huge)
+        frames_agree(gpu, f"ecsq:{target},{setting}", huge)
 
 
 def test_planes(gpu: Device) -> None:
@@ -130,8 +130,8 @@ def test_large(gpu: Device) -> None:
     for _ in sizes_for(gpu, ()):
         x = matrix(LARGE // 8 + 1, 9)
         frame = gcodec.encode(x, "ecsq:step=0.05")
-        there = gpu.to_device(x)
-        assert gcodec.encode(there, "ecsq:step=0.05") == frame
-        assert same(gpu.to_host(gcodec.decode(frame, like=there)), gcodec.decode(frame))
+        on_device = gpu.to_device(x)
+        assert gcodec.encode(on_device, "ecsq:step=0.05") == frame
+        assert same(gpu.to_host(gcodec.decode(frame, like=on_device)), gcodec.decode(frame))
         bare = gcodec.Frame.from_bytes(frame).without_seek().to_bytes()
-        assert same(gpu.to_host(gcodec.decode(bare, like=there)), gcodec.decode(frame))
+        assert same(gpu.to_host(gcodec.decode(bare, like=on_device)), gcodec.decode(frame))

@@ -26,15 +26,15 @@ def test_select(gpu: Device, m: int, size: int, k: int) -> None:
         y = y.reshape(m, size)
         wanted = np.empty((m, k), np.int32), np.empty((m, k), np.float32)
         assert dct_select.largest(y, k, *wanted)
-        found = (
+        actual = (
             gpu.empty(m * k, np.int32).reshape(m, k),
             gpu.empty(m * k, np.float32).reshape(m, k),
         )
-        assert dct_select.largest(gpu.to_device(y), k, *found)
-        assert same(gpu.to_host(found[0]), wanted[0])
-        assert same(gpu.to_host(found[1]), wanted[1])
+        assert dct_select.largest(gpu.to_device(y), k, *actual)
+        assert same(gpu.to_host(actual[0]), wanted[0])
+        assert same(gpu.to_host(actual[1]), wanted[1])
     y = anything(m * size).reshape(m, size)
-    assert not dct_select.largest(gpu.to_device(y), k, *found)
+    assert not dct_select.largest(gpu.to_device(y), k, *actual)
 
 
 def coefficients(
@@ -53,10 +53,10 @@ def coefficients(
 def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
     n = cut.n if isinstance(cut, chunks.Runs) else cut.rows * cut.columns
     for k in {1, min(8, cut.size), min(cut.size, 40)}:
-        given = coefficients(cut, k, 2)
+        inputs = coefficients(cut, k, 2)
         wanted, out = np.empty(n, np.float32), gpu.empty(n, np.float32)
-        transform.restore(*given, cut, wanted)
-        transform.restore(*given, cut, out)
+        transform.restore(*inputs, cut, wanted)
+        transform.restore(*inputs, cut, out)
         assert same(gpu.to_host(out), wanted)
 
 
@@ -65,10 +65,10 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(transform_cuda, name, 2)  # so that each goes on to other chunks
     monkeypatch.setattr(cuda_grid, "_MOST", 2)
     for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
-        given = coefficients(cut, 9, 3)
+        inputs = coefficients(cut, 9, 3)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
-        transform.restore(*given, cut, wanted)
-        transform.restore(*given, cut, out)
+        transform.restore(*inputs, cut, wanted)
+        transform.restore(*inputs, cut, out)
         assert same(gpu.to_host(out), wanted)
     # The last warp has fewer rows of a chunk than the others, and so is ahead of them.
     x, cut = gradient(6000), chunks.flat(6000, (65, 33))
@@ -83,10 +83,10 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_restore_of_all(gpu: Device) -> None:
     # Of the second, there are more rows than are listed in shared memory.
     for cut in (chunks.flat(1200, (30, 40)), chunks.flat(1500, (1500, 1))):
-        given = coefficients(cut, cut.size, 1)
+        inputs = coefficients(cut, cut.size, 1)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
-        transform.restore(*given, cut, wanted)
-        transform.restore(*given, cut, out)
+        transform.restore(*inputs, cut, wanted)
+        transform.restore(*inputs, cut, out)
         assert same(gpu.to_host(out), wanted)
 
 

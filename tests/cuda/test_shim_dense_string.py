@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from samples import LARGE
-from strings import agree, broken, outcome, symbols, told
+from strings import agree, broken, outcome, resolved, symbols
 
 import gcodec
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -23,35 +23,35 @@ HEAD = np.array([0xA0], np.uint8), 3
 FIRST = 8 * 4 + 3  # with four bytes before it
 
 
-def written(device, code, given, coded):
+def written(device, code, inputs, coded):
     """Write on both sides; return the string and where its blocks begin."""
-    how = given.dtype, coded, EVERY, 4, HEAD
-    data, nbits, offsets = dense_string.write(code, given, *how)
-    there = dense_string.write(code, device.to_device(given), *how)
+    options = inputs.dtype, coded, EVERY, 4, HEAD
+    data, nbits, offsets = dense_string.write(code, inputs, *options)
+    on_device = dense_string.write(code, device.to_device(inputs), *options)
     data[:4] = 0  # which are the caller's
-    found = device.to_host(there[0])[: data.size]  # there may be room for more
-    found[:4] = 0
-    assert told(there[1]) == nbits
-    assert np.array_equal(found, data)
-    assert np.array_equal(told(there[2]), offsets)
+    actual = device.to_host(on_device[0])[: data.size]  # there may be room for more
+    actual[:4] = 0
+    assert resolved(on_device[1]) == nbits
+    assert np.array_equal(actual, data)
+    assert np.array_equal(resolved(on_device[2]), offsets)
     return data, nbits, offsets
 
 
-def read(device, code, data, nbits, coded, offsets, every=EVERY):
+def read(device, code, data, nbits, coded, offsets, all_values=EVERY):
     """Read on the device, or on the host where that is None."""
     parts = []
-    there = data if device is None else device.to_device(data)
+    on_device = data if device is None else device.to_device(data)
 
     def take(at, small, wide):
         small = small if device is None else device.to_host(small)
         part = dense_string.widened(small.copy(), wide, np.min_scalar_type(code.top))
         parts.append((at, part))
 
-    where = FIRST, nbits, coded, every, offsets
-    found = host(dense_string.read(code, there, *where, take))
+    layout = FIRST, nbits, coded, all_values, offsets
+    decoded = host(dense_string.read(code, on_device, *layout, take))
     parts.sort(key=lambda pair: pair[0])
     got = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.uint8)
-    return found, got
+    return decoded, got
 
 
 @pytest.mark.parametrize("code", ["omega", "rice", "packed"])
@@ -59,48 +59,48 @@ def read(device, code, data, nbits, coded, offsets, every=EVERY):
 def test_levels(gpu: Device, code: str, s: int) -> None:
     words = word_code(code, s, {"rice": 2})
     for n in (0, 1, 15, 4096, 9001):
-        given, coded = symbols(n, s), CodedMask.all(n)
-        data, nbits, offsets = written(gpu, words, given, coded)
+        inputs, coded = symbols(n, s), CodedMask.all(n)
+        data, nbits, offsets = written(gpu, words, inputs, coded)
         for known in (offsets, None) if n else (None,):
-            found, got = read(gpu, words, data, nbits, coded, known)
-            assert np.array_equal(got, given)
-            assert np.array_equal(found, offsets)
+            decoded, got = read(gpu, words, data, nbits, coded, known)
+            assert np.array_equal(got, inputs)
+            assert np.array_equal(decoded, offsets)
 
 
 def test_large(gpu: Device) -> None:
-    words, given, coded = word_code("omega", 15, {}), symbols(LARGE, 15), CodedMask.all(LARGE)
-    data, nbits, offsets = written(gpu, words, given, coded)
-    assert np.array_equal(read(gpu, words, data, nbits, coded, offsets)[1], given)
+    words, inputs, coded = word_code("omega", 15, {}), symbols(LARGE, 15), CodedMask.all(LARGE)
+    data, nbits, offsets = written(gpu, words, inputs, coded)
+    assert np.array_equal(read(gpu, words, data, nbits, coded, offsets)[1], inputs)
 
 
 @pytest.mark.parametrize("bucket", [7, 512, 5000])
 @pytest.mark.parametrize("code", ["omega", "table"])
 def test_silent_buckets(gpu: Device, bucket: int, code: str) -> None:
-    given = symbols(9001, 15)
+    inputs = symbols(9001, 15)
     silent = np.random.default_rng(bucket).random(-(-9001 // bucket)) < 0.4
     silent[-1] = True
-    given[np.repeat(silent, bucket)[:9001]] = 0
-    words = table_of(given) if code == "table" else word_code("omega", 15, {})
+    inputs[np.repeat(silent, bucket)[:9001]] = 0
+    words = table_of(inputs) if code == "table" else word_code("omega", 15, {})
     coded = CodedMask.of(9001, bucket, silent)
-    data, nbits, offsets = written(gpu, words, given, coded)
+    data, nbits, offsets = written(gpu, words, inputs, coded)
     for known in (offsets, None):
-        assert np.array_equal(read(gpu, words, data, nbits, coded, known)[1], given)
+        assert np.array_equal(read(gpu, words, data, nbits, coded, known)[1], inputs)
 
 
-def table_of(given: np.ndarray) -> TableCode:
-    counts = np.bincount(given, minlength=256)
+def table_of(inputs: np.ndarray) -> TableCode:
+    counts = np.bincount(inputs, minlength=256)
     return TableCode.of(gcodec.entropy.huffman.code_lengths(counts))
 
 
 @pytest.mark.parametrize("alphabet", [1, 2, 9, 256])
 def test_tables(gpu: Device, alphabet: int) -> None:
     random = np.random.default_rng(alphabet)
-    given = np.minimum(random.geometric(0.1 if alphabet > 9 else 0.6, 9001) - 1, alphabet - 1)
-    given = given.astype(np.uint8)
-    words, coded = table_of(given), CodedMask.all(given.size)
-    data, nbits, offsets = written(gpu, words, given, coded)
+    inputs = np.minimum(random.geometric(0.1 if alphabet > 9 else 0.6, 9001) - 1, alphabet - 1)
+    inputs = inputs.astype(np.uint8)
+    words, coded = table_of(inputs), CodedMask.all(inputs.size)
+    data, nbits, offsets = written(gpu, words, inputs, coded)
     for known in (offsets, None):
-        assert np.array_equal(read(gpu, words, data, nbits, coded, known)[1], given)
+        assert np.array_equal(read(gpu, words, data, nbits, coded, known)[1], inputs)
 
 
 RULES = [
@@ -120,10 +120,10 @@ def test_rules(gpu: Device, code: PrefixCode) -> None:
     """Words that no table holds, some of them too long to be joined in shared memory."""
     random = np.random.default_rng(code.parameter)
     powers = (1 << random.integers(0, 24, 5000)) - random.integers(0, 2, 5000)
-    given = np.where(random.random(5000) < 0.5, random.integers(0, 300, 5000), powers)
-    given, coded = (given + code.first).astype(np.uint32), CodedMask.all(5000)
-    data, nbits, offsets = written(gpu, code, given, coded)
-    assert np.array_equal(read(gpu, code, data, nbits, coded, offsets)[1], given)
+    inputs = np.where(random.random(5000) < 0.5, random.integers(0, 300, 5000), powers)
+    inputs, coded = (inputs + code.first).astype(np.uint32), CodedMask.all(5000)
+    data, nbits, offsets = written(gpu, code, inputs, coded)
+    assert np.array_equal(read(gpu, code, data, nbits, coded, offsets)[1], inputs)
     for seed in range(10):
         args = code, broken(data, FIRST, seed), nbits, coded, None
         here = outcome(lambda a=args: read(None, *a)[1])
@@ -132,10 +132,12 @@ def test_rules(gpu: Device, code: PrefixCode) -> None:
 
 def test_no_word(gpu: Device) -> None:
     code = TableCode.of(np.array([1, 1], np.uint8))
-    given = np.zeros(5000, np.uint8)
-    given[4099] = 2
+    inputs = np.zeros(5000, np.uint8)
+    inputs[4099] = 2
     with pytest.raises(gcodec.ParameterError, match="4099"):
-        dense_string.write(code, gpu.to_device(given), given.dtype, CodedMask.all(5000), EVERY, 0)
+        dense_string.write(
+            code, gpu.to_device(inputs), inputs.dtype, CodedMask.all(5000), EVERY, 0
+        )
 
 
 @pytest.mark.parametrize("code", ["omega", "rice", "table"])
@@ -143,35 +145,35 @@ def test_no_word(gpu: Device) -> None:
 def test_broken(gpu: Device, code: str, s: int) -> None:
     if code == "table" and s > 127:
         pytest.skip("symbols of tables are bytes")
-    given, coded = symbols(300, s), CodedMask.all(300)
-    words = table_of(given) if code == "table" else word_code(code, s, {"rice": 3})
-    data, nbits, _ = written(gpu, words, given, coded)
+    inputs, coded = symbols(300, s), CodedMask.all(300)
+    words = table_of(inputs) if code == "table" else word_code(code, s, {"rice": 3})
+    data, nbits, _ = written(gpu, words, inputs, coded)
     for seed in range(12):
         wrong = broken(data, FIRST, seed)
         for end in (nbits, nbits - seed):
             for known in (None, np.array([0, end - FIRST])):
                 args = words, wrong, end, coded, known
                 here = outcome(lambda a=args: read(None, *a)[1])
-                there = outcome(lambda a=args: read(gpu, *a)[1])
-                assert agree(here, there), (seed, end, known)
+                on_device = outcome(lambda a=args: read(gpu, *a)[1])
+                assert agree(here, on_device), (seed, end, known)
 
 
 @pytest.mark.parametrize("log2_block", [0, 3, 5, 62])
 def test_other_blocks(gpu: Device, log2_block: int) -> None:
-    words, given, coded = word_code("omega", 15, {}), symbols(300, 15), CodedMask.all(300)
-    data, nbits, _ = written(gpu, words, given, coded)
-    every = 1 << log2_block
-    offsets, _ = read(None, words, data, nbits, coded, None, every)
+    words, inputs, coded = word_code("omega", 15, {}), symbols(300, 15), CodedMask.all(300)
+    data, nbits, _ = written(gpu, words, inputs, coded)
+    all_values = 1 << log2_block
+    offsets, _ = read(None, words, data, nbits, coded, None, all_values)
     for known in (offsets, None):
-        found, got = read(gpu, words, data, nbits, coded, known, every)
-        assert np.array_equal(got, given)
-        assert np.array_equal(found, offsets)
+        decoded, got = read(gpu, words, data, nbits, coded, known, all_values)
+        assert np.array_equal(got, inputs)
+        assert np.array_equal(decoded, offsets)
     if log2_block == 5:
         for shift in (-1, 1, 10**9, -(10**9), 2**62):
             wrong = offsets.copy()
             wrong[3] += shift
             with pytest.raises(gcodec.Corrupt):
-                read(gpu, words, data, nbits, coded, wrong, every)
+                read(gpu, words, data, nbits, coded, wrong, all_values)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2047, 2048, 2049, 70_000])

@@ -33,16 +33,16 @@ def outcome(x: Any, spec: str) -> bytes | str:
 def test_frames(gpu: Device) -> None:
     gcodec.encode(gpu.to_device(np.ones(9, np.float32)), "ecsq:step=1")  # which brings tables
     one, seen = sample()[:20, :30] / 20, set()
-    some = [np.float32(top) * one.clip(-1, 1) for top in (1e-16, 4e6, 5e36, 3e38)]
+    subset = [np.float32(top) * one.clip(-1, 1) for top in (1e-16, 4e6, 5e36, 3e38)]
     tiny = [np.float32(top) * one for top in (1e-38, 1e-44)]
     for spec in SPECS:
-        every = [*tensors(), *more_tensors(), *some, *(tiny if "1e30" not in spec else [])]
-        for x in share_of(gpu, every):
-            there, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
-            found, waited = outcome(there, spec), getattr(gpu, "fetched", 0) - before
-            assert found == outcome(x, spec), spec
+        all_values = [*tensors(), *more_tensors(), *subset, *(tiny if "1e30" not in spec else [])]
+        for x in share_of(gpu, all_values):
+            on_device, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
+            actual, waited = outcome(on_device, spec), getattr(gpu, "fetched", 0) - before
+            assert actual == outcome(x, spec), spec
             assert waited <= 1 or x.ndim > 2, spec
-            seen.add(type(found))
+            seen.add(type(actual))
     assert len(seen) == 2
     for spec in share_of(gpu, ODD):
         assert outcome(gpu.to_device(sample()), spec) == outcome(sample(), spec)
@@ -53,15 +53,15 @@ def test_symbols(gpu: Device, spec: str) -> None:
     """They are told when they are asked for, and are those of the host."""
     codec = gcodec.parse(spec)
     for x in (sample(), np.zeros(40, np.float32), gradient(5000).clip(-9, 9)):
-        there, here = codec.quantize(gpu.to_device(x), seed=1), codec.quantize(x, seed=1)
-        assert there.step == here.step
-        assert (there.scales is None) == (here.scales is None)
+        on_device, here = codec.quantize(gpu.to_device(x), seed=1), codec.quantize(x, seed=1)
+        assert on_device.step == here.step
+        assert (on_device.scales is None) == (here.scales is None)
         if here.scales is not None:
-            assert there.scales.matrix == here.scales.matrix
-            assert all(map(np.array_equal, there.scales[1:], here.scales[1:]))
+            assert on_device.scales.matrix == here.scales.matrix
+            assert all(map(np.array_equal, on_device.scales[1:], here.scales[1:]))
         for name in ("centroids", "symbols", "beyond"):
-            assert same(host(getattr(there, name)), getattr(here, name)), name
-        assert codec.pack(there).tobytes() == codec.pack(here).tobytes()
+            assert same(host(getattr(on_device, name)), getattr(here, name)), name
+        assert codec.pack(on_device).tobytes() == codec.pack(here).tobytes()
 
 
 def test_feedback(gpu: Device) -> None:

@@ -48,13 +48,13 @@ def test_frames(gpu: Device) -> None:
 def test_payloads(gpu: Device) -> None:
     """They stay on the device, whichever string is the shortest."""
     for x in (*tensors()[:3], *more_tensors()):
-        made = gcodec.parse("qsgd:code=auto").encode(gpu.to_device(x))
+        payload = gcodec.parse("qsgd:code=auto").encode(gpu.to_device(x))
         wanted = gcodec.parse("qsgd:code=auto").encode(x)
-        assert made.codec == wanted.codec
-        assert made.scalars == wanted.scalars
-        assert made.nbits == wanted.nbits
-        assert gpu.owns(made.data)
-        assert made.tobytes() == wanted.tobytes()
+        assert payload.codec == wanted.codec
+        assert payload.scalars == wanted.scalars
+        assert payload.nbits == wanted.nbits
+        assert gpu.owns(payload.data)
+        assert payload.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -66,8 +66,8 @@ def test_where_another_string_turns_out_shorter(dtype: str) -> None:
         seen = set()
         for n in (384, 700, 5001):
             x = random.uniform(-6, 6, n).astype(dtype)
-            there, before, launched = gpu.to_device(x), gpu.fetched, len(gpu.launched)
-            frame = gcodec.encode(there, spec)
+            on_device, before, launched = gpu.to_device(x), gpu.fetched, len(gpu.launched)
+            frame = gcodec.encode(on_device, spec)
             assert gpu.fetched == before + 1
             assert frame == gcodec.encode(x, spec)
             assert "write_classed" in gpu.launched[launched:]

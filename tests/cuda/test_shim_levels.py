@@ -20,13 +20,13 @@ def test_norms(gpu: Device, kind: Norm, bucket: int) -> None:
     for x in (gradient(0), gradient(1), gradient(9001), anything(5000)):
         if bucket == 1:
             x = x[:600]
-        found, wanted = norms(gpu.to_device(x), bucket, kind), norms(x, bucket, kind)
-        assert same(gpu.to_host(found), wanted)
+        actual, wanted = norms(gpu.to_device(x), bucket, kind), norms(x, bucket, kind)
+        assert same(gpu.to_host(actual), wanted)
         if not np.isfinite(wanted).all():
             continue  # one NaN is as another
         # Behind a byte, so not aligned.
         data, here = gpu.zeros(wanted.nbytes + 3, np.uint8), np.zeros(wanted.nbytes + 3, np.uint8)
-        write_norms(found, data[1:])
+        write_norms(actual, data[1:])
         write_norms(wanted, here[1:])
         assert same(gpu.to_host(data), here)
         again = read_norms(data[1 : 1 + wanted.nbytes])
@@ -53,42 +53,42 @@ def test_levels(gpu: Device, s: int, bucket: int) -> None:
     x = gradient(1001)
     x[200:300] *= np.float32(1e-38)  # buckets of tiny norms
     x[300:420] = 0
-    found = norms(x, bucket, "max")
-    here = levels.Scale(found, bucket, s)
-    there = levels.Scale(gpu.to_device(found), bucket, s)
+    actual = norms(x, bucket, "max")
+    here = levels.Scale(actual, bucket, s)
+    on_device = levels.Scale(gpu.to_device(actual), bucket, s)
     dtype = levels.symbol_dtype(s)
     for first, stop in ((0, 1001), (0, 0), (0, 3), (64, 101), (320, 1001)):
         part, size = x[first:stop], stop - first
         wanted, symbols = np.empty(size, dtype), gpu.empty(size, dtype)
         levels.quantize(part, here, 2**63 + 9, first, wanted)
-        levels.quantize(gpu.to_device(part), there, 2**63 + 9, first, symbols)
+        levels.quantize(gpu.to_device(part), on_device, 2**63 + 9, first, symbols)
         assert same(gpu.to_host(symbols), wanted)
         for add in (None, np.float32(0.7)):
             values, out = part.copy(), gpu.to_device(part)
             levels.dequantize(wanted, here, first, values, add)
-            levels.dequantize(symbols, there, first, out, add)
+            levels.dequantize(symbols, on_device, first, out, add)
             assert same(gpu.to_host(out), values)
 
 
 def test_many(gpu: Device) -> None:
     x, bucket = gradient(LARGE), 3000
-    found, wanted, symbols = (
+    actual, wanted, symbols = (
         norms(x, bucket, "l2"),
         np.empty(LARGE, np.uint8),
         gpu.empty(LARGE, np.uint8),
     )
-    there = levels.Scale(gpu.to_device(found), bucket, 15)
-    levels.quantize(x, levels.Scale(found, bucket, 15), 4, 0, wanted)
-    levels.quantize(gpu.to_device(x), there, 4, 0, symbols)
+    on_device = levels.Scale(gpu.to_device(actual), bucket, 15)
+    levels.quantize(x, levels.Scale(actual, bucket, 15), 4, 0, wanted)
+    levels.quantize(gpu.to_device(x), on_device, 4, 0, symbols)
     assert same(gpu.to_host(symbols), wanted)
     out, values = gpu.empty(LARGE, np.float32), np.empty(LARGE, np.float32)
-    levels.dequantize(symbols, there, 0, out)
-    levels.dequantize(wanted, levels.Scale(found, bucket, 15), 0, values)
+    levels.dequantize(symbols, on_device, 0, out)
+    levels.dequantize(wanted, levels.Scale(actual, bucket, 15), 0, values)
     assert same(gpu.to_host(out), values)
 
 
 def test_words(gpu: Device) -> None:
     for start, count in ((0, 0), (0, 1), (3, 100), (2**36 - 5, 300), (2**62 + 1, 33)):
         for stream in (philox.ROUNDING, philox.SELECTION, 2**63 + 2**40):
-            found = there_philox.words(gpu, 2**64 - 3, start, count, stream)
-            assert same(gpu.to_host(found), philox.words(2**64 - 3, start, count, stream))
+            actual = there_philox.words(gpu, 2**64 - 3, start, count, stream)
+            assert same(gpu.to_host(actual), philox.words(2**64 - 3, start, count, stream))

@@ -38,22 +38,22 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
     x, residual = ties(scale, fmt), gradient(1000, 1)
     n, decay = x.size, np.float32(0.9)
     residual = residual[:n] if n <= 1000 else np.resize(residual, n)
-    there = gpu.to_device(x)
+    on_device = gpu.to_device(x)
     codes, _ = minifloat_tensor.quantize(x, scale, fmt)
-    found, finite = minifloat_tensor.quantize(there, scale, fmt)
+    quantized, finite = minifloat_tensor.quantize(on_device, scale, fmt)
     assert finite
-    assert same(gpu.to_host(found), codes)
-    minifloat.check(found, n, fmt)
+    assert same(gpu.to_host(quantized), codes)
+    minifloat.check(quantized, n, fmt)
     left, memory = np.empty_like(x), gpu.to_device(residual)
     codes = minifloat_tensor.quantize_residual(x, residual, decay, scale, fmt, left)
     for out in (gpu.empty(n, np.float32), memory):
-        found = minifloat_tensor.quantize_residual(there, memory, decay, scale, fmt, out)
-        assert same(gpu.to_host(found), codes)
+        quantized = minifloat_tensor.quantize_residual(on_device, memory, decay, scale, fmt, out)
+        assert same(gpu.to_host(quantized), codes)
         assert same(gpu.to_host(out), left)
     for add in (None, np.float32(-1), np.float32(2.0**-100)):
         out, wanted = gpu.to_device(residual), residual.copy()
         minifloat_tensor.dequantize(codes, scale, fmt, wanted, add)
-        minifloat_tensor.dequantize(found, scale, fmt, out, add)
+        minifloat_tensor.dequantize(quantized, scale, fmt, out, add)
         assert same(gpu.to_host(out), wanted)
 
 
@@ -68,20 +68,20 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
     for n in sizes_for(gpu, SIZES):
         x, out = gradient(n), gpu.empty(n, np.float32)
         codes, _ = minifloat_tensor.quantize(x, scale, fmt)
-        found, finite = minifloat_tensor.quantize(gpu.to_device(x), scale, fmt)
+        quantized, finite = minifloat_tensor.quantize(gpu.to_device(x), scale, fmt)
         assert finite
-        assert same(gpu.to_host(found), codes)
-        minifloat.check(found, n, fmt)
-        minifloat_tensor.dequantize(found, scale, fmt, out)
+        assert same(gpu.to_host(quantized), codes)
+        minifloat.check(quantized, n, fmt)
+        minifloat_tensor.dequantize(quantized, scale, fmt, out)
         wanted = np.empty(n, np.float32)
         minifloat_tensor.dequantize(codes, scale, fmt, wanted)
         assert same(gpu.to_host(out), wanted)
         for at in range(1, 4) if 8 < n < LARGE else ():  # wherever the bytes begin
             bytes_, rest = codes[at:], n - at * minifloat.per_byte(fmt)
-            some, there = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
-            minifloat_tensor.dequantize(bytes_, scale, fmt, some)
-            minifloat_tensor.dequantize(found[at:], scale, fmt, there)
-            assert same(gpu.to_host(there), some)
+            subset, on_device = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
+            minifloat_tensor.dequantize(bytes_, scale, fmt, subset)
+            minifloat_tensor.dequantize(quantized[at:], scale, fmt, on_device)
+            assert same(gpu.to_host(on_device), subset)
 
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids=str)
@@ -130,19 +130,22 @@ def test_sample(gpu: Device) -> None:
 def test_block_scales(gpu: Device, length: int) -> None:
     for n, scale in ((1, 0.3), (700, 0.25), (700, 2.0**-140), (700, 1e30), (5, 0.0)):
         x, fmt = gradient(n), MiniFloat("e3m2")
-        there, how = gpu.to_device(x), (np.float32(scale), fmt.magnitudes()[-1], fmt.mantissa)
-        factors = block_scales.choose_factors(x, length, *how)
-        found = block_scales.choose_factors(there, length, *how)
-        assert same(gpu.to_host(found), factors)
-        each = block_scales.scales_of(how[0], factors)
-        assert same(gpu.to_host(block_scales.scales_of(how[0], found)), each)
-        each, first = block_scales.scales_of(how[0], np.append(factors, 0)), length // 2
-        given, room = (first, length, each), np.empty(n, np.float32)
-        wanted = block_scales.divide(x, *given, room)
-        found = block_scales.divide(there, *given, gpu.empty(n, np.float32))
-        assert same(gpu.to_host(found), wanted)
+        on_device, options = (
+            gpu.to_device(x),
+            (np.float32(scale), fmt.magnitudes()[-1], fmt.mantissa),
+        )
+        factors = block_scales.choose_factors(x, length, *options)
+        actual = block_scales.choose_factors(on_device, length, *options)
+        assert same(gpu.to_host(actual), factors)
+        each = block_scales.scales_of(options[0], factors)
+        assert same(gpu.to_host(block_scales.scales_of(options[0], actual)), each)
+        each, first = block_scales.scales_of(options[0], np.append(factors, 0)), length // 2
+        inputs, room = (first, length, each), np.empty(n, np.float32)
+        wanted = block_scales.divide(x, *inputs, room)
+        actual = block_scales.divide(on_device, *inputs, gpu.empty(n, np.float32))
+        assert same(gpu.to_host(actual), wanted)
         for add in (None, np.float32(-0.7)):
             out, sums = gpu.to_device(gradient(n, 1)), gradient(n, 1)
-            block_scales.multiply(wanted, *given, sums, add)
-            block_scales.multiply(found, *given, out, add)
+            block_scales.multiply(wanted, *inputs, sums, add)
+            block_scales.multiply(actual, *inputs, out, add)
             assert same(gpu.to_host(out), sums)

@@ -54,12 +54,12 @@ def test_frames(gpu: Device) -> None:
 def test_payloads(gpu: Device) -> None:
     """They stay on the device, whichever code is the shortest."""
     for x in tensors()[:3]:
-        made = gcodec.parse("minifloat").encode(gpu.to_device(x))
+        payload = gcodec.parse("minifloat").encode(gpu.to_device(x))
         wanted = gcodec.parse("minifloat").encode(x)
-        assert made.codec == wanted.codec
-        assert made.nbits == wanted.nbits
-        assert gpu.owns(made.data)
-        assert made.tobytes() == wanted.tobytes()
+        assert payload.codec == wanted.codec
+        assert payload.nbits == wanted.nbits
+        assert gpu.owns(payload.data)
+        assert payload.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -71,8 +71,8 @@ def test_where_another_string_turns_out_shorter(dtype: str) -> None:
         seen = set()
         for n in (5001, 7000):
             x = random.uniform(-6, 6, n).astype(dtype)
-            there, before, launched = gpu.to_device(x), gpu.fetched, len(gpu.launched)
-            frame = gcodec.encode(there, "minifloat:block=32")
+            on_device, before, launched = gpu.to_device(x), gpu.fetched, len(gpu.launched)
+            frame = gcodec.encode(on_device, "minifloat:block=32")
             assert gpu.fetched == before + 1
             assert frame == gcodec.encode(x, "minifloat:block=32")
             assert "write_classed" in gpu.launched[launched:]

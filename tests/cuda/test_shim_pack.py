@@ -52,8 +52,8 @@ def test_damage(gpu: Device, layouts: list[FieldLayout]) -> None:
                     unpack_fields(gpu.to_device(damaged), n, layout)
                 assert str(raised.value) == str(error), layout
             else:
-                found = unpack_fields(gpu.to_device(damaged), n, layout)
-                assert same(gpu.to_host(found), wanted), layout
+                actual = unpack_fields(gpu.to_device(damaged), n, layout)
+                assert same(gpu.to_host(actual), wanted), layout
 
 
 def test_large(gpu: Device) -> None:

@@ -21,21 +21,21 @@ SHAPES = ((3, 9000), (9000, 3), (70, 300), (40, 33))
 def test_factors(gpu: Device, scale: float) -> None:
     for m, k in share_of(gpu, SHAPES):
         matrix = (gradient(m * k).clip(-99, 99) * np.float32(scale)).reshape(m, k)
-        there = gpu.to_device(matrix)
+        on_device = gpu.to_device(matrix)
         for rank in (1, 2, 5):
-            how, before = (rank, 7, low_rank.STREAM), None
+            options, before = (rank, 7, low_rank.STREAM), None
             for _ in range(2):
-                given = None if before is None else gpu.to_device(before)
-                top, kept = max_abs_bits(there.reshape(-1)), max_abs_bits(matrix.reshape(-1))
-                wanted = low_rank.step(matrix, *how, before, kept)
-                assert same(gpu.to_host(low_rank.step(there, *how, given, top)), wanted)
+                inputs = None if before is None else gpu.to_device(before)
+                top, kept = max_abs_bits(on_device.reshape(-1)), max_abs_bits(matrix.reshape(-1))
+                wanted = low_rank.step(matrix, *options, before, kept)
+                assert same(gpu.to_host(low_rank.step(on_device, *options, inputs, top)), wanted)
                 before = wanted[rank * m :].reshape(rank, k).copy()
                 before[0] = -0.0  # a row that is not taken
             left, right = (gradient(rank * n, n).reshape(rank, n) for n in (m, k))
-            out, found = np.empty(m * k, np.float32), gpu.empty(m * k, np.float32)
+            out, actual = np.empty(m * k, np.float32), gpu.empty(m * k, np.float32)
             products.put_product(left, right, out)
-            products.put_product(gpu.to_device(left), gpu.to_device(right), found)
-            assert same(gpu.to_host(found), out)
+            products.put_product(gpu.to_device(left), gpu.to_device(right), actual)
+            assert same(gpu.to_host(actual), out)
 
 
 def test_rows_that_depend_on_others(gpu: Device) -> None:
@@ -44,11 +44,11 @@ def test_rows_that_depend_on_others(gpu: Device) -> None:
     for matrix in (np.outer(row, column), np.zeros((60, 5000), np.float32)):
         flat = matrix.astype(np.float32)
         for x in (flat, np.ascontiguousarray(flat.T)):
-            there = gpu.to_device(x)
+            on_device = gpu.to_device(x)
             wanted = low_rank.step(x, 3, 1, low_rank.STREAM, None, max_abs_bits(x.reshape(-1)))
-            top = max_abs_bits(there.reshape(-1))
+            top = max_abs_bits(on_device.reshape(-1))
             assert same(
-                gpu.to_host(low_rank.step(there, 3, 1, low_rank.STREAM, None, top)), wanted
+                gpu.to_host(low_rank.step(on_device, 3, 1, low_rank.STREAM, None, top)), wanted
             )
 
 
@@ -57,8 +57,8 @@ def test_the_step_before_may_lie_elsewhere(gpu: Device) -> None:
     steps = [gradient(600, s).clip(-9, 9).reshape(20, 30) for s in range(4)]
     mixed, here = (gcodec.Feedback("powersgd:rank=2", seed=3) for _ in range(2))
     for k, x in enumerate(steps):
-        given = gpu.to_device(x) if k % 2 else x
-        assert mixed.compress("w", given) == here.compress("w", x)
+        inputs = gpu.to_device(x) if k % 2 else x
+        assert mixed.compress("w", inputs) == here.compress("w", x)
     loaded = gcodec.Feedback("powersgd:rank=2", seed=3)
     loaded.load_state_dict(mixed.state_dict())
     assert loaded.compress("w", gpu.to_device(steps[0])) == here.compress("w", steps[0])

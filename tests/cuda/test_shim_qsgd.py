@@ -41,10 +41,10 @@ def sample(n: int) -> np.ndarray:
 def test_frames(gpu: Device, spec: str) -> None:
     for n in (0, 1, 5001):
         x = sample(n)
-        there = gpu.to_device(x)
-        frame = gcodec.encode(there, spec, seed=5)
+        on_device = gpu.to_device(x)
+        frame = gcodec.encode(on_device, spec, seed=5)
         assert frame == gcodec.encode(x, spec, seed=5), n
-        decoded = gcodec.decode(frame, like=there)
+        decoded = gcodec.decode(frame, like=on_device)
         assert gpu.owns(decoded)
         assert same(gpu.to_host(decoded), gcodec.decode(frame)), n
 
@@ -52,13 +52,13 @@ def test_frames(gpu: Device, spec: str) -> None:
 @pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:form=sparse", "qsgd:code=rans"])
 def test_seek_tables(gpu: Device, spec: str) -> None:
     x = np.random.default_rng(2).standard_normal(70_000).astype(np.float32).reshape(700, 100)
-    there = gpu.to_device(x)
-    frame = gcodec.encode(there, spec, seed=1)
+    on_device = gpu.to_device(x)
+    frame = gcodec.encode(on_device, spec, seed=1)
     assert frame == gcodec.encode(x, spec, seed=1)
     read = gcodec.Frame.from_bytes(frame)
     for one in (read if read.seek else read.with_seek(10), read.without_seek()):
         wanted = gcodec.decode(one.to_bytes())
-        assert same(gpu.to_host(gcodec.decode(one.to_bytes(), like=there)), wanted)
+        assert same(gpu.to_host(gcodec.decode(one.to_bytes(), like=on_device)), wanted)
 
 
 @pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:form=sparse,code=rice"])
@@ -76,11 +76,11 @@ def test_adding(gpu: Device, spec: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:s=3"])
 def test_feedback(gpu: Device, spec: str) -> None:
-    there, here = gcodec.Feedback(spec, seed=1), gcodec.Feedback(spec, seed=1)
+    on_device, here = gcodec.Feedback(spec, seed=1), gcodec.Feedback(spec, seed=1)
     for step in range(3):
         x = np.clip(gradient(3000, step), -1e9, 1e9)
-        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
-        assert same(gpu.to_host(there.residual("w")), here.residual("w"))
+        assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        assert same(gpu.to_host(on_device.residual("w")), here.residual("w"))
 
 
 def test_symbols(gpu: Device) -> None:
@@ -104,10 +104,10 @@ def test_silent_symbols(gpu: Device) -> None:
     payload = codec.encode(x)
     wrong = payload.data.copy()
     wrong[:4] = 0
-    there = payload._replace(data=gpu.to_device(wrong))
+    on_device = payload._replace(data=gpu.to_device(wrong))
     for action in (codec.decode, codec.unpack):
         with pytest.raises(gcodec.Corrupt, match="norm is 0"):
-            action(there, 1000)
+            action(on_device, 1000)
 
 
 def test_refused(gpu: Device) -> None:
@@ -136,12 +136,12 @@ def test_the_shorter_form(gpu: Device, share: float) -> None:
     x[int(share * x.size) :] = 0
     for spec in ("qsgd:s=1000,norm=max", "qsgd:s=1000,norm=max,code=rice"):
         if getattr(gpu, "order", "shuffled") == "shuffled":  # with a table of blocks
-            there = gcodec.parse(spec).encode(gpu.to_device(x), seed=1)
+            on_device = gcodec.parse(spec).encode(gpu.to_device(x), seed=1)
             here = gcodec.parse(spec).encode(x, seed=1)
-            assert there.codec == here.codec
-            assert (there.scalars, there.nbits) == (here.scalars, here.nbits)
-            assert gpu.owns(there.data)
-            assert there.tobytes() == here.tobytes()
+            assert on_device.codec == here.codec
+            assert (on_device.scalars, on_device.nbits) == (here.scalars, here.nbits)
+            assert gpu.owns(on_device.data)
+            assert on_device.tobytes() == here.tobytes()
             frame = gcodec.encode(gpu.to_device(x), spec, seed=1)
             assert frame == gcodec.encode(x, spec, seed=1)
 
@@ -162,7 +162,7 @@ def test_damage(gpu: Device, code: str, form: str) -> None:
         else:
             data[flip // 8] ^= np.uint8(0x80 >> flip % 8)
         here = payload._replace(data=data, nbits=nbits)
-        there = payload._replace(data=gpu.to_device(data), nbits=nbits)
+        on_device = payload._replace(data=gpu.to_device(data), nbits=nbits)
         wanted = outcome(lambda p=here: codec.decode(p, 300))
-        found = outcome(lambda p=there: gpu.to_host(codec.decode(p, 300)))
-        assert agree(found, wanted), flip
+        decoded = outcome(lambda p=on_device: gpu.to_host(codec.decode(p, 300)))
+        assert agree(decoded, wanted), flip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from samples import LARGE, same
-from strings import agree, broken, outcome, told
+from strings import agree, broken, outcome, resolved
 
 import gcodec
 from gcodec.entropy.rans import best_frequencies
@@ -15,24 +15,24 @@ from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
 from gcodec.runtime.device import Device
 
 
-def made(n: int, spread: float) -> tuple[np.ndarray, np.ndarray, int]:
+def symbols_and_model(n: int, spread: float) -> tuple[np.ndarray, np.ndarray, int]:
     """Return symbols, and the model for them."""
     random = np.random.default_rng([n, int(spread)])
-    given = np.minimum(np.abs(random.standard_cauchy(n)) * spread, 255).astype(np.uint8)
-    counts = np.bincount(given, minlength=256)
-    return given, *best_frequencies(counts if n else np.eye(1, 256, dtype=np.int64)[0])
+    inputs = np.minimum(np.abs(random.standard_cauchy(n)) * spread, 255).astype(np.uint8)
+    counts = np.bincount(inputs, minlength=256)
+    return inputs, *best_frequencies(counts if n else np.eye(1, 256, dtype=np.int64)[0])
 
 
-def written(device, given, model, lead, log2_run) -> tuple[np.ndarray, int, Runs]:
+def written(device, inputs, model, lead, log2_run) -> tuple[np.ndarray, int, Runs]:
     """Write on both sides; return the string and its runs."""
     tables, front = write_tables(*model), np.arange(lead, dtype=np.uint8)
-    data, nbits, runs = rans_string.write(tables, given, given.size, front, log2_run)
-    where = given.size, front, log2_run
-    there = tuple(map(told, rans_string.write(tables, device.to_device(given), *where)))
-    assert there[1] == nbits
-    assert same(device.to_host(there[0])[: data.size], data)
-    assert np.array_equal(there[2].offsets, runs.offsets)
-    assert np.array_equal(there[2].states, runs.states)
+    data, nbits, runs = rans_string.write(tables, inputs, inputs.size, front, log2_run)
+    layout = inputs.size, front, log2_run
+    on_device = tuple(map(resolved, rans_string.write(tables, device.to_device(inputs), *layout)))
+    assert on_device[1] == nbits
+    assert same(device.to_host(on_device[0])[: data.size], data)
+    assert np.array_equal(on_device[2].offsets, runs.offsets)
+    assert np.array_equal(on_device[2].states, runs.states)
     return data, nbits, runs
 
 
@@ -43,61 +43,61 @@ def read(device, tables: ReadTables, data, first, nbits, n, runs) -> np.ndarray:
     def take(at, part):
         out[at : at + part.size] = part if device is None else device.to_host(part)
 
-    there = data if device is None else device.to_device(data)
-    rans_string.read(tables, there, first, nbits, n, take, runs)
+    on_device = data if device is None else device.to_device(data)
+    rans_string.read(tables, on_device, first, nbits, n, take, runs)
     return out
 
 
 @pytest.mark.parametrize("log2_run", [5, 12, 16])
 @pytest.mark.parametrize(("n", "spread"), [(1, 1), (33, 9), (9001, 200)])
 def test_strings(gpu: Device, n: int, spread: float, log2_run: int) -> None:
-    given, *model = made(n, spread)
+    inputs, *model = symbols_and_model(n, spread)
     for lead in (0, 1, 6) if n < 100 else (3,):
-        data, nbits, runs = written(gpu, given, model, lead, log2_run)
+        data, nbits, runs = written(gpu, inputs, model, lead, log2_run)
         tables = read_tables(*model)
         for known in (runs, None):
-            assert same(read(gpu, tables, data, 8 * lead, nbits, n, known), given)
-        found = rans_string.index(tables, gpu.to_device(data), 8 * lead, nbits, n, log2_run)
-        assert np.array_equal(found.offsets, runs.offsets)
-        assert np.array_equal(found.states, runs.states)
+            assert same(read(gpu, tables, data, 8 * lead, nbits, n, known), inputs)
+        actual = rans_string.index(tables, gpu.to_device(data), 8 * lead, nbits, n, log2_run)
+        assert np.array_equal(actual.offsets, runs.offsets)
+        assert np.array_equal(actual.states, runs.states)
 
 
 @pytest.mark.parametrize("log2_total", [12, 15])
 def test_totals(gpu: Device, log2_total: int) -> None:
-    given = made(5000, 3)[0]
-    counts = np.bincount(given, minlength=256)
+    inputs = symbols_and_model(5000, 3)[0]
+    counts = np.bincount(inputs, minlength=256)
     frequencies = np.maximum(counts * ((1 << log2_total) - 256) // 5000, counts > 0)
     frequencies[0] += (1 << log2_total) - frequencies.sum()
     model = frequencies, log2_total
-    data, nbits, runs = written(gpu, given, model, 0, 9)
-    assert same(read(gpu, read_tables(*model), data, 0, nbits, 5000, runs), given)
+    data, nbits, runs = written(gpu, inputs, model, 0, 9)
+    assert same(read(gpu, read_tables(*model), data, 0, nbits, 5000, runs), inputs)
 
 
 def test_nothing(gpu: Device) -> None:
-    given, *model = made(0, 1)
-    data, nbits, _ = written(gpu, given, model, 5, 18)
+    inputs, *model = symbols_and_model(0, 1)
+    data, nbits, _ = written(gpu, inputs, model, 5, 18)
     assert read(gpu, read_tables(*model), data, 40, nbits, 0, None).size == 0
 
 
 def test_large(gpu: Device) -> None:
     """More than a block."""
     n = LARGE + 1000
-    given, *model = made(n, 4)
-    data, nbits, runs = written(gpu, given, model, 2, 16)
-    assert same(read(gpu, read_tables(*model), data, 16, nbits, n, runs), given)
+    inputs, *model = symbols_and_model(n, 4)
+    data, nbits, runs = written(gpu, inputs, model, 2, 16)
+    assert same(read(gpu, read_tables(*model), data, 16, nbits, n, runs), inputs)
 
 
 def test_broken(gpu: Device) -> None:
-    given, *model = made(5000, 9)
-    data, nbits, runs = written(gpu, given, model, 0, 9)
+    inputs, *model = symbols_and_model(5000, 9)
+    data, nbits, runs = written(gpu, inputs, model, 0, 9)
     tables = read_tables(*model)
     for seed in range(8):
         for wrong, end in ((broken(data, 0, seed), nbits), (data, nbits - 16 * (seed + 1))):
             for known in (None, runs):
                 args = tables, wrong, 0, end, 5000, known
                 here = outcome(lambda a=args: read(None, *a))
-                there = outcome(lambda a=args: read(gpu, *a))
-                assert agree(here, there), (seed, end, known)
+                on_device = outcome(lambda a=args: read(gpu, *a))
+                assert agree(here, on_device), (seed, end, known)
     for at in (1, 5, -1):
         for shift in (-16, 16, 3, -(10**9), 10**9):
             moved = runs._replace(offsets=runs.offsets.copy())
@@ -114,36 +114,38 @@ def classed(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return symbols, their classes, and a model for each class."""
     random = np.random.default_rng(n)
     classes = random.integers(0, 64, n).astype(np.uint8)
-    given = np.minimum(np.abs(random.standard_cauchy(n)) * (classes + 1) / 16, 40).astype(np.uint8)
+    inputs = np.minimum(np.abs(random.standard_cauchy(n)) * (classes + 1) / 16, 40).astype(
+        np.uint8
+    )
     frequencies = np.tile(np.arange(256) < 41, (64, 1)).astype(np.int64) * 20
     frequencies[np.arange(64), np.arange(64) // 8] += 4096 - 41 * 20
-    return given, classes, frequencies
+    return inputs, classes, frequencies
 
 
 @pytest.mark.parametrize("lanes", [2, 8, 32])
 @pytest.mark.parametrize("n", [1, 2, 33, 4100])
 def test_classes(gpu: Device, n: int, lanes: int) -> None:
-    given, classes, frequencies = classed(n)
+    inputs, classes, frequencies = classed(n)
     lead, log2_run = np.arange(3, dtype=np.uint8), 9 if lanes == 32 else 18
-    tables, joined = write_tables(frequencies, 12), classes.astype(np.uint16) << 8 | given
+    tables, joined = write_tables(frequencies, 12), classes.astype(np.uint16) << 8 | inputs
     data, nbits, runs = rans_string.write(tables, joined, n, lead, log2_run, lanes)
-    made = rans_string.write(tables, gpu.to_device(joined), n, lead, log2_run, lanes)
-    there = tuple(map(told, made))
-    assert there[1] == nbits
-    assert same(gpu.to_host(there[0])[: data.size], data)
-    assert np.array_equal(there[2].offsets, runs.offsets)
-    assert np.array_equal(there[2].states, runs.states)
+    message = rans_string.write(tables, gpu.to_device(joined), n, lead, log2_run, lanes)
+    on_device = tuple(map(resolved, message))
+    assert on_device[1] == nbits
+    assert same(gpu.to_host(on_device[0])[: data.size], data)
+    assert np.array_equal(on_device[2].offsets, runs.offsets)
+    assert np.array_equal(on_device[2].states, runs.states)
 
     def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         return gpu.to_device(classes[start:stop])
 
     model, taken = read_tables(frequencies, 12), []
     for known in (runs, None):
-        how = lambda _, part: taken.append(gpu.to_host(part)), known, False, classes_of, lanes
-        end = rans_string.read(model, there[0], 24, nbits, n, *how)
+        options = lambda _, part: taken.append(gpu.to_host(part)), known, False, classes_of, lanes
+        end = rans_string.read(model, on_device[0], 24, nbits, n, *options)
         assert end == nbits
-        assert same(taken.pop(), given)
-    found = rans_string.index(model, there[0], 24, nbits, n, log2_run, classes_of, lanes)
-    assert np.array_equal(found.states, runs.states)
+        assert same(taken.pop(), inputs)
+    actual = rans_string.index(model, on_device[0], 24, nbits, n, log2_run, classes_of, lanes)
+    assert np.array_equal(actual.states, runs.states)
     with pytest.raises(gcodec.Truncated):
-        rans_string.read(model, there[0], 24, nbits - 16, n, *how)
+        rans_string.read(model, on_device[0], 24, nbits - 16, n, *options)

@@ -22,14 +22,14 @@ def test_plain_levels(gpu: Device) -> None:
     for n in sizes_for(gpu, SIZES):
         x = gradient(n)
         for step in steps_of(x):
-            wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+            wanted, out = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
             scalar_quantize.plain_levels(x, step, wanted)
-            scalar_quantize.plain_levels(gpu.to_device(x), step, found)
-            assert same(gpu.to_host(found), wanted)
+            scalar_quantize.plain_levels(gpu.to_device(x), step, out)
+            assert same(gpu.to_host(out), wanted)
             for width, columns in ((n, False), (-(-n // 9), True)) if n else ():
-                told = scalar_quantize.plain_sums(x, step, width, columns)
+                arguments = scalar_quantize.plain_sums(x, step, width, columns)
                 sums = scalar_quantize.plain_sums(gpu.to_device(x), step, width, columns)
-                assert all(same(*both) for both in zip(sums, told, strict=True))
+                assert all(same(*both) for both in zip(sums, arguments, strict=True))
 
 
 def test_rated_levels(gpu: Device) -> None:
@@ -37,11 +37,11 @@ def test_rated_levels(gpu: Device) -> None:
         x = gradient(n)
         classes = np.random.default_rng(n).integers(0, 64, n).astype(np.uint8)
         for step in steps_of(x):
-            wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+            wanted, out = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
             of = classes, np.empty(0, np.uint8), 1
             sums = rated_levels(x, step, of, wanted)
-            assert rated_levels(gpu.to_device(x), step, of, found) == sums
-            assert same(gpu.to_host(found), wanted)
+            assert rated_levels(gpu.to_device(x), step, of, out) == sums
+            assert same(gpu.to_host(out), wanted)
             squares = scalar_quantize.random_squares(x, step)
             assert scalar_quantize.random_squares(gpu.to_device(x), step) == squares
 
@@ -50,21 +50,21 @@ def test_scaled_levels(gpu: Device) -> None:
     for n, matrix in ((1, (1, 0, 1)), (513, (9, 1, 2)), (9001, (500, 3, 1)), (9001, (9001, 0, 1))):
         x = gradient(n)
         for step in steps_of(x):
-            wanted, found = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+            wanted, out = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
             *scales, errors = scaled_levels(x, step, matrix, (40, 64), wanted)
-            *told, sums = scaled_levels(gpu.to_device(x), step, matrix, (40, 64), found)
-            assert same(gpu.to_host(found), wanted)
+            *arguments, sums = scaled_levels(gpu.to_device(x), step, matrix, (40, 64), out)
+            assert same(gpu.to_host(out), wanted)
             assert sums == errors
-            assert all(same(*both) for both in zip(told, scales, strict=True))
+            assert all(same(*both) for both in zip(arguments, scales, strict=True))
 
 
 def test_subnormal_steps_in(gpu: Device) -> None:
     x = np.arange(0, 1 << 23, 4099, dtype=np.uint32).view(np.float32)
     step = np.float32(2.0**-125)
-    wanted, found = np.empty(x.size, np.uint8), gpu.empty(x.size, np.uint8)
+    wanted, out = np.empty(x.size, np.uint8), gpu.empty(x.size, np.uint8)
     scalar_quantize.plain_levels(x, step, wanted)
-    scalar_quantize.plain_levels(gpu.to_device(x), step, found)
-    assert same(gpu.to_host(found), wanted)
+    scalar_quantize.plain_levels(gpu.to_device(x), step, out)
+    assert same(gpu.to_host(out), wanted)
     squares = scalar_quantize.random_squares(x, step)
     assert squares
     assert scalar_quantize.random_squares(gpu.to_device(x), step) == squares
@@ -75,7 +75,7 @@ def test_points(gpu: Device) -> None:
     for n in SIZES:
         symbols = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
         for work in (scalar_quantize.put_points, scalar_quantize.add_points):
-            wanted, found = gradient(n, 1), gpu.to_device(gradient(n, 1))
+            wanted, actual = gradient(n, 1), gpu.to_device(gradient(n, 1))
             work(symbols, points, wanted)
-            work(gpu.to_device(symbols), points, found)
-            assert same(gpu.to_host(found), wanted)
+            work(gpu.to_device(symbols), points, actual)
+            assert same(gpu.to_host(actual), wanted)

@@ -49,11 +49,11 @@ def tensors(n: int) -> list[np.ndarray]:
 def agree(gpu: Device, x: np.ndarray, fmt: MiniFloat, rule: str, *residual: np.ndarray) -> None:
     """Find a scale on the host, and on the device without a wait."""
     decay = [np.float32(0.75)] * len(residual)
-    there = [gpu.to_device(part) for part in (x, *residual)]
+    on_device = [gpu.to_device(part) for part in (x, *residual)]
     before = getattr(gpu, "fetched", 0)
-    found = searched(there[0], fmt, rule, *there[1:], *decay)
+    actual = searched(on_device[0], fmt, rule, *on_device[1:], *decay)
     assert getattr(gpu, "fetched", 0) == before
-    assert float(found) == searched(x, fmt, rule, *residual, *decay), (x.size, fmt, rule)
+    assert float(actual) == searched(x, fmt, rule, *residual, *decay), (x.size, fmt, rule)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 77, 3000, 9000])

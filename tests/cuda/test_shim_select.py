@@ -35,19 +35,19 @@ def test_byte_counts(gpu: Device) -> None:
     random = np.random.default_rng(0)
     for n in sizes_for(gpu, SIZES):
         codes = np.minimum(random.geometric(0.2, n), 255).astype(np.uint8)
-        there = gpu.to_device(codes)
-        assert same(gpu.to_host(byte_counts(there)), byte_counts(codes))
+        on_device = gpu.to_device(codes)
+        assert same(gpu.to_host(byte_counts(on_device)), byte_counts(codes))
         for at in range(1, min(n, 4)):  # wherever the bytes begin
-            assert same(gpu.to_host(byte_counts(there[at:])), byte_counts(codes[at:]))
+            assert same(gpu.to_host(byte_counts(on_device[at:])), byte_counts(codes[at:]))
 
 
 @pytest.mark.parametrize("values", [gradient, equal_ones])
 def test_largest(gpu: Device, values) -> None:
     for n in (0, 33, 4097):
         x = values(n)
-        there = gpu.to_device(x)
+        on_device = gpu.to_device(x)
         for k in {0, n // 100, n // 3, n}:
-            assert same(gpu.to_host(select.largest(there, k)), select.largest(x, k)), (n, k)
+            assert same(gpu.to_host(select.largest(on_device, k)), select.largest(x, k)), (n, k)
 
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,16 +55,16 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         cuda_grid, "_MOST", 2
     )  # so that threads go on to what others did elsewhere
     x = equal_ones(40_000)
-    there, positions = gpu.to_device(x), some_of(x.size)
-    assert same(log_histogram(there), log_histogram(x))
-    assert same(gpu.to_host(byte_counts(there.view(np.uint8))), byte_counts(x.view(np.uint8)))
-    assert same(gpu.to_host(select.largest(there, 4000)), select.largest(x, 4000))
-    assert same(gpu.to_host(scatter.take(there, positions)), x[positions])
+    on_device, positions = gpu.to_device(x), some_of(x.size)
+    assert same(log_histogram(on_device), log_histogram(x))
+    assert same(gpu.to_host(byte_counts(on_device.view(np.uint8))), byte_counts(x.view(np.uint8)))
+    assert same(gpu.to_host(select.largest(on_device, 4000)), select.largest(x, 4000))
+    assert same(gpu.to_host(scatter.take(on_device, positions)), x[positions])
     out, wanted = gpu.to_device(x[::-1].copy()), x[::-1].copy()
     scatter.add(out, positions, x[positions], np.float32(2))
     scatter.add(wanted, positions, x[positions], np.float32(2))
     assert same(gpu.to_host(out), wanted)
-    steps, codes = byte_blocks.quantize(there[:3000])
+    steps, codes = byte_blocks.quantize(on_device[:3000])
     assert same(gpu.to_host(steps), byte_blocks.quantize(x[:3000])[0])
     assert same(gpu.to_host(codes), byte_blocks.quantize(x[:3000])[1])
 
@@ -72,29 +72,29 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_largest_of_many(gpu: Device) -> None:
     for n in sizes_for(gpu, (9001,)):
         x = gradient(n)
-        found = select.largest(gpu.to_device(x), n // 99)
-        assert same(gpu.to_host(found), select.largest(x, n // 99))
+        actual = select.largest(gpu.to_device(x), n // 99)
+        assert same(gpu.to_host(actual), select.largest(x, n // 99))
 
 
 def test_at_least(gpu: Device) -> None:
     for n in FEW:
         x = gradient(n)
-        there = gpu.to_device(x)
+        on_device = gpu.to_device(x)
         for threshold in map(np.float32, (0.0, -1.0, 1e-42, 1.0, 1e30)):
-            found = gpu.to_host(select.at_least(there, threshold))
-            assert same(found, select.at_least(x, threshold))
+            actual = gpu.to_host(select.at_least(on_device, threshold))
+            assert same(actual, select.at_least(x, threshold))
 
 
 def test_taken_to_the_host(gpu: Device) -> None:
     for n in (0, 1, 33, 4097):
         x, k = gradient(n), (n + 9) // 10
-        there = gpu.to_device(x)
-        for take, how in ((select.take_largest, k), (select.take_at_least, np.float32(1))):
-            positions, elements = take(there, how)
-            assert same(positions, take(x, how)[0])
-            assert same(elements, take(x, how)[1])
+        on_device = gpu.to_device(x)
+        for take, setting in ((select.take_largest, k), (select.take_at_least, np.float32(1))):
+            positions, elements = take(on_device, setting)
+            assert same(positions, take(x, setting)[0])
+            assert same(elements, take(x, setting)[1])
         positions = some_of(n)
-        assert same(scatter.take_to_host(there, positions), x[positions])
+        assert same(scatter.take_to_host(on_device, positions), x[positions])
 
 
 def test_what_is_not_finite(gpu: Device) -> None:
@@ -118,8 +118,8 @@ def test_take(gpu: Device) -> None:
     for n in SIZES:
         x, positions = anything(n), some_of(n)
         for places in (positions, gpu.to_device(positions)):
-            found = scatter.take(gpu.to_device(x), places)
-            assert same(gpu.to_host(found).view(np.uint32), x[positions].view(np.uint32))
+            actual = scatter.take(gpu.to_device(x), places)
+            assert same(gpu.to_host(actual).view(np.uint32), x[positions].view(np.uint32))
 
 
 def test_put(gpu: Device) -> None:
@@ -146,7 +146,7 @@ def test_add(gpu: Device, scale: float) -> None:
 def test_wrong_positions(gpu: Device, positions: list[int]) -> None:
     places, values = np.array(positions), np.ones(len(positions), np.float32)
     out = gpu.to_device(np.zeros(5, np.float32))
-    for work in (scatter.put, lambda *given: scatter.add(*given, np.float32(1))):
+    for work in (scatter.put, lambda *arrays: scatter.add(*arrays, np.float32(1))):
         with pytest.raises(ParameterError, match="must rise"):
             work(out, places, values)
     if positions[0] not in (1, 2):

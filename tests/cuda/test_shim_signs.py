@@ -67,12 +67,12 @@ def test_payload_stays(gpu: Device) -> None:
 
 
 def test_feedback(gpu: Device) -> None:
-    there, here = gcodec.Feedback("sign", decay=0.9), gcodec.Feedback("sign", decay=0.9)
+    on_device, here = gcodec.Feedback("sign", decay=0.9), gcodec.Feedback("sign", decay=0.9)
     for step in range(3):
         x = gradient(1000, step)
-        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
-        assert gpu.owns(there.residual("w"))
-        assert same(gpu.to_host(there.residual("w")), here.residual("w"))
+        assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        assert gpu.owns(on_device.residual("w"))
+        assert same(gpu.to_host(on_device.residual("w")), here.residual("w"))
 
 
 def test_padding(gpu: Device) -> None:

@@ -60,8 +60,8 @@ def test_payload_from_a_device(gpu: Device) -> None:
 @pytest.mark.parametrize("spec", DCT)
 def test_chunks(gpu: Device, spec: str) -> None:
     x = np.random.default_rng(0).standard_normal((70, 52)).astype(np.float32)
-    there = gpu.to_device(x)
-    decoded = gcodec.decode(gcodec.encode(there, spec), like=there)
+    on_device = gpu.to_device(x)
+    decoded = gcodec.decode(gcodec.encode(on_device, spec), like=on_device)
     wanted = gcodec.decode(gcodec.encode(x, spec))
     # Of almost equal coefficients another may be sent, and a level may be the next one.
     assert np.linalg.norm(gpu.to_host(decoded) - x) < 1.01 * np.linalg.norm(wanted - x)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from samples import LARGE, same
-from strings import agree, broken, outcome, symbols, told
+from strings import agree, broken, outcome, resolved, symbols
 
 import gcodec
 from gcodec.kernels.prefix import run_level_place, sparse_string, tally
@@ -22,99 +22,99 @@ from gcodec.runtime.device import Device
 FIRST = 8 * 4  # behind four bytes
 
 
-def written(device, code, given, every=4096):
+def written(device, code, inputs, all_values=4096):
     """Write on both sides; return the string and where its blocks begin."""
-    data, nbits, *table = sparse_string.write(code, given, every, 4)
-    there = sparse_string.write(code, device.to_device(given), every, 4)
+    data, nbits, *table = sparse_string.write(code, inputs, all_values, 4)
+    on_device = sparse_string.write(code, device.to_device(inputs), all_values, 4)
     data[:4] = 0  # which are the caller's
-    found = device.to_host(there[0])[: data.size]  # there may be room for more
-    found[:4] = 0
-    assert told(there[1]) == nbits
-    assert np.array_equal(found, data)
-    assert all(map(np.array_equal, map(told, there[2:]), table))
+    actual = device.to_host(on_device[0])[: data.size]  # there may be room for more
+    actual[:4] = 0
+    assert resolved(on_device[1]) == nbits
+    assert np.array_equal(actual, data)
+    assert all(map(np.array_equal, map(resolved, on_device[2:]), table))
     return data, nbits, tuple(table)
 
 
-def read(device, code, data, nbits, table, n, dtype, every=4096):
+def read(device, code, data, nbits, table, n, dtype, all_values=4096):
     """Read on the device, or on the host where that is None."""
-    there = data if device is None else device.to_device(data)
+    on_device = data if device is None else device.to_device(data)
     out = np.zeros(n, dtype) if device is None else device.zeros(n, dtype)
-    where = FIRST, nbits, every, table
-    found = sparse_string.read(code, there, *where, partial(run_level_place.place, out=out))
-    return found, out if device is None else device.to_host(out)
+    layout = FIRST, nbits, all_values, table
+    decoded = sparse_string.read(code, on_device, *layout, partial(run_level_place.place, out=out))
+    return decoded, out if device is None else device.to_host(out)
 
 
 @pytest.mark.parametrize("code", ["omega", "rice"])
 @pytest.mark.parametrize(("s", "share"), [(15, 0.1), (127, 1.0), (1000, 0.5), (100_000, 0.01)])
 def test_levels(gpu: Device, code: str, s: int, share: float) -> None:
     words = unit_code(code, s, {"rice": 2, "rice_gap": 3})
-    for n, every in ((0, 4096), (1, 64), (4095, 64), (4097, 4096), (5001, 512)):
-        given = symbols(n, s, share, 6.0)
-        data, nbits, table = written(gpu, words, given, every)
+    for n, all_values in ((0, 4096), (1, 64), (4095, 64), (4097, 4096), (5001, 512)):
+        inputs = symbols(n, s, share, 6.0)
+        data, nbits, table = written(gpu, words, inputs, all_values)
         for known in (table, None) if nbits > FIRST else (None,):
-            found, got = read(gpu, words, data, nbits, known, n, given.dtype, every)
-            assert same(got, given)
-            assert all(map(np.array_equal, found, table))
+            decoded, got = read(gpu, words, data, nbits, known, n, inputs.dtype, all_values)
+            assert same(got, inputs)
+            assert all(map(np.array_equal, decoded, table))
 
 
 def test_large(gpu: Device) -> None:
-    words, given = unit_code("omega", 15, {}), symbols(LARGE, 15, 0.05, 4.0)
-    data, nbits, table = written(gpu, words, given)
-    assert same(read(gpu, words, data, nbits, table, LARGE, np.uint8)[1], given)
+    words, inputs = unit_code("omega", 15, {}), symbols(LARGE, 15, 0.05, 4.0)
+    data, nbits, table = written(gpu, words, inputs)
+    assert same(read(gpu, words, data, nbits, table, LARGE, np.uint8)[1], inputs)
 
 
 @pytest.mark.parametrize("norm", [3.0, 2.0**-100, 2.0**-101, 2.0**-149])
 def test_values(gpu: Device, norm: float) -> None:
-    words, given = unit_code("omega", 1000, {}), symbols(9001, 1000, 0.2, 9.0)
-    data, nbits, *table = sparse_string.write(words, given, 4096, 4)
+    words, inputs = unit_code("omega", 1000, {}), symbols(9001, 1000, 0.2, 9.0)
+    data, nbits, *table = sparse_string.write(words, inputs, 4096, 4)
     norms = np.full(-(-9001 // 512), norm, np.float32)
     norms[::3] *= 2
     scale, out = Scale(norms, 512, 1000), gpu.zeros(9001, np.float32)
-    where = FIRST, nbits, 4096, tuple(table)
+    layout = FIRST, nbits, 4096, tuple(table)
     place = partial(run_level_place.place_values, scale=scale, out=out)
-    sparse_string.read(words, gpu.to_device(data), *where, place)
+    sparse_string.read(words, gpu.to_device(data), *layout, place)
     wanted = np.zeros(9001, np.float32)
     place = partial(run_level_place.place_values, scale=scale, out=wanted)
-    sparse_string.read(words, data, *where, place)
+    sparse_string.read(words, data, *layout, place)
     assert same(gpu.to_host(out), wanted)
     norms[5] = 0
     place = partial(run_level_place.place_values, scale=Scale(norms, 512, 1000), out=out)
     with pytest.raises(gcodec.Corrupt, match="norm is 0"):
-        sparse_string.read(words, gpu.to_device(data), *where, place)
+        sparse_string.read(words, gpu.to_device(data), *layout, place)
 
 
 @pytest.mark.parametrize("code", ["omega", "rice"])
 def test_broken(gpu: Device, code: str) -> None:
-    words, given = unit_code(code, 15, {"rice": 1, "rice_gap": 2}), symbols(600, 15, 0.3)
-    data, nbits, table = written(gpu, words, given, 64)
+    words, inputs = unit_code(code, 15, {"rice": 1, "rice_gap": 2}), symbols(600, 15, 0.3)
+    data, nbits, table = written(gpu, words, inputs, 64)
     for seed in range(20):
         wrong = broken(data, FIRST, seed)
         for end in (nbits, nbits - seed):
             for known in (None, table):
-                args = words, wrong, end, known, 600, given.dtype, 64
+                args = words, wrong, end, known, 600, inputs.dtype, 64
                 here = outcome(lambda a=args: read(None, *a)[1])
-                there = outcome(lambda a=args: read(gpu, *a)[1])
-                assert agree(here, there), (seed, end, known)
+                on_device = outcome(lambda a=args: read(gpu, *a)[1])
+                assert agree(here, on_device), (seed, end, known)
     for which in (0, 1):
         for shift in (-1, 1, 10**9, -(10**9), 2**62):
             moved = [part.copy() for part in table]
             moved[which][2] += shift
             with pytest.raises(gcodec.Corrupt):
-                read(gpu, words, data, nbits, tuple(moved), 600, given.dtype, 64)
+                read(gpu, words, data, nbits, tuple(moved), 600, inputs.dtype, 64)
 
 
 @pytest.mark.parametrize("s", [15, 100_000])
 def test_rice_parameters(gpu: Device, s: int) -> None:
     for n, share in ((1, 1.0), (4096, 0.0), (4097, 0.01), (9001, 0.5)):
-        given = symbols(n, s, share, 5.0)
-        there = gpu.to_device(given)
-        every: tuple[tally.Numbers, ...] = ("zigzag", "levels", "gaps")
-        counted = tally.tally(given)
-        for numbers in every:
+        inputs = symbols(n, s, share, 5.0)
+        on_device = gpu.to_device(inputs)
+        all_values: tuple[tally.Numbers, ...] = ("zigzag", "levels", "gaps")
+        counted = tally.tally(inputs)
+        for numbers in all_values:
             for silent in (0, n // 3 if numbers == "zigzag" else 0):
-                wanted, _ = tally.best_rice(given, numbers, counted, silent)
+                wanted, _ = tally.best_rice(inputs, numbers, counted, silent)
                 words = gpu.to_device(np.array([n - silent])) if silent else None
-                assert int(rice_parameter(there, numbers, words)) == wanted, (n, numbers)
+                assert int(rice_parameter(on_device, numbers, words)) == wanted, (n, numbers)
 
 
 @pytest.mark.parametrize("k", [0, 2, 11, 26, 47])
@@ -123,6 +123,6 @@ def test_rice_words(gpu: Device, k: int) -> None:
     units = unit_code("rice", 2**20, {"rice": k, "rice_gap": k})
     dense = word_code("rice", 2**20, {"rice": k})
     for code, size, first in ((units.gap, 1024, 1), (units.symbol, 255, 2), (dense, 255, 2)):
-        found = gpu.to_host(rice_words(parameter, code, size).table)
+        actual = gpu.to_host(rice_words(parameter, code, size).table)
         wanted = ready(*code.words(size))
-        assert same(found[first:], np.append(wanted, np.uint64(k))[first:])
+        assert same(actual[first:], np.append(wanted, np.uint64(k))[first:])

@@ -23,8 +23,8 @@ def test_16_bits(gpu: Device, dtype: str) -> None:
     # Around each of them: the numbers that round up, down, and to even.
     bits = wanted.view(np.uint32)[:, None] + np.array([0, 1, 0x1000, 0x8000, 2**32 - 1], np.uint32)
     for x in (bits.reshape(-1).view(np.float32), anything(LARGE)):
-        found = convert.to_16_bits(gpu.to_device(x), dtype)
-        assert same(gpu.to_host(found), convert.to_16_bits(x, dtype))
+        actual = convert.to_16_bits(gpu.to_device(x), dtype)
+        assert same(gpu.to_host(actual), convert.to_16_bits(x, dtype))
 
 
 def test_float64(gpu: Device) -> None:
@@ -32,30 +32,30 @@ def test_float64(gpu: Device) -> None:
     wide = np.random.default_rng(0).integers(0, 1 << 64, 9001, dtype=np.uint64).view(np.float64)
     near = np.ldexp(1 + np.random.default_rng(1).random(9001), np.arange(9001) % 60 - 160)
     for values in (wide, near, -near, np.array([0.0, -0.0, np.nan, np.inf, 1e39, -1e39])):
-        found = convert.from_float64(gpu.to_device(values))
-        assert same(gpu.to_host(found), convert.from_float64(values))
+        actual = convert.from_float64(gpu.to_device(values))
+        assert same(gpu.to_host(actual), convert.from_float64(values))
     assert same(gpu.to_host(convert.to_float64(gpu.to_device(x))), convert.to_float64(x))
 
 
 def test_finite_or_zero(gpu: Device) -> None:
     x = anything(1000)
-    found = convert.finite_or_zero(gpu.to_device(x))
-    assert same(gpu.to_host(found), convert.finite_or_zero(x))
+    actual = convert.finite_or_zero(gpu.to_device(x))
+    assert same(gpu.to_host(actual), convert.finite_or_zero(x))
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.9, -0.5, 0.0, 1e-40])
 def test_arithmetic(gpu: Device, decay: float) -> None:
     x, residual, factor = anything(9001), anything(9001, 1), np.float32(decay)
-    there = gpu.to_device(x), gpu.to_device(residual)
+    on_device = gpu.to_device(x), gpu.to_device(residual)
     with np.errstate(all="ignore"):
         wanted = arithmetic.corrected(x, residual, factor)
-    assert same(gpu.to_host(arithmetic.corrected(*there, factor)), wanted)
+    assert same(gpu.to_host(arithmetic.corrected(*on_device, factor)), wanted)
     apart = gpu.empty(9001, np.float32)
-    for out in (apart, there[1]):
-        assert arithmetic.correct(*there, factor, out).value == reduce.max_abs_bits(wanted)
+    for out in (apart, on_device[1]):
+        assert arithmetic.correct(*on_device, factor, out).value == reduce.max_abs_bits(wanted)
         assert same(gpu.to_host(out), wanted)
     out = gpu.to_device(residual)
-    arithmetic.add_scaled(there[0], factor, out)
+    arithmetic.add_scaled(on_device[0], factor, out)
     here = residual.copy()
     arithmetic.add_scaled(x, factor, here)
     assert same(gpu.to_host(out), here)
@@ -64,14 +64,14 @@ def test_arithmetic(gpu: Device, decay: float) -> None:
 def test_reductions(gpu: Device) -> None:
     for n in (*SIZES, LARGE):
         for x in (gradient(n), anything(n)):
-            there = gpu.to_device(x)
-            found, wanted = settled(reduce.moments(there)), reduce.moments(x)
-            assert found.largest == wanted.largest
-            assert np.array_equal(found[:2], wanted[:2], equal_nan=True)
-            assert reduce.max_abs_bits(there) == reduce.max_abs_bits(x)
-            assert reduce.all_finite(there) == reduce.all_finite(x)
+            on_device = gpu.to_device(x)
+            actual, wanted = settled(reduce.moments(on_device)), reduce.moments(x)
+            assert actual.largest == wanted.largest
+            assert np.array_equal(actual[:2], wanted[:2], equal_nan=True)
+            assert reduce.max_abs_bits(on_device) == reduce.max_abs_bits(x)
+            assert reduce.all_finite(on_device) == reduce.all_finite(x)
             other = gradient(n, 7)
-            pair = there, gpu.to_device(other)
+            pair = on_device, gpu.to_device(other)
             for decay in map(np.float32, (1, 1e-40, 3e38)):
                 wanted_finite = reduce.all_finite_corrected(x, other, decay)
                 assert reduce.all_finite_corrected(*pair, decay) == wanted_finite

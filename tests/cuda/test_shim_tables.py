@@ -32,8 +32,8 @@ def many_counts() -> Iterator[np.ndarray]:
     for used in (1, 2, 3, 31, 200, SYMBOLS):
         for skew in (0.0, 0.5, 3.0, 12.0, 28.0):
             counts = np.zeros(SYMBOLS, np.int64)
-            some = random.permutation(SYMBOLS)[:used]
-            counts[some] = np.exp(skew * random.random(used)).astype(np.int64)
+            sample = random.permutation(SYMBOLS)[:used]
+            counts[sample] = np.exp(skew * random.random(used)).astype(np.int64)
             yield counts
         yield np.where(np.arange(SYMBOLS) < used, 1 << 34, 0)
     yield np.where(np.arange(SYMBOLS) % 7, 1, 1 << 42)
@@ -46,11 +46,11 @@ def many_counts() -> Iterator[np.ndarray]:
 
 def test_frequencies(gpu: Device) -> None:
     for counts in share_of(gpu, list(many_counts())):
-        found, log2_total = rans.best_frequencies(gpu.to_device(counts))
+        frequencies, log2_total = rans.best_frequencies(gpu.to_device(counts))
         wanted, log2 = rans.best_frequencies(counts)
         assert int(log2_total) == log2
-        assert same(gpu.to_host(found), wanted)
-        tables, here = write_tables(found, log2_total), write_tables(wanted, log2)
+        assert same(gpu.to_host(frequencies), wanted)
+        tables, here = write_tables(frequencies, log2_total), write_tables(wanted, log2)
         assert same(gpu.to_host(tables.reciprocals), here.reciprocals)
         assert same(gpu.to_host(tables.pairs), here.pairs)
 
@@ -74,17 +74,19 @@ def test_front(gpu: Device, kind: str) -> None:
             bits[-1] &= 0xFF << 8 - before % 8 & 0xFF
         alphabet = EVERY if counts[64:].any() else EVERY[:64]
 
-        def made(given: np.ndarray, bits=bits, before=before, alphabet=alphabet):
+        def outcome(counts: np.ndarray, bits=bits, before=before, alphabet=alphabet):
             head = BitString()
             head.extend(bits, before)
-            model = (code_lengths(given), 0) if kind == "huffman" else rans.best_frequencies(given)
+            model = (
+                (code_lengths(counts), 0) if kind == "huffman" else rans.best_frequencies(counts)
+            )
             return front(head, kind, *model, alphabet)
 
-        data, nbits = made(counts)
-        there, length = made(gpu.to_device(counts))
-        assert isinstance(there, Leading)
+        data, nbits = outcome(counts)
+        on_device, length = outcome(gpu.to_device(counts))
+        assert isinstance(on_device, Leading)
         assert int(length) == nbits
-        assert same(gpu.to_host(there.array)[: data.size], data)
+        assert same(gpu.to_host(on_device.array)[: data.size], data)
 
 
 @pytest.mark.parametrize("code", ["huffman", "rans", "pair"])
@@ -99,26 +101,26 @@ def test_chosen(gpu: Device, code: str) -> None:
         counts = static(fmt, code, number).numbers.astype(np.int64)
         if kind == "huffman":
             counts = np.where(counts, 1 << 12 - counts, 0)
-        for given in (counts, counts // 8, counts * 1000, random.permuted(counts)):
-            some = np.zeros(SYMBOLS, np.int64)
-            some[own] = given[own] + (given[own].sum() == 0)
-            there = gpu.to_device(some)
-            for tables in (None, Table.own(kind, some, own)):
-                wanted, nbits = best_table(some, tables, kind, own, known)
-                mine = tables and Table.own(kind, there, own)
-                found, size = best_table(there, mine, kind, own, known)
-                assert int(size) == nbits
-                assert int(found.which) == wanted.which
-                assert kind == "huffman" or int(found.log2_total) == wanted.log2_total
-                assert same(gpu.to_host(found.numbers), wanted.numbers)
+        for inputs in (counts, counts // 8, counts * 1000, random.permuted(counts)):
+            sample = np.zeros(SYMBOLS, np.int64)
+            sample[own] = inputs[own] + (inputs[own].sum() == 0)
+            on_device = gpu.to_device(sample)
+            for tables in (None, Table.own(kind, sample, own)):
+                wanted, nbits = best_table(sample, tables, kind, own, known)
+                mine = tables and Table.own(kind, on_device, own)
+                actual, actual_nbits = best_table(on_device, mine, kind, own, known)
+                assert int(actual_nbits) == nbits
+                assert int(actual.which) == wanted.which
+                assert kind == "huffman" or int(actual.log2_total) == wanted.log2_total
+                assert same(gpu.to_host(actual.numbers), wanted.numbers)
 
 
 def test_nothing_to_code(gpu: Device) -> None:
     none = gpu.to_device(np.zeros(SYMBOLS, np.int64))
     assert not gpu.to_host(code_lengths(none)).any()
-    found, log2_total = rans.best_frequencies(none)
-    assert not gpu.to_host(found).any()
-    for kind, model in (("huffman", (code_lengths(none), 0)), ("rans", (found, log2_total))):
+    frequencies, log2_total = rans.best_frequencies(none)
+    assert not gpu.to_host(frequencies).any()
+    for kind, model in (("huffman", (code_lengths(none), 0)), ("rans", (frequencies, log2_total))):
         head = BitString(3)
         assert int(front(head, kind, *model, EVERY)[1]) == 24
 
@@ -133,15 +135,15 @@ def test_elements_without_words(gpu: Device, bucket: int, silent: str) -> None:
     if silent != "none":
         norms[:: 1 if silent == "all" else 2] = 0
     coded = CodedMask.of(n, bucket, norms == 0)
-    there = CodedMask.of(n, bucket, silent_buckets(gpu.to_device(norms)))
+    on_device = CodedMask.of(n, bucket, silent_buckets(gpu.to_device(norms)))
     symbols = random.integers(0, 256, n, dtype=np.uint8)
     wanted, known = gathered(symbols, coded)
-    found, words = gathered(gpu.to_device(symbols), there)
+    actual, words = gathered(gpu.to_device(symbols), on_device)
     assert int(words.n) == known.words
-    assert same(gpu.to_host(found)[: known.words], contents(wanted))
+    assert same(gpu.to_host(actual)[: known.words], contents(wanted))
     counts = np.full(SYMBOLS, n)
     held = gpu.to_device(counts)
-    leave_silent(held, there)
+    leave_silent(held, on_device)
     leave_silent(counts, coded)
     assert same(gpu.to_host(held), counts)
 

@@ -37,14 +37,14 @@ def test_transforms(gpu: Device) -> None:
         size = math.prod(sizes)
         for count in (1, (1 << 11) // size + 3):
             x = (gradient(count * size).clip(-9, 9) * np.float32(scale)).astype(np.float32)
-            wanted, there = np.empty_like(x), gpu.to_device(x)
+            wanted, on_device = np.empty_like(x), gpu.to_device(x)
             small_transform.transform(x, sizes, matrices, wanted)
-            found = gpu.empty(x.size, np.float32)
-            small_transform.transform(there, sizes, matrices, found)
-            assert same(gpu.to_host(found), wanted)
-            assert same(gpu.to_host(there), x)
-            small_transform.transform(there, sizes, matrices, there)
-            assert same(gpu.to_host(there), wanted)
+            actual = gpu.empty(x.size, np.float32)
+            small_transform.transform(on_device, sizes, matrices, actual)
+            assert same(gpu.to_host(actual), wanted)
+            assert same(gpu.to_host(on_device), x)
+            small_transform.transform(on_device, sizes, matrices, on_device)
+            assert same(gpu.to_host(on_device), wanted)
 
 
 def test_frames(gpu: Device) -> None:

@@ -20,13 +20,13 @@ SCALES = tuple(map(np.float32, (2.5, 1.0, 1e-40, 3e38)))
 def test_quantize(gpu: Device, pack: ternary.Pack, scale: np.float32) -> None:
     for n in (*range(24), 33, 1000, 9001, *([LARGE] if scale == 1 else [])):
         x = gradient(n)
-        found = ternary.quantize(gpu.to_device(x), scale, 7 << 40 | 5, pack)
+        quantized = ternary.quantize(gpu.to_device(x), scale, 7 << 40 | 5, pack)
         wanted = ternary.quantize(x, scale, 7 << 40 | 5, pack)
-        assert same(gpu.to_host(found), wanted), n
-        ternary.check(found, n, pack)
+        assert same(gpu.to_host(quantized), wanted), n
+        ternary.check(quantized, n, pack)
         for add in (None, np.float32(-0.3), np.float32(np.inf)):
             out, here = gpu.to_device(x), x.copy()
-            ternary.dequantize_ternary(found, scale, out, pack, add)
+            ternary.dequantize_ternary(quantized, scale, out, pack, add)
             ternary.dequantize_ternary(wanted, scale, here, pack, add)
             assert same(gpu.to_host(out), here), n
 
@@ -34,8 +34,8 @@ def test_quantize(gpu: Device, pack: ternary.Pack, scale: np.float32) -> None:
 @pytest.mark.parametrize("pack", PACKS)
 def test_zeros(gpu: Device, pack: ternary.Pack) -> None:
     x, none = np.array([0.0, -0.0] * 9, np.float32), np.float32(0)
-    found = ternary.quantize(gpu.to_device(x), none, 1, pack)
-    assert same(gpu.to_host(found), ternary.quantize(x, none, 1, pack))
+    quantized = ternary.quantize(gpu.to_device(x), none, 1, pack)
+    assert same(gpu.to_host(quantized), ternary.quantize(x, none, 1, pack))
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -52,9 +52,9 @@ def test_codec(gpu: Device, pack: ternary.Pack) -> None:
 
 def test_shared_scale(gpu: Device) -> None:
     codec, x = gcodec.parse("terngrad"), gradient(100)
-    there = gpu.to_device(x)
-    assert codec.scale_of(there) == codec.scale_of(x)
-    payload = codec.encode(there, scale=3.0, seed=2)
+    on_device = gpu.to_device(x)
+    assert codec.scale_of(on_device) == codec.scale_of(x)
+    payload = codec.encode(on_device, scale=3.0, seed=2)
     assert payload.tobytes() == codec.encode(x, scale=3.0, seed=2).tobytes()
 
 

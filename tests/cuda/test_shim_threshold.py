@@ -21,16 +21,16 @@ THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
 def test_2bit(gpu: Device, cut: np.float32) -> None:
     for n in (*SIZES, LARGE):
         x, residual = anything(n), anything(n, 1)
-        there, kept = gpu.to_device(x), gpu.to_device(residual)
+        on_device, kept = gpu.to_device(x), gpu.to_device(residual)
         assert same(
-            gpu.to_host(threshold.quantize_2bit(there, cut)), threshold.quantize_2bit(x, cut)
+            gpu.to_host(threshold.quantize_2bit(on_device, cut)), threshold.quantize_2bit(x, cut)
         )
         scalars = np.float32(0.9), cut, np.float32(cut * np.float32(1.001))
         left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
         codes = threshold.quantize_2bit_residual(x, residual, *scalars, wanted)
         for out in (left, kept):
-            found = threshold.quantize_2bit_residual(there, kept, *scalars, out)
-            assert same(gpu.to_host(found), codes)
+            actual = threshold.quantize_2bit_residual(on_device, kept, *scalars, out)
+            assert same(gpu.to_host(actual), codes)
             assert same(gpu.to_host(out), wanted)
 
 
@@ -40,15 +40,15 @@ def test_2bit(gpu: Device, cut: np.float32) -> None:
 def test_1bit(gpu: Device, cut: np.float32) -> None:
     for n in SIZES:
         x, residual = anything(n), anything(n, 1)
-        there, kept = gpu.to_device(x), gpu.to_device(residual)
+        on_device, kept = gpu.to_device(x), gpu.to_device(residual)
         assert same(
-            gpu.to_host(threshold.quantize_1bit(there, cut)), threshold.quantize_1bit(x, cut)
+            gpu.to_host(threshold.quantize_1bit(on_device, cut)), threshold.quantize_1bit(x, cut)
         )
         left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
         codes = threshold.quantize_1bit_residual(x, residual, np.float32(1), cut, wanted)
         for out in (left, kept):
-            found = threshold.quantize_1bit_residual(there, kept, np.float32(1), cut, out)
-            assert same(gpu.to_host(found), codes)
+            actual = threshold.quantize_1bit_residual(on_device, kept, np.float32(1), cut, out)
+            assert same(gpu.to_host(actual), codes)
             assert same(gpu.to_host(out), wanted)
 
 
@@ -56,12 +56,14 @@ def test_sent_codes(gpu: Device) -> None:
     for n in (0, 1, 33, 9001):
         for cut in (np.float32(2), np.float32(2.0**-126)):  # few, and most
             codes = threshold.quantize_2bit(gradient(n), cut)
-            there, before = gpu.to_device(codes), getattr(gpu, "fetched", 0)
-            wanted, found = sent_codes.sent(codes), sent_codes.sent(there)
+            on_device, before = gpu.to_device(codes), getattr(gpu, "fetched", 0)
+            wanted, actual = sent_codes.sent(codes), sent_codes.sent(on_device)
             assert getattr(gpu, "fetched", 1) == before + 1
-            assert all(same(*both) for both in zip(found, wanted, strict=True))
-    every = np.array([0, 2, 3], np.uint8)
-    assert same(gpu.to_host(sent_codes.turned(gpu.to_device(every))), sent_codes.turned(every))
+            assert all(same(*both) for both in zip(actual, wanted, strict=True))
+    all_values = np.array([0, 2, 3], np.uint8)
+    assert same(
+        gpu.to_host(sent_codes.turned(gpu.to_device(all_values))), sent_codes.turned(all_values)
+    )
 
 
 SPECS = ("mxnet-2bit", "mxnet-2bit:threshold=auto", "mxnet-2bit:threshold=1e-3,server=yes")
@@ -86,8 +88,8 @@ def test_the_shortest_form(gpu: Device) -> None:
     gcodec.encode(gpu.to_device(gradient(40).clip(-9, 9)), "mxnet-2bit:form=auto")  # tables
     for cut in CUTS:
         for x in share_of(gpu, [*tensors(), *more_tensors()]):
-            there, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
-            frame = gcodec.encode(there, f"mxnet-2bit:form=auto{cut}")
+            on_device, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
+            frame = gcodec.encode(on_device, f"mxnet-2bit:form=auto{cut}")
             assert getattr(gpu, "fetched", 1) == before + 1
             assert frame == gcodec.encode(x, f"mxnet-2bit:form=auto{cut}")
             seen.add(gcodec.Frame.from_bytes(frame).codec.form)

@@ -42,28 +42,32 @@ def test_order_and_models(gpu: Device, lanes: int) -> None:
         flat = some_symbols(n)
         turns, back = np.empty(n, np.uint8), np.empty(n, np.uint8)
         lane_order.to_turns(flat, lanes, turns)
-        given, there, again = gpu.to_device(flat), gpu.empty(n, np.uint8), gpu.empty(n, np.uint8)
-        lane_order.to_turns(given, lanes, there)
-        lane_order.from_turns(there, lanes, again)
+        inputs, on_device, again = (
+            gpu.to_device(flat),
+            gpu.empty(n, np.uint8),
+            gpu.empty(n, np.uint8),
+        )
+        lane_order.to_turns(inputs, lanes, on_device)
+        lane_order.from_turns(on_device, lanes, again)
         lane_order.from_turns(turns, lanes, back)
-        assert same(gpu.to_host(there), turns)
+        assert same(gpu.to_host(on_device), turns)
         assert same(gpu.to_host(again), back)
         models = np.random.default_rng(n).integers(0, CLASSES, n).astype(np.uint8)
         models_there = gpu.to_device(models)
         trellis.add_quantisers(turns, lanes, models)
-        trellis.add_quantisers(there, lanes, models_there)
+        trellis.add_quantisers(on_device, lanes, models_there)
         assert same(gpu.to_host(models_there), models)
         for sample in (0, 1, n // 2):
             wanted = trellis.model_counts(turns, models, sample)
-            assert np.array_equal(trellis.model_counts(there, models_there, sample), wanted)
+            assert np.array_equal(trellis.model_counts(on_device, models_there, sample), wanted)
         known = np.random.default_rng(0).integers(0, 2, trellis.MODELS * 256).astype(np.uint8)
-        found = trellis.unknown_places(there, models_there, known)
+        actual = trellis.unknown_places(on_device, models_there, known)
         wanted_places = trellis.unknown_places(turns, models, known)
-        for one, two in zip(found, wanted_places, strict=True):
+        for one, two in zip(actual, wanted_places, strict=True):
             assert np.array_equal(one, two)
         joined, joined_there = np.empty(n, np.uint16), gpu.empty(n, np.uint16)
-        trellis.join_models(turns, models, found[0], joined)
-        trellis.join_models(there, models_there, found[0], joined_there)
+        trellis.join_models(turns, models, actual[0], joined)
+        trellis.join_models(on_device, models_there, actual[0], joined_there)
         assert same(gpu.to_host(joined_there), joined)
 
 
@@ -71,22 +75,22 @@ def test_order_and_models(gpu: Device, lanes: int) -> None:
 def test_paths(gpu: Device, lanes: int) -> None:
     table = trellis_tables.statics()[lanes % 3]
     costs = (table.costs() * 0.24 / 2.0**28).astype(np.float32).reshape(-1)
-    for n, every in ((1, 1), (33, 1), (65_536 + 77, 1), (150_001, 2)):
+    for n, all_values in ((1, 1), (33, 1), (65_536 + 77, 1), (150_001, 2)):
         x, factor = values(n), np.float32(1.7)
         classes = np.random.default_rng(n).integers(0, CLASSES, n).astype(np.uint8)
-        there, classes_there = gpu.to_device(x), gpu.to_device(classes)
+        on_device, classes_there = gpu.to_device(x), gpu.to_device(classes)
         out = np.full(n, 8, np.uint8)
         out_there = gpu.to_device(out)
         for moved in (np.zeros(3, np.float32), np.array([0.1, -0.2, 0.05], np.float32)):
-            how = costs, moved, lanes, every
-            trellis_search.best_levels(x, factor, lambda i, j, _, c=classes: c[i:j], *how, out)
+            options = costs, moved, lanes, all_values
+            trellis_search.best_levels(x, factor, lambda i, j, _, c=classes: c[i:j], *options, out)
             trellis_search.best_levels(
-                there, factor, lambda i, j, _, c=classes_there: c[i:j], *how, out_there
+                on_device, factor, lambda i, j, _, c=classes_there: c[i:j], *options, out_there
             )
             assert same(gpu.to_host(out_there), out)
-            wanted = trellis_search.errors_of(x, factor, every, out)
-            found = trellis_search.errors_of(there, factor, every, out_there)
-            for one, two in zip(found, wanted, strict=True):
+            wanted = trellis_search.errors_of(x, factor, all_values, out)
+            actual = trellis_search.errors_of(on_device, factor, all_values, out_there)
+            for one, two in zip(actual, wanted, strict=True):
                 assert np.array_equal(one, two)
 
 
@@ -97,16 +101,18 @@ def test_costs_of_scales(gpu: Device, width: int) -> None:
     scales = Scales.of(symbols, RowLayout(width, 1))
     costs = np.random.default_rng(0).integers(0, 1 << 19, (CLASSES, 128)).astype(np.int32)
     for quantum in (1, 8):
-        told = scales.rows, np.full(width, 60, np.uint8), costs, quantum
+        arguments = scales.rows, np.full(width, 60, np.uint8), costs, quantum
         for add_up in (scale_fit.row_costs, scale_fit.column_costs):
-            assert np.array_equal(add_up(gpu.to_device(symbols), *told), add_up(symbols, *told))
+            assert np.array_equal(
+                add_up(gpu.to_device(symbols), *arguments), add_up(symbols, *arguments)
+            )
 
 
 def test_squares_at_random(gpu: Device) -> None:
     for n in (1, 4097, LARGE):
         x = values(n)
-        found = scalar_quantize.exact_random_squares(gpu.to_device(x), 0.37)
-        assert found == scalar_quantize.exact_random_squares(x, 0.37)
+        actual = scalar_quantize.exact_random_squares(gpu.to_device(x), 0.37)
+        assert actual == scalar_quantize.exact_random_squares(x, 0.37)
 
 
 def matrix(rows: int, width: int) -> np.ndarray:
@@ -156,11 +162,11 @@ def test_seek_tables(gpu: Device) -> None:
     """Runs shorter than those of the trellis, and longer."""
     x = matrix(200, 1100)
     known = gcodec.Frame.from_bytes(gcodec.encode(x, "ecsq:trellis=yes,step=0.1")).without_seek()
-    wanted, there = known.decode(), gpu.to_device(x)
+    wanted, device_result = known.decode(), gpu.to_device(x)
     for log2 in (12, 16, 18):
         indexed = known.with_seek(log2)
-        assert same(gpu.to_host(indexed.decode(like=there)), wanted)
+        assert same(gpu.to_host(indexed.decode(like=device_result)), wanted)
         on_device = known.payload._replace(data=gpu.to_device(known.payload.data))
-        found = known.codec._of_shape(x.shape)._index(on_device, x.size, log2)
+        actual = known.codec._of_shape(x.shape)._index(on_device, x.size, log2)
         assert indexed.seek is not None
-        assert np.array_equal(found.offsets, indexed.seek.offsets)
+        assert np.array_equal(actual.offsets, indexed.seek.offsets)

@@ -19,11 +19,11 @@ BUCKETS = (1, 2, 31, 100, 4095, 4096, 9000, 10**6)
 def test_ranges(gpu: Device, bucket: int) -> None:
     for n in (0, 1, 33, 9001 if bucket > 2 else 600):
         x = gradient(n)
-        (found, finite), (wanted, _) = ranges(gpu.to_device(x), bucket), ranges(x, bucket)
+        (actual, finite), (wanted, _) = ranges(gpu.to_device(x), bucket), ranges(x, bucket)
         assert finite
-        assert same(gpu.to_host(found), wanted)
-        data, here = gpu.empty(found.nbytes, np.uint8), np.empty(wanted.nbytes, np.uint8)
-        write_ranges(found, data)
+        assert same(gpu.to_host(actual), wanted)
+        data, here = gpu.empty(actual.nbytes, np.uint8), np.empty(wanted.nbytes, np.uint8)
+        write_ranges(actual, data)
         write_ranges(wanted, here)
         assert same(gpu.to_host(data), here)
         assert same(gpu.to_host(read_ranges(data)), wanted)
@@ -38,19 +38,21 @@ def test_ranges(gpu: Device, bucket: int) -> None:
 def test_levels(gpu: Device, bits: int, seed: int | None) -> None:
     for n, bucket in ((0, 1), (1, 1), (5, 2), (777, 13), (9001, 4096), (9001, 9001)):
         x = gradient(n)
-        found = ranges(x, bucket)[0]
+        actual = ranges(x, bucket)[0]
         size = -(-n * bits // 8)
-        here, there = np.empty(size, np.uint8), gpu.empty(size, np.uint8)
-        uniform.quantize(x, found, bucket, bits, seed, here)
-        uniform.quantize(gpu.to_device(x), gpu.to_device(found), bucket, bits, seed, there)
-        assert same(gpu.to_host(there), here)
+        here, on_device = np.empty(size, np.uint8), gpu.empty(size, np.uint8)
+        uniform.quantize(x, actual, bucket, bits, seed, here)
+        uniform.quantize(gpu.to_device(x), gpu.to_device(actual), bucket, bits, seed, on_device)
+        assert same(gpu.to_host(on_device), here)
         values, out = np.empty(n, np.float32), gpu.empty(n, np.float32)
-        uniform.dequantize(here, found, bucket, bits, values)
-        uniform.dequantize(there, gpu.to_device(found), bucket, bits, out)
+        uniform.dequantize(here, actual, bucket, bits, values)
+        uniform.dequantize(on_device, gpu.to_device(actual), bucket, bits, out)
         assert same(gpu.to_host(out), values)
         acc = gpu.to_device(x)
-        uniform.dequantize_add(there, gpu.to_device(found), bucket, bits, np.float32(0.3), acc)
-        uniform.dequantize_add(here, found, bucket, bits, np.float32(0.3), x)
+        uniform.dequantize_add(
+            on_device, gpu.to_device(actual), bucket, bits, np.float32(0.3), acc
+        )
+        uniform.dequantize_add(here, actual, bucket, bits, np.float32(0.3), x)
         assert same(gpu.to_host(acc), x)
 
 

@@ -32,11 +32,11 @@ def leading(cupy: StandIn, data: np.ndarray, nbytes: int) -> Leading:
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_copies_of_one_array(cupy: StandIn, nbytes: int) -> None:
     x = noise(nbytes)
-    (found,) = cuda_device(0).fetch([cupy.asarray(x)])
-    assert found.tobytes() == x.tobytes()
+    (actual,) = cuda_device(0).fetch([cupy.asarray(x)])
+    assert actual.tobytes() == x.tobytes()
     assert cupy.pinned.peak <= 2 * BUFFER_SIZE
     assert cupy.pinned.peak == BUFFER_SIZE * min(-(-nbytes // BUFFER_SIZE), 2)
-    del found
+    del actual
     assert cupy.pinned.live == 0
 
 
@@ -55,18 +55,18 @@ def test_dtypes_and_shapes(cupy: StandIn) -> None:
         np.array([True, False]),
     ]
     device = cuda_device(0)
-    there = [cupy.asarray(x) for x in arrays]
-    there[1] = cupy.asarray(np.arange(12, dtype=np.float16).reshape(3, 4))[:, ::2]
-    for x, found in zip(arrays, device.fetch(there), strict=True):
-        assert (found.dtype, found.shape) == (x.dtype, x.shape)
-        assert found.tobytes() == x.tobytes()
+    on_device = [cupy.asarray(x) for x in arrays]
+    on_device[1] = cupy.asarray(np.arange(12, dtype=np.float16).reshape(3, 4))[:, ::2]
+    for x, actual in zip(arrays, device.fetch(on_device), strict=True):
+        assert (actual.dtype, actual.shape) == (x.dtype, x.shape)
+        assert actual.tobytes() == x.tobytes()
 
 
 def test_many_arrays_share_the_buffers(cupy: StandIn) -> None:
     sizes = np.random.default_rng(1).integers(0, BUFFER_SIZE // 3, 40).tolist()
-    given = [noise(size, seed) for seed, size in enumerate(sizes)]
-    found = cuda_device(0).fetch([cupy.asarray(x) for x in given])
-    assert [x.tobytes() for x in found] == [x.tobytes() for x in given]
+    inputs = [noise(size, seed) for seed, size in enumerate(sizes)]
+    actual = cuda_device(0).fetch([cupy.asarray(x) for x in inputs])
+    assert [x.tobytes() for x in actual] == [x.tobytes() for x in inputs]
     assert cupy.pinned.requested == 2 * BUFFER_SIZE
 
 
@@ -82,9 +82,9 @@ def test_the_device_copies_while_the_host_empties_a_buffer(cupy: StandIn) -> Non
 def test_a_payload_pins_what_it_has_and_not_what_it_might_have(cupy: StandIn, nbytes: int) -> None:
     data = noise(6 * BUFFER_SIZE)
     other = noise(100, 1)
-    found, beside = cuda_device(0).fetch([leading(cupy, data, nbytes), cupy.asarray(other)])
-    assert found.size == data.size
-    assert found[:nbytes].tobytes() == data[:nbytes].tobytes()
+    actual, beside = cuda_device(0).fetch([leading(cupy, data, nbytes), cupy.asarray(other)])
+    assert actual.size == data.size
+    assert actual[:nbytes].tobytes() == data[:nbytes].tobytes()
     assert beside.tobytes() == other.tobytes()
     assert cupy.pinned.peak == BUFFER_SIZE * (1 if nbytes <= BUFFER_SIZE + DIRECT_SIZE else 2)
 
@@ -93,9 +93,9 @@ def test_a_payload_pins_what_it_has_and_not_what_it_might_have(cupy: StandIn, nb
 def test_several_payloads(cupy: StandIn) -> None:
     sizes = (1, DIRECT_SIZE + 8, 900, 2 * BUFFER_SIZE)
     parts = [noise(3 * BUFFER_SIZE, seed) for seed in range(len(sizes))]
-    given = [leading(cupy, *pair) for pair in zip(parts, sizes, strict=True)]
-    found = cuda_device(0).fetch(given)
-    for x, data, size in zip(found, parts, sizes, strict=True):
+    inputs = [leading(cupy, *pair) for pair in zip(parts, sizes, strict=True)]
+    actual = cuda_device(0).fetch(inputs)
+    for x, data, size in zip(actual, parts, sizes, strict=True):
         assert x[:size].tobytes() == data[:size].tobytes()
     assert cupy.pinned.peak == 2 * BUFFER_SIZE
 
@@ -105,10 +105,10 @@ def test_several_payloads(cupy: StandIn) -> None:
 def test_a_count_beyond_the_array(cupy: StandIn, count: int) -> None:
     data = noise(2 * DIRECT_SIZE)
     what = Leading(cupy.asarray(data), cupy.asarray(np.array([count], np.int64)), 8, 0)
-    (found,) = cuda_device(0).fetch([what])
-    assert found.size == data.size
+    (actual,) = cuda_device(0).fetch([what])
+    assert actual.size == data.size
     if count > 0:
-        assert found.tobytes() == data.tobytes()
+        assert actual.tobytes() == data.tobytes()
 
 
 @needs_compiler
@@ -122,8 +122,8 @@ def test_threads_have_buffers_of_their_own(cupy: StandIn) -> None:
             size = (1, MIB + 1, 2 * BUFFER_SIZE + 3)[(thread + step) % 3]
             data = noise(3 * BUFFER_SIZE, 10 * thread + step)
             whole = cupy.asarray(data[:size])
-            found, first = device.fetch([whole, leading(cupy, data, size)])
-            if not found.tobytes() == first[:size].tobytes() == data[:size].tobytes():
+            actual, first = device.fetch([whole, leading(cupy, data, size)])
+            if not actual.tobytes() == first[:size].tobytes() == data[:size].tobytes():
                 wrong.append((thread, step))
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]

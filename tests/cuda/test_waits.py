@@ -28,8 +28,8 @@ WAITS = {
 def counting() -> Iterator[shim.ShimDevice]:
     if shim.COMPILER is None:
         pytest.skip("there is no g++")
-    with devices.use(shim.ShimDevice()) as made:
-        yield made
+    with devices.use(shim.ShimDevice()) as result:
+        yield result
 
 
 def sample() -> np.ndarray:
@@ -81,9 +81,9 @@ def test_each_pass_of_a_search_waits_once(
     calls = (lambda: gcodec.encode(x, spec), lambda: feedback.compress("w", x))
     for call in calls:
         before = len(counting.launched)
-        found, launched = waits(counting, call), counting.launched[before:]
+        actual, launched = waits(counting, call), counting.launched[before:]
         again = "choose_matrix" not in launched  # where the matrix is that of the step before
-        assert found == launched.count(kernel) + others - again + launched.count("count_values")
+        assert actual == launched.count(kernel) + others - again + launched.count("count_values")
 
 
 def test_a_pass_waits_once_where_errors_are_those_of_all_values(
@@ -95,10 +95,10 @@ def test_a_pass_waits_once_where_errors_are_those_of_all_values(
     x = counting.to_device(few)
     gcodec.encode(x, "ecsq:nmse=0.01")  # which may bring tables there
     before = len(counting.launched)
-    found = waits(counting, lambda: gcodec.encode(x, "ecsq:nmse=0.01"))
+    frame = waits(counting, lambda: gcodec.encode(x, "ecsq:nmse=0.01"))
     passes = counting.launched[before:].count("add_scaled")
     assert passes > 2
-    assert found == passes + 5
+    assert frame == passes + 5
     assert gcodec.encode(x, "ecsq:nmse=0.01") == gcodec.encode(few, "ecsq:nmse=0.01")
 
 
@@ -106,9 +106,9 @@ def test_a_pass_waits_once_where_errors_are_those_of_all_values(
 def test_a_payload_stays_there(counting: shim.ShimDevice, spec: str) -> None:
     x, codec = counting.to_device(sample()), gcodec.parse(spec)
     codec.encode(x)  # which may bring tables there
-    made: list[gcodec.Payload] = []
-    assert waits(counting, lambda: made.append(codec.encode(x))) <= 1
-    (payload,) = made
+    results: list[gcodec.Payload] = []
+    assert waits(counting, lambda: results.append(codec.encode(x))) <= 1
+    (payload,) = results
     assert all(type(value) in (int, float, str) for value in payload.scalars.values())
     assert not payload.codec.unresolved()
     if not payload.codec.symbols_on_host:
@@ -126,18 +126,18 @@ def test_what_fails_in_the_end_changes_nothing(gpu: Device, spec: str, dtype: st
     """All kernels of a step have run when the host learns that it held NaN."""
     fine = np.clip(gradient(300), -9, 9).astype(dtype)
     wrong = np.clip(anything(300), -1e4, 1e4).astype(dtype)
-    there, here = gcodec.Feedback(spec), gcodec.Feedback(spec)
-    for feedback, place in ((there, gpu.to_device), (here, np.array)):
+    on_device, here = gcodec.Feedback(spec), gcodec.Feedback(spec)
+    for feedback, place in ((on_device, gpu.to_device), (here, np.array)):
         feedback.compress("w", place(fine))
-    before = gpu.to_host(there.residual("w"))
+    before = gpu.to_host(on_device.residual("w"))
     messages = []
-    for feedback, place in ((there, gpu.to_device), (here, np.array)):
+    for feedback, place in ((on_device, gpu.to_device), (here, np.array)):
         with pytest.raises(gcodec.ParameterError, match="NaN or Inf") as raised:
             feedback.compress("w", place(wrong))
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
-    assert gpu.to_host(there.residual("w")).tobytes() == before.tobytes()
-    assert there.compress("w", gpu.to_device(fine)) == here.compress("w", fine)
+    assert gpu.to_host(on_device.residual("w")).tobytes() == before.tobytes()
+    assert on_device.compress("w", gpu.to_device(fine)) == here.compress("w", fine)
     codec, kept = gcodec.parse(spec), gpu.to_device(before)
     if codec.refuses_nonfinite:
         with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
@@ -147,9 +147,9 @@ def test_what_fails_in_the_end_changes_nothing(gpu: Device, spec: str, dtype: st
 
 def test_zeros_for_what_is_not_finite(gpu: Device) -> None:
     x = np.clip(anything(300), -9, 9)
-    there, here = (gcodec.Feedback("mxnet-2bit", nonfinite="zero") for _ in range(2))
+    on_device, here = (gcodec.Feedback("mxnet-2bit", nonfinite="zero") for _ in range(2))
     for _ in range(2):
-        assert there.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
     assert gcodec.encode(gpu.to_device(x), "raw", nonfinite="zero") == gcodec.encode(
         x, "raw", nonfinite="zero"
     )

@@ -38,8 +38,8 @@ def signed(symbols: list[int]) -> list[int]:
 
 
 def check(payload: Any, shape: tuple[int, ...], expected: Any) -> None:
-    found = payload.codec.decode(payload, shape).reshape(-1)
-    assert found.tolist() == np.asarray(expected, np.float32).tolist()
+    decoded = payload.codec.decode(payload, shape).reshape(-1)
+    assert decoded.tolist() == np.asarray(expected, np.float32).tolist()
 
 
 @each_shape

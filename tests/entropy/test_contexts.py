@@ -22,8 +22,8 @@ SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (400, 8), (13, 17), (16, 8, 3
 
 def nearest(quarters: np.ndarray, one: int, quantum: int) -> np.ndarray:
     """The scales of quarter octaves."""
-    found = (np.rint(quarters).astype(np.int64) + one + quantum // 2) // quantum * quantum
-    return np.clip(found, quantum, 127 // quantum * quantum)
+    actual = (np.rint(quarters).astype(np.int64) + one + quantum // 2) // quantum * quantum
+    return np.clip(actual, quantum, 127 // quantum * quantum)
 
 
 def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.ndarray:
@@ -73,8 +73,8 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
             np.testing.assert_array_equal(each[coded], expected)
             assert not each[~coded].any()
         for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
-            found = scales.classes(start, stop, np.empty(stop - start, np.uint8))
-            np.testing.assert_array_equal(found, classes_of(scales, n)[start:stop])
+            out = scales.classes(start, stop, np.empty(stop - start, np.uint8))
+            np.testing.assert_array_equal(out, classes_of(scales, n)[start:stop])
         counts = class_map.class_counts(symbols, [scales.arrays], 1)
         both = classes_of(scales, n) * 256 + symbols
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
@@ -90,12 +90,12 @@ def test_scales_move_to_where_symbols_cost_less(shape: tuple[int, ...]) -> None:
         short = (costs >> 16).astype(np.int32)
         columns = before.columns if matrix.group else np.full(matrix.width, CENTRE, np.uint8)
         row, column = np.arange(n) // matrix.width, np.arange(n) % matrix.width
-        told = symbols, before.rows, columns, short, matrix.quantum
-        found = scale_fit.row_costs(*told), scale_fit.column_costs(*told)
+        arguments = symbols, before.rows, columns, short, matrix.quantum
+        actual = scale_fit.row_costs(*arguments), scale_fit.column_costs(*arguments)
         for k, shift in enumerate(matrix.quantum * np.arange(-2, 3)):
             sums = before.rows[row].astype(np.int64) + columns[column] - CENTRE + shift
             each = short[np.clip(sums, 0, CLASSES - 1), sizes]
-            for place, totals in zip((row, column), found, strict=True):
+            for place, totals in zip((row, column), actual, strict=True):
                 np.testing.assert_array_equal(totals[:, k], np.bincount(place, each))
         after = refined(symbols, before, costs)
         assert after.told.quantum % matrix.quantum == 0
@@ -129,18 +129,18 @@ def test_matrices() -> None:
 @pytest.mark.parametrize("count", [1, 2, 63, 3000])
 def test_lists_of_scales(count: int) -> None:
     rng = np.random.default_rng(count)
-    every = [np.zeros(count), np.full(count, 127), rng.integers(0, 128, count)]
-    every.append(rng.normal(40, 3, count).round().clip(1, 127) * (rng.random(count) < 0.8))
-    every.append(2 * rng.normal(20, 2, count).round())
-    every.append(rng.normal(40, 1, count).round() * (rng.random(count) < 0.02))
+    all_values = [np.zeros(count), np.full(count, 127), rng.integers(0, 128, count)]
+    all_values.append(rng.normal(40, 3, count).round().clip(1, 127) * (rng.random(count) < 0.8))
+    all_values.append(2 * rng.normal(20, 2, count).round())
+    all_values.append(rng.normal(40, 1, count).round() * (rng.random(count) < 0.02))
     codes, shifts = set(), set()
-    for scales in every:
+    for scales in all_values:
         string = BitString()
         string.extend(np.array([0xE0], np.uint8), 3)
         scale_lists.write(scales.astype(np.uint8), string)
         nbits, data = string.nbits, string.trimmed()
-        found, end = scale_lists.read(data, 3, nbits, count)
-        np.testing.assert_array_equal(found, scales)
+        decoded, end = scale_lists.read(data, 3, nbits, count)
+        np.testing.assert_array_equal(decoded, scales)
         assert end == nbits
         if count < 256:  # else it is estimated
             assert scale_lists.nbits(scales.astype(np.uint8)) == nbits - 3
@@ -160,28 +160,28 @@ def test_lists_whose_words_are_as_long_as_they_get(kinds: int, more: int) -> Non
     while len(counts) < kinds:
         counts.append(counts[-2] + counts[-1] + more)
     scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
-    found = list_sizes.told(scales)
+    actual = list_sizes.told(scales)
     coins = sorted(counts)
     lists: list[int] = []
     for _ in range(12):  # bits of the longest word
         lists = sorted([*coins, *map(sum, zip(lists[::2], lists[1::2], strict=False))])
         lists = lists[: 2 * kinds - 2]
-    assert found.words_nbits == 8 + 4 * (kinds + 1) + sum(lists)
+    assert actual.words_nbits == 8 + 4 * (kinds + 1) + sum(lists)
 
 
 def test_static_tables() -> None:
     for number, table in enumerate(class_tables.statics()):
         assert table.number == number
-        found = table.frequencies
-        assert found.shape == (CLASSES, 256)
-        assert (found.sum(axis=1) == TOTAL).all()
-        assert not found[:, 1].any()
-        assert not found[:, ESCAPE + 1].any()
-        assert found[:, 0].min() > 0
-        assert found[:, ESCAPE].min() > 0
-        assert found.max() < TOTAL
-        np.testing.assert_array_equal(found[:, 2:ESCAPE:2], found[:, 3:ESCAPE:2])
-        known = found[:, 2:ESCAPE:2] > 0
+        actual = table.frequencies
+        assert actual.shape == (CLASSES, 256)
+        assert (actual.sum(axis=1) == TOTAL).all()
+        assert not actual[:, 1].any()
+        assert not actual[:, ESCAPE + 1].any()
+        assert actual[:, 0].min() > 0
+        assert actual[:, ESCAPE].min() > 0
+        assert actual.max() < TOTAL
+        np.testing.assert_array_equal(actual[:, 2:ESCAPE:2], actual[:, 3:ESCAPE:2])
+        known = actual[:, 2:ESCAPE:2] > 0
         np.testing.assert_array_equal(known.sum(axis=1), table.tops)
         assert (np.sort(known, axis=1)[:, ::-1] == known).all()
 
@@ -203,9 +203,9 @@ def test_tables_that_are_sent(seed: int) -> None:
     table.put(string)
     nbits, data = string.nbits, string.trimmed()
     assert nbits == table.sent_nbits()
-    found, end = ClassTable.read(SENT, data, 0, nbits)
+    decoded, end = ClassTable.read(SENT, data, 0, nbits)
     assert end == nbits
-    np.testing.assert_array_equal(found.frequencies, table.frequencies)
+    np.testing.assert_array_equal(decoded.frequencies, table.frequencies)
     for cut in range(0, nbits, max(nbits // 50, 1)):
         with pytest.raises(Truncated):
             ClassTable.read(SENT, data, 0, cut)
@@ -240,9 +240,9 @@ def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
 def test_round_trip(shape: tuple[int, ...], seed: int) -> None:
     symbols = levels_of(shape, seed, spread=float(seed))
     data, nbits, beyond, plan = written(symbols, shape)
-    found = read(data, nbits, symbols.size)
-    np.testing.assert_array_equal(np.minimum(found, ESCAPE), symbols)
-    np.testing.assert_array_equal(found[symbols == ESCAPE], beyond)
+    decoded = read(data, nbits, symbols.size)
+    np.testing.assert_array_equal(np.minimum(decoded, ESCAPE), symbols)
+    np.testing.assert_array_equal(decoded[symbols == ESCAPE], beyond)
     if symbols.size > 10_000:
         assert plan.nbits == pytest.approx(nbits, rel=0.05)
 
@@ -254,34 +254,34 @@ def test_states(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (1, lanes - 1, lanes, lanes + 1, symbols.size):
         data, nbits, _, _ = written(symbols[:n], (n,))
         assert int(data[1]) & 127 == lanes
-        found = read(data, nbits, n)
-        np.testing.assert_array_equal(np.minimum(found, ESCAPE), symbols[:n])
+        decoded = read(data, nbits, n)
+        np.testing.assert_array_equal(np.minimum(decoded, ESCAPE), symbols[:n])
 
 
 def test_exceptions_are_few_bits() -> None:
-    told = Outliers(np.array([0, 1, 1000]), np.array([254, 2, 70000]))
+    arguments = Outliers(np.array([0, 1, 1000]), np.array([254, 2, 70000]))
     string = BitString()
-    told.put(string)
+    arguments.put(string)
     nbits, data = string.nbits, string.trimmed()
-    found, end = Outliers.read(3, 1001, data, 0, nbits)
+    decoded, end = Outliers.read(3, 1001, data, 0, nbits)
     assert end == nbits
-    for one, other in zip(found, told, strict=True):
+    for one, other in zip(decoded, arguments, strict=True):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(Corrupt, match="1000 of 1000"):
         Outliers.read(3, 1000, data, 0, nbits)
     with pytest.raises(Truncated):
         Outliers.read(3, 1001, data, 0, nbits - 20)
-    assert found.within(1, 1000) == slice(1, 2)
+    assert decoded.within(1, 1000) == slice(1, 2)
 
 
 def test_broken_bytes_give_symbols_or_an_error() -> None:
     rng = np.random.default_rng(5)
-    some = [written(levels_of(shape, 1), shape) for shape in SHAPES[:-1]]
+    sample = [written(levels_of(shape, 1), shape) for shape in SHAPES[:-1]]
     sizes = [int(np.prod(shape)) for shape in SHAPES[:-1]]
     kinds = set()
     for i in range(3000):
-        at = i % len(some)
-        data, nbits = some[at][0].copy(), some[at][1]
+        at = i % len(sample)
+        data, nbits = sample[at][0].copy(), sample[at][1]
         for _ in range(rng.integers(1, 4)):
             data[rng.integers(0, min(data.size, 40 if i % 2 else data.size))] = rng.integers(
                 0, 256
@@ -316,9 +316,9 @@ def test_what_is_refused(at: int, value: int, message: str) -> None:
 
 def test_an_escape_must_be_an_exception() -> None:
     symbols = levels_of((64, 64))
-    every = Scales.of(symbols, RowLayout(64, 1))
+    all_values = Scales.of(symbols, RowLayout(64, 1))
     table = class_tables.static(0)
-    plan = table_choice.Plan(every, table, 5000)
+    plan = table_choice.Plan(all_values, table, 5000)
     few = np.array(np.minimum(symbols, 2), np.uint8)
     data, nbits, _ = coder.write(plan, few, np.empty(0, np.int64), BitString())
     known = read(data, nbits, few.size)

@@ -120,10 +120,10 @@ def test_bits_of_text(text: str) -> None:
     assert bits == Bits(bits.tobytes(), bits.nbits) == Bits(bits.data, len(text))
     assert hash(bits) == hash(Bits(bits.tobytes(), bits.nbits))
     assert bits != Bits.from01(text + "0")
-    made = bits.to_bitarray()
-    assert isinstance(made, bitarray)
-    assert (made.to01(), made.endian, made.padbits) == (text, "big", -len(text) % 8)
-    assert made.tobytes() == bits.tobytes()
+    result = bits.to_bitarray()
+    assert isinstance(result, bitarray)
+    assert (result.to01(), result.endian, result.padbits) == (text, "big", -len(text) % 8)
+    assert result.tobytes() == bits.tobytes()
     for order in ("big", "little"):
         assert Bits.from_bitarray(bitarray(text, endian=order)) == bits
         assert Bits.from_bitarray(frozenbitarray(text, endian=order)) == bits
@@ -142,16 +142,16 @@ def test_bits_do_not_change() -> None:
     bits = Bits(memory, 3)
     memory[0] = 0
     assert bits.to01() == "101"
-    for made in (bits, entropy.parse("gamma").encode([5]), Bits.from01("11")):
+    for result in (bits, entropy.parse("gamma").encode([5]), Bits.from01("11")):
         with pytest.raises(ValueError, match="read-only"):
-            made.data[0] = 1
+            result.data[0] = 1
         with pytest.raises(AttributeError):
-            made.nbits = 7  # type: ignore[misc]
-        for same in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-            assert same == made
+            result.nbits = 7  # type: ignore[misc]
+        for same in (copy.copy(result), copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+            assert same == result
             assert not same.data.flags.writeable
-    made = bits.to_bitarray()
-    made[0] = 0
+    result = bits.to_bitarray()
+    result[0] = 0
     assert bits.to01() == "101"
     assert bits != "101"
     assert bits != b"\xa0"

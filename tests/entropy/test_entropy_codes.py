@@ -79,12 +79,12 @@ def test_words(spec: str) -> None:
         bits = code.encode([value])
         assert bits.to01() == word
         assert bits.tobytes() == universal.to_bytes(word)
-        found, end = code.decode(bits, 1)
-        assert (found.tolist(), end) == ([value], len(word))
+        decoded, end = code.decode(bits, 1)
+        assert (decoded.tolist(), end) == ([value], len(word))
     together = code.encode(values)
     assert together.to01() == "".join(words)
-    found, end = code.decode(together, len(values))
-    assert (found.tolist(), end) == (values, together.nbits)
+    decoded, end = code.decode(together, len(values))
+    assert (decoded.tolist(), end) == (values, together.nbits)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -177,9 +177,9 @@ def test_round_trip(stream: tuple[Code, list[int]]) -> None:
     bits = code.encode(values)
     assert bits.to01() == universal.encode(str(code), values)
     assert int(code.lengths(values).sum()) == bits.nbits
-    found, end = code.decode(bits, len(values))
-    assert (found.tolist(), end) == (values, bits.nbits)
-    assert code.encode(found) == bits
+    decoded, end = code.decode(bits, len(values))
+    assert (decoded.tolist(), end) == (values, bits.nbits)
+    assert code.encode(decoded) == bits
 
 
 @given(streams(), streams(), st.data())
@@ -193,8 +193,8 @@ def test_words_follow_one_another(
     at, rest = 0, values + added
     while rest:
         count = data.draw(st.integers(1, len(rest)))
-        found, at = code.decode(whole, count, start=at)
-        assert found.tolist() == rest[:count]
+        decoded, at = code.decode(whole, count, start=at)
+        assert decoded.tolist() == rest[:count]
         rest = rest[count:]
     assert at == whole.nbits
 
@@ -206,8 +206,8 @@ def test_what_is_behind_does_not_count(
     code, values = stream
     bits = code.encode(values).to01()
     before, behind = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
-    found, end = code.decode(before + bits + behind, len(values), start=len(before))
-    assert (found.tolist(), end) == (values, len(before + bits))
+    decoded, end = code.decode(before + bits + behind, len(values), start=len(before))
+    assert (decoded.tolist(), end) == (values, len(before + bits))
 
 
 @given(streams(), st.data())
@@ -223,8 +223,8 @@ def test_every_cut_is_truncated(stream: tuple[Code, list[int]], data: st.DataObj
         with pytest.raises(Truncated):
             code.decode(Bits.from01(text[:cut]), len(values))
         whole = sum(end <= cut for end in ends)
-        found, end = code.decode(Bits.from01(text[:cut]), whole)
-        assert found.tolist() == values[:whole]
+        decoded, end = code.decode(Bits.from01(text[:cut]), whole)
+        assert decoded.tolist() == values[:whole]
         assert end == ([0, *ends])[whole]
 
 
@@ -260,9 +260,9 @@ def test_many_values(spec: str) -> None:
     bits = code.encode(values)
     assert bits.nbits == int(code.lengths(values).sum())
     assert bits.to01() == text * 60
-    found, end = code.decode(bits, values.size)
+    decoded, end = code.decode(bits, values.size)
     assert end == bits.nbits
-    assert (found == values).all()
+    assert (decoded == values).all()
     with pytest.raises(Truncated):
         code.decode(bits, values.size + 1)
 
@@ -289,8 +289,8 @@ def test_long_runs_of_zeros() -> None:
         code = entropy.parse(spec)
         scaled = [n * parameter for n in values]
         bits = code.encode(scaled)
-        found, end = code.decode(bits, len(values))
-        assert (found.tolist(), end) == (scaled, bits.nbits)
+        decoded, end = code.decode(bits, len(values))
+        assert (decoded.tolist(), end) == (scaled, bits.nbits)
         if parameter == 1:
             assert np.flatnonzero(np.unpackbits(bits.data, count=bits.nbits)).tolist() == (
                 ones.tolist()
@@ -310,10 +310,10 @@ def outcome(spec: str, text: str, count: int) -> tuple[list[int], int] | type[Fo
     read = universal.parse(spec)[1]
     values, at = [], 0
     for _ in range(count):
-        found = verdict(read, text, at)
-        if not isinstance(found, tuple):
-            return Truncated if found is universal.Truncated else Corrupt
-        value, at = found
+        actual = verdict(read, text, at)
+        if not isinstance(actual, tuple):
+            return Truncated if actual is universal.Truncated else Corrupt
+        value, at = actual
         values.append(value)
     return values, at
 
@@ -350,8 +350,8 @@ def test_random_strings(spec: str) -> None:
         for weight in (0.5, 0.1, 0.9):
             text = "".join("01"[rng.random() < weight] for _ in range(length))
             at, count = 0, 0
-            while isinstance(found := verdict(read, text, at), tuple):
-                at, count = found[1], count + 1
+            while isinstance(actual := verdict(read, text, at), tuple):
+                at, count = actual[1], count + 1
             check(spec, text, count)
             check(spec, text, count + 1)
 
@@ -399,8 +399,8 @@ def test_bitarray_reads_and_writes_the_same_words(spec: str) -> None:
         written = bitarray(endian=order)
         written.encode(words, values)
         assert Bits.from_bitarray(written) == bits
-        found, end = code.decode(written, len(values))
-        assert (found.tolist(), end) == (values, len(written))
+        decoded, end = code.decode(written, len(values))
+        assert (decoded.tolist(), end) == (values, len(written))
 
 
 @given(st.integers(2, LARGEST))
@@ -476,9 +476,9 @@ def test_unary_and_rice_halve() -> None:
     assert probabilities("unary", [0, 1, 2, 63]) == [Fraction(1, 2**e) for e in (1, 2, 3, 64)]
     for k in (1, 4):
         values = list(range(200))
-        found = probabilities(f"rice:k={k}", values)
+        actual = probabilities(f"rice:k={k}", values)
         halved = probabilities(f"rice:k={k}", [n + 2**k for n in values])
-        assert [p / 2 for p in found] == halved
+        assert [p / 2 for p in actual] == halved
 
 
 @pytest.mark.parametrize("theta", [0.3, 0.5, 0.6, 0.62, 0.7, 0.8, 0.9, 0.95, 0.99])

@@ -126,8 +126,10 @@ def test_lengths_are_best_where_the_limit_is_far() -> None:
 @functools.cache
 def complete(n: int, limit: int) -> list[tuple[int, ...]]:
     """Return all lengths of n words, up to a limit and not falling, that are a whole code."""
-    every = itertools.combinations_with_replacement(range(1, limit + 1), n)
-    return [some for some in every if sum(2**limit >> length for length in some) == 2**limit]
+    all_values = itertools.combinations_with_replacement(range(1, limit + 1), n)
+    return [
+        sample for sample in all_values if sum(2**limit >> length for length in sample) == 2**limit
+    ]
 
 
 @pytest.mark.parametrize("limit", [2, 3, 4, 5])
@@ -138,7 +140,7 @@ def test_lengths_are_best_below_any_limit(limit: int) -> None:
             lengths = code_lengths(np.array(counts), limit).tolist()
             assert max(lengths) <= limit
             falling = sorted(counts, reverse=True)
-            best = min(mean_of(falling, list(some)) for some in complete(n, limit))
+            best = min(mean_of(falling, list(sample)) for sample in complete(n, limit))
             assert mean_of(counts, lengths) == best
 
 
@@ -186,10 +188,10 @@ TABLES = [
 @pytest.mark.parametrize("lengths", TABLES, ids=lambda lengths: str(lengths[:5]))
 def test_words_are_canonical(lengths: list[int]) -> None:
     bits, nbits = code_of(lengths).words(256)
-    made = [
+    result = [
         f"{word:0{length}b}" if length else "" for word, length in zip(bits, nbits, strict=True)
     ]
-    assert made == words_of(code_of(lengths))
+    assert result == words_of(code_of(lengths))
     assert least_nbits(code_of(lengths)) == min(length for length in lengths if length)
 
 
@@ -236,16 +238,16 @@ def test_tables_are_read_at_any_bit() -> None:
         full = np.zeros(256, np.uint8)
         full[: len(lengths)] = lengths
         unused = np.flatnonzero(full == 0)
-        some = rng.choice(unused, min(3, unused.size), replace=False)
-        alphabet = np.union1d(np.flatnonzero(full), some)
+        sample = rng.choice(unused, min(3, unused.size), replace=False)
+        alphabet = np.union1d(np.flatnonzero(full), sample)
         data, nbits = write_lengths(full, alphabet)
         text = text_of(data, nbits)
         assert text == canonical.table(full[alphabet].tolist())
         for before in (0, 1, 4, 7, 8, 13):
             source = bytes_of("1" * before + text + "1" * 9)
-            found, after = read_lengths(source, before, before + nbits, alphabet)
-            assert (found.dtype, found.shape, after) == (np.uint8, (256,), before + nbits)
-            assert np.array_equal(found, full)
+            decoded, after = read_lengths(source, before, before + nbits, alphabet)
+            assert (decoded.dtype, decoded.shape, after) == (np.uint8, (256,), before + nbits)
+            assert np.array_equal(decoded, full)
             for end in (before, before + nbits - 1):
                 with pytest.raises(Truncated):
                     read_lengths(source, before, end, alphabet)
@@ -295,9 +297,9 @@ def test_words_in_blocks(lengths: list[int]) -> None:
         starts = places[np.concatenate([[0], bounds])]
         for behind in (b"", b"\xff" * 40, bytes(40)):
             source = bytes_of(text, behind)
-            found = np.zeros(bounds.size + 1, np.int64)
-            assert np.array_equal(read(code, source, found, bounds, len(text), False), symbols)
-            assert found.tolist() == starts.tolist()
+            out = np.zeros(bounds.size + 1, np.int64)
+            assert np.array_equal(read(code, source, out, bounds, len(text), False), symbols)
+            assert out.tolist() == starts.tolist()
             assert np.array_equal(read(code, source, starts, bounds, len(text), True), symbols)
         for end in {0, len(text) // 2, len(text) - 1} & set(range(len(text))):
             with pytest.raises(Truncated):
@@ -402,21 +404,21 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
         each = [words[s] if lives else "" for s, lives in zip(symbols.tolist(), mask, strict=True)]
         places = np.cumsum([0, *map(len, each)])
         head = "".join(map(str, rng.integers(0, 2, head_nbits)))
-        for threads, every, lead in ((1, 128, 0), (2, 16, 3), (7, 128, 2)):
+        for threads, all_values, lead in ((1, 128, 0), (2, 16, 3), (7, 128, 2)):
             small_parts(threads)
 
             def part(start: int, stop: int, _: np.ndarray, all: Any = symbols) -> np.ndarray:
-                found: np.ndarray = all[start:stop]
-                return found
+                actual: np.ndarray = all[start:stop]
+                return actual
 
             behind = (bytes_of(head), head_nbits)
             data, nbits, offsets = dense_string.write(
-                code, part, symbols.dtype, coded, every, lead, behind
+                code, part, symbols.dtype, coded, all_values, lead, behind
             )
             text = head + "".join(each)
             assert nbits == 8 * lead + len(text)
             assert text_of(data[lead:], len(text)) == text
-            assert offsets.tolist() == places[[*range(0, n, every), n]].tolist()
+            assert offsets.tolist() == places[[*range(0, n, all_values), n]].tolist()
             for known in (None, offsets):
                 out = np.full(n, 9, np.uint8)
 
@@ -425,8 +427,10 @@ def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) 
                     out[at : at + small.size] = small
 
                 first = 8 * lead + head_nbits
-                found = dense_string.read(code, data, first, nbits, coded, every, known, take)
-                assert np.array_equal(found, offsets)
+                decoded = dense_string.read(
+                    code, data, first, nbits, coded, all_values, known, take
+                )
+                assert np.array_equal(decoded, offsets)
                 assert np.array_equal(out, symbols)
 
 
@@ -444,9 +448,9 @@ def test_alphabets_of_all_sizes(threads: int, small_parts: Callable[[int], None]
         values = rng.choice(alphabet, n, p=shares / shares.sum())
         bits = CODE.encode(values)
         assert bits.to01() == huffman.encode(values.tolist())
-        found, end = CODE.decode(bits, n)
-        assert (found.dtype, end) == (np.uint64, bits.nbits)
-        assert np.array_equal(found, values)
+        decoded, end = CODE.decode(bits, n)
+        assert (decoded.dtype, end) == (np.uint64, bits.nbits)
+        assert np.array_equal(decoded, values)
         head = 8 + 4 * (int(values.max()) + 1)
         assert head + int(CODE.lengths(values).sum()) == bits.nbits
 
@@ -456,8 +460,8 @@ def test_values_behind_other_bits() -> None:
     text = "".join("1" + CODE.encode(values).to01() for values in parts)
     at = 0
     for values in parts:
-        found, at = CODE.decode(entropy.Bits.from01(text), len(values), start=at + 1)
-        assert found.tolist() == values
+        decoded, at = CODE.decode(entropy.Bits.from01(text), len(values), start=at + 1)
+        assert decoded.tolist() == values
     assert at == len(text)
 
 
@@ -491,14 +495,14 @@ def test_heads_that_are_wrong() -> None:
     for text, count in itertools.product(texts, (0, 1, 3, 4, 9)):
         bits = universal.Bits(text)
         expected = verdict(lambda bits=bits, count=count: huffman.decode(bits, count))
-        found = verdict(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
+        decoded = verdict(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
         if (
-            expected is Corrupt and found is Truncated
+            expected is Corrupt and decoded is Truncated
         ):  # too few bits for all words, whatever these
             assert len(text) < 8 + 4 * (int(text[:8], 2) + 1) + count
             continue
-        assert found == expected
-        kinds.add(found if isinstance(found, type) else list)
+        assert decoded == expected
+        kinds.add(decoded if isinstance(decoded, type) else list)
     assert kinds == {Truncated, Corrupt, list}
 
 
@@ -546,11 +550,11 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 rest[string] = rest[string >> 1] << 1 | string & 1
                 continue
             bits = universal.Bits(f"{string:b}"[1:])
-            found = verdict(functools.partial(canonical.read_word, bits, words))
-            if found is Corrupt:
+            decoded = verdict(functools.partial(canonical.read_word, bits, words))
+            if decoded is Corrupt:
                 status[string] = codewords.CORRUPT
-            elif found is not Truncated:
-                status[string], symbol[string], rest[string] = OK, found, EMPTY
+            elif decoded is not Truncated:
+                status[string], symbol[string], rest[string] = OK, decoded, EMPTY
     return status, symbol, rest
 
 
@@ -600,10 +604,10 @@ def test_all_short_strings(lengths: list[int]) -> None:
         expected = np.where(expected == OK, status[behind], expected)
         values = np.column_stack([values, symbol[behind]])
         behind = rest[behind]
-        found, ends = np.full(SIZE, 9), np.full(SIZE, -9)
+        out, ends = np.full(SIZE, 9), np.full(SIZE, -9)
         symbols = np.zeros((SIZE, n), np.uint8)
-        read_all(loop, n, *tables, found, ends, symbols)
-        assert np.array_equal(found[EMPTY:], expected[EMPTY:])
+        read_all(loop, n, *tables, out, ends, symbols)
+        assert np.array_equal(out[EMPTY:], expected[EMPTY:])
         fine = np.flatnonzero(expected == OK)[1:]
         assert np.array_equal(symbols[fine], values[fine])
         assert np.array_equal(ends[fine], nbits_of[fine] - nbits_of[behind[fine]])
@@ -618,6 +622,6 @@ def test_the_largest_byte_is_no_mark() -> None:
     values = np.random.default_rng(10).integers(254, 256, 3000)
     data, nbits = prefix.write(code, values)
     assert np.array_equal(np.unpackbits(data)[:nbits], values - 254)
-    found, end = prefix.read(code, data, nbits, 3000)
+    decoded, end = prefix.read(code, data, nbits, 3000)
     assert end == nbits
-    assert np.array_equal(found, values)
+    assert np.array_equal(decoded, values)

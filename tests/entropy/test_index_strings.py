@@ -61,9 +61,9 @@ def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> No
 def test_positions_up_to_the_most(code: str) -> None:
     n = position_coding.MOST
     for positions in ([n - 1], [0, n - 1], [0, 1, 2, n // 3, n // 2, n - 2, n - 1]):
-        found = np.array(positions, np.int64)
-        written = position_coding.write(found, n, code, NOTHING)
-        assert string_of(written, found.size, n).read().tolist() == positions
+        actual = np.array(positions, np.int64)
+        written = position_coding.write(actual, n, code, NOTHING)
+        assert string_of(written, actual.size, n).read().tolist() == positions
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1])
@@ -119,8 +119,8 @@ def test_blocks_that_are_found_are_those_that_are_written(code: str) -> None:
     written = position_coding.write(positions, n, code, SOME)
     string = string_of(written, k, n, SOME[1])
     assert written.seek is not None
-    found = string.blocks(written.seek.log2_block)
-    assert np.array_equal(found.offsets, written.seek.offsets)
+    blocks = string.blocks(written.seek.log2_block)
+    assert np.array_equal(blocks.offsets, written.seek.offsets)
     for table in (written.seek, string.blocks(13)):
         assert np.array_equal(string._replace(seek=table).read(), positions)
 
@@ -185,11 +185,11 @@ def test_damage_is_refused_or_read_as_something_else(code: str) -> None:
         data = written.data.copy()
         data[bit // 8] ^= 0x80 >> bit % 8
         try:
-            found = IndexString(code, data, 0, written.nbits, k, n, None).read()
+            decoded = IndexString(code, data, 0, written.nbits, k, n, None).read()
         except gcodec.FormatError:
             continue
-        assert found.size == k and found[0] >= 0 and found[-1] < n
-        assert np.all(np.diff(found) > 0)
+        assert decoded.size == k and decoded[0] >= 0 and decoded[-1] < n
+        assert np.all(np.diff(decoded) > 0)
     for nbits in range(written.nbits):
         data = written.data[: -(-nbits // 8)]
         with pytest.raises(gcodec.FormatError):

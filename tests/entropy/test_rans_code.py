@@ -34,9 +34,9 @@ def counts_of(name: str) -> np.ndarray:
     return np.array(COUNTS[name], np.int64)
 
 
-def cost(counts: np.ndarray, found: np.ndarray) -> float:
+def cost(counts: np.ndarray, actual: np.ndarray) -> float:
     used = counts > 0
-    return float(counts[used] @ np.log2(found.sum() / found[used]))
+    return float(counts[used] @ np.log2(actual.sum() / actual[used]))
 
 
 # --- frequencies --------------------------------------------------------------------------------
@@ -46,13 +46,13 @@ def cost(counts: np.ndarray, found: np.ndarray) -> float:
 @each_counts
 def test_frequencies(name: str, log2_total: int) -> None:
     counts = counts_of(name)
-    found = rans.frequencies(counts, log2_total)
-    assert found.sum() == 2**log2_total
-    np.testing.assert_array_equal(found > 0, counts > 0)
-    assert found.max() < 2**15
+    frequencies = rans.frequencies(counts, log2_total)
+    assert frequencies.sum() == 2**log2_total
+    np.testing.assert_array_equal(frequencies > 0, counts > 0)
+    assert frequencies.max() < 2**15
     # The cost is a sum of convex functions: where no step between two is one down, none are.
     used = np.flatnonzero(counts)
-    c, f = counts[used].astype(float), found[used].astype(float)
+    c, f = counts[used].astype(float), frequencies[used].astype(float)
     gain = c * np.log2((f + 1) / f)
     loss = np.where(f > 1, c * np.log2(f / np.maximum(f - 1, 1)), np.inf)
     slack = c.sum() * 2**-26  # logarithms are rounded, and large counts
@@ -62,8 +62,8 @@ def test_frequencies(name: str, log2_total: int) -> None:
 def test_frequencies_of_shares_are_those() -> None:
     for log2_total in PLANES:
         share = 2 ** (log2_total - 4)
-        found = rans.frequencies(np.array([7, 0, 5, 4]), log2_total)
-        assert found.tolist() == [7 * share, 0, 5 * share, 4 * share]
+        frequencies = rans.frequencies(np.array([7, 0, 5, 4]), log2_total)
+        assert frequencies.tolist() == [7 * share, 0, 5 * share, 4 * share]
     assert rans.frequencies(np.array([0, 9]), 14).tolist() == [0, 2**14]
 
 
@@ -78,8 +78,8 @@ def test_frequencies_that_cannot_be() -> None:
 @each_counts
 def test_best_frequencies(name: str) -> None:
     counts = counts_of(name)
-    found, log2_total = rans.best_frequencies(counts)
-    np.testing.assert_array_equal(found, rans.frequencies(counts, log2_total))
+    frequencies, log2_total = rans.best_frequencies(counts)
+    np.testing.assert_array_equal(frequencies, rans.frequencies(counts, log2_total))
     sizes = {
         p: rans.estimated_nbits(counts, other, p) + rans.table_nbits(other)
         for p in PLANES
@@ -90,8 +90,8 @@ def test_best_frequencies(name: str) -> None:
 
 
 def test_best_frequencies_of_one_symbol() -> None:
-    found, log2_total = rans.best_frequencies(np.array([0, 10**6]))
-    assert (found.tolist(), log2_total) == ([0, 2**12], 12)
+    frequencies, log2_total = rans.best_frequencies(np.array([0, 10**6]))
+    assert (frequencies.tolist(), log2_total) == ([0, 2**12], 12)
 
 
 @pytest.mark.parametrize("log2_total", PLANES)
@@ -102,24 +102,24 @@ def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
     rng = np.random.default_rng(n)
     symbols = rng.choice(shares.size, n, p=shares).astype(np.uint8)
     counts = np.bincount(symbols, minlength=256)
-    found = rans.frequencies(counts, log2_total)
+    frequencies = rans.frequencies(counts, log2_total)
     _, nbits, _ = rans_string.write(
-        write_tables(found, log2_total),
+        write_tables(frequencies, log2_total),
         lambda at, end, _: symbols[at:end],
         n,
         np.empty(0, np.uint8),
     )
-    estimated = rans.estimated_nbits(counts, found, log2_total)
+    estimated = rans.estimated_nbits(counts, frequencies, log2_total)
     # Of each block, the last states are as they happen to be.
     assert abs(estimated - nbits) <= 0.0005 * nbits + 100
     blocks = -(-n // rans_runs.BLOCK)
-    assert estimated == pytest.approx(cost(counts, found) + 768 * blocks, rel=0.002)
+    assert estimated == pytest.approx(cost(counts, frequencies) + 768 * blocks, rel=0.002)
 
 
 def test_estimated_size_of_few() -> None:
-    found = np.array([2048, 2048])
-    assert rans.estimated_nbits(np.array([0, 0]), found, 12) == 0
-    assert rans.estimated_nbits(np.array([5, 5]), found, 12) == 1024
+    actual = np.array([2048, 2048])
+    assert rans.estimated_nbits(np.array([0, 0]), actual, 12) == 0
+    assert rans.estimated_nbits(np.array([5, 5]), actual, 12) == 1024
 
 
 def test_logarithms() -> None:
@@ -146,8 +146,8 @@ def table_of(alphabet: Any, log2_total: int, seed: int) -> tuple[np.ndarray, str
     places = np.array(alphabet)
     counts[places] = rng.integers(0, 10 ** rng.integers(1, 7, places.size))
     counts[places[0]] += 1
-    found = rans.frequencies(counts, log2_total)
-    return found, ans.table(found[places].tolist())
+    frequencies = rans.frequencies(counts, log2_total)
+    return frequencies, ans.table(frequencies[places].tolist())
 
 
 @pytest.mark.parametrize("log2_total", [12, 13, 14])
@@ -155,15 +155,15 @@ def table_of(alphabet: Any, log2_total: int, seed: int) -> tuple[np.ndarray, str
 def test_tables(name: str, log2_total: int) -> None:
     alphabet = np.array(ALPHABETS[name])
     for seed in range(10):
-        found, expected = table_of(alphabet, log2_total, seed)
-        data, nbits = rans.write_frequencies(found, log2_total, alphabet)
+        actual, expected = table_of(alphabet, log2_total, seed)
+        data, nbits = rans.write_frequencies(actual, log2_total, alphabet)
         assert Bits(data, nbits).to01() == expected
-        assert rans.table_nbits(found[alphabet]) == nbits
+        assert rans.table_nbits(actual[alphabet]) == nbits
         before, behind = "1" * (seed + 1), "0" * seed
         bits = Bits.from01(before + expected + behind)
-        where = len(before), bits.nbits, alphabet
-        again, total, at = rans.read_frequencies(bits.data, *where)
-        np.testing.assert_array_equal(again, found)
+        bit_range = len(before), bits.nbits, alphabet
+        again, total, at = rans.read_frequencies(bits.data, *bit_range)
+        np.testing.assert_array_equal(again, actual)
         assert (total, at) == (log2_total, len(before) + nbits)
         ends = {*range(len(before), len(before) + nbits, 1 if nbits < 300 else 37), at - 1}
         for end in ends:
@@ -216,10 +216,10 @@ def flipped(text: str, at: int) -> str:
 def expected_bits(values: list[int]) -> str:
     """The bits of values with the frequencies that gcodec takes."""
     counts = np.bincount(values, minlength=max(values) + 1)
-    found = rans.best_frequencies(counts)[0].tolist()
-    head = universal.fixed(max(values), 8) + ans.table(found)
+    frequencies = rans.best_frequencies(counts)[0].tolist()
+    head = universal.fixed(max(values), 8) + ans.table(frequencies)
     head += "0" * (-len(head) % 8)
-    return head + universal.to_text(ans.encode(values, found))
+    return head + universal.to_text(ans.encode(values, frequencies))
 
 
 @pytest.mark.parametrize("n", [1, 2, 32, 33, 3000])
@@ -307,5 +307,5 @@ def test_rounded_logarithms_do_not_go_round_in_circles() -> None:
     """Of a symbol that is nearly all, one more and one less may both seem to gain."""
     counts = np.array([999_796, 55, 27, 7, 72, 30, 13])
     for log2_total in range(12, 16):
-        found = rans.frequencies(counts, log2_total)
-        assert found.sum() == 1 << log2_total and found.min() >= 1
+        frequencies = rans.frequencies(counts, log2_total)
+        assert frequencies.sum() == 1 << log2_total and frequencies.min() >= 1

@@ -77,51 +77,51 @@ def modest(x: np.ndarray, value: str) -> np.ndarray:
 def test_bits_and_back(x: np.ndarray, value: str, behind: int) -> None:
     x = np.concatenate([x, x[::-1], x])[:600]
     x, k = modest(x, value), x.size
-    found = value_coding.quantize(x, value)
-    decoded = value_coding.dequantize(found, value, k)
+    quantized = value_coding.quantize(x, value)
+    decoded = value_coding.dequantize(quantized, value, k)
     bits, expected = written(x, value)
     if value == "sign" and k:  # sums in another order
         assert abs(float(decoded[0])) == pytest.approx(abs(expected[0]), rel=1e-6, abs=1e-44)
-        bits = pattern(found.scales[0]) + bits[32:]
-        expected = [math.copysign(float(found.scales[0]), v) for v in expected]
+        bits = pattern(quantized.scales[0]) + bits[32:]
+        expected = [math.copysign(float(quantized.scales[0]), v) for v in expected]
     assert decoded.dtype == np.float32 and gs.same_bits(decoded, f32(*expected))
     assert value_coding.nbits(k, value) == len(bits)
 
     string = BitString()
-    string.extend(*value_coding.packed(found, value, k))
+    string.extend(*value_coding.packed(quantized, value, k))
     assert string.nbits == len(bits)
     string.extend(np.full(1, 0xFF << 8 - behind & 0xFF, np.uint8), behind)
     data = string.trimmed()
     assert bits_of(data, len(bits)) == bits
     assert bits_of(data, string.nbits)[len(bits) :] == "1" * behind
     again = value_coding.read(data, k, value)
-    for one, other in zip(again, found, strict=True):
+    for one, other in zip(again, quantized, strict=True):
         assert one.dtype == other.dtype and np.array_equal(one, other)
 
 
 @each_value
 def test_no_values(value: str) -> None:
-    found = value_coding.quantize(f32(), value)
-    assert value_coding.packed(found, value, 0)[1] == value_coding.nbits(0, value) == 0
-    assert value_coding.dequantize(found, value, 0).size == 0
+    quantized = value_coding.quantize(f32(), value)
+    assert value_coding.packed(quantized, value, 0)[1] == value_coding.nbits(0, value) == 0
+    assert value_coding.dequantize(quantized, value, 0).size == 0
     assert value_coding.read(np.zeros(0, np.uint8), 0, value).codes.size == 0
 
 
 @each_value
 def test_symbols_of_other_sizes_are_refused(value: str) -> None:
-    found = value_coding.quantize(np.ones(256, np.float32), value)
+    quantized = value_coding.quantize(np.ones(256, np.float32), value)
     for k in (0, 1, 255 if value != "sign" else 248, 257, 1000):
         with pytest.raises(gcodec.ParameterError, match="symbols"):
-            value_coding.dequantize(found, value, k)
-    bare = SparseValues(np.zeros(3, np.float32), found.codes)
+            value_coding.dequantize(quantized, value, k)
+    bare = SparseValues(np.zeros(3, np.float32), quantized.codes)
     with pytest.raises(gcodec.ParameterError, match="symbols"):
         value_coding.dequantize(bare, value, 256)
 
 
 def test_bytes_by_hand() -> None:
-    found = value_coding.quantize(f32(127, -127, 0.5, 1.5, 2.5, -3.5, -0.0), "int8")
-    assert found.scales.tolist() == [1]
-    assert found.codes.view(np.int8).tolist() == [127, -127, 0, 2, 2, -4, 0]
+    quantized = value_coding.quantize(f32(127, -127, 0.5, 1.5, 2.5, -3.5, -0.0), "int8")
+    assert quantized.scales.tolist() == [1]
+    assert quantized.codes.view(np.int8).tolist() == [127, -127, 0, 2, 2, -4, 0]
     blocks = value_coding.quantize(np.repeat(f32(1, 127), (256, 44)), "int8")
     assert blocks.scales.tolist() == [float(np.float32(1) / np.float32(127)), 1]
     assert set(blocks.codes.tolist()) == {127}
@@ -131,8 +131,8 @@ def test_bytes_by_hand() -> None:
 def test_steps_of_all_sizes(size: float) -> None:
     """Each is within half a step, or within a step where that is no normal number."""
     x = (np.linspace(-1, 1, 300) * size).astype(np.float32)
-    found = value_coding.quantize(x, "int8")
-    decoded = value_coding.dequantize(found, "int8", 300)
+    quantized = value_coding.quantize(x, "int8")
+    decoded = value_coding.dequantize(quantized, "int8", 300)
     step = size / 127
     bound = 0.5001 * step if step > 2.0**-126 else max(64 * 2.0**-149, step)
     assert np.isfinite(decoded).all()
@@ -143,11 +143,11 @@ def test_largest_step_is_finite() -> None:
     """Rounding the step up would make 127 of it infinite."""
     with np.errstate(over="ignore"):
         assert np.isinf(f32(LARGEST) / np.float32(127) * np.float32(127))
-    found = value_coding.quantize(f32(LARGEST, -LARGEST), "int8")
-    assert value_coding.dequantize(found, "int8", 2).tolist() == [
+    quantized = value_coding.quantize(f32(LARGEST, -LARGEST), "int8")
+    assert value_coding.dequantize(quantized, "int8", 2).tolist() == [
         pytest.approx(sign * LARGEST, rel=1e-7) for sign in (1, -1)
     ]
-    data = value_coding.packed(found, "int8", 2)[0]
+    data = value_coding.packed(quantized, "int8", 2)[0]
     value_coding.read(data, 2, "int8")
     data[3] += 1  # the float32 above
     with pytest.raises(gcodec.Corrupt, match="infinite"):
@@ -164,8 +164,8 @@ def test_sign_of_any_size() -> None:
 
 def test_floats_keep_signed_zeros_and_subnormals() -> None:
     x = f32(-0.0, 0.0, 2.0**-149, -(2.0**-126))
-    found = value_coding.quantize(x, "float32")
-    assert gs.same_bits(value_coding.dequantize(found, "float32", 4), x)
+    quantized = value_coding.quantize(x, "float32")
+    assert gs.same_bits(value_coding.dequantize(quantized, "float32", 4), x)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_floats_keep_signed_zeros_and_subnormals() -> None:
 def test_what_would_be_infinite_is_the_largest(value: str, most: float, largest: float) -> None:
     """Rounding begins to become infinite between `most` and what follows."""
     x = f32(1, most, -most, LARGEST, -LARGEST, 65520)
-    found = value_coding.dequantize(value_coding.quantize(x, value), value, x.size)
-    assert found[:5].tolist() == [1, largest, -largest, largest, -largest]
-    assert found[5] == (largest if value == "float16" else 65536)
+    decoded = value_coding.dequantize(value_coding.quantize(x, value), value, x.size)
+    assert decoded[:5].tolist() == [1, largest, -largest, largest, -largest]
+    assert decoded[5] == (largest if value == "float16" else 65536)
 
 
 @pytest.mark.parametrize(

@@ -135,15 +135,15 @@ def check(spec: str, fields: dict[str, str]) -> None:
     # Encoding gives exactly these bytes.
     if "residual" in fields:
         residual = floats(fields["residual"], "float32").reshape(shape)
-        made = codec.pack(codec.quantize_residual(x, residual, seed=seed))
+        result = codec.pack(codec.quantize_residual(x, residual, seed=seed))
         assert bits(residual) == bits(floats(fields["after"], "float32"))
-        written = gcodec.Frame(made.codec, dtype, shape, made, name, key).to_bytes()
+        written = gcodec.Frame(result.codec, dtype, shape, result, name, key).to_bytes()
     else:
-        made = codec.encode(x, seed=seed)
+        result = codec.encode(x, seed=seed)
         options: dict[str, Any] = {"nonfinite": fields.get("nonfinite", "raise")}
         written = gcodec.encode(x, codec, seed=seed, name=name, key=key, **options)
-    assert made.tobytes().hex(" ") == payload.hex(" ")
-    assert made.nbits == nbits
+    assert result.tobytes().hex(" ") == payload.hex(" ")
+    assert result.nbits == nbits
     if "seek" in fields:
         plain = written
         written = gcodec.Frame.from_bytes(plain, key=key).with_seek(int(fields["seek"])).to_bytes()
@@ -152,14 +152,14 @@ def check(spec: str, fields: dict[str, str]) -> None:
     assert written.hex(" ") == frame.hex(" ")
     if scalars:
         for scalar, value in scalars.items():
-            found = made.scalars[scalar]
-            assert found == value or np.float32(found) == np.float32(value)
+            actual = result.scalars[scalar]
+            assert actual == value or np.float32(actual) == np.float32(value)
 
     # The bytes decode to exactly these values, also without the frame.
     got = gcodec.decode(frame, key=key)
     assert got.shape == shape and got.dtype == DTYPES[dtype]
     assert bits(got) == bits(decoded)
-    bare = made.codec.decode(payload, shape, nbits=nbits, **(scalars or made.scalars))
+    bare = result.codec.decode(payload, shape, nbits=nbits, **(scalars or result.scalars))
     assert bits(rounded(bare.reshape(-1), dtype)) == bits(decoded)
 
     # The reference parser finds the same in the frame, and builds the same frame from it.

@@ -37,18 +37,18 @@ def golden(path: Path) -> tuple[bytes, bytes | None]:
 
 def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
     """Dissect a frame; what comes of it covers it from its first bit on, each bit once."""
-    found = Dissection(frame, limits=LIMITS, **options)
+    actual = Dissection(frame, limits=LIMITS, **options)
     at, fields = 0, []
-    for field in found:
+    for field in actual:
         assert field.first == at, f"{field} does not begin at bit {at}"
         assert sum(field.split.values()) == field.nbits
         assert set(field.split) <= set(KINDS)
         assert len(field.split) > 1 or field.kind in field.split
         at += field.nbits
         fields.append(field)
-    assert sum(found.totals.values()) == at
-    assert found.error is not None or at == 8 * len(frame)
-    return found, fields
+    assert sum(actual.totals.values()) == at
+    assert actual.error is not None or at == 8 * len(frame)
+    return actual, fields
 
 
 def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
@@ -74,12 +74,12 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 def check(frame: bytes, key: bytes | None = None) -> None:
     """Dissect a whole frame in full."""
-    found, fields = dissected(frame, key=key)
+    actual, fields = dissected(frame, key=key)
     read = gcodec.Frame.from_bytes(frame, key=key)
-    assert found.error is None and found.end == len(frame)
-    assert (found.name, found.dtype, found.shape) == (read.name, read.dtype, read.shape)
-    assert str(found.codec) == str(read.codec)
-    assert "undecoded" not in found.totals, f"{read.codec} does not tell all of its payload"
+    assert actual.error is None and actual.end == len(frame)
+    assert (actual.name, actual.dtype, actual.shape) == (read.name, read.dtype, read.shape)
+    assert str(actual.codec) == str(read.codec)
+    assert "undecoded" not in actual.totals, f"{read.codec} does not tell all of its payload"
     payload = [f for f in fields if f.part == "payload" and f.name != "fill"]
     assert sum(f.nbits for f in payload) == read.payload.nbits
     if read.codec.name not in COEFFICIENTS and "transform=dct" not in str(read.codec):
@@ -90,14 +90,14 @@ def check(frame: bytes, key: bytes | None = None) -> None:
 def test_golden_vectors(path: Path) -> None:
     frame, key = golden(path)
     check(frame, key)
-    found, _ = dissected(frame, key=key)
+    actual, _ = dissected(frame, key=key)
     rng = random.Random(path.stem)
     # What is left out has the same bits.
     first = rng.randrange(8 * len(frame))
-    some, fields = dissected(frame, key=key, most=rng.randrange(3), first=first)
-    assert some.error is None and len(fields) < 120
-    assert {k: v for k, v in some.totals.items() if v} == {
-        k: v for k, v in found.totals.items() if v
+    sample, fields = dissected(frame, key=key, most=rng.randrange(3), first=first)
+    assert sample.error is None and len(fields) < 120
+    assert {k: v for k, v in sample.totals.items() if v} == {
+        k: v for k, v in actual.totals.items() if v
     }
 
 
@@ -107,14 +107,14 @@ def test_damaged_vectors(path: Path) -> None:
     read = gcodec.Frame.from_bytes(frame, key=key)
     rng = random.Random(path.stem)
     cut = rng.randrange(len(frame))
-    found, _ = dissected(frame[:cut], key=key)
-    assert isinstance(found.error, gcodec.FormatError) and found.bad <= 8 * cut
+    actual, _ = dissected(frame[:cut], key=key)
+    assert isinstance(actual.error, gcodec.FormatError) and actual.bad <= 8 * cut
     for broken in (flipped(frame, rng, 0, len(frame)), *resealed(frame, read, rng)):
-        found, _ = dissected(broken, key=key)
+        actual, _ = dissected(broken, key=key)
         wrong = refused(broken, key)
-        assert (found.error is None) == (wrong is None), (found.error, wrong)
-        if found.error is not None:
-            assert 0 <= found.bad <= 8 * len(frame)
+        assert (actual.error is None) == (wrong is None), (actual.error, wrong)
+        if actual.error is not None:
+            assert 0 <= actual.bad <= 8 * len(frame)
             assert dissected(broken, key=key, most=1)[0].bad >= 0
 
 
@@ -155,10 +155,10 @@ def test_no_codec_leaves_a_gap(codec: Codec) -> None:
         frame = gcodec.encode(x, codec, seed=3, name="w", key=b"k")
         check(frame, b"k")
         check(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
-    found, fields = dissected(frame, key=b"k")
+    actual, fields = dissected(frame, key=b"k")
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
-    assert set(found.totals) <= kinds
+    assert set(actual.totals) <= kinds
 
 
 @pytest.mark.parametrize("values", ["sign7", "affine8"])
@@ -173,10 +173,10 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     _, fields = dissected(frame)
     scales = [f.value for f in fields if f.kind == "scale"]
     assert scales == symbols.scales.reshape(-1).tolist()
-    told = [f.meaning for f in fields if f.part == "payload" and "coefficient" in f.meaning]
-    found = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
+    reported = [f.meaning for f in fields if f.part == "payload" and "coefficient" in f.meaning]
+    actual = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
     if k > 1 or values == "sign7":
-        assert told == [f"coefficient {v!r}" for v in found.reshape(-1).tolist()]
+        assert reported == [f"coefficient {v!r}" for v in actual.reshape(-1).tolist()]
     places = [f for f in fields if f.name in ("place", "gap")]
     if k < 16:
         text = [str(f.value) if f.name == "place" else f.meaning.split()[1] for f in places]
@@ -187,10 +187,12 @@ def test_coefficients_of_taps() -> None:
     x = np.random.default_rng(3).normal(size=(4, 3, 2, 3)).astype(np.float32)
     frame = gcodec.encode(x, "ecsq:step=0.5,transform=dct")
     _, fields = dissected(frame)
-    told = [f for f in fields if "coefficient" in f.meaning]
-    assert [f.element for f in told] == [i // 6 * 6 for i in range(72)]
-    assert [f.meaning.split(":")[0] for f in told] == [f"coefficient {i % 6}" for i in range(72)]
-    points = np.float32([f.meaning.split(": ")[1].split(",")[0] for f in told])
+    reported = [f for f in fields if "coefficient" in f.meaning]
+    assert [f.element for f in reported] == [i // 6 * 6 for i in range(72)]
+    assert [f.meaning.split(":")[0] for f in reported] == [
+        f"coefficient {i % 6}" for i in range(72)
+    ]
+    points = np.float32([f.meaning.split(": ")[1].split(",")[0] for f in reported])
     read: Any = gcodec.Frame.from_bytes(frame)
     symbols = read.codec.unpack(read.payload, read.shape)._replace(transform="none")
     wanted = read.codec.dequantize(symbols, read.shape).reshape(-1)
@@ -199,8 +201,8 @@ def test_coefficients_of_taps() -> None:
     vector = frame[:8] + bytes([2, 36, 1, 1]) + frame[12:]
     head = len(read.header())
     vector = vector[: head - 4] + crc32c(vector[: head - 4]) + vector[head:]
-    found, _ = dissected(vector)
-    assert isinstance(found.error, gcodec.Corrupt) and "transform" in str(found.error)
+    actual, _ = dissected(vector)
+    assert isinstance(actual.error, gcodec.Corrupt) and "transform" in str(actual.error)
 
 
 def test_the_first_bad_field_ends_it() -> None:
@@ -211,14 +213,14 @@ def test_the_first_bad_field_ends_it() -> None:
     broken = bytearray(frame)
     broken[head + 4] = 0b01101000
     broken[head + 6 :] = crc32c(bytes(broken[head : head + 6]))
-    found, fields = dissected(bytes(broken))
-    assert found.bad == 8 * (head + 4) + 4
+    actual, fields = dissected(bytes(broken))
+    assert actual.bad == 8 * (head + 4) + 4
     assert [f.name for f in fields[-3:]] == ["norm", "sign", "level"]
-    assert "no valid word" in str(found.error)
+    assert "no valid word" in str(actual.error)
     # The same in the header: a dtype that there is not.
-    found, fields = dissected(frame[:6] + b"\x09" + frame[7:])
-    assert found.bad == 8 * 6 and fields[-1].name == "codec"
-    assert isinstance(found.error, gcodec.Unsupported)
+    actual, fields = dissected(frame[:6] + b"\x09" + frame[7:])
+    assert actual.bad == 8 * 6 and fields[-1].name == "codec"
+    assert isinstance(actual.error, gcodec.Unsupported)
 
 
 def test_unknown_codecs_are_gaps() -> None:
@@ -226,8 +228,8 @@ def test_unknown_codecs_are_gaps() -> None:
     frame[5] = 200
     head = len(frame) - 4 - 1
     frame[head - 4 : head] = crc32c(bytes(frame[: head - 4]))
-    found, fields = dissected(bytes(frame))
-    assert isinstance(found.error, gcodec.Unsupported) and found.bad == 8 * 5
+    actual, fields = dissected(bytes(frame))
+    assert isinstance(actual.error, gcodec.Unsupported) and actual.bad == 8 * 5
     gaps = [f for f in fields if f.kind == "undecoded"]
     assert [(f.name, f.nbits) for f in gaps] == [("scalars", 32), ("payload", 3)]
     assert all(f.meaning == UNDECODED for f in gaps)
@@ -261,13 +263,13 @@ def test_what_a_codec_does_not_tell_is_a_gap() -> None:
             yield walk.field("level", "half", 4)
 
     try:
-        found, fields = dissected(gcodec.encode(np.arange(3, dtype=np.float32), "half-told"))
+        frame, fields = dissected(gcodec.encode(np.arange(3, dtype=np.float32), "half-told"))
     finally:
         codec_module._registry.pop("half-told")
-    assert found.error is None
+    assert frame.error is None
     inside = [(f.kind, f.nbits) for f in fields if f.part == "payload"]
     assert inside == [("undecoded", 4), ("level", 4), ("undecoded", 16)]
-    assert found.totals["undecoded"] == 20
+    assert frame.totals["undecoded"] == 20
 
 
 def test_seek_tables_are_told() -> None:
@@ -292,9 +294,9 @@ def test_huge_shapes_cost_nothing() -> None:
     huge = bytes(frame[:8]) + b"\x80\x80\x80\x80\x80\x80\x80\x80\x01" + bytes(frame[9:])
     head = len(huge) - 4 - 4
     sealed = huge[: head - 4] + crc32c(huge[: head - 4]) + huge[head:]
-    found, fields = dissected(sealed)
-    assert isinstance(found.error, gcodec.LimitExceeded)
-    assert fields[-1].name == "header checksum" and found.bad == 8 * head
+    actual, fields = dissected(sealed)
+    assert isinstance(actual.error, gcodec.LimitExceeded)
+    assert fields[-1].name == "header checksum" and actual.bad == 8 * head
 
 
 def test_a_tag_is_checked_with_its_key() -> None:
@@ -303,5 +305,5 @@ def test_a_tag_is_checked_with_its_key() -> None:
     assert fields[-1].name == "tag" and "not checked" in fields[-1].meaning
     _, fields = dissected(frame, key=b"k")
     assert "right" in fields[-1].meaning
-    found, fields = dissected(frame, key=b"other")
-    assert found.error is not None and found.bad == 8 * (len(frame) - 16)
+    actual, fields = dissected(frame, key=b"other")
+    assert actual.error is not None and actual.bad == 8 * (len(frame) - 16)

@@ -45,10 +45,10 @@ def read_table(bits: Bits, size: int) -> list[int]:
     log2 = bits.number(4)
     if not LEAST_LOG2 <= log2 <= LARGEST_LOG2:
         raise Corrupt(f"frequencies of 2^{log2}")
-    found = [read_number(bits) for _ in range(size)]
-    if sum(found) != 1 << log2:
+    decoded = [read_number(bits) for _ in range(size)]
+    if sum(decoded) != 1 << log2:
         raise Corrupt("frequencies of another sum")
-    return found
+    return decoded
 
 
 class _Sums:
@@ -66,11 +66,11 @@ class _Sums:
 
 def _sums(models: Sequence[Model]) -> list[_Sums]:
     """Return the sums of the model of each symbol, those of each model made once."""
-    made: dict[int, _Sums] = {}
+    results: dict[int, _Sums] = {}
     for model in models:
-        if id(model) not in made:
-            made[id(model)] = _Sums(model)
-    return [made[id(model)] for model in models]
+        if id(model) not in results:
+            results[id(model)] = _Sums(model)
+    return [results[id(model)] for model in models]
 
 
 def _encode_block(symbols: Sequence[int], models: Sequence[_Sums], lanes: int) -> bytes:
@@ -144,11 +144,11 @@ def read_path(
     bits: Bits, count: int, model_at: Callable[[int], Model], lanes: int
 ) -> Iterator[int]:
     """Read symbols, each of a model that those before it tell."""
-    made: dict[int, _Sums] = {}
+    results: dict[int, _Sums] = {}
 
     def sums_at(i: int) -> _Sums:
         model = model_at(i)
-        return made.setdefault(id(model), _Sums(model))
+        return results.setdefault(id(model), _Sums(model))
 
     for symbol, _, _ in _walk_by(bits, count, sums_at, lanes):
         yield symbol
@@ -187,6 +187,6 @@ def blocks(
 def frequencies_of(counts: Sequence[int], log2: int = LEAST_LOG2) -> list[int]:
     """Return frequencies of about these shares. (The text leaves them to the writer.)"""
     total = sum(counts)
-    found = [max(1, count * 2**log2 // total) if count else 0 for count in counts]
-    found[found.index(max(found))] += 2**log2 - sum(found)
-    return found
+    actual = [max(1, count * 2**log2 // total) if count else 0 for count in counts]
+    actual[actual.index(max(actual))] += 2**log2 - sum(actual)
+    return actual

@@ -52,13 +52,13 @@ def words(lengths: Sequence[int]) -> list[str]:
         sum(1 << (LONGEST - length) for length, _ in used) != 1 << LONGEST
     ):
         raise Corrupt("lengths of no complete code")
-    found = [""] * len(lengths)
+    actual = [""] * len(lengths)
     word, before = 0, used[0][0]
     for length, i in used:
         word <<= length - before
-        found[i] = fixed(word, length)
+        actual[i] = fixed(word, length)
         word, before = word + 1, length
-    return found
+    return actual
 
 
 def table(lengths: Sequence[int]) -> str:

@@ -93,7 +93,7 @@ def hierarchical(
     between: tuple[float, float],
     inside: tuple[float, float],
     nbytes: float,
-    how: str,
+    setting: str,
     message: float,
 ) -> tuple[float, np.ndarray]:
     """Sum one number per share of every GPU, and tell the time that it took.
@@ -115,7 +115,7 @@ def hierarchical(
         net = Network(nodes, between[0] / gpus, between[1])
         share = (gpu + 1) % gpus
         mine = data[:, gpu, share].copy()
-        BETWEEN[how](net, mine, message / gpus)
+        BETWEEN[setting](net, mine, message / gpus)
         data[:, gpu, share] = mine
     time += net.time
     for node in range(nodes):

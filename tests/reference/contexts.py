@@ -85,11 +85,11 @@ def classes_of(
     n: int, width: int, group: int, rows: Sequence[int], columns: Sequence[int]
 ) -> list[int]:
     """Return the class of each element."""
-    found = []
+    results = []
     for at in range(n):
         i, j = divmod(at, width)
-        found.append(rows[i] + (columns[j // group] if group else COLUMN_MIDDLE) - COLUMN_MIDDLE)
-    return [min(max(c, 0), CLASSES - 1) for c in found]
+        results.append(rows[i] + (columns[j // group] if group else COLUMN_MIDDLE) - COLUMN_MIDDLE)
+    return [min(max(c, 0), CLASSES - 1) for c in results]
 
 
 def model_of(line: Line) -> list[int]:
@@ -112,8 +112,8 @@ def models_of(table: int | Table) -> list[list[int]]:
     if isinstance(table, int):
         return static_models(table)
     last = table.first + len(table.lines) - 1
-    made = [model_of(line) for line in table.lines]
-    return [made[min(max(c, table.first), last) - table.first] for c in range(CLASSES)]
+    result = [model_of(line) for line in table.lines]
+    return [result[min(max(c, table.first), last) - table.first] for c in range(CLASSES)]
 
 
 def place(symbol: int, model: Sequence[int]) -> int:
@@ -166,10 +166,10 @@ def octaves4(v: Fraction) -> int:
 def _scale(middle: int, v: Fraction, coarse: bool) -> int:
     if not v:
         return 0
-    found = middle + octaves4(v)
+    actual = middle + octaves4(v)
     if coarse:
-        found = 2 * ((found + 1) // 2)
-    return min(max(found, 1), LARGEST_SCALE)
+        actual = 2 * ((actual + 1) // 2)
+    return min(max(actual, 1), LARGEST_SCALE)
 
 
 def scales_of(
@@ -182,8 +182,8 @@ def scales_of(
     rows = [_scale(ROW_MIDDLE, Fraction(sum(part), len(part)), coarse) for part in parts]
     columns = []
     for first in range(0, width, group) if group else ():
-        some = [m for part in parts for m in part[first : first + group]]
-        share = Fraction(sum(some) * n, total * len(some)) if total else Fraction(0)
+        sample = [m for part in parts for m in part[first : first + group]]
+        share = Fraction(sum(sample) * n, total * len(sample)) if total else Fraction(0)
         columns.append(_scale(COLUMN_MIDDLE, share, coarse))
     return rows, columns
 
@@ -201,58 +201,58 @@ def _unzigzag(z: int) -> int:
     return -(z + 1) // 2 if z % 2 else z // 2
 
 
-def _numbers(scales: Sequence[int], how: ScaleList) -> list[int]:
+def _numbers(scales: Sequence[int], setting: ScaleList) -> list[int]:
     """Return u of each scale."""
-    assert all((scale - how.least) % 2**how.shift == 0 for scale in scales if scale)
-    return [(scale - how.least) // 2**how.shift + 1 if scale else 0 for scale in scales]
+    assert all((scale - setting.least) % 2**setting.shift == 0 for scale in scales if scale)
+    return [(scale - setting.least) // 2**setting.shift + 1 if scale else 0 for scale in scales]
 
 
 def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> ScaleList:
     """Return how gcodec writes a list in a code; frequencies are left to the writer."""
-    some = [scale for scale in scales if scale]
-    least = min(some, default=LARGEST_SCALE)
+    sample = [scale for scale in scales if scale]
+    least = min(sample, default=LARGEST_SCALE)
     shifts = range(LARGEST_SHIFT + 1)
-    shift = max(z for z in shifts if all((scale - least) % 2**z == 0 for scale in some))
-    how = ScaleList(code, shift, least)
-    numbers = _numbers(scales, how)
+    shift = max(z for z in shifts if all((scale - least) % 2**z == 0 for scale in sample))
+    setting = ScaleList(code, shift, least)
+    numbers = _numbers(scales, setting)
     if code == RICE:
         ordered = sorted(numbers)
         centre = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
-        return how._replace(centre=centre, k=best_k([_zigzag(u - centre) for u in numbers], 7))
+        return setting._replace(centre=centre, k=best_k([_zigzag(u - centre) for u in numbers], 7))
     counts = [numbers.count(u) for u in range(max(numbers) + 1)]
-    made = canonical.lengths_of(counts) if code == HUFFMAN else ans.frequencies_of(counts)
-    return how._replace(model=model or made)
+    result = canonical.lengths_of(counts) if code == HUFFMAN else ans.frequencies_of(counts)
+    return setting._replace(model=model or result)
 
 
-def _list(scales: Sequence[int], how: ScaleList) -> str:
-    text = fixed(how.code, 2) + fixed(how.shift, 2) + fixed(how.least, 7)
-    numbers = _numbers(scales, how)
-    if how.code == RICE:
-        words = [rice(_zigzag(u - how.centre), how.k) for u in numbers]
-        return text + fixed(how.centre, 7) + fixed(how.k, 3) + "".join(words)
-    assert len(how.model) > max(numbers)
-    string = fixed(len(how.model) - 1, 8)
-    if how.code == HUFFMAN:
-        words = canonical.words(how.model)
-        return text + string + canonical.table(how.model) + "".join(words[u] for u in numbers)
-    string += ans.table(how.model)
+def _list(scales: Sequence[int], setting: ScaleList) -> str:
+    text = fixed(setting.code, 2) + fixed(setting.shift, 2) + fixed(setting.least, 7)
+    numbers = _numbers(scales, setting)
+    if setting.code == RICE:
+        words = [rice(_zigzag(u - setting.centre), setting.k) for u in numbers]
+        return text + fixed(setting.centre, 7) + fixed(setting.k, 3) + "".join(words)
+    assert len(setting.model) > max(numbers)
+    string = fixed(len(setting.model) - 1, 8)
+    if setting.code == HUFFMAN:
+        words = canonical.words(setting.model)
+        return text + string + canonical.table(setting.model) + "".join(words[u] for u in numbers)
+    string += ans.table(setting.model)
     string += "0" * (-len(string) % 8)
-    return text + string + to_text(ans.encode(numbers, how.model))
+    return text + string + to_text(ans.encode(numbers, setting.model))
 
 
 def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
-    how = ScaleList(bits.number(2), bits.number(2), bits.number(7))
-    if how.code == RICE:
-        how = how._replace(centre=bits.number(7), k=bits.number(3))
-        numbers = [how.centre + _unzigzag(read_rice(bits, how.k)) for _ in range(count)]
+    setting = ScaleList(bits.number(2), bits.number(2), bits.number(7))
+    if setting.code == RICE:
+        setting = setting._replace(centre=bits.number(7), k=bits.number(3))
+        numbers = [setting.centre + _unzigzag(read_rice(bits, setting.k)) for _ in range(count)]
     else:
         start = bits.at
         size = bits.number(8) + 1
-        if how.code == HUFFMAN:
+        if setting.code == HUFFMAN:
             model = canonical.read_table(bits, size)
             words = canonical.words(model)
             numbers = [canonical.read_word(bits, words) for _ in range(count)]
-        elif how.code == RANS:
+        elif setting.code == RANS:
             model = ans.read_table(bits, size)
             if "1" in bits.take((start - bits.at) % 8):
                 raise Corrupt("zeros before a string that are not")
@@ -261,11 +261,11 @@ def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
             raise Corrupt("an unknown code of scales")
         if model[-1] == 0:
             raise Corrupt("a largest number that never occurs")
-        how = how._replace(model=model)
-    scales = [how.least + (u - 1) * 2**how.shift if u else 0 for u in numbers]
+        setting = setting._replace(model=model)
+    scales = [setting.least + (u - 1) * 2**setting.shift if u else 0 for u in numbers]
     if min(numbers) < 0 or max(scales) > LARGEST_SCALE:
         raise Corrupt("a scale that is none")
-    return scales, how
+    return scales, setting
 
 
 # --- exceptions ---------------------------------------------------------------------------------
@@ -284,16 +284,16 @@ def _gaps(positions: Sequence[int]) -> list[int]:
     return [after - before - 1 for before, after in itertools.pairwise([-1, *positions])]
 
 
-def exception_ks(found: dict[int, int]) -> tuple[int, int]:
+def exception_ks(actual: dict[int, int]) -> tuple[int, int]:
     """Return the parameters of the words of gaps and of symbols."""
-    return best_k(_gaps([*found]), 31), best_k([*found.values()], 31)
+    return best_k(_gaps([*actual]), 31), best_k([*actual.values()], 31)
 
 
-def _exceptions(found: dict[int, int], gap_k: int, symbol_k: int) -> str:
-    if not found:
+def _exceptions(actual: dict[int, int], gap_k: int, symbol_k: int) -> str:
+    if not actual:
         return ""
-    gaps = "".join(rice(gap, gap_k) for gap in _gaps([*found]))
-    symbols = "".join(rice(symbol, symbol_k) for symbol in found.values())
+    gaps = "".join(rice(gap, gap_k) for gap in _gaps([*actual]))
+    symbols = "".join(rice(symbol, symbol_k) for symbol in actual.values())
     return fixed(gap_k, 5) + gaps + fixed(symbol_k, 5) + symbols
 
 
@@ -334,7 +334,7 @@ def places_each(string: String) -> list[int]:
     return [place(s, model) for s, model in zip(string.symbols, models_each(string), strict=True)]
 
 
-def made(
+def write_string(
     symbols: Sequence[int],
     width: int,
     group: int,
@@ -350,9 +350,9 @@ def made(
         column_list = list_of(columns, lists[1])
     matrix = width, group, rows, columns, row_list, column_list
     string = String(list(symbols), *matrix, table, lanes)
-    found = exceptions_of(symbols, models_each(string))
-    if found:
-        gap_k, symbol_k = exception_ks(found)
+    actual = exceptions_of(symbols, models_each(string))
+    if actual:
+        gap_k, symbol_k = exception_ks(actual)
         string = string._replace(gap_k=gap_k, symbol_k=symbol_k)
     return string
 
@@ -360,23 +360,23 @@ def made(
 def write(string: String) -> str:
     """Return the bits of a string; they are whole bytes."""
     models = models_each(string)
-    found = exceptions_of(string.symbols, models)
+    actual = exceptions_of(string.symbols, models)
     sent = "" if isinstance(string.table, int) else table_text(string.table)
-    return lead(string, sent, found) + to_text(
+    return lead(string, sent, actual) + to_text(
         ans.encode_each(places_each(string), models, string.lanes)
     )
 
 
-def lead(string: String, sent: str, found: dict[int, int]) -> str:
+def lead(string: String, sent: str, actual: dict[int, int]) -> str:
     """Return what comes before the symbols, with a table that is sent and exceptions."""
     number = string.table if isinstance(string.table, int) else SENT
     head = bytes([number, string.lanes])
-    for field in (string.width, string.group, len(found)):
+    for field in (string.width, string.group, len(actual)):
         head += leb128.encode(field)
     text = to_text(head) + _list(string.rows, string.row_list)
     if string.column_list is not None:
         text += _list(string.columns, string.column_list)
-    text += sent + _exceptions(found, string.gap_k, string.symbol_k)
+    text += sent + _exceptions(actual, string.gap_k, string.symbol_k)
     return text + "0" * (-len(text) % 8)
 
 
@@ -403,16 +403,16 @@ def read(bits: Bits, n: int) -> String:
     Truncated, Corrupt
         Where more than one thing is wrong, the first that is met.
     """
-    string, found = read_lead(bits, n, len(static_tables()), read_table)
+    string, decoded = read_lead(bits, n, len(static_tables()), read_table)
     assert isinstance(string.table, (int, Table))
     matrix = string.width, string.group, string.rows, string.columns
     classed = models_of(string.table)
     models = [classed[c] for c in classes_of(n, *matrix)]
     places = ans.read_each(bits, models, string.lanes)
     symbols = [symbol_at(at, model) for at, model in zip(places, models, strict=True)]
-    if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*found]:
+    if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*decoded]:
         raise Corrupt("escapes that are not the exceptions")
-    for at, symbol in found.items():
+    for at, symbol in decoded.items():
         symbols[at] = symbol
     return string._replace(symbols=symbols)
 
@@ -451,8 +451,8 @@ def read_lead(
     rows, row_list = _read_list(bits, rows_count)
     columns, column_list = _read_list(bits, columns_count) if group else ([], None)
     table = table_of(bits) if number == SENT else number
-    found, gap_k, symbol_k = _read_exceptions(bits, count, n) if count else ({}, 0, 0)
+    decoded, gap_k, symbol_k = _read_exceptions(bits, count, n) if count else ({}, 0, 0)
     if "1" in bits.take(-bits.at % 8):
         raise Corrupt("fill that is not zero")
     matrix = width, group, rows, columns, row_list, column_list
-    return String([], *matrix, table, lanes, gap_k, symbol_k), found
+    return String([], *matrix, table, lanes, gap_k, symbol_k), decoded

@@ -101,10 +101,10 @@ def elements(grid: Grid, layout: str, j: int) -> list[int | None]:
             for u in range(b)
             for v in range(c)
         ]
-    found = range(j * grid.size, (j + 1) * grid.size)
+    actual = range(j * grid.size, (j + 1) * grid.size)
     if layout == "tiles":
-        return [min(i, grid.n - 1) for i in found]
-    return [i if i < grid.n else None for i in found]
+        return [min(i, grid.n - 1) for i in actual]
+    return [i if i < grid.n else None for i in actual]
 
 
 # --- writer -------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ def place_text(
     if not loud or len(loud[0].places) == size:
         return ""
     if setting.index == "rice":
-        found = [t * size + p for t, chunk in enumerate(loud) for p in chunk.places]
-        return positions.write("rice", found, size * len(loud), choice)
+        actual = [t * size + p for t, chunk in enumerate(loud) for p in chunk.places]
+        return positions.write("rice", actual, size * len(loud), choice)
     width = (size - 1).bit_length()
     return "".join(fixed(p, width) for chunk in loud for p in chunk.places)
 
@@ -198,7 +198,7 @@ def _magnitudes(bits: Bits, count: int) -> list[int]:
     start = bits.at
     least, e = bits.number(7), bits.number(3)
     width = (TOP - least).bit_length()
-    found = []
+    results = []
     for _ in range(count):
         if e == RAW:
             d = bits.number(width)
@@ -207,10 +207,10 @@ def _magnitudes(bits: Bits, count: int) -> list[int]:
             d = zeros * 2**e + bits.number(e)
         if least + d > TOP:
             raise Corrupt(f"the magnitude {least + d}")
-        found.append(least + d)
-    if words(found) != bits.text[start : bits.at]:
+        results.append(least + d)
+    if words(results) != bits.text[start : bits.at]:
         raise Corrupt("another least magnitude, or another code")
-    return found
+    return results
 
 
 def _places(setting: Setting, bits: Bits, loud: int, count: int, size: int) -> list[list[int]]:
@@ -219,8 +219,8 @@ def _places(setting: Setting, bits: Bits, loud: int, count: int, size: int) -> l
             raise Corrupt("bits behind the levels")
         return [list(range(size))] * loud
     if setting.index == "rice":
-        found = positions.read("rice", bits, count * loud, size * loud)
-        parts = [[p - t * size for p in found if p // size == t] for t in range(loud)]
+        actual = positions.read("rice", bits, count * loud, size * loud)
+        parts = [[p - t * size for p in actual if p // size == t] for t in range(loud)]
     else:
         width = (size - 1).bit_length()
         parts = [[bits.number(width) for _ in range(count)] for _ in range(loud)]
@@ -358,8 +358,8 @@ def _sign7(values: Sequence[Decimal]) -> tuple[tuple[int, ...], list[tuple[int, 
     if len(values) == 1:
         return (scale,), [(int(values[0] < 0), TOP)]
     m_of = [float(abs(v)) * TOP / float(float_of(scale)) for v in values]
-    found = [min(TOP, _certain_integer(m)) for m in m_of]
-    return (scale,), [(int(v < 0 and m > 0), m) for v, m in zip(values, found, strict=True)]
+    actual = [min(TOP, _certain_integer(m)) for m in m_of]
+    return (scale,), [(int(v < 0 and m > 0), m) for v, m in zip(values, actual, strict=True)]
 
 
 def _affine8(values: Sequence[Decimal]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:

@@ -182,8 +182,8 @@ def encode(
         magnitudes = [stochastic_level(y, w) for y, w in zip(ys, words, strict=True)]
         scales = contexts.scales_of(magnitudes, *matrix)
         centroids = neutral
-    symbols, how = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
-    string = contexts.made(symbols, choice.width, choice.group, scales, *how)
+    symbols, options = symbols_of(x, magnitudes), (choice.table, choice.lanes, choice.lists)
+    string = contexts.write_string(symbols, choice.width, choice.group, scales, *options)
     return Message(rounding, step, centroids, string, transform)
 
 

@@ -29,10 +29,10 @@ def least(row: Floats) -> np.float32:
         for value in row[lane:whole:8]:
             end = end if end < value else value
         ends.append(end)
-    found = F(np.finfo(F).max)
+    actual = F(np.finfo(F).max)
     for value in (*ends, *row[whole:]):
-        found = value if value < found else found
-    return found
+        actual = value if value < actual else actual
+    return actual
 
 
 def quantized(value: np.float32, low: np.float32, inverse: np.float32, top: int) -> int:

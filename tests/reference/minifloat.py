@@ -79,13 +79,13 @@ class Message(NamedTuple):
 def magnitudes(setting: Setting) -> list[Fraction]:
     """Return the magnitudes that valid codes have, from 0 on."""
     e_bits, m_bits = setting.bits
-    found = []
+    results = []
     for e in range(1 << e_bits):
         for m in range(1 << m_bits):
             fraction = Fraction(m, 1 << m_bits)
-            found.append((1 + fraction) * 2**e if e else 2 * fraction)
+            results.append((1 + fraction) * 2**e if e else 2 * fraction)
     left_out = {"full": 0, "ieee": 1 << m_bits, "fn": 1}[setting.style]
-    return found[: len(found) - left_out]
+    return results[: len(results) - left_out]
 
 
 def code_of(setting: Setting, minus: bool, j: int) -> int:
@@ -124,13 +124,13 @@ def scales_of(setting: Setting, scale: float, n: int, factors: Sequence[int]) ->
     if not setting.block:
         return [np.float32(scale)] * n
     assert len(factors) == blocks_of(setting, n)
-    found = []
+    results = []
     for byte in factors:
         exact = Fraction(float(scale)) * (8 + byte % 8) * Fraction(2) ** (byte // 8 - 31)
         # Not above 4 significant bits more than binary32 has, and so exact in binary64.
         with np.errstate(over="ignore", under="ignore"):
-            found += [np.float32(float(exact))] * setting.block
-    return found[:n]
+            results += [np.float32(float(exact))] * setting.block
+    return results[:n]
 
 
 def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> None:
@@ -156,7 +156,7 @@ def nearest(r: np.float32, levels: Sequence[Fraction]) -> int:
 def quantize(x: Floats, setting: Setting, scale: float, factors: Sequence[int] = ()) -> list[int]:
     """Return the code of each element."""
     levels = magnitudes(setting)
-    found = []
+    results = []
     values = np.asarray(x, np.float32).reshape(-1)
     scales = scales_of(setting, scale, values.size, factors)
     for value, scale in zip(values, scales, strict=True):
@@ -166,8 +166,8 @@ def quantize(x: Floats, setting: Setting, scale: float, factors: Sequence[int] =
         if scale != 0:
             with np.errstate(over="ignore", under="ignore"):
                 j = nearest(abs(value) / scale, levels)
-        found.append(code_of(setting, bool(j and value < 0), j))
-    return found
+        results.append(code_of(setting, bool(j and value < 0), j))
+    return results
 
 
 def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
@@ -177,12 +177,12 @@ def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
     """
     values = np.asarray(x, np.float32).reshape(-1)
     top = np.float32(magnitudes(setting)[-1])
-    found = []
+    results = []
     for at in range(blocks_of(setting, values.size)):
         part = values[at * setting.block : (at + 1) * setting.block]
         largest = Fraction(float(np.abs(part).max()))
         if not largest or not scale:
-            found.append(0)
+            results.append(0)
             continue
         with np.errstate(over="ignore", under="ignore"):
             ratio = np.float32(largest) / np.float32(np.float32(scale) * top)
@@ -199,8 +199,8 @@ def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
                     errors[byte] = sum(
                         ((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs), Fraction(0)
                     )
-        found.append(min(errors, key=lambda byte: (errors[byte], -byte), default=0))
-    return found
+        results.append(min(errors, key=lambda byte: (errors[byte], -byte), default=0))
+    return results
 
 
 def dequantize(
@@ -416,8 +416,8 @@ def read(
     if setting.code == PLAIN:
         codes = _read_plain(bits, setting, n)
     elif setting.code == "context":
-        found = contexts.read_symbols(bits, n, 2 * len(magnitudes(setting)) - 1)
-        codes = [code_of(setting, bool(symbol % 2), symbol // 2) for symbol in found]
+        decoded = contexts.read_symbols(bits, n, 2 * len(magnitudes(setting)) - 1)
+        codes = [code_of(setting, bool(symbol % 2), symbol // 2) for symbol in decoded]
     else:
         raw = bits.take(n * (1 + setting.bits[1])) if setting.code == "planes" else ""
         count = (n + 1) // 2 if setting.paired else n

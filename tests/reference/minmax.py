@@ -24,13 +24,13 @@ def bucket_of(n: int, bucket: int) -> int:
 def ranges(x: Floats, bucket: int) -> list[tuple[float, float]]:
     """Return the least and largest value of each bucket; zeros are +0."""
     size = bucket_of(len(x), bucket)
-    found = []
+    results = []
     for start in range(0, len(x), size):
         values = [float(value) for value in x[start : start + size]]
         if not all(math.isfinite(value) for value in values):
             raise ValueError("NaN or Inf")
-        found.append((min(values) + 0.0, max(values) + 0.0))
-    return found
+        results.append((min(values) + 0.0, max(values) + 0.0))
+    return results
 
 
 def codes(x: Floats, bits: int, bucket: int, seed: int | None) -> list[int]:
@@ -39,11 +39,11 @@ def codes(x: Floats, bits: int, bucket: int, seed: int | None) -> list[int]:
     top = 2**bits - 1
     pairs = ranges(x, bucket)
     words = None if seed is None else philox.words(seed, len(x))
-    found = []
+    results = []
     for i, value in enumerate(x.tolist()):
         low, high = pairs[i // size]
         if high == low:
-            found.append(0)
+            results.append(0)
             continue
         factor = top / (high - low)
         r = (value - low) * factor
@@ -54,8 +54,8 @@ def codes(x: Floats, bits: int, bucket: int, seed: int | None) -> list[int]:
             rest = r - q
             q += (words[i] >> 1) < int(rest * 2.0**31)
             q = min(q, top)
-        found.append(int(q))
-    return found
+        results.append(int(q))
+    return results
 
 
 def encode(x: Floats, bits: int, bucket: int = 0, seed: int | None = None) -> tuple[bytes, int]:

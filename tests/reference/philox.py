@@ -43,7 +43,7 @@ def word(seed: int, index: int, stream: int = 0) -> int:
 
 def words(seed: int, count: int, stream: int = 0) -> list[int]:
     """Return random words 0 to ``count - 1`` of a stream, each block made once."""
-    found: list[int] = []
+    results: list[int] = []
     for quarter in range((count + 3) // 4):
-        found += block(seed, (quarter & MASK, quarter >> 32, stream & MASK, stream >> 32))
-    return found[:count]
+        results += block(seed, (quarter & MASK, quarter >> 32, stream & MASK, stream >> 32))
+    return results[:count]

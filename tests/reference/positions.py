@@ -27,9 +27,9 @@ def gaps(positions: Sequence[int]) -> list[int]:
     return [b - a - 1 for a, b in itertools.pairwise([-1, *positions])]
 
 
-def of_gaps(found: Iterable[int]) -> Positions:
+def of_gaps(actual: Iterable[int]) -> Positions:
     """Return the positions that have these gaps."""
-    return [end - 1 for end in itertools.accumulate(g + 1 for g in found)]
+    return [end - 1 for end in itertools.accumulate(g + 1 for g in actual)]
 
 
 # --- rice ---------------------------------------------------------------------------------------
@@ -43,9 +43,9 @@ def shortest_rice(part: Sequence[int]) -> list[int]:
 
 def rice_parameters(positions: Sequence[int]) -> list[int]:
     """Return for each block the least parameter with which its words are shortest."""
-    found = gaps(positions)
-    starts = range(0, len(found), RICE_BLOCK)
-    return [shortest_rice(found[at : at + RICE_BLOCK])[0] for at in starts]
+    actual = gaps(positions)
+    starts = range(0, len(actual), RICE_BLOCK)
+    return [shortest_rice(actual[at : at + RICE_BLOCK])[0] for at in starts]
 
 
 def _step(d: int) -> str:
@@ -126,10 +126,10 @@ def _read_eliasfano(bits: Bits, k: int, n: int) -> Positions:
 def _read_bitmap(bits: Bits, k: int, n: int) -> Positions:
     if n > len(bits.text) - bits.at:
         raise Truncated("fewer bits than elements")
-    found = [i for i, bit in enumerate(bits.take(n)) if bit == "1"]
-    if len(found) != k:
-        raise Corrupt(f"{len(found)} ones for {k} positions")
-    return found
+    actual = [i for i, bit in enumerate(bits.take(n)) if bit == "1"]
+    if len(actual) != k:
+        raise Corrupt(f"{len(actual)} ones for {k} positions")
+    return actual
 
 
 # --- rans, huffman ------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ def _tails(positions: Sequence[int]) -> str:
 
 
 def _read_classes(code: str, bits: Bits, k: int, n: int) -> Positions:
-    found, _ = tabled.read(code, bits, k, class_count(n))
+    decoded, _ = tabled.read(code, bits, k, class_count(n))
     last, positions = -1, []
-    for c in found:
+    for c in decoded:
         last += distance_of(c, bits.take(nbits_of(c)))
         if last >= n:
             raise Corrupt(f"the position {last} of {n}")
@@ -242,20 +242,20 @@ def read(code: str, bits: Bits, k: int, n: int) -> Positions:
     """
     if k > n:
         raise Corrupt(f"{k} positions of {n}")
-    found: Positions = []
+    results: Positions = []
     if k:
         if code == "rice":
-            found = _read_rice(bits, k, n)
+            results = _read_rice(bits, k, n)
         elif code == "eliasfano":
-            found = _read_eliasfano(bits, k, n)
+            results = _read_eliasfano(bits, k, n)
         elif code == "bitmap":
-            found = _read_bitmap(bits, k, n)
+            results = _read_bitmap(bits, k, n)
         else:
             assert code in tabled.KINDS
-            found = _read_classes(code, bits, k, n)
+            results = _read_classes(code, bits, k, n)
     if bits.at != len(bits.text):
         raise Corrupt("bits behind the last position")
-    return found
+    return results
 
 
 def seek_table(

@@ -71,19 +71,19 @@ def sum_of(products: list[int], block: int) -> float:
 
 
 def orthonormal(rows: list[Row]) -> list[Row]:
-    made: list[NDArray[np.float64]] = []
+    results: list[NDArray[np.float64]] = []
     for row in rows:
         before = np.array(row, np.float64)
         rest = before.copy()
-        for other in made:
+        for other in results:
             c = sums.tree_sum(other * rest)
             rest = rest - c * other
         square = sums.tree_sum(rest * rest)
         if square > sums.tree_sum(before * before) * 2.0**-40:
-            made.append(rest / np.sqrt(square))
+            results.append(rest / np.sqrt(square))
         else:
-            made.append(np.zeros(len(row)))
-    return [row.tolist() for row in made]
+            results.append(np.zeros(len(row)))
+    return [row.tolist() for row in results]
 
 
 def factors(
@@ -95,20 +95,20 @@ def factors(
     flat, unit = integers([float(value) for value in x.reshape(-1)], 24)
     matrix = [flat[i * k : i * k + k] for i in range(m)]
     q = [integers(row, 16) for row in start(seed, rank, k, prior)]
-    found = []
+    results = []
     for row, e in q:
         sums_of_row = [
             sum_of([a * b for a, b in zip(row, of, strict=True)], width) for of in matrix
         ]
-        found.append([math.ldexp(total, e + unit) for total in sums_of_row])
-    p = [integers(row, 16) for row in orthonormal(found)]
+        results.append([math.ldexp(total, e + unit) for total in sums_of_row])
+    p = [integers(row, 16) for row in orthonormal(results)]
     last = []
     for row, e in p:
-        made = []
+        collected = []
         for t in range(k):
             total = sum_of([row[i] * matrix[i][t] for i in range(m)], height)
-            made.append(float(np.float32(math.ldexp(total, e + unit))))
-        last.append(made)
+            collected.append(float(np.float32(math.ldexp(total, e + unit))))
+        last.append(collected)
     return [[math.ldexp(number, e) for number in row] for row, e in p], last
 
 
@@ -117,28 +117,28 @@ def encode(x: NDArray[np.float32], rank: int, seed: int = 0) -> bytes:
     x = np.asarray(x, np.float32)
     if not np.isfinite(x).all():
         raise ValueError("NaN or Inf")
-    found = sizes(x.shape, rank)
-    if found is None:
+    actual = sizes(x.shape, rank)
+    if actual is None:
         numbers = [float(value) for value in x.reshape(-1)]
     else:
-        p, q = factors(x.reshape(found), rank, seed)
+        p, q = factors(x.reshape(actual), rank, seed)
         numbers = [number for row in p + q for number in row]
     return b"".join(struct.pack("<f", number) for number in numbers)
 
 
 def decode(data: bytes, shape: tuple[int, ...], rank: int) -> NDArray[np.float32]:
     """Return the values of a payload, or raise ValueError."""
-    found = sizes(shape, rank)
+    actual = sizes(shape, rank)
     n = math.prod(shape)
-    count = n if found is None else rank * sum(found)
+    count = n if actual is None else rank * sum(actual)
     if len(data) != 4 * count:
         raise ValueError("length")
     numbers = np.frombuffer(data, "<f4").astype(np.float32)
     if not np.isfinite(numbers).all():
         raise ValueError("not finite")
-    if found is None:
+    if actual is None:
         return numbers.reshape(shape)
-    m, k = found
+    m, k = actual
     out = np.empty(n, np.float32)
     with np.errstate(all="ignore"):
         for i in range(m):

@@ -73,7 +73,7 @@ def norms_of(x: Floats, bucket: int, norm: str, s: int = 1) -> list[np.float32]:
         Where one is no finite float32, or the level s of it is none.
     """
     size = bucket_of(len(x), bucket)
-    found = []
+    results = []
     for start in range(0, len(x), size):
         part = x[start : start + size]
         for value in part:
@@ -81,12 +81,12 @@ def norms_of(x: Floats, bucket: int, norm: str, s: int = 1) -> list[np.float32]:
                 raise ValueError("NaN or Inf")
         with np.errstate(over="ignore"):
             if norm == "max":
-                found.append(np.float32(max(abs(value) for value in part)))
+                results.append(np.float32(max(abs(value) for value in part)))
             else:
-                found.append(np.float32(math.sqrt(sums.sum_squares(part))))
-            if not np.isfinite(np.float32(s) * np.float32(float(found[-1]) / s)):
+                results.append(np.float32(math.sqrt(sums.sum_squares(part))))
+            if not np.isfinite(np.float32(s) * np.float32(float(results[-1]) / s)):
                 raise ValueError("the norm passes float32")
-    return found
+    return results
 
 
 def level(value: np.float32, norm: np.float32, s: int, word: int) -> int:
@@ -255,8 +255,8 @@ def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -
     else:
         assert (setting.code, setting.form) in ALL + TABLED
         pairs = [(setting.code, setting.form)]
-    made = [write(setting._replace(code=c, form=f), norms, levels) for c, f in pairs]
-    return min(made, key=lambda message: message.nbits)  # the first of equals
+    written = [write(setting._replace(code=c, form=f), norms, levels) for c, f in pairs]
+    return min(written, key=lambda message: message.nbits)  # the first of equals
 
 
 def encode(x: Floats, setting: Setting, seed: int = 0) -> Message:
@@ -331,7 +331,7 @@ def _read_classed(bits: Bits, s: int, quiet: Sequence[bool]) -> list[int]:
 def _read_sparse(
     bits: Bits, setting: Setting, rices: tuple[int, ...], quiet: Sequence[bool]
 ) -> list[int]:
-    found = []
+    results = []
     while bits.at < len(bits.text):
         if setting.code == "omega":
             gap = universal.whole(universal.read_omega, bits)
@@ -342,10 +342,10 @@ def _read_sparse(
             k = _number(bits, universal.read_omega, setting.s)
         else:
             k = _number(bits, lambda b: universal.read_rice(b, rices[0]), setting.s - 1) + 1
-        found.append((gap, side * k))
+        results.append((gap, side * k))
     levels = [0] * len(quiet)
     place = 0
-    for gap, k in found:
+    for gap, k in results:
         place += gap
         if place > len(quiet):
             raise Corrupt(f"a gap leads to element {place} of {len(quiet)}")

@@ -30,13 +30,13 @@ class Setting(NamedTuple):
 
 def different(n: int, count: int, seed: int) -> set[int]:
     """Return the first so many different draws from n elements."""
-    found: set[int] = set()
+    actual: set[int] = set()
     w = 0
-    while len(found) < count:
+    while len(actual) < count:
         low, high = philox.word(seed, 2 * w, 1), philox.word(seed, 2 * w + 1, 1)
-        found.add((high << 32 | low) * n >> 64)
+        actual.add((high << 32 | low) * n >> 64)
         w += 1
-    return found
+    return actual
 
 
 def drawn(n: int, k: int, seed: int) -> list[int]:

@@ -15,24 +15,24 @@ from . import fields, sums
 Floats = NDArray[np.float32]
 
 
-def scale_of(x: Floats, how: str) -> np.float32:
+def scale_of(x: Floats, setting: str) -> np.float32:
     """Return the scale: ``l1``, ``l2`` or ``none``."""
     n = max(len(x), 1)
-    if how == "l1":
+    if setting == "l1":
         return np.float32(float(sums.sum_abs(x)) / n)
-    if how == "l2":
+    if setting == "l2":
         return np.float32(math.sqrt(float(sums.sum_squares(x)) / n))
-    assert how == "none"
+    assert setting == "none"
     return np.float32(1)
 
 
-def encode(x: Floats, how: str) -> tuple[bytes, np.float32]:
+def encode(x: Floats, setting: str) -> tuple[bytes, np.float32]:
     """Return the payload and the scale."""
     x = np.asarray(x, np.float32)
     for value in x:
         if not np.isfinite(value):
             raise ValueError("NaN or Inf")
-    return fields.pack([1 if value < 0 else 0 for value in x], 1), scale_of(x, how)
+    return fields.pack([1 if value < 0 else 0 for value in x], 1), scale_of(x, setting)
 
 
 def decode(data: bytes, n: int, scale: float) -> Floats:

@@ -45,10 +45,10 @@ def scale_of(x: Floats, clip: float) -> np.float32:
 
 def codes(x: Floats, scale: np.float32, seed: int) -> list[int]:
     """Return −1, 0 or 1 for each element."""
-    found = []
+    results = []
     for value, word in zip(x, philox.words(seed, len(x)), strict=True):
         if value == 0:
-            found.append(0)
+            results.append(0)
             continue
         size = abs(value)
         if size >= scale:
@@ -57,78 +57,78 @@ def codes(x: Floats, scale: np.float32, seed: int) -> list[int]:
             with np.errstate(under="ignore"):
                 r = np.float32(size / scale)
             sent = (word >> 1) < int(float(r) * 2.0**31)
-        found.append((1 if value > 0 else -1) if sent else 0)
-    return found
+        results.append((1 if value > 0 else -1) if sent else 0)
+    return results
 
 
-def pack(found: Sequence[int], how: str) -> bytes:
+def pack(actual: Sequence[int], setting: str) -> bytes:
     """Return the payload of codes −1, 0, 1; that of ``rans`` with the table that gcodec makes."""
-    if how == "rans":
-        sent = list(pack(found, "base3"))
+    if setting == "rans":
+        sent = list(pack(actual, "base3"))
         return to_bytes(tabled.write("rans", sent, tabled.model_of("rans", sent, BYTES)))
-    if how == "chapter":
-        return fields.pack([DIGIT[code] for code in found], 2, order="lsb")
-    if how == "terngrad":
-        return fields.pack([code + 1 for code in found], 2, "lsb", strided=True, pad="count")
-    assert how == "base3"
+    if setting == "chapter":
+        return fields.pack([DIGIT[code] for code in actual], 2, order="lsb")
+    if setting == "terngrad":
+        return fields.pack([code + 1 for code in actual], 2, "lsb", strided=True, pad="count")
+    assert setting == "base3"
     out = bytearray()
-    for start in range(0, len(found), 5):
+    for start in range(0, len(actual), 5):
         byte = 0
-        for k, code in enumerate(found[start : start + 5]):
+        for k, code in enumerate(actual[start : start + 5]):
             byte += DIGIT[code] * 3**k
         out.append(byte)
     return bytes(out)
 
 
-def unpack(data: bytes, n: int, how: str, nbits: int | None = None) -> list[int]:
+def unpack(data: bytes, n: int, setting: str, nbits: int | None = None) -> list[int]:
     """Return the n codes of a payload, or raise ValueError.
 
     ``nbits`` is asked for ``rans`` and ``context``.
     """
-    if how == "context":
+    if setting == "context":
         bits = Bits(to_text(data)[:nbits])
         symbols = contexts.read_symbols(bits, n, 3)
         if bits.at != len(bits.text):
             raise Corrupt("bits behind the last symbol")
         return [contexts.level_of(symbol) for symbol in symbols]
-    if how == "chapter":
+    if setting == "chapter":
         digits = fields.unpack(data, n, 2, order="lsb")
-        found = [{0: 0, 1: 1, 2: -1}.get(digit) for digit in digits]
-    elif how == "terngrad":
+        actual = [{0: 0, 1: 1, 2: -1}.get(digit) for digit in digits]
+    elif setting == "terngrad":
         digits = fields.unpack(data, n, 2, "lsb", strided=True, pad="count")
-        found = [{0: -1, 1: 0, 2: 1}.get(digit) for digit in digits]
-    elif how == "rans":
+        actual = [{0: -1, 1: 0, 2: 1}.get(digit) for digit in digits]
+    elif setting == "rans":
         bits = Bits(to_text(data)[:nbits])
         sent, _ = tabled.read("rans", bits, (n + 4) // 5, BYTES)
         if bits.at != len(bits.text):
             raise Corrupt("bits behind the last symbol")
         return unpack(bytes(sent), n, "base3")
     else:
-        assert how == "base3"
-        found = []
+        assert setting == "base3"
+        actual = []
         for i in range(n):
             if i // 5 < len(data):
-                found.append((0, 1, -1)[data[i // 5] // 3 ** (i % 5) % 3])
-    known = [code for code in found if code is not None]
-    if len(known) != n or pack(known, how) != data:
+                actual.append((0, 1, -1)[data[i // 5] // 3 ** (i % 5) % 3])
+    known = [code for code in actual if code is not None]
+    if len(known) != n or pack(known, setting) != data:
         raise ValueError("not the payload of as many codes")
     return known
 
 
-def encode(x: Floats, clip: float, seed: int, how: str) -> tuple[bytes, np.float32]:
+def encode(x: Floats, clip: float, seed: int, setting: str) -> tuple[bytes, np.float32]:
     """Return payload and scale."""
     scale = scale_of(x, clip)
-    return pack(codes(x, scale, seed), how), scale
+    return pack(codes(x, scale, seed), setting), scale
 
 
-def decode(data: bytes, n: int, scale: float, how: str) -> Floats:
+def decode(data: bytes, n: int, scale: float, setting: str) -> Floats:
     """Return the n values of a payload."""
     s = np.float32(scale)
     values = {1: s, -1: -s, 0: np.float32(0)}
-    return np.array([values[code] for code in unpack(data, n, how)], np.float32)
+    return np.array([values[code] for code in unpack(data, n, setting)], np.float32)
 
 
-def seek_table(found: Sequence[int], log2_block: int) -> Table:
+def seek_table(actual: Sequence[int], log2_block: int) -> Table:
     """Return the seek table of the pack ``rans``."""
-    sent = list(pack(found, "base3"))
+    sent = list(pack(actual, "base3"))
     return tabled.seek_table("rans", sent, tabled.model_of("rans", sent, BYTES), log2_block)

@@ -57,12 +57,12 @@ def models_of(table: int | Pair) -> list[list[Model]]:
     """Return the models of each quantiser, by class."""
     if isinstance(table, int):
         return _static_models(table)
-    found = []
+    results = []
     for quantiser, (first, lines) in enumerate(table):
-        made = [model_of(line, quantiser) for line in lines]
+        result = [model_of(line, quantiser) for line in lines]
         last = len(lines) - 1
-        found.append([made[min(max(c - first, 0), last)] for c in range(CLASSES)])
-    return found
+        results.append([result[min(max(c - first, 0), last)] for c in range(CLASSES)])
+    return results
 
 
 @functools.cache
@@ -73,13 +73,13 @@ def _static_models(number: int) -> list[list[Model]]:
 
 def order(n: int, lanes: int) -> list[int]:
     """Return the element of each coded symbol."""
-    found: list[int] = []
+    results: list[int] = []
     for start in range(0, n, RUN):
         m = min(RUN, n - start)
         each = m // lanes
-        found += [start + lane * each + t for t in range(each) for lane in range(lanes)]
-        found += range(start + lanes * each, start + m)
-    return found
+        results += [start + lane * each + t for t in range(each) for lane in range(lanes)]
+        results += range(start + lanes * each, start + m)
+    return results
 
 
 def level(symbol: int) -> int:
@@ -128,17 +128,17 @@ def _coded(string: String) -> Iterator[tuple[int, int, Model]]:
 
 def write(string: String) -> str:
     """Return the bits of a string."""
-    found, places, models = {}, [], []
+    actual, places, models = {}, [], []
     for element, symbol, model in _coded(string):
         if symbol not in model.symbols[:-2]:
-            found[element] = symbol
+            actual[element] = symbol
             symbol = (EVEN, ODD)[level(symbol) % 2]
         places.append(model.symbols.index(symbol))
         models.append(model.frequencies)
     sent = ""
     if not isinstance(string.table, int):
         sent = "".join(contexts.table_text(table) for table in string.table)
-    lead = contexts.lead(string, sent, dict(sorted(found.items())))
+    lead = contexts.lead(string, sent, dict(sorted(actual.items())))
     return lead + to_text(ans.encode_each(places, models, string.lanes))
 
 
@@ -151,7 +151,7 @@ def read_pair(bits: Bits) -> Pair:
 
 def read(bits: Bits, n: int) -> String:
     """Read a string of n > 0 symbols; see `contexts.read`."""
-    string, found = contexts.read_lead(bits, n, len(static_tables()), read_pair)
+    string, decoded = contexts.read_lead(bits, n, len(static_tables()), read_pair)
     models, classes = models_of(string.table), _classes(string, n)
     elements, paths = order(n, string.lanes), Paths(string.lanes)
     chosen: list[Model] = []
@@ -166,10 +166,10 @@ def read(bits: Bits, n: int) -> String:
         element, symbol = elements[at], chosen[-1].symbols[place]
         if symbol in (ODD, EVEN):
             escaped.append(element)
-            if level(found.get(element, symbol)) % 2 != (symbol == ODD):
+            if level(decoded.get(element, symbol)) % 2 != (symbol == ODD):
                 raise Corrupt("an escape of another parity than its exception")
-        symbols[element] = found.get(element, symbol)
+        symbols[element] = decoded.get(element, symbol)
         paths.step(at, symbol)
-    if sorted(escaped) != [*found]:
+    if sorted(escaped) != [*decoded]:
         raise Corrupt("escapes that are not the exceptions")
     return string._replace(symbols=symbols)

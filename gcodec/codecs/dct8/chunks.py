@@ -1,6 +1,6 @@
-"""Chunks of a tensor: runs of its elements, or tiles of a matrix.
+"""Chunks of a tensor: runs of consecutive elements, or tiles of a matrix.
 
-Both are taken out and put back in parts of several chunks, so that a part stays in a cache.
+The codec processes parts of several chunks, so that a part stays in the cache.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import numpy as np
 
 from gcodec.kernels.transform.dct_inverse import Sizes
 
-PART = 1 << 18  # elements, at most where a chunk has no more
+PART = 1 << 18  # most elements of a part, unless a single chunk has more
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Chunks of elements that follow one another; the last one is filled up.
+    """Chunks of consecutive elements, the last of which is padded.
 
     Attributes
     ----------
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     sizes : (int, int, int)
-        Of a chunk.
+        Dimensions of a chunk.
     edge : bool
-        Whether the tensor's last element fills up, or else 0.
+        Whether the padding repeats the tensor's last element; else it is 0.
     """
 
     n: int
@@ -34,21 +34,21 @@ class Runs:
 
     @property
     def size(self) -> int:
-        """Elements of a chunk."""
+        """Number of elements of a chunk."""
         return self.sizes[0] * self.sizes[1] * self.sizes[2]
 
     @property
     def count(self) -> int:
-        """How many chunks there are."""
+        """Number of chunks."""
         return -(-self.n // self.size)
 
     def parts(self) -> list[tuple[int, int]]:
-        """Return ranges of chunks, the same for any number of threads."""
+        """Return ranges of chunks, which do not depend on the number of threads."""
         step = max(PART // self.size, 1)
         return [(at, min(at + step, self.count)) for at in range(0, self.count, step)]
 
     def take(self, values: np.ndarray, first: int, stop: int) -> np.ndarray:
-        """Return a part of (n,) values as (stop - first, *sizes)."""
+        """Return the chunks of a part of (n,) values as (stop - first, *sizes)."""
         part = values[first * self.size : stop * self.size]
         missing = (stop - first) * self.size - part.size
         if missing:
@@ -56,26 +56,26 @@ class Runs:
         return part.reshape(-1, *self.sizes)
 
     def room(self, out: np.ndarray, first: int, stop: int) -> np.ndarray | None:
-        """Return where in (n,) values a part can be made, flat; None: elsewhere, then `put`."""
+        """Return the flat view of `out` that a part fills, or None if the part needs `put`."""
         part = out[first * self.size : stop * self.size]
         return part if part.size == (stop - first) * self.size else None
 
-    def put(self, made: np.ndarray, out: np.ndarray, first: int, stop: int) -> None:
-        """Put a part into (n,) values."""
-        part = out[first * self.size : stop * self.size]
-        part[:] = made[: part.size]
+    def put(self, part: np.ndarray, out: np.ndarray, first: int, stop: int) -> None:
+        """Copy the elements of a part to (n,) values, without the padding."""
+        target = out[first * self.size : stop * self.size]
+        target[:] = part[: target.size]
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles of a matrix, which its last row and column fill up; in the order of their rows.
+    """Tiles of a matrix in row-major order, padded with its last row and column.
 
     Attributes
     ----------
     rows, columns : int
-        Of the matrix.
+        Dimensions of the matrix.
     sizes : (1, int, int)
-        Of a tile.
+        Dimensions of a tile.
     """
 
     rows: int
@@ -84,12 +84,12 @@ class Tiles:
 
     @property
     def size(self) -> int:
-        """Elements of a tile."""
+        """Number of elements of a tile."""
         return self.sizes[1] * self.sizes[2]
 
     @property
     def count(self) -> int:
-        """How many tiles there are."""
+        """Number of tiles."""
         return -(-self.rows // self.sizes[1]) * self._across
 
     @property
@@ -97,7 +97,7 @@ class Tiles:
         return -(-self.columns // self.sizes[2])
 
     def parts(self) -> list[tuple[int, int]]:
-        """Return ranges of tiles: of whole rows of them, or all of one row."""
+        """Return ranges of tiles: several whole rows of tiles, or a piece of one row."""
         step, across = max(PART // self.size, 1), self._across
         if across <= step:
             step -= step % across
@@ -109,7 +109,7 @@ class Tiles:
         ]
 
     def take(self, values: np.ndarray, first: int, stop: int) -> np.ndarray:
-        """Return a part of (n,) values as (stop - first, *sizes)."""
+        """Return the chunks of a part of (n,) values as (stop - first, *sizes)."""
         _, a, b = self.sizes
         down, across, strip = self._strip(values, first, stop)
         missing = down * a - strip.shape[0], across * b - strip.shape[1]
@@ -118,20 +118,20 @@ class Tiles:
         return strip.reshape(down, a, across, b).swapaxes(1, 2).reshape(-1, 1, a, b)
 
     def room(self, out: np.ndarray, first: int, stop: int) -> None:
-        """Return None: a tile does not lie in one piece."""
+        """Return None, because the elements of a tile are not contiguous."""
 
-    def put(self, made: np.ndarray, out: np.ndarray, first: int, stop: int) -> None:
-        """Put a part into (n,) values."""
+    def put(self, part: np.ndarray, out: np.ndarray, first: int, stop: int) -> None:
+        """Copy the elements of a part to (n,) values, without the padding."""
         _, a, b = self.sizes
         down, across, strip = self._strip(out, first, stop)
-        tiles = made.reshape(down, across, a, b).swapaxes(1, 2)
+        tiles = part.reshape(down, across, a, b).swapaxes(1, 2)
         if strip.shape == (down * a, across * b):
-            strip.reshape(down, a, across, b)[:] = tiles  # a view: axes are only split
+            strip.reshape(down, a, across, b)[:] = tiles  # reshaping makes a view here
         else:
             strip[:] = tiles.reshape(down * a, across * b)[: strip.shape[0], : strip.shape[1]]
 
     def _strip(self, values: np.ndarray, first: int, stop: int) -> tuple[int, int, np.ndarray]:
-        """Return how many tiles a part has down and across, and what of the matrix it covers."""
+        """Return the number of tiles of a part in each direction, and the submatrix it covers."""
         _, a, b = self.sizes
         across = min(stop - first, self._across)
         down = (stop - first) // across
@@ -144,23 +144,23 @@ Chunks = Runs | Tiles
 
 
 def flat(n: int, chunk: tuple[int, ...]) -> Runs:
-    """Return the chunks of layout=flat: of n elements, zeros behind them."""
+    """Return the chunks of ``layout=flat``: n elements, padded with zeros."""
     return Runs(n, _three(chunk), edge=False)
 
 
 def tiles(n: int, columns: int | None, chunk: tuple[int, ...], most: int) -> Chunks:
-    """Return the chunks of layout=tiles.
+    """Return the chunks of ``layout=tiles``.
 
     Parameters
     ----------
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     columns : int or None
-        Of the matrix that it is; None: it is a vector.
-    chunk : one or two int
-        Of one, a matrix is taken as a vector.
+        Columns of the matrix; None for a vector.
+    chunk : tuple of one or two int
+        Dimensions of a tile. With one, a matrix is treated as a vector.
     most : int
-        Elements of a chunk of a vector.
+        Largest number of elements of a chunk of a vector.
     """
     if columns is None or len(chunk) == 1 or n == 0:
         length = min(int(np.prod(chunk)), most, max(n, 1))

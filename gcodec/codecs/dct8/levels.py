@@ -1,16 +1,17 @@
-"""Coefficients as levels of 8 bits, and a scale or two for each chunk.
+"""Coefficients as levels of 8 bits, with one or two scales for each chunk.
 
-A chunk whose scales are 0 has no levels: all of it is 0.
+A chunk whose scales are 0 has no levels, and decodes to zeros.
 
-- ``sign7``: M is the largest magnitude, as a float of 16 bits without a sign, bits 30 to 15 of a
-  binary32. A level is a sign and m, |v|·127/M to nearest; v̂ = ±m·M/127, in binary64 and then
-  rounded to binary32. So the largest is M itself. Below 2^-126 M is rounded up, to a multiple of
-  2^-134: levels are then coarser, and 0 in chunks that hold less than 2^-142.
-- ``affine8``: the mapping of Panthalia, in binary32, each operation rounded. s = (max − min)/255;
-  a level is (v − min)/s to nearest, from 0 to 255; v̂ = level·s + min. Where s is subnormal it is
-  rounded up, so that 255·s is no less than max − min.
+- ``sign7``: M is the largest magnitude as an unsigned float of 16 bits, bits 30 to 15 of a
+  binary32. A level is a sign and m = |v|·127/M, rounded to nearest; v̂ = ±m·M/127, computed in
+  binary64 and rounded to binary32. The largest magnitude therefore decodes to M. Below 2^-126 M is
+  rounded up to a multiple of 2^-134; levels are then coarser, and all 0 in chunks whose values are
+  below 2^-142.
+- ``affine8``: the mapping of Panthalia, in binary32, with each operation rounded.
+  s = (max − min)/255; a level is (v − min)/s, rounded to nearest, from 0 to 255;
+  v̂ = level·s + min. A subnormal s is rounded up, so that 255·s is at least max − min.
 
-To nearest is to even where two are as near.
+Ties are rounded to even.
 """
 
 from __future__ import annotations
@@ -24,23 +25,22 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 
 VALUES = ("sign7", "affine8")
-SIGN = 0x80  # of a level of sign7
+SIGN = 0x80  # sign bit of a level of sign7
 
-_HALF_NBITS = 15  # that M lacks of a binary32
-_SAFE = 2.0**125  # a sum that is far from the end of binary32
-_NORMAL_BITS = np.uint32(0x00800000)  # of 2**-126, the least number that is not subnormal
+_HALF_NBITS = 15  # low bits of a binary32 that M lacks
+_SAFE = 2.0**125  # a sum that is safely below the end of binary32
+_NORMAL_BITS = np.uint32(0x00800000)  # bits of 2**-126, the smallest normal number
 
 
 class Levels(NamedTuple):
-    """Chunks of coefficients, quantised.
+    """Quantized coefficients of chunks.
 
     Attributes
     ----------
     scales : (count, 1) or (count, 2) float32 array
-        M; or s and the least value.
-    codes : (live, k) uint8 array
-        Of the chunks whose scales are not both 0. sign7: m, and `SIGN` where negative; affine8:
-        the level.
+        M; or s and the smallest value.
+    codes : (coded, k) uint8 array
+        Levels of the chunks with a nonzero scale. For sign7: m, plus `SIGN` if negative.
     """
 
     scales: np.ndarray
@@ -48,17 +48,17 @@ class Levels(NamedTuple):
 
 
 def live(scales: np.ndarray) -> np.ndarray:
-    """Return which chunks have levels, as (count,) bool."""
+    """Return which chunks have levels, as a (count,) bool array."""
     return np.asarray(scales.any(axis=1))
 
 
 def quantize(coefficients: np.ndarray, values: str) -> Levels:
-    """Quantise (count, k) finite coefficients.
+    """Quantize (count, k) finite coefficients.
 
     Raises
     ------
     ParameterError
-        If a scale passes float32.
+        If a scale exceeds float32.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         levels = _QUANTIZE[values](coefficients)
@@ -68,24 +68,24 @@ def quantize(coefficients: np.ndarray, values: str) -> Levels:
 
 
 def dequantize(levels: Levels, values: str) -> np.ndarray:
-    """Return the (live, k) float32 coefficients that levels stand for."""
+    """Return the (coded, k) float32 coefficients that levels decode to."""
     scales = levels.scales[live(levels.scales)]
     with np.errstate(over="ignore", under="ignore"):
         if values == "affine8":
-            found = levels.codes * scales[:, :1] + scales[:, 1:]
+            coefficients = levels.codes * scales[:, :1] + scales[:, 1:]
         else:
             sizes = (levels.codes & 0x7F) * scales.astype(np.float64) / 127
-            found = np.where(levels.codes & SIGN, -sizes, sizes)
-    return np.asarray(found, np.float32)
+            coefficients = np.where(levels.codes & SIGN, -sizes, sizes)
+    return np.asarray(coefficients, np.float32)
 
 
 def surely_finite(scales: np.ndarray, k: int, values: str) -> bool:
-    """Whether no sum of products of k coefficients with entries of a basis can pass float32."""
+    """Tell whether the inverse transform of k coefficients surely stays within float32."""
     return most(scales, k, values) < _SAFE
 
 
 def most(scales: np.ndarray, k: int, values: str) -> float:
-    """Return a bound of these sums: entries of a basis are at most 1."""
+    """Return an upper bound of decoded values; entries of a basis are at most 1."""
     wide = np.abs(scales.astype(np.float64))
     largest = 255 * wide[:, 0] + wide[:, 1] if values == "affine8" else wide[:, 0]
     return float(k * largest.max(initial=0))
@@ -104,12 +104,12 @@ def scale_nbits(values: str) -> int:
 
 
 def read_scales(data: np.ndarray, count: int, values: str) -> np.ndarray:
-    """Read the scales of so many chunks from the front of a payload that has them.
+    """Read the scales of `count` chunks from the front of a payload that is long enough.
 
     Raises
     ------
     Corrupt
-        If one is NaN, infinite, negative where it is a size, or −0.
+        If a scale is NaN, infinite or −0, or a magnitude is negative.
     """
     front = data[: scale_nbits(values) // 8 * count]
     if values == "affine8":
@@ -133,36 +133,36 @@ def _sign7(coefficients: np.ndarray) -> Levels:
     bits = magnitudes.max(axis=1, keepdims=True).view(np.uint32)
     half = np.uint32((1 << _HALF_NBITS - 1) - 1)
     odd = bits >> np.uint32(_HALF_NBITS) & np.uint32(1)
-    # Of subnormal numbers few bits are left, or none: M is rounded up there, so that it is not 0
-    # and no level is beyond 127. A single coefficient has no level that could make up for that.
+    # A subnormal M keeps few bits or none. It is rounded up, so that it is not 0 and no level
+    # exceeds 127. With a single coefficient, no level could compensate for that.
     upwards = (bits < _NORMAL_BITS) & (coefficients.shape[1] > 1)
     more = np.where(upwards, np.uint32((1 << _HALF_NBITS) - 1), half + odd)
     rounded = bits + more >> np.uint32(_HALF_NBITS) << np.uint32(_HALF_NBITS)
     scales = rounded.view(np.float32)
-    # Where even the largest level is 0, nothing is sent.
+    # If even the largest level is 0, the chunk is not coded.
     scales[upwards & (bits * np.uint64(254) <= rounded)] = 0
-    here = live(scales)
-    wide = magnitudes[here].astype(np.float64) * 127 / scales[here]
+    coded = live(scales)
+    wide = magnitudes[coded].astype(np.float64) * 127 / scales[coded]
     codes = np.minimum(np.rint(wide), 127).astype(np.uint8)
-    if codes.shape[1] == 1:  # is M, also where that is subnormal and far off
+    if codes.shape[1] == 1:  # the coefficient is M, also if M is subnormal and inaccurate
         codes[:] = 127
-    codes[(coefficients[here] < 0) & (codes > 0)] |= SIGN
+    codes[(coefficients[coded] < 0) & (codes > 0)] |= SIGN
     return Levels(scales, codes)
 
 
 def _affine8(coefficients: np.ndarray) -> Levels:
     least = coefficients.min(axis=1, keepdims=True) + np.float32(0)  # −0 becomes +0
     scale = (coefficients.max(axis=1, keepdims=True) - least) / np.float32(255) + np.float32(0)
-    if coefficients.shape[1] > 2:  # else levels are the ends of the range, both met best so
+    if coefficients.shape[1] > 2:  # with two, the levels are the ends of the range
         spread = coefficients.max(axis=1, keepdims=True) - least
         short = (scale.view(np.uint32) < _NORMAL_BITS) & (np.float32(255) * scale < spread)
         scale = np.where(short, np.nextafter(scale, np.float32(1)), scale)
     scales = np.hstack([scale, least])
-    here = live(scales)
-    above, scale = coefficients[here] - least[here], scale[here]
+    coded = live(scales)
+    above, scale = coefficients[coded] - least[coded], scale[coded]
     ratio = np.divide(above, scale, out=np.zeros_like(above), where=scale > 0)
     codes = np.clip(np.rint(ratio), 0, 255).astype(np.uint8)
-    if coefficients.shape[1] <= 2:  # the ends of a range, also where it is subnormal
+    if coefficients.shape[1] <= 2:  # the ends of the range, also if it is subnormal
         codes[codes > 0] = 255
     return Levels(scales, codes)
 

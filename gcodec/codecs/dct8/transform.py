@@ -1,9 +1,9 @@
-"""From values to the largest coefficients of each chunk, and back.
+"""The transform: from values to the largest coefficients of each chunk, and back.
 
-The way there is BLAS up to 64 points, and SciPy's DCT beyond: its last bits are those of the
-library. BLAS gets matrices of at most 64 in each direction, one by one, so that no number of
-threads, neither of gcodec nor of the library, decides what is added up in which order. The way
-back is one kernel, the same everywhere.
+The forward transform uses BLAS up to 64 points and SciPy's DCT beyond, so its last bits depend on
+the library. BLAS gets matrices of at most 64 rows and columns, one at a time, so that the order of
+its sums depends neither on gcodec's threads nor on those of the library. The inverse transform is
+one kernel with the same result everywhere.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gcodec.kernels.transform.dct_select import largest
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 
-Basis = Callable[[int], np.ndarray]  # of so many points, a row for each frequency
+Basis = Callable[[int], np.ndarray]  # returns the rows, one for each frequency, for n points
 
-_BLAS = 64  # points up to which BLAS is used, and rows or columns that it gets at a time
+_BLAS = 64  # most points for which BLAS is used, and rows or columns of its matrices
 
 
 @dispatched("gcodec.codecs.dct8.transform_cuda")
 def select(
     values: np.ndarray, chunks: Chunks, k: int, other: Basis | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the k largest coefficients of each chunk, or None where one is not finite.
+    """Return the k largest coefficients of each chunk, or None if a coefficient is not finite.
 
-    `other` is the basis to use in place of the exact one.
+    `other` is a basis that replaces the exact one.
 
     Returns
     -------
     places : (count, k) int32 array
-        In their chunk, rising.
+        Positions in the chunk, in ascending order.
     coefficients : (count, k) float32 array
     """
     places = np.empty((chunks.count, k), np.int32)
@@ -45,9 +45,9 @@ def select(
 
     def task(start: int, stop: int) -> bool:
         forward = Forward(chunks.sizes, other)
-        for first, behind in parts[start // PART : -(-stop // PART)]:
-            y = forward(chunks.take(values, first, behind))
-            if not largest(y, k, places[first:behind], coefficients[first:behind]):
+        for first, end in parts[start // PART : -(-stop // PART)]:
+            y = forward(chunks.take(values, first, end))
+            if not largest(y, k, places[first:end], coefficients[first:end]):
                 return False
         return True
 
@@ -65,19 +65,18 @@ def restore(
     out: np.ndarray,
     other: Basis | None = None,
 ) -> None:
-    """Set (n,) values to what coefficients stand for; see `select`, `dct_inverse.inverse`."""
+    """Write the (n,) values of coefficients; see `select` and `dct_inverse.inverse`."""
     a, b, c = chunks.sizes
     bases = _table(a, other), _table(b, other), _table(c, other)
     parts = chunks.parts()
 
     def task(start: int, stop: int) -> None:
-        for first, behind in parts[start // PART : -(-stop // PART)]:
-            room = chunks.room(out, first, behind)
-            made = np.empty((behind - first) * chunks.size, np.float32) if room is None else room
-            where = starts[first : behind + 1], places, coefficients
-            inverse(*where, chunks.sizes, bases, made)
+        for first, end in parts[start // PART : -(-stop // PART)]:
+            room = chunks.room(out, first, end)
+            part = np.empty((end - first) * chunks.size, np.float32) if room is None else room
+            inverse(starts[first : end + 1], places, coefficients, chunks.sizes, bases, part)
             if room is None:
-                chunks.put(made, out, first, behind)
+                chunks.put(part, out, first, end)
 
     pool.run(task, PART * len(parts), PART)
 
@@ -87,28 +86,28 @@ def _table(n: int, other: Basis | None) -> np.ndarray:
 
 
 class Forward:
-    """The transform of chunks of these sizes; what it returns, the next call overwrites."""
+    """The forward transform of chunks; a call overwrites the array that the last one returned."""
 
     def __init__(self, sizes: Sizes, other: Basis | None = None) -> None:
         self.sizes = sizes
         self.other = other
-        self._made = np.empty((2, 0), np.float32)
+        self._buffers = np.empty((2, 0), np.float32)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the coefficients of (m, *sizes) float32 values, as (m, a·b·c)."""
         m, (a, b, c) = x.shape[0], self.sizes
-        if self._made.shape[1] < x.size:
-            self._made = np.empty((2, x.size), np.float32)
+        if self._buffers.shape[1] < x.size:
+            self._buffers = np.empty((2, x.size), np.float32)
         for shape in ((m * a * b, c, 1), (m * a, b, c), (m, a, b * c)):
             if shape[1] > 1:
-                out = self._made[0, : x.size].reshape(shape)
+                out = self._buffers[0, : x.size].reshape(shape)
                 _transform(x.reshape(shape), out, self.other)
-                x, self._made = out, self._made[::-1]
+                x, self._buffers = out, self._buffers[::-1]
         return x.reshape(m, -1)
 
 
 def _transform(x: np.ndarray, out: np.ndarray, other: Basis | None) -> None:
-    """Transform (m, n, inner) values along their second axis."""
+    """Transform (m, n, inner) values along the second axis."""
     m, n, inner = x.shape
     if n > _BLAS and other is None:
         from scipy import fft
@@ -125,10 +124,10 @@ def _transform(x: np.ndarray, out: np.ndarray, other: Basis | None) -> None:
             part = x[rows, :, 0]
             if part.size:
                 shape = -1, min(_BLAS, part.shape[0]), n
-                turned = _turned(other or basis.basis, n)
-                np.matmul(part.reshape(shape), turned, out=out[rows].reshape(shape))
+                transposed = _transposed(other or basis.basis, n)
+                np.matmul(part.reshape(shape), transposed, out=out[rows].reshape(shape))
 
 
 @functools.lru_cache(maxsize=32)
-def _turned(rows: Basis, n: int) -> np.ndarray:
+def _transposed(rows: Basis, n: int) -> np.ndarray:
     return np.ascontiguousarray(rows(n).T)

@@ -1,6 +1,6 @@
 """Launchers of dct_forward.cu and dct_inverse.cu; see `gcodec.codecs.dct8.transform`.
 
-Coefficients are few, and come from the host and go there: levels and strings are made of them.
+Coefficients are few, so the host quantizes and codes them: they are copied from and to the device.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from gcodec.kernels.transform.dct_inverse import TABLED
 from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.device import Device
 
-_HELD = 4096  # elements of a chunk that shared memory holds
-_LISTED = 512  # rows of coefficients of which it holds lists
+_HELD = 4096  # most elements of a chunk that fit into shared memory
+_LISTED = 512  # most rows of coefficients whose lists fit into shared memory
 _BLOCKS = 1 << 12
-_ROOM = 1 << 26  # elements of other memory, in all
+_ROOM = 1 << 26  # most elements of scratch memory
 
 
 def select(
     values: Any, chunks: Chunks, k: int, other: Callable[[int], np.ndarray] | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the k largest coefficients of each chunk, or None where one is not finite."""
+    """Return the k largest coefficients of each chunk, or None if one is not finite."""
     device, count = device_with(values), chunks.count
     blocks = _blocks(count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.float32)
-    found = device.zeros(2 * count * k + 1, np.uint32)  # places, coefficients, the largest
-    places, coefficients = found[: count * k].view(np.int32), found[count * k : 2 * count * k]
+    words = device.zeros(2 * count * k + 1, np.uint32)  # places, coefficients, the largest
+    places, coefficients = words[: count * k].view(np.int32), words[count * k : 2 * count * k]
     edge = np.bool_(isinstance(chunks, Tiles) or chunks.edge)
-    where = *_layout(values.size, chunks), edge, np.int64(count)
-    bases = [_table(device, n, other, turned=True) for n in chunks.sizes]
+    layout = *_layout(values.size, chunks), edge, np.int64(count)
+    bases = [_table(device, n, other, transposed=True) for n in chunks.sizes]
     sizes = [np.int32(n) for n in chunks.sizes]
-    arguments = values.view(np.uint32), *where, *sizes, *bases, np.int32(k), scratch
-    parts = places, coefficients, found[2 * count * k :]
-    device.launch("dct_forward", "dct_largest", blocks, THREADS, *arguments, *parts)
-    told = device.to_host(found)
-    if told[-1] >= INFINITY_BITS:
+    inputs = values.view(np.uint32), *layout, *sizes, *bases, np.int32(k), scratch
+    outputs = places, coefficients, words[2 * count * k :]
+    device.launch("dct_forward", "dct_largest", blocks, THREADS, *inputs, *outputs)
+    fetched = device.to_host(words)
+    if fetched[-1] >= INFINITY_BITS:
         return None
-    both = told[:-1].reshape(2, count, k)
-    return both[0].view(np.int32), both[1].view(np.float32)
+    selected = fetched[:-1].reshape(2, count, k)
+    return selected[0].view(np.int32), selected[1].view(np.float32)
 
 
 def restore(
@@ -55,17 +55,17 @@ def restore(
     out: Any,
     other: Callable[[int], np.ndarray] | None = None,
 ) -> None:
-    """Set values to what coefficients stand for."""
+    """Write the values of coefficients."""
     device, (a, b, c) = device_with(out), chunks.sizes
     most = min(int(np.diff(starts).max(initial=0)), a * b)
     blocks = _blocks(chunks.count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.uint32)
     lists = device.empty((4 * most + 2) * blocks if most > _LISTED else 0, np.int32)
-    given = [device.to_device(part) for part in (starts, places, coefficients.view(np.uint32))]
+    inputs = [device.to_device(part) for part in (starts, places, coefficients.view(np.uint32))]
     sizes = np.int64(places.size), np.int64(chunks.count)
-    where = *_layout(out.size, chunks), np.int32(a), np.int32(b), np.int32(c)
-    bases = [_table(device, n, other, turned=False) for n in chunks.sizes]
-    arguments = *given, *sizes, *where, *bases, np.int32(most), scratch, lists
+    layout = *_layout(out.size, chunks), np.int32(a), np.int32(b), np.int32(c)
+    bases = [_table(device, n, other, transposed=False) for n in chunks.sizes]
+    arguments = *inputs, *sizes, *layout, *bases, np.int32(most), scratch, lists
     device.launch("dct_inverse", "inverse", blocks, THREADS, *arguments, out.view(np.uint32))
 
 
@@ -81,14 +81,16 @@ def _blocks(count: int, size: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _table(
-    device: Device, n: int, other: Callable[[int], np.ndarray] | None, *, turned: bool
+    device: Device, n: int, other: Callable[[int], np.ndarray] | None, *, transposed: bool
 ) -> Any:
-    """Return a basis on a device; turned, one that is a table has a row for each point."""
+    """Return a basis on a device. A transposed matrix has one row for each point."""
     if n > TABLED:
         rows = basis.table(n)
     else:
         rows = (other or basis.basis)(n)
-        rows = np.ascontiguousarray(rows.T if turned else rows).reshape(-1)
+        rows = np.ascontiguousarray(rows.T if transposed else rows).reshape(-1)
     table = device.to_device(rows.view(np.uint32))
-    device.to_host(table[:1])  # once: the next one to use it may do so on another stream
+    device.to_host(
+        table[:1]
+    )  # wait, because the next user of the cached table may be on another stream
     return table

@@ -199,7 +199,7 @@ class ECSQ(Codec):
     ) -> QuantizedLevels:
         taps = self._taps()
         if isinstance(self.step, float) and taps is None and self.transform != "dct":
-            how = self._shape_of(values.size), self._way(seed)
+            how = self._shape_of(values.size), self._quantizer(seed)
             if (found := quantizer.levels_at(values, self.step, *how)) is not None:
                 return found
         largest = reconstruction.largest(values)
@@ -251,7 +251,7 @@ class ECSQ(Codec):
 
         Of steps that the largest magnitude is a multiple of, as it then may be a point itself.
         """
-        way = quantizer.way_for(x, self._way(seed))
+        way = quantizer.quantizer_for(x, self._quantizer(seed))
         yield found._replace(centroids=reconstruction.middle())
         for octaves in range(_FINEST + 1):
             size = top * 2.0**-octaves
@@ -278,7 +278,7 @@ class ECSQ(Codec):
 
         if taps is None or self.transform == "dct":
             return taps, values if taps is None else taps.forward(values)
-        found = taps.paying(values, top, lift, step)
+        found = taps.worthwhile_coefficients(values, top, lift, step)
         return (None, values) if found is None else (taps, found)
 
     def _of_values(
@@ -291,12 +291,12 @@ class ECSQ(Codec):
         period: int,
     ) -> tuple[float, RowLayout, QuantizedLevels]:
         """Find a step and a matrix, and quantise what is finite, and not all 0."""
-        shape, way = self._shape_of(x.size), quantizer.way_for(x, self._way(seed))
+        shape, way = self._shape_of(x.size), quantizer.quantizer_for(x, self._quantizer(seed))
         if isinstance(self.step, float):
             step, size = self.step, float(np.float32(self.step))
             size = min(size * lift, max(size, _MOST))
             rate_control.check_step(top, size)
-            matrix, missed = rate_control.matrix_for(x, size, shape), None
+            matrix, missed = rate_control.layout_for(x, size, shape), None
         else:
             target = Target(x, shape, way, lift, period, top, self.strict == "yes")
             search = target.step_for_bits if self.bits else target.step_for_error
@@ -304,7 +304,7 @@ class ECSQ(Codec):
             size = float(np.float32(step)) * lift
         return step, matrix, way.quantize(x, size, matrix)._replace(missed=missed)
 
-    def _way(self, seed: int) -> Quantizer:
+    def _quantizer(self, seed: int) -> Quantizer:
         if self.rounding == "stochastic":
             return StochasticQuantizer(seed)
         return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer()

@@ -1,14 +1,16 @@
-"""The levels that are best for bits and error of each element alone, by what scales expect.
+"""The default quantizer: each level minimizes error plus the price of its bits.
 
-Levels are found twice: plain ones, from which the scales of rows and columns are taken, and by
-these the ones that are sent; see `kernels.scalar_quantize` and `kernels.rated_levels`.
+Values are quantized twice. Plain rounding gives the levels from which the scales of rows and
+columns are estimated; these scales give the prices for the levels that are sent. The result is a
+uniform quantizer whose dead zone is wider where the class of an element expects small levels. See
+`gcodec.kernels.quantize.scalar_quantize` and `gcodec.kernels.quantize.rated_levels`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gcodec.codecs.ecsq.quantizer import Kept, SearchHints
+from gcodec.codecs.ecsq.quantizer import CachedQuantizer, SearchHints
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, middle
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context.escapes import elements_from
@@ -22,49 +24,60 @@ from gcodec.kernels.quantize.rated_levels import (
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime.memory import empty_beside
 
-_NONE = np.empty(0, np.int64)
+_NO_OUTLIERS = np.empty(0, np.int64)
 
 
-class DeadZoneQuantizer(Kept[Scales]):
-    """Levels that are best for bits and error of each element alone; see `quantizer.Way`."""
+class DeadZoneQuantizer(CachedQuantizer[Scales]):
+    """Levels that minimize D + λR for each element on its own; see `Quantizer`."""
 
-    def habits(self) -> SearchHints:
-        """Return what helps the search of a step."""
+    def hints(self) -> SearchHints:
+        """Return what helps rate control to find a step."""
         return SearchHints(self)
 
-    def prepare(self, x: np.ndarray, step: float, matrix: RowLayout) -> Scales:
-        """Return the scales of plain levels."""
-        return scales_at(x, step, matrix)
+    def prepare(self, x: np.ndarray, step: float, layout: RowLayout) -> Scales:
+        """Return the scales of plainly rounded levels."""
+        return scales_at(x, step, layout)
 
-    def find(self, x: np.ndarray, step: float, by: Scales) -> tuple[QuantizedLevels, Errors]:
-        """Find levels, all but their centroids, and what they leave over, in steps."""
+    def quantize_with(
+        self, x: np.ndarray, step: float, setting: Scales
+    ) -> tuple[QuantizedLevels, Errors]:
+        """Return levels with default centroids, and their errors in steps."""
         symbols = empty_beside(x.size, np.uint8, x)
-        errors = rated_levels(x, np.float32(step), by.arrays, symbols)
-        return _rated(x, step, symbols, by, errors), errors
+        errors = rated_levels(x, np.float32(step), setting.arrays, symbols)
+        return _with_outliers(x, step, symbols, setting, errors), errors
 
-    def anew(
-        self, x: np.ndarray, step: float, matrix: RowLayout
+    def prepare_and_quantize(
+        self, x: np.ndarray, step: float, layout: RowLayout
     ) -> tuple[Scales, QuantizedLevels, Errors]:
-        """Find the scales of plain levels, and levels by these."""
+        """Return the scales of plainly rounded levels, and the levels that these scales give."""
         symbols = empty_beside(x.size, np.uint8, x)
-        *told, errors = scaled_levels(x, np.float32(step), matrix, ONES, symbols)
-        by = Scales(matrix, *told)
-        return by, _rated(x, step, symbols, by, errors), errors
+        rows, columns, errors = scaled_levels(x, np.float32(step), layout, ONES, symbols)
+        scales = Scales(layout, rows, columns)
+        return scales, _with_outliers(x, step, symbols, scales, errors), errors
 
 
-def scales_at(x: np.ndarray, step: float, matrix: RowLayout) -> Scales:
-    """Return the scales of plain levels of (n,) float32 values, n > 0; the step is above 0."""
-    told = matrix.width, matrix.group > 0
-    return Scales.of_sums(x.size, matrix, *scalar_quantize.plain_sums(x, np.float32(step), *told))
+def scales_at(x: np.ndarray, step: float, layout: RowLayout) -> Scales:
+    """Return the scales of plainly rounded levels.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        n > 0.
+    step : float
+        Above 0.
+    layout : RowLayout
+    """
+    sums = scalar_quantize.plain_sums(x, np.float32(step), layout.width, layout.group > 0)
+    return Scales.of_sums(x.size, layout, *sums)
 
 
-def _rated(
-    x: np.ndarray, step: float, symbols: np.ndarray, by: Scales, errors: Errors
+def _with_outliers(
+    x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales, errors: Errors
 ) -> QuantizedLevels:
-    """Return levels given their symbols, with those, not cut off, of what escapes."""
-    beyond = _NONE
+    """Return levels for their symbols, with the symbols of outliers, which are not clipped."""
+    outliers = _NO_OUTLIERS
     if errors.escapes:
-        places, some = elements_from(x, symbols, ESCAPE)
-        found = rated_magnitudes(some, np.float32(step), by.classes_at(places))
-        beyond = 2 * found + (some < 0)
-    return QuantizedLevels(step, middle(), symbols, beyond, by)
+        positions, values = elements_from(x, symbols, ESCAPE)
+        magnitudes = rated_magnitudes(values, np.float32(step), scales.classes_at(positions))
+        outliers = 2 * magnitudes + (values < 0)
+    return QuantizedLevels(step, middle(), symbols, outliers, scales)

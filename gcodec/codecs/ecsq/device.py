@@ -11,7 +11,13 @@ import numpy as np
 
 from gcodec.arrays.intake import nonfinite_error
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
-from gcodec.codecs.ecsq.quantizer import COARSE, Kept, Quantizer, SearchHints, with_beyond
+from gcodec.codecs.ecsq.quantizer import (
+    COARSE,
+    CachedQuantizer,
+    Quantizer,
+    SearchHints,
+    with_outliers,
+)
 from gcodec.codecs.ecsq.rate_control import check_step
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, middle, squares_of
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
@@ -43,17 +49,17 @@ _MAX_LEVEL = 1 << 23  # all levels are smaller
 
 
 def levels_at(
-    x: Array, step: float, shape: tuple[int, ...], way: Quantizer
+    x: Array, step: float, shape: tuple[int, ...], quantizer: Quantizer
 ) -> QuantizedLevels | None:
     """Return the levels; see `gcodec.codecs.ecsq.quantizer.levels_at`."""
-    if not isinstance(way, (StochasticQuantizer, DeadZoneQuantizer)) or not x.size:
+    if not isinstance(quantizer, (StochasticQuantizer, DeadZoneQuantizer)) or not x.size:
         return None
     if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
         return None
     top: Any = max_abs_bits(x)
     plain = _plain(x, step)
-    if isinstance(way, StochasticQuantizer):
-        quantized = _stochastic(x, step, way.seed)
+    if isinstance(quantizer, StochasticQuantizer):
+        quantized = _stochastic(x, step, quantizer.seed)
         scales = contexts.best_scales(quantized.symbols, plain, shape)
     else:
         scales = contexts.best_scales(plain, plain, shape)
@@ -72,13 +78,13 @@ def levels_at(
     return _DeviceLevels(*quantized, scales, matrices(shape), top, step).levels(deferred_step)
 
 
-def way_for(x: Array, way: Quantizer) -> Quantizer:
-    """Return the quantizer for a device; see `gcodec.codecs.ecsq.quantizer.way_for`."""
-    if isinstance(way, StochasticQuantizer):
-        return _DeviceStochasticQuantizer(way.seed)
-    if isinstance(way, TrellisQuantizer):
+def quantizer_for(x: Array, quantizer: Quantizer) -> Quantizer:
+    """Return the quantizer for a device; see `gcodec.codecs.ecsq.quantizer.quantizer_for`."""
+    if isinstance(quantizer, StochasticQuantizer):
+        return _DeviceStochasticQuantizer(quantizer.seed)
+    if isinstance(quantizer, TrellisQuantizer):
         return TrellisQuantizer(_DeviceDeadZoneQuantizer())
-    return _DeviceDeadZoneQuantizer() if type(way) is DeadZoneQuantizer else way
+    return _DeviceDeadZoneQuantizer() if type(quantizer) is DeadZoneQuantizer else quantizer
 
 
 class _Quantized(NamedTuple):
@@ -98,16 +104,16 @@ class _Quantized(NamedTuple):
     sums: Array
 
 
-class _DeviceDeadZoneQuantizer(Kept[Any]):
+class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
     """`DeadZoneQuantizer` on a device, with scales that stay there; see `Quantizer`."""
 
     _fine = False  # whether the error of the last step was computed from all values
 
-    def habits(self) -> SearchHints:
+    def hints(self) -> SearchHints:
         """Return the hints for the search of a step."""
         return SearchHints(self)
 
-    def hold(self, x: Array, step: float, matrix: RowLayout) -> None:
+    def hold_scales(self, x: Array, step: float, matrix: RowLayout) -> None:
         """Use the scales of this step for other steps too."""
         if self._held is not None or self._last is None or self._last[0] != (x.size, step, matrix):
             self._last, by = None, self.prepare(x, step, matrix)
@@ -119,12 +125,12 @@ class _DeviceDeadZoneQuantizer(Kept[Any]):
         """Return the scales of plain levels."""
         return contexts.scales_in(matrix, _plain(x, step))
 
-    def find(
-        self, x: Array, step: float, by: context_plan_cuda.Scales
+    def quantize_with(
+        self, x: Array, step: float, setting: context_plan_cuda.Scales
     ) -> tuple[QuantizedLevels, Any]:
         """Return symbols without escapes, and their deferred errors."""
         symbols = device_with(x).empty(x.size, np.uint8)
-        sums = rated_by(x, np.float32(step), context_plan_cuda.classes(by, x.size), symbols)
+        sums = rated_by(x, np.float32(step), context_plan_cuda.classes(setting, x.size), symbols)
         errors = Deferred(device_with(x), sums, lambda words: Errors.of(words.view(np.int64)))
         return QuantizedLevels(step, middle(), symbols, np.empty(0, np.int64), None), errors
 
@@ -135,20 +141,20 @@ class _DeviceDeadZoneQuantizer(Kept[Any]):
         scales = contexts.counted(by, quantized.symbols)
         return _DeviceLevels(*quantized, scales, (matrix,)).levels(step)
 
-    def squares(self, x: Array, step: float, matrix: RowLayout) -> float:
+    def squared_error(self, x: Array, step: float, matrix: RowLayout) -> float:
         """Return ‖x − x̂‖² in squares of the step.
 
         The call waits once, unless the step is finer than the last one, and so fine that the error
         must be computed from all values.
         """
-        errors: Any = self._found(x, step, matrix)[1]
+        errors: Any = self._quantized(x, step, matrix)[1]
         wanted(errors)
-        exact = self.left_over(x, step, matrix) if self._fine else None
+        exact = self.exact_error(x, step, matrix) if self._fine else None
         squares = squares_of(errors.value)
         self._fine = squares < COARSE * x.size
         if not self._fine:
             return squares
-        return self.left_over(x, step, matrix) if exact is None else exact
+        return self.exact_error(x, step, matrix) if exact is None else exact
 
     def nbits(self, x: Array, step: float, matrix: RowLayout) -> int:
         """Return the estimated bits of the string."""
@@ -157,7 +163,7 @@ class _DeviceDeadZoneQuantizer(Kept[Any]):
 
     def _by(self, x: Array, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
         """Return the scales by which levels of a step are quantized, or were last quantized."""
-        scales: context_plan_cuda.Scales | None = self.known(x, step, matrix)
+        scales: context_plan_cuda.Scales | None = self.cached_setting(x, step, matrix)
         return self.prepare(x, step, matrix) if scales is None else scales
 
 
@@ -188,7 +194,7 @@ def _nbits(scales: context_plan_cuda.Scales, quantized: _Quantized) -> int:
     wanted(beyond)
     nbits = int(estimate)  # this waits for `beyond`, too
     outliers = Outliers(*beyond.value)
-    return with_beyond(nbits, outliers.places.size, lambda: outliers)
+    return with_outliers(nbits, outliers.places.size, lambda: outliers)
 
 
 def _plain(x: Array, step: float) -> Array:

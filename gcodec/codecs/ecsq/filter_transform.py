@@ -1,10 +1,10 @@
-"""The taps of the filters of convolutions, and their discrete cosine transform.
+"""The filter transform: a discrete cosine transform over the taps of each convolution filter.
 
-A convolution has a filter for each of its outputs and inputs, and the gradients of the taps of one
-are alike: neighbours mostly agree in sign. The transform moves what they share to one coefficient.
-It is orthonormal, so an error is the same before and after it. Each coefficient is a column of its
-own to the scale model, as each tap was; where their scales differ more than those of taps did,
-levels take fewer bits.
+A convolution has one filter for each pair of output and input channel. The gradients of
+neighbouring taps mostly agree in sign, and the transform collects what they share in one
+coefficient. It is orthonormal, so it preserves squared errors. To the scale model, each
+coefficient is a column, as each tap was. Levels take fewer bits where the scales of coefficients
+differ more than those of taps.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import empty_beside, flattened
 
-_FIRST_AXIS, _MOST_AXES = 2, 3  # outputs and inputs lie before the taps
-_LONGEST = 16  # axis
-_SAMPLE, _RUN = 1 << 14, 1 << 9  # elements of which the gain is found, and of those side by side
-_MOSTLY = 2  # of so many runs one is looked at, where all are transformed at once
-_GAIN = 0.035  # bits of an element, below which it takes as many without, or fewer
-_UNSURE = 0.8  # more, over the number of filters
-_FLOOR = 2.0**-20  # of the squares of a filter, so that they have a logarithm
-_FINE = 2.0**-19  # of the largest coefficient that there may be: steps that can have levels
-_SMALL, _LARGE = 2.0**-120, 2.0**120  # steps and sums that float32 has room around
+_FIRST_AXIS, _MOST_AXES = 2, 3  # axes 0 and 1 are output and input channels
+_LONGEST = 16  # taps along an axis
+_SAMPLE, _RUN = 1 << 14, 1 << 9  # elements from which the gain is estimated, in runs of this size
+_WHOLE = 2  # if the sample is at least one in this many runs, the whole tensor is transformed
+_GAIN = 0.035  # bits for each element that the transform must save
+_UNCERTAINTY = 0.8  # is added to the required gain, divided by the number of filters
+_FLOOR = 2.0**-20  # added to squares of a filter, so that they have a logarithm
+_FINEST = 2.0**-19  # smallest step, relative to the largest possible coefficient
+_SMALL, _LARGE = 2.0**-120, 2.0**120  # steps and sums that are far from the limits of float32
 
 
 class FilterTransform(NamedTuple):
-    """What filters look like.
+    """The transform of filters of one size.
 
     Attributes
     ----------
     sizes : (int, int, int)
-        Of their axes; the first ones are 1 where there are fewer.
+        Taps along each axis, with ones in front where filters have fewer axes.
     """
 
     sizes: Sizes
@@ -48,7 +48,7 @@ class FilterTransform(NamedTuple):
     @classmethod
     @functools.lru_cache(maxsize=256)
     def of(cls, shape: tuple[int, ...]) -> FilterTransform | None:
-        """Return the taps of a tensor, all dimensions but the first two; None where none are."""
+        """Return the transform for a tensor, or None if its shape has no suitable taps."""
         sizes = shape[_FIRST_AXIS:]
         if len(sizes) > _MOST_AXES or not all(1 <= size <= _LONGEST for size in sizes):
             return None
@@ -59,47 +59,48 @@ class FilterTransform(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many a filter has.
+        """Number of taps of a filter.
 
-        So many times the largest coefficient no value is above, nor the other way round.
+        The transform is orthonormal, so neither domain exceeds the other's peak by more than this
+        factor.
         """
         return math.prod(self.sizes)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Return the coefficients of (n,) float32 values."""
         out = empty_beside(x.size, np.float32, x)
-        self._along(x, _matrices(self.sizes, True), out)
+        self._apply(x, _matrices(self.sizes, True), out)
         return out
 
     def inverse(self, values: np.ndarray) -> None:
-        """Make values of (n,) float32 coefficients, in place."""
-        self._along(values, _matrices(self.sizes, False), values)
+        """Replace (n,) float32 coefficients by the values, in place."""
+        self._apply(values, _matrices(self.sizes, False), values)
 
-    def _along(self, x: np.ndarray, by: Matrices, out: np.ndarray) -> None:
+    def _apply(self, x: np.ndarray, matrices: Matrices, out: np.ndarray) -> None:
         def task(start: int, stop: int) -> None:
-            small_transform.transform(x[start:stop], self.sizes, by, out[start:stop])
+            small_transform.transform(x[start:stop], self.sizes, matrices, out[start:stop])
 
         pool.run(task, x.size, self.size, beside=x)
 
-    def paying(
+    def worthwhile_coefficients(
         self, x: np.ndarray, top: float, lift: float, step: Callable[[np.ndarray], float]
     ) -> np.ndarray | None:
-        """Return coefficients if levels of them probably take fewer bits than those of values.
+        """Return the coefficients if coding them probably takes fewer bits than coding values.
 
-        That is by the coding gain of the transform, half the mean octaves by which the squares of
-        a coefficient are less than those of a tap, each filter counting as much as any other.
-        Where float32 has little room for steps, or above values, values are left alone.
+        The criterion is the coding gain of the transform: half the mean number of octaves by which
+        the squares of coefficients are below those of taps, with equal weight for each filter.
+        Values close to the limits of float32 are not transformed.
 
         Parameters
         ----------
         x : (n,) float32 array
             Whole filters, not all zero.
         top : float
-            The largest magnitude.
+            Largest magnitude.
         lift : float
-            What values were multiplied by.
+            Factor by which the values were multiplied.
         step : callable
-            Returns about the step that there will be, given some of the values.
+            Returns the approximate step, given a sample of the values.
 
         Returns
         -------
@@ -107,66 +108,66 @@ class FilterTransform(NamedTuple):
         """
         size = self.size
         length = -(-min(_RUN, x.size) // size) * size
-        whole, every = x.size - x.size % length, max(x.size // _SAMPLE, 1)
+        whole, stride = x.size - x.size % length, max(x.size // _SAMPLE, 1)
 
-        def looked_at(values: np.ndarray) -> np.ndarray:
+        def sample_of(values: np.ndarray) -> np.ndarray:
             runs = values[:whole]
-            return runs if every == 1 else flattened(runs.reshape(-1, length)[::every])
+            return runs if stride == 1 else flattened(runs.reshape(-1, length)[::stride])
 
-        some = host(looked_at(x))
-        least = max(_FINE * math.sqrt(size) * top, _SMALL * lift)
-        if not least <= step(some) <= top <= _LARGE / size:
+        sample = host(sample_of(x))
+        least = max(_FINEST * math.sqrt(size) * top, _SMALL * lift)
+        if not least <= step(sample) <= top <= _LARGE / size:
             return None
         coefficients = None
-        if every <= _MOSTLY and device_of(x) is None:  # else only those that are looked at
+        if stride <= _WHOLE and device_of(x) is None:
             coefficients = self.forward(x)
-            here = looked_at(coefficients)
+            transformed = sample_of(coefficients)
         else:
-            here = self.forward(some)
-        shares, live = coding_gain.shares_of(some, here, size)
+            transformed = self.forward(sample)
+        shares, filters = coding_gain.shares_of(sample, transformed, size)
         before, after = (sum(map(math.log2, part)) for part in (shares + _FLOOR).tolist())
-        if not live or before - after < 2 * size * (_GAIN + _UNSURE / live):
+        if not filters or before - after < 2 * size * (_GAIN + _UNCERTAINTY / filters):
             return None
         return self.forward(x) if coefficients is None else coefficients
 
 
-class Restored:
-    """Values that coefficients are written to, part by part, and which become values there.
+class InverseInPlace:
+    """An array into which coefficients are decoded part by part, and transformed in place.
 
     Parameters
     ----------
-    taps : Taps
+    transform : FilterTransform
     values : (n,) float32 array
-        Whole filters.
+        Coefficients of whole filters, which become values.
     """
 
-    def __init__(self, taps: FilterTransform, values: np.ndarray) -> None:
-        self.taps, self.values = taps, values
-        self._by = _matrices(taps.sizes, False)
-        self._cut: set[int] = set()
+    def __init__(self, transform: FilterTransform, values: np.ndarray) -> None:
+        self.transform, self.values = transform, values
+        self._matrices = _matrices(transform.sizes, False)
+        self._divided: set[int] = set()
 
     def written(self, start: int, stop: int) -> None:
-        """Transform the filters of which all coefficients are in this part, on this thread."""
-        count = self.taps.size
+        """Transform the filters that lie wholly in the part that was written, on this thread."""
+        count = self.transform.size
         first, last = -(-start // count) * count, stop // count * count
-        self._cut.update(at // count for at in (start, stop) if at % count)
-        self._transform(first, last)
+        self._divided.update(at // count for at in (start, stop) if at % count)
+        self._apply(first, last)
 
     def finish(self) -> None:
-        """Transform the others, when all parts are written."""
-        count = self.taps.size
-        for number in self._cut:
-            self._transform(number * count, (number + 1) * count)
+        """Transform the filters that several parts share, after all parts are written."""
+        count = self.transform.size
+        for number in self._divided:
+            self._apply(number * count, (number + 1) * count)
 
-    def _transform(self, start: int, stop: int) -> None:
+    def _apply(self, start: int, stop: int) -> None:
         if start < stop:
-            here = self.values[start:stop]
-            small_transform.transform(here, self.taps.sizes, self._by, here)
+            part = self.values[start:stop]
+            small_transform.transform(part, self.transform.sizes, self._matrices, part)
 
 
 @functools.lru_cache(maxsize=32)
 def _matrices(sizes: Sizes, forward: bool) -> Matrices:
-    """Return the bases of axes, or transposed, as transforms take them."""
+    """Return the DCT basis of each axis, transposed for the forward transform, as bytes."""
     bases = [basis(n).T if forward else basis(n) for n in sizes]
     one, two, three = (np.ascontiguousarray(matrix).tobytes() for matrix in bases)
     return one, two, three

@@ -1,9 +1,9 @@
-"""Ways to find the levels of a step, as a search of the step asks for them."""
+"""The interface of quantizers that rate control searches with, and the parts that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,24 +22,25 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime.device import dispatched, host
 from gcodec.runtime.memory import empty_beside
 
-COARSE = 2.0**-6  # squares of a step for an element, below which 1024ths tell too little
-_FEW = 1024  # bits to one level that escapes, from which on it is enough to count these
+# Mean squared error, in squared steps, below which sums in 1024ths of a step are too inaccurate.
+COARSE = 2.0**-6
+_FEW = 1024  # bits for each outlier; with fewer outliers than this, counting them is accurate
 
 
 class SearchHints(NamedTuple):
-    """What helps the search of a step.
+    """Properties of a quantizer that help rate control to find a step.
 
     Attributes
     ----------
-    rough : Way
-        A quicker one, to begin with.
+    rough : Quantizer
+        A faster quantizer for the first trials.
     ahead, ahead_of_bits : float
-        By about how many octaves steps of the same error, and of as many bits, are larger than
-        those of `rough`.
+        Octaves by which steps are larger than those of `rough`, at the same error and at the same
+        number of bits; approximate.
     same : float
-        Octaves within which scales are as good as those of the step itself.
+        Octaves of the step within which the scales of one step suit another.
     grown : int
-        ‖x̂‖² is about ‖x‖², and this times ‖x − x̂‖².
+        Coefficient c in the approximation ‖x̂‖² = ‖x‖² + c·‖x − x̂‖².
     """
 
     rough: Quantizer
@@ -50,174 +51,186 @@ class SearchHints(NamedTuple):
 
 
 class Quantizer(Protocol):
-    """How levels are found."""
+    """A map from values to levels for any step.
 
-    def habits(self) -> SearchHints:
-        """Return what helps the search of a step."""
-
-    def hold(self, x: np.ndarray, step: float, matrix: RowLayout) -> None:
-        """Take scales of this step for these values at other steps too.
-
-        Scales that change from step to step make the error jump past a target.
-        """
-
-    def release(self) -> None:
-        """Take scales of each step again."""
-
-    def quantize(self, x: np.ndarray, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
-
-    def squares(self, x: np.ndarray, step: float, matrix: RowLayout) -> float:
-        """Return ‖x − x̂‖² in squares of the step; at random, the expectation."""
-
-    def nbits(self, x: np.ndarray, step: float, matrix: RowLayout) -> int:
-        """Return about how many bits the string takes."""
-
-    def is_lost(self, x: np.ndarray, step: float, matrix: RowLayout) -> bool:
-        """Tell whether the step is so coarse that feedback would keep adding up for ever."""
-
-
-_By = TypeVar("_By")
-
-
-class Kept(Generic[_By]):
-    """Levels that a search of bits and error finds, the last ones kept; see `Quantizer`.
-
-    They are found by what a step leads to: scales, and maybe more.
+    In all methods `x` contains n > 0 float32 values in the rows of `layout`, and `step` is
+    positive.
     """
 
-    halves: ClassVar[int] = 1  # that a step has, where errors are counted in parts of one
+    def hints(self) -> SearchHints:
+        """Return what helps rate control to find a step."""
+
+    def hold_scales(self, x: np.ndarray, step: float, layout: RowLayout) -> None:
+        """Use the scales of this step for all steps from now on.
+
+        Scales that change with the step make error and bits jump past a target.
+        """
+
+    def release_scales(self) -> None:
+        """Compute scales for each step again."""
+
+    def quantize(self, x: np.ndarray, step: float, layout: RowLayout) -> QuantizedLevels:
+        """Quantize the values."""
+
+    def squared_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
+        """Return ‖x − x̂‖² in squared steps; for stochastic rounding, its expectation."""
+
+    def nbits(self, x: np.ndarray, step: float, layout: RowLayout) -> int:
+        """Return the approximate number of bits of the string."""
+
+    def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
+        """Tell whether the step is so coarse that the residual of feedback would grow forever."""
+
+
+_S = TypeVar("_S")
+
+
+class CachedQuantizer(Generic[_S]):
+    """A quantizer that keeps its last result, because rate control asks for bits and error.
+
+    It quantizes with a *setting* that depends on the step: scales, and possibly tables.
+    """
+
+    parts: ClassVar[int] = 1  # of a step, in which errors are counted
 
     def __init__(self) -> None:
-        self._last: tuple[Any, _By, QuantizedLevels, Errors] | None = None
-        self._held: tuple[Any, _By] | None = None
+        self._last: tuple[object, _S, QuantizedLevels, Errors] | None = None
+        self._held: tuple[object, _S] | None = None
 
-    def hold(self, x: np.ndarray, step: float, matrix: RowLayout) -> None:
-        """Take scales of this step at other steps too."""
-        key = x.size, step, matrix
-        # Levels that were found by what is held are others.
+    def hold_scales(self, x: np.ndarray, step: float, layout: RowLayout) -> None:
+        """Use the setting of this step for all steps from now on."""
+        key = x.size, step, layout
+        # Levels that were quantized with a held setting differ from those with the step's own.
         if self._held is not None or self._last is None or self._last[0] != key:
-            self._last = None  # before there are others
-            self._last = key, *self.anew(x, step, matrix)  # whose errors are asked for next
-        self._held = (x.size, matrix), self._last[1]
+            self._last = None  # free its memory first
+            self._last = key, *self.prepare_and_quantize(x, step, layout)
+        self._held = (x.size, layout), self._last[1]
 
-    def release(self) -> None:
-        """Take scales of each step again."""
+    def release_scales(self) -> None:
+        """Compute a setting for each step again."""
         self._last = self._held = None
 
-    def quantize(self, x: np.ndarray, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantise."""
-        found, errors = self._found(x, step, matrix)
-        return found._replace(centroids=centroids_of(errors))
+    def quantize(self, x: np.ndarray, step: float, layout: RowLayout) -> QuantizedLevels:
+        """Quantize the values."""
+        levels, errors = self._quantized(x, step, layout)
+        return levels._replace(centroids=centroids_of(errors))
 
-    def squares(self, x: np.ndarray, step: float, matrix: RowLayout) -> float:
-        """Return what is left over."""
-        _, errors = self._found(x, step, matrix)
-        squares = squares_of(errors) / self.halves**2
-        return squares if squares >= COARSE * x.size else self.left_over(x, step, matrix)
+    def squared_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
+        """Return ‖x − x̂‖² in squared steps."""
+        _, errors = self._quantized(x, step, layout)
+        squares = squares_of(errors) / self.parts**2
+        return squares if squares >= COARSE * x.size else self.exact_error(x, step, layout)
 
-    def left_over(self, x: np.ndarray, step: float, matrix: RowLayout) -> float:
-        """Return what is left over, by all values that levels stand for."""
-        left = empty_beside(x.size, np.float32, x)
-        put(self.quantize(x, step, matrix), step / self.halves, left)
-        add_scaled(x, np.float32(-1), left)
-        return float(sum_squares(left)) / step**2
+    def exact_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
+        """Return ‖x − x̂‖² in squared steps, by reconstructing all values."""
+        residual = empty_beside(x.size, np.float32, x)
+        put(self.quantize(x, step, layout), step / self.parts, residual)
+        add_scaled(x, np.float32(-1), residual)
+        return float(sum_squares(residual)) / step**2
 
-    def nbits(self, x: np.ndarray, step: float, matrix: RowLayout) -> int:
-        """Return about how many bits the string takes."""
-        return nbits_of(self._found(x, step, matrix)[0])
+    def nbits(self, x: np.ndarray, step: float, layout: RowLayout) -> int:
+        """Return the approximate number of bits of the string."""
+        return nbits_of(self._quantized(x, step, layout)[0])
 
-    def is_lost(self, x: np.ndarray, step: float, matrix: RowLayout) -> bool:
-        """Tell whether all levels are 0, or leave over as much as if they were."""
-        levels, _ = self._found(x, step, matrix)
+    def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
+        """Tell whether all levels are 0, or the error is at least that of zeros."""
+        levels, _ = self._quantized(x, step, layout)
         if int(host(byte_counts(levels.symbols))[0]) == x.size:
             return True
-        return self.squares(x, step, matrix) * step**2 >= float(sum_squares(x))
+        return self.squared_error(x, step, layout) * step**2 >= float(sum_squares(x))
 
-    def known(self, x: np.ndarray, step: float, matrix: RowLayout) -> _By | None:
-        """Return what levels of the step were found by at last, or else what is held."""
-        if self._last is not None and self._last[0] == (x.size, step, matrix):
+    def cached_setting(self, x: np.ndarray, step: float, layout: RowLayout) -> _S | None:
+        """Return the setting that was last used for this step, or else the held one."""
+        if self._last is not None and self._last[0] == (x.size, step, layout):
             return self._last[1]
-        if self._held is not None and self._held[0] == (x.size, matrix):
+        if self._held is not None and self._held[0] == (x.size, layout):
             return self._held[1]
         return None
 
-    def _found(
-        self, x: np.ndarray, step: float, matrix: RowLayout
+    def _quantized(
+        self, x: np.ndarray, step: float, layout: RowLayout
     ) -> tuple[QuantizedLevels, Errors]:
-        key = x.size, step, matrix  # of a tensor, and of some of its rows
+        key = x.size, step, layout  # distinguishes a tensor from a sample of its rows
         if self._last is None or self._last[0] != key:
-            by = self.known(x, step, matrix)
-            self._last = None  # before there are others
-            told = self.anew(x, step, matrix) if by is None else (by, *self.find(x, step, by))
-            self._last = key, *told
+            setting = self.cached_setting(x, step, layout)
+            self._last = None  # free its memory first
+            if setting is None:
+                self._last = key, *self.prepare_and_quantize(x, step, layout)
+            else:
+                self._last = key, setting, *self.quantize_with(x, step, setting)
         return self._last[2:]
 
-    def anew(
-        self, x: np.ndarray, step: float, matrix: RowLayout
-    ) -> tuple[_By, QuantizedLevels, Errors]:
-        """Return what levels of a step are found by, and what is found."""
-        by = self.prepare(x, step, matrix)
-        return by, *self.find(x, step, by)
+    def prepare_and_quantize(
+        self, x: np.ndarray, step: float, layout: RowLayout
+    ) -> tuple[_S, QuantizedLevels, Errors]:
+        """Return the setting of a step, and the result of quantizing with it."""
+        setting = self.prepare(x, step, layout)
+        return setting, *self.quantize_with(x, step, setting)
 
-    def prepare(self, x: np.ndarray, step: float, matrix: RowLayout) -> _By:
-        """Return what levels of a step are found by."""
+    def prepare(self, x: np.ndarray, step: float, layout: RowLayout) -> _S:
+        """Return the setting of a step."""
         raise NotImplementedError
 
-    def find(self, x: np.ndarray, step: float, by: _By) -> tuple[QuantizedLevels, Errors]:
-        """Find levels, all but their centroids, and what they leave over."""
+    def quantize_with(
+        self, x: np.ndarray, step: float, setting: _S
+    ) -> tuple[QuantizedLevels, Errors]:
+        """Return levels with default centroids, and their errors in parts of a step."""
         raise NotImplementedError
 
 
 def nbits_of(levels: QuantizedLevels) -> int:
-    """Return about how many bits the string of levels takes, of which some are not 0."""
+    """Return the approximate number of bits of the string of levels, not all of them 0."""
     assert levels.scales is not None
     plan = table_choice.plan(levels.symbols, levels.scales, 0, levels.lanes)
     if levels.lanes:
-        # A path takes so long that its string may be written, too.
+        # The search of a path takes so long that writing the string does not matter.
         return int(coder.write(plan, levels.symbols, levels.beyond, BitString())[1])
 
-    def beyond() -> Outliers:
-        places, _ = symbols_from(levels.symbols, ESCAPE)
-        return Outliers(places, levels.beyond)
+    def outliers() -> Outliers:
+        positions, _ = symbols_from(levels.symbols, ESCAPE)
+        return Outliers(positions, levels.beyond)
 
     nbits = table_choice.with_states(plan.nbits)
-    return with_beyond(nbits, levels.beyond.size, beyond)
+    return with_outliers(nbits, levels.beyond.size, outliers)
 
 
-def with_beyond(nbits: int, count: int, beyond: Callable[[], Outliers]) -> int:
-    """Return the bits of a string of levels, given those with a guess at so many exceptions.
+def with_outliers(nbits: int, count: int, outliers: Callable[[], Outliers]) -> int:
+    """Return the bits of a string, given an estimate that includes `count` outliers.
 
-    Which these are is asked only where the guess may tell too little.
+    Where outliers are frequent, their list is written to count its bits.
     """
     if count * _FEW < nbits:
         return nbits
-    told = BitString()
-    beyond().put(told)
-    return nbits + told.nbits - EXCEPTION_NBITS * count
+    written = BitString()
+    outliers().put(written)
+    return nbits + written.nbits - EXCEPTION_NBITS * count
 
 
 @dispatched("gcodec.codecs.ecsq.device")
-def way_for(x: np.ndarray, way: Quantizer) -> Quantizer:
-    """Return the way of values where they are, which a device may have in kernels alone."""
-    return way
+def quantizer_for(x: np.ndarray, quantizer: Quantizer) -> Quantizer:
+    """Return a quantizer that works where the values are; on a device, with kernels alone."""
+    return quantizer
 
 
 @dispatched("gcodec.codecs.ecsq.device")
 def levels_at(
-    x: np.ndarray, step: float, shape: tuple[int, ...], way: Quantizer
+    x: np.ndarray, step: float, shape: tuple[int, ...], quantizer: Quantizer
 ) -> QuantizedLevels | None:
-    """Return the levels of a step without a look at the values first; None where that cannot be.
-
-    So on the host, or with a trellis.
+    """Quantize with a known step, without fetching anything about the values first.
 
     Parameters
     ----------
     x : (n,) float32 array
-        What is wrong of it is raised when all is known.
+        An invalid array raises its error when the call next waits for the device.
     step : float
-        As float32.
+        A float32 number.
     shape : tuple of int
-    way : Way
+        Shape of the tensor.
+    quantizer : Quantizer
+
+    Returns
+    -------
+    QuantizedLevels or None
+        None on the host, and with a trellis, where this is not possible.
     """
     return None

@@ -1,9 +1,10 @@
-"""The step with which an error or a number of bits is met, and the matrix with the fewest bits.
+"""Rate control: the step that meets a target error or rate, and the row layout for it.
 
-Some targets no step meets: an error below that of the finest step; fewer bits than lists and
-tables take, as of small tensors; or more bits than levels of the finest step have. Then `Found`
-has the nearest: the finest step; or for too few bits, the coarsest one with which feedback
-converges, as some levels are not 0, or a finer one that takes no more bits.
+Some targets cannot be met: an error below that of the finest step; fewer bits than scale lists and
+tables take, as with small tensors; or more bits than levels of the finest step have. `StepChoice`
+then contains the nearest possible setting. This is the finest step, or for too few bits the
+coarsest step with which feedback converges, because some levels are nonzero, or a finer one that
+takes no more bits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from gcodec.codecs.ecsq.quantizer import Quantizer
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point, points
-from gcodec.codecs.ecsq.root_finding import Met, search
+from gcodec.codecs.ecsq.root_finding import Root, search
 from gcodec.entropy.context import models, table_choice
 from gcodec.entropy.context.scale_model import RowLayout, apart, matrices, some_rows, thinned
 from gcodec.entropy.context.table_choice import best_matrix
@@ -29,47 +30,69 @@ from gcodec.runtime.device import host
 from gcodec.runtime.memory import empty_beside, flattened
 from gcodec.wire.kinds import binary32
 
-_EXPONENTS = 1 << 14  # elements whose exponents tell where a search of bits begins
-_ABOVE = 2.2  # bits that values take above the octaves of steps in them, on average
-_MOST_NBITS = 24  # of a value that is not 0
-_SPARSE = 0.4  # octaves of steps for one of the bits, where most levels are 0
+_EXPONENTS = 1 << 14  # elements whose exponents give the first step of a search for bits
+_OVERHEAD = 2.2  # mean bits of a value beyond the octaves between it and the step
+_MOST_NBITS = 24  # of a nonzero value
+_SPARSE = 0.4  # octaves of the step for each octave of the bits, where most levels are 0
+
+_LOG2_LEVELS = 22  # of the largest level; float32 represents levels and remainders exactly
+_LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal numbers
+_SAMPLE = 1 << 14  # elements on which the first step is guessed
+_SAMPLE_ROWS = 16  # at least this many rows, so that column scales do not dominate the bits
+_TOLERANCE = 0.015  # octaves of a target: 1 %
+_ROUGH_TOLERANCE = 0.04  # octaves of the step, on a sample
+_ERROR_SLOPE = 2.2  # approximate octaves of the error for each octave of the step
+_SURE = 0.996  # of a target error, because sums in 1024ths of a step are inexact
+_TINY_ERROR = 1e-300  # replaces an error of 0, which has no logarithm
+_RESOLUTION = 2.0**-7  # octaves of the step, while scales follow the step
+_HELD_RESOLUTION = 2.0**-10  # octaves of the step, while scales are held
+_SIMILAR = 0.25  # octaves from the preceding step within which its row layout is kept
+_HELD_SLOPE = 0.75  # factor of a slope while scales are held
+_REACH = 2  # multiple of `SearchHints.same` up to which scales may be held
+_LEAST = 2.0**-149  # smallest positive float32
+_MARGIN = 0.005  # relative margin of a bound that is printed with three digits
+_CLOSE = 2.0**-4  # octaves of the step, for the nearest setting to a target that is missed
+_FINEST_TRIALS = 3  # finest octaves to try, as rounding may give a coarser step less error
 
 
 def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
-    """Return about which step (n,) values up to `top`, not all 0, meet bits with, or an error."""
+    """Return the approximate step for a number of bits if it is not 0, else for an error.
+
+    `x` contains (n,) values up to `top`, not all 0.
+    """
     if bits:
         return float(2.0 ** -Spread.of(x, top, 1).fineness(bits))
     return step_of_error(nmse, sum_squares(x) / x.size)
 
 
 def step_of_error(target: float, power: float) -> float:
-    """Return about which step has a relative error, of values of this mean square."""
+    """Return the approximate step for a relative error of values with this mean square."""
     return math.sqrt(12 * target * power)
 
 
-def step_alike(prior: QuantizedLevels, power: float) -> float | None:
-    """Return the step with which points of this mean square have levels as large as others.
+def step_with_levels_of(prior: QuantizedLevels, power: float) -> float | None:
+    """Return the step with which values of this mean square have levels as large as `prior`.
 
-    None where those are 0.
+    None if all levels of `prior` are 0.
     """
     unit = 0.5 if prior.lanes else 1.0
-    known = points(unit, prior.centroids)[: models.least_escape(prior.lanes > 0)]
-    counts = host(byte_counts(prior.symbols))[: known.size]
-    # Rounded once, so that it is the same everywhere.
-    squares = math.fsum((counts * np.square(known, dtype=np.float64)).tolist())
+    sizes = points(unit, prior.centroids)[: models.least_escape(prior.lanes > 0)]
+    counts = host(byte_counts(prior.symbols))[: sizes.size]
+    # A sum that is rounded once, so that it is the same everywhere.
+    squares = math.fsum((counts * np.square(sizes, dtype=np.float64)).tolist())
     squares += sum_squares(point(prior.beyond, unit, prior.centroids))
     return math.sqrt(power * prior.symbols.size / squares) if squares else None
 
 
 class Spread(NamedTuple):
-    """What some of a tensor's values are like.
+    """Statistics of a sample of values.
 
     Attributes
     ----------
     octave : float
-        The mean of log2 of their magnitudes, rounded up, but for zeros.
+        Mean of log2 |x|, rounded up, over the nonzero values.
     share : float
-        Of them that are not 0.
+        Share of nonzero values.
     """
 
     octave: float
@@ -77,97 +100,78 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, x: np.ndarray, top: float, width: int, period: int = 1) -> Spread:
-        """Look at some of (n,) values up to `top`, from all places of a row."""
-        some = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), width * period)]))
-        _, exponents = np.frexp(some[some != 0])
+        """Measure a sample of (n,) values up to `top` that covers all positions of a row."""
+        sample = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), width * period)]))
+        _, exponents = np.frexp(sample[sample != 0])
         if not exponents.size:
             return cls(math.log2(top), 1.0)
-        return cls(float(exponents.mean()), exponents.size / some.size)
+        return cls(float(exponents.mean()), exponents.size / sample.size)
 
     def fineness(self, nbits: float) -> float:
-        """Return about how many octaves below 1 the step is with which a value takes so many."""
-        # Of values that have scales each, whatever these are, when steps are small; about.
-        return min(nbits / self.share, _MOST_NBITS) - self.octave - _ABOVE
+        """Return the octaves below 1 of the step with which a value takes about `nbits`."""
+        # An approximation for small steps, where the bits depend on the octaves alone.
+        return min(nbits / self.share, _MOST_NBITS) - self.octave - _OVERHEAD
 
     def octaves(self, nbits: float) -> float:
-        """Return about how many octaves of steps lie between some step and one of so many bits."""
-        each = nbits / self.share
-        return each + _SPARSE * math.log2(each)
+        """Return the approximate octaves between the step for `nbits` and a fixed step."""
+        nonzero_nbits = nbits / self.share
+        return nonzero_nbits + _SPARSE * math.log2(nonzero_nbits)
 
 
-_LOG2_LEVELS = 22  # of the most that there may be: float32 holds them, and their rests, exactly
-_LOWEST, _HIGHEST = 125, 127  # octaves of steps whose inverses are normal
-_SAMPLE = 1 << 14  # elements on which a step is guessed
-_SAMPLE_ROWS = 16  # and rows, so that lists of the scales of columns do not count for too much
-_TOLERANCE = 0.015  # octaves of a target: 1 %
-_ROUGHLY = 0.04  # octaves of the step, on a sample
-_ERROR_SLOPE = 2.2  # octaves of the error for one of the step, about
-_SURE = 0.996  # of an error, so that what sums in 1024ths of a step leave out does not pass it
-_NONE = 1e-300  # in place of an error of 0, which has no logarithm
-_APART = 2.0**-7  # octaves of steps between which there is a jump, until scales are held
-_NEAR = 2.0**-10  # and where they are held
-_ALIKE = 0.25  # and from that of a tensor before, whose matrix is kept
-_HELD = 0.75  # of a slope, where scales are held
-_REACH = 2  # times as far as scales are as good, to where they may be held
-_LEAST = 2.0**-149  # of float32
-_TOLD = 0.005  # of a number: what three digits may leave out
-_CLOSE = 2.0**-4  # octaves of a step that is the nearest to a target
-_FINER = 3  # octaves above the finest step to try, as rounding may give a coarser step less error
-
-
-def matrix_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
-    """Return the matrix with which levels of (n,) values, n > 0, probably take the fewest bits."""
-    every = matrices(shape)
-    some = some_rows(x, every[0].width, table_choice.SAMPLE)
-    symbols = empty_beside(some.size, np.uint8, some)
-    scalar_quantize.plain_levels(some, np.float32(step), symbols)
-    return best_matrix(symbols, every, x.size // some.size)
+def layout_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
+    """Return the row layout with which levels of (n,) values probably take the fewest bits."""
+    layouts = matrices(shape)
+    sample = some_rows(x, layouts[0].width, table_choice.SAMPLE)
+    symbols = empty_beside(sample.size, np.uint8, sample)
+    scalar_quantize.plain_levels(sample, np.float32(step), symbols)
+    return best_matrix(symbols, layouts, x.size // sample.size)
 
 
 def check_step(top: float, step: float) -> None:
-    """Refuse a step of which there would be too many levels of values up to `top`, above 0."""
+    """Refuse a step for which values up to `top`, above 0, would have too large levels."""
     least = 2.0 ** _octaves(top)[0]
     if step < least:
         raise ParameterError.of("step", binary32(step), f"at least {least:.3g} for this tensor")
 
 
 class _Start(NamedTuple):
-    """What a search is told of a tensor before.
+    """What the levels of a preceding tensor suggest for a search.
 
     Attributes
     ----------
     at : float
-        The u to begin with.
+        Argument u to start from.
     before : float
-        That of the step with which its target was met.
-    matrix : Matrix
-        What it was cut into.
+        Argument of the preceding step.
+    layout : RowLayout
+        Row layout of the preceding tensor.
     """
 
     at: float
     before: float
-    matrix: RowLayout
+    layout: RowLayout
 
 
-class _Aim(NamedTuple):
-    """What a search is told: u is the octave of a step, or of its inverse.
+class _Goal(NamedTuple):
+    """A target as a root-finding problem. The argument u is the octave of a step, or minus it.
 
     Attributes
     ----------
     trial : callable
-        Returns off(u), for values in a matrix that are quantised in some way.
+        Returns the excess function e(u) for a quantizer, values and their row layout.
     slope : float
-        About how much it rises with 1.
+        Approximate slope of e.
     tolerance : float
-        Good enough is from -tolerance to 0.
+        Accepted excess: from -tolerance to 0.
     bounds : (float, float)
-        The least u, and the largest.
+        Smallest and largest u.
     ahead : float
-        By about how much more u is than that of a quicker way.
+        Approximate distance from the u of the rough quantizer.
     sign : int
-        Of u beside the octave of the step.
+        1 if u is the octave of the step, -1 if it is minus the octave.
     drift : callable, optional
-        Returns how much more u is than that of some values, in rows of a width.
+        Returns the distance of u from that of a sample, given the sample and the width of its
+        rows.
     """
 
     trial: Callable[[Quantizer, np.ndarray, RowLayout], Callable[[float], float]]
@@ -179,194 +183,193 @@ class _Aim(NamedTuple):
     drift: Callable[[np.ndarray, int], float] | None = None
 
 
-class Found(NamedTuple):
-    """What a search ends with.
+class StepChoice(NamedTuple):
+    """Result of rate control.
 
     Attributes
     ----------
     step : float
-        As float32.
-    matrix : Matrix
-        What to cut the tensor into.
+        A float32 number.
+    layout : RowLayout
+        Row layout of the tensor.
     missed : MissedTarget or None
-        Where no step meets the target, what this one takes.
+        Where no step meets the target, what this step gives instead.
     """
 
     step: float
-    matrix: RowLayout
+    layout: RowLayout
     missed: MissedTarget | None = None
 
 
 class Target:
-    """What is looked for in a tensor.
+    """The search for a step on one tensor.
 
     Parameters
     ----------
     x : (n,) float32 array
-        Finite, not all zero.
+        Finite values, not all zero.
     shape : tuple of int
-    way : Way
-        It holds the scales by which the step that is found meets the target.
+        Shape of the tensor.
+    quantizer : Quantizer
+        Afterwards it holds the scales with which the chosen step meets the target.
     lift : float
-        Steps are those of float32, times this.
+        Steps are float32 numbers times this factor.
     period : int
-        With which scales of elements repeat, if they do.
+        Period with which the scales of elements repeat; 1 if they do not.
     top : float, optional
-        The largest magnitude, where it is known.
+        Largest magnitude, if it is known.
     strict : bool
-        Whether a target that no step meets is refused.
+        Whether a target that no step meets raises an error.
     """
 
     def __init__(
         self,
         x: np.ndarray,
         shape: tuple[int, ...],
-        way: Quantizer,
+        quantizer: Quantizer,
         lift: float = 1.0,
         period: int = 1,
         top: float | None = None,
         strict: bool = True,
     ) -> None:
-        self.x, self.shape, self.way, self.lift, self.period = x, shape, way, lift, period
+        self.x, self.shape, self.lift, self.period = x, shape, lift, period
+        self.quantizer = quantizer
         self._strict = strict
         self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
 
-    def step_for_error(self, target: float, prior: QuantizedLevels | None = None) -> Found:
-        """Find the step of which the relative error is the target, or less where it has jumps.
+    def step_for_error(self, target: float, prior: QuantizedLevels | None = None) -> StepChoice:
+        """Find the step whose relative error is the target, or less where the error jumps.
 
         Parameters
         ----------
         target : float
             ‖x − x̂‖²/‖x‖².
-        prior : Levels, optional
-            Of a tensor like this one: the search begins where levels are as large as those, and
-            keeps the matrix if it ends near.
-
-        Returns
-        -------
-        Found
+        prior : QuantizedLevels, optional
+            Levels of a similar tensor. The search starts where levels are as large as these, and
+            keeps their row layout if it ends near.
 
         Raises
         ------
         ParameterError
-            Where no step reaches it, and the search is strict.
+            Where no step meets the target, and the search is strict.
         """
 
         def trial(
-            way: Quantizer, values: np.ndarray, matrix: RowLayout
+            quantizer: Quantizer, values: np.ndarray, layout: RowLayout
         ) -> Callable[[float], float]:
-            # Of some rows too: most of the energy may be in few others, but not of what is left.
+            # The power of the whole tensor, also for a sample: a few rows may contain most of the
+            # energy, but not most of the error.
             norm = self._power * values.size
 
-            def off(octave: float) -> float:
+            def excess(octave: float) -> float:
                 size = self._size(octave)
-                squares = way.squares(values, size, matrix)
-                return math.log2(max(squares * size**2 / norm, _NONE) / (_SURE * target))
+                squares = quantizer.squared_error(values, size, layout)
+                return math.log2(max(squares * size**2 / norm, _TINY_ERROR) / (_SURE * target))
 
-            return off
+            return excess
 
         first = math.log2(step_of_error(target, self._power))
         bounds = self._octaves()
-        habits = self.way.habits()
-        aim = _Aim(trial, _ERROR_SLOPE, _TOLERANCE, bounds, habits.ahead)
-        start = self._start(aim, prior)
+        hints = self.quantizer.hints()
+        goal = _Goal(trial, _ERROR_SLOPE, _TOLERANCE, bounds, hints.ahead)
+        start = self._start(goal, prior)
         if start is not None and prior is not None:
-            alike = step_alike(prior, self._power * (1 + habits.grown * target))
-            start = start._replace(at=math.log2(alike)) if alike else None
-        met, matrix = self._search(aim, first, start)
-        if met is not None:
-            return self._found(met.at, matrix)
-        self.way.release()
-        off = trial(self.way, self.x, matrix)
-        octaves = (min(bounds[0] + finer, bounds[1]) for finer in range(_FINER))
-        excess, octave = min((off(octave), octave) for octave in octaves)
+            similar = step_with_levels_of(prior, self._power * (1 + hints.grown * target))
+            start = start._replace(at=math.log2(similar)) if similar else None
+        root, layout = self._search(goal, first, start)
+        if root is not None:
+            return self._choice(root.at, layout)
+        self.quantizer.release_scales()
+        excess_of = trial(self.quantizer, self.x, layout)
+        octaves = (min(bounds[0] + coarser, bounds[1]) for coarser in range(_FINEST_TRIALS))
+        excess, octave = min((excess_of(octave), octave) for octave in octaves)
         if excess <= 0:
-            return self._found(octave, matrix)
+            return self._choice(octave, layout)
         if self._strict:
-            raise ParameterError.of("nmse", target, _least(target * 2**excess))
+            raise ParameterError.of("nmse", target, _at_least(target * 2**excess))
         missed = MissedTarget("nmse", target, _SURE * target * 2**excess)
-        return self._found(octave, matrix)._replace(missed=missed)
+        return self._choice(octave, layout)._replace(missed=missed)
 
-    def step_for_bits(self, target: float, prior: QuantizedLevels | None = None) -> Found:
-        """Find the step with which a value takes so many bits on the average, or fewer.
+    def step_for_bits(self, target: float, prior: QuantizedLevels | None = None) -> StepChoice:
+        """Find the step with which values take this many bits on average, or fewer.
 
         See `step_for_error`.
         """
 
         def trial(
-            way: Quantizer, values: np.ndarray, matrix: RowLayout
+            quantizer: Quantizer, values: np.ndarray, layout: RowLayout
         ) -> Callable[[float], float]:
-            def off(finer: float) -> float:
-                nbits = way.nbits(values, self._size(-finer), matrix)
+            def excess(finer: float) -> float:
+                nbits = quantizer.nbits(values, self._size(-finer), layout)
                 return spread.octaves(nbits / values.size) - wanted
 
-            return off
+            return excess
 
         least, most = self._octaves()
-        ahead = -self.way.habits().ahead_of_bits
+        ahead = -self.quantizer.hints().ahead_of_bits
         bounds = -most, -least
         spread = self._spread(self.x, matrices(self.shape)[0].width)
         first, wanted = spread.fineness(target), spread.octaves(target)
         tolerance = wanted - spread.octaves(target * 2**-_TOLERANCE)
 
-        def drift(some: np.ndarray, width: int) -> float:
-            # Where some rows and columns are larger than most are, their steps are, too.
-            return self._spread(some, width).octave - spread.octave
+        def drift(sample: np.ndarray, width: int) -> float:
+            # Where the rows and columns of the sample are larger than most, so is its step.
+            return self._spread(sample, width).octave - spread.octave
 
-        aim = _Aim(trial, 1.0, tolerance, bounds, ahead, -1, drift)
-        met, matrix = self._search(aim, first, self._start(aim, prior))
-        if met is not None and (met.at != -least or met.off >= -tolerance):
-            return self._found(-met.at, matrix)
-        octave = most if met is None else least
+        goal = _Goal(trial, 1.0, tolerance, bounds, ahead, -1, drift)
+        root, layout = self._search(goal, first, self._start(goal, prior))
+        if root is not None and (root.at != -least or root.excess >= -tolerance):
+            return self._choice(-root.at, layout)
+        octave = most if root is None else least
         if self._strict:
-            allowed = _least if met is None else _most
-            raise ParameterError.of("bits", target, allowed(self._bits(octave, matrix)))
-        if met is None:
-            octave = self._fewest_bits(matrix)
-        missed = MissedTarget("bits", target, self._bits(octave, matrix))
-        return self._found(octave, matrix)._replace(missed=missed)
+            allowed = _at_least if root is None else _at_most
+            raise ParameterError.of("bits", target, allowed(self._bits(octave, layout)))
+        if root is None:
+            octave = self._fewest_bits(layout)
+        missed = MissedTarget("bits", target, self._bits(octave, layout))
+        return self._choice(octave, layout)._replace(missed=missed)
 
-    def _found(self, octave: float, matrix: RowLayout) -> Found:
-        return Found(binary32(self._size(octave) / self.lift), matrix)
+    def _choice(self, octave: float, layout: RowLayout) -> StepChoice:
+        return StepChoice(binary32(self._size(octave) / self.lift), layout)
 
-    def _bits(self, octave: float, matrix: RowLayout) -> float:
-        """Return about how many bits a value takes with a step."""
-        return self.way.nbits(self.x, self._size(octave), matrix) / self.x.size
+    def _bits(self, octave: float, layout: RowLayout) -> float:
+        """Return the approximate bits for each value with a step."""
+        return self.quantizer.nbits(self.x, self._size(octave), layout) / self.x.size
 
-    def _fewest_bits(self, matrix: RowLayout) -> float:
-        """Return the octave of the finest of the shortest steps with which feedback converges."""
-        self.way.release()
+    def _fewest_bits(self, layout: RowLayout) -> float:
+        """Return the finest octave with the fewest bits with which feedback converges."""
+        self.quantizer.release_scales()
         least, most = self._octaves()
 
-        def arrives(octave: float) -> bool:
-            return not self.way.is_lost(self.x, self._size(octave), matrix)
+        def converges(octave: float) -> bool:
+            return not self.quantizer.diverges(self.x, self._size(octave), layout)
 
         def is_short(octave: float) -> bool:
-            return self._bits(octave, matrix) <= fewest and arrives(octave)
+            return self._bits(octave, layout) <= fewest and converges(octave)
 
         coarse = math.log2(self._top) - 1
-        while coarse > least and not arrives(coarse):
+        while coarse > least and not converges(coarse):
             coarse -= 1
-        coarse = _last(arrives, max(coarse, least), most)
-        fewest, move = self._bits(coarse, matrix), 1.0
+        coarse = _last(converges, max(coarse, least), most)
+        fewest, move = self._bits(coarse, layout), 1.0
         while coarse - move > least and is_short(coarse - move):
             coarse, move = coarse - move, 2 * move
         return _last(is_short, coarse, max(coarse - move, least))
 
     def _octaves(self) -> tuple[float, float]:
-        """Return the bounds of steps, which are also those of float32 when they are not lifted."""
+        """Return the bounds of steps; without a lift, these are also bounds of float32."""
         least, most = _octaves(self._top)
         return least, min(most, _HIGHEST + math.log2(self.lift))
 
     def _spread(self, values: np.ndarray, width: int) -> Spread:
         return Spread.of(values, self._top, width, self.period)
 
-    def _start(self, aim: _Aim, prior: QuantizedLevels | None) -> _Start | None:
-        """Return where to begin, with the step of a tensor before."""
+    def _start(self, goal: _Goal, prior: QuantizedLevels | None) -> _Start | None:
+        """Return where to start, with the step of the preceding tensor."""
         if prior is None or prior.scales is None:
             return None
-        before = aim.sign * math.log2(prior.step * self.lift)
+        before = goal.sign * math.log2(prior.step * self.lift)
         return _Start(before, before, prior.scales.told)
 
     def _size(self, octave: float) -> float:
@@ -374,84 +377,97 @@ class Target:
         return max(float(np.float32(2.0**octave / self.lift)), _LEAST) * self.lift
 
     def _search(
-        self, aim: _Aim, first: float, start: _Start | None
-    ) -> tuple[Met | None, RowLayout]:
-        """Search from what met the target before, or from what meets it on some rows.
+        self, goal: _Goal, first: float, start: _Start | None
+    ) -> tuple[Root | None, RowLayout]:
+        """Search from the preceding tensor's step, or from the result on a sample of rows.
 
-        Where the step is another by far, another matrix may be best.
+        If the step differs much from the preceding one, another row layout may be best.
         """
-        slope = aim.slope
-        met: Met | None = None
+        slope = goal.slope
+        root: Root | None = None
         if start is not None:
-            met = self._closely(aim, start.matrix, start.at, slope)
-            if met is not None and abs(met.at - start.before) <= _ALIKE:
-                return met, start.matrix
-        if met is None:
-            first, slope = self._guess(aim, first)
+            root = self._search_all(goal, start.layout, start.at, slope)
+            if root is not None and abs(root.at - start.before) <= _SIMILAR:
+                return root, start.layout
+        if root is None:
+            first, slope = self._guess(goal, first)
         else:
-            first = met.at
-        matrix = matrix_for(self.x, self._size(aim.sign * first), self.shape)
-        if met is not None and start is not None and matrix == start.matrix:
-            return met, matrix
-        return self._closely(aim, matrix, first, slope), matrix
+            first = root.at
+        layout = layout_for(self.x, self._size(goal.sign * first), self.shape)
+        if root is not None and start is not None and layout == start.layout:
+            return root, layout
+        return self._search_all(goal, layout, first, slope), layout
 
-    def _guess(self, aim: _Aim, first: float) -> tuple[float, float]:
-        """Return about where the target is met, and the slope there."""
-        matrix = matrices(self.shape)[0]
-        most = max(_SAMPLE, _SAMPLE_ROWS * matrix.width)
-        some, width = thinned(self.x, matrix.width, most, self.period)
-        if some is not self.x and not largest(some):
-            return first, aim.slope
-        guess = self._roughly(aim, some, matrix._replace(width=width), first)
+    def _guess(self, goal: _Goal, first: float) -> tuple[float, float]:
+        """Return the approximate root, and the slope there, from a sample of rows."""
+        layout = matrices(self.shape)[0]
+        most = max(_SAMPLE, _SAMPLE_ROWS * layout.width)
+        sample, width = thinned(self.x, layout.width, most, self.period)
+        if sample is not self.x and not largest(sample):
+            return first, goal.slope
+        guess = self._search_sample(goal, sample, layout._replace(width=width), first)
         if guess is None:
-            return aim.bounds[0], aim.slope  # by which a matrix is chosen that takes less
-        drift = 0.0 if aim.drift is None or some is self.x else aim.drift(some, width)
+            return goal.bounds[0], goal.slope  # where a layout is chosen that takes fewer bits
+        drift = 0.0 if goal.drift is None or sample is self.x else goal.drift(sample, width)
         return guess.at + drift, guess.slope
 
-    def _roughly(
-        self, aim: _Aim, values: np.ndarray, matrix: RowLayout, first: float
-    ) -> Met | None:
-        """Search on some values, the quicker way."""
-        rough = self.way.habits().rough
-        rough.release()
-        window = -_ROUGHLY * aim.slope, _ROUGHLY * aim.slope
-        of = aim.trial(rough, values, matrix)
-        met = search(of, first - aim.ahead, aim.slope, window, aim.bounds, _APART)
-        return met._replace(at=met.at + aim.ahead) if met else None
+    def _search_sample(
+        self, goal: _Goal, values: np.ndarray, layout: RowLayout, first: float
+    ) -> Root | None:
+        """Search on a sample with the rough quantizer."""
+        rough = self.quantizer.hints().rough
+        rough.release_scales()
+        window = -_ROUGH_TOLERANCE * goal.slope, _ROUGH_TOLERANCE * goal.slope
+        excess_of = goal.trial(rough, values, layout)
+        root = search(excess_of, first - goal.ahead, goal.slope, window, goal.bounds, _RESOLUTION)
+        return root._replace(at=root.at + goal.ahead) if root else None
 
-    def _closely(self, aim: _Aim, matrix: RowLayout, first: float, slope: float) -> Met | None:
+    def _search_all(
+        self, goal: _Goal, layout: RowLayout, first: float, slope: float
+    ) -> Root | None:
         """Search on all values.
 
-        Each step has scales of its own until they are about those of the step that is looked for.
-        Then they are held, as what is measured with others has jumps; but where those of one step
-        do not fit steps beside it, each has its own to the end.
+        Scales follow the step until they are close to those of the step in question. Then they
+        are held, because the excess jumps whenever scales change. If the scales of one step do
+        not suit its neighbours, they follow the step to the end.
         """
-        x, way, same = self.x, self.way, self.way.habits().same
-        of, held, fine = aim.trial(way, x, matrix), math.nan, (-aim.tolerance, 0.0)
+        x, quantizer, same = self.x, self.quantizer, self.quantizer.hints().same
+        excess_of, held = goal.trial(quantizer, x, layout), math.nan
+        fine_window = -goal.tolerance, 0.0
 
-        def anew(at: float) -> float:
+        def with_own_scales(at: float) -> float:
             nonlocal held
-            way.hold(x, self._size(aim.sign * at), matrix)
+            quantizer.hold_scales(x, self._size(goal.sign * at), layout)
             held = at
-            return of(at)
+            return excess_of(at)
 
-        about = -same * slope, same * slope
-        for window, distance in ((about, same), (fine, _APART)):
-            near = search(anew, first, slope, window, aim.bounds, distance)
+        coarse_window = -same * slope, same * slope
+        for window, resolution in ((coarse_window, same), (fine_window, _RESOLUTION)):
+            near = search(with_own_scales, first, slope, window, goal.bounds, resolution)
             if near is None:
                 return None
             first, slope = near.at, near.slope
-            off = near.off if first == held else anew(first)
+            excess = near.excess if first == held else with_own_scales(first)
             least, most = first - _REACH * same, first + _REACH * same
-            around = max(least, aim.bounds[0]), min(most, aim.bounds[1])
-            met = search(of, first, _HELD * slope, fine, around, _NEAR, off)
-            if (met is not None and met.at < around[1]) or near.off < window[0]:
+            around = max(least, goal.bounds[0]), min(most, goal.bounds[1])
+            root = search(
+                excess_of,
+                first,
+                _HELD_SLOPE * slope,
+                fine_window,
+                around,
+                _HELD_RESOLUTION,
+                excess,
+            )
+            if (root is not None and root.at < around[1]) or near.excess < window[0]:
                 break
-        return met or search(of, first, _HELD * slope, fine, aim.bounds, _NEAR)
+        return root or search(
+            excess_of, first, _HELD_SLOPE * slope, fine_window, goal.bounds, _HELD_RESOLUTION
+        )
 
 
 def _last(holds: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Return a number near the end of those that a test holds for, between one and another."""
+    """Bisect between a number for which a test holds and one for which it may not hold."""
     if holds(outside):
         return outside
     while abs(outside - inside) > _CLOSE:
@@ -463,16 +479,17 @@ def _last(holds: Callable[[float], bool], inside: float, outside: float) -> floa
     return inside
 
 
-def _least(target: float) -> str:
-    """Say which target can be had; rounded up, so that what is told is."""
-    return f"at least {target * (1 + _TOLD):.3g} for this tensor"
+def _at_least(target: float) -> str:
+    """Say which targets are possible, rounded up so that the printed bound holds."""
+    return f"at least {target * (1 + _MARGIN):.3g} for this tensor"
 
 
-def _most(target: float) -> str:
-    return f"at most {target * (1 - _TOLD):.3g} for this tensor"
+def _at_most(target: float) -> str:
+    """Say which targets are possible, rounded down so that the printed bound holds."""
+    return f"at most {target * (1 - _MARGIN):.3g} for this tensor"
 
 
 def _octaves(top: float) -> tuple[float, float]:
-    """Return the octaves of the least step that levels allow, and of one where all are 0."""
+    """Return the octaves of the smallest possible step, and of a step where all levels are 0."""
     octave = math.log2(top)
     return max(octave - _LOG2_LEVELS, -_LOWEST), min(octave + 2, _HIGHEST)

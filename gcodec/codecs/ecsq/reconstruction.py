@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.ecsq.filter_transform import FilterTransform, Restored
+from gcodec.codecs.ecsq.filter_transform import FilterTransform, InverseInPlace
 from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.outliers import Outliers
@@ -272,7 +272,7 @@ class Reconstruction(NamedTuple):
         beyond, sure = self._of(exceptions.symbols), self._are_small(exceptions.symbols)
         if not sure and not np.isfinite(beyond).all():
             raise Corrupt("a value passes float32")
-        restored = None if self.taps is None else Restored(self.taps, values)
+        restored = None if self.taps is None else InverseInPlace(self.taps, values)
 
         def take(at: int, part: np.ndarray) -> None:
             first, last = max(at, start), min(at + part.size, stop)

@@ -1,9 +1,9 @@
-"""A number with which something is met, by a search that ends and is the same everywhere.
+"""A root finder for noisy, monotone functions that always ends and is reproducible.
 
-What is looked for is the octave of a quantiser's step, say: off(u) rises with u, and is to be just
-below 0. The search is a secant until there are a u that is low enough and one that is too high;
-between them it is that of false positions, where the end that stays counts for half each time
-("Illinois"). What is measured may have jumps, and may hardly change where it should.
+Rate control uses it to find the octave of a quantizer's step. An excess function e(u) rises with
+u, and the search wants e(u) just below 0. It takes secant steps until it has an u that is low
+enough and one that is too high. Between these it uses false position, and halves the weight of an
+end that stays ("Illinois"). The function may have jumps, and may be nearly flat in places.
 
 Source: M. Dowell and P. Jarratt, "A modified regula falsi method for computing the root of an
 equation", BIT 11, 1971.
@@ -14,95 +14,99 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-_MOST = 60  # times that off(u) is asked for
-_STEADY = 3  # times as steep as expected, or as flat, that a measured slope may be
-_GROWTH = 2  # of moves that hardly helped
-_EDGE = 0.05  # of a bracket that is left on each side
+_MAX_EVALUATIONS = 60
+_SLOPE_RATIO = 3  # a measured slope is clipped to this many times the expected one, or 1 / it
+_GROWTH = 2  # of a step that hardly reduced the excess
+_EDGE = 0.05  # share of the bracket that is kept free at each end
 
 
-class Met(NamedTuple):
-    """What a search ends with.
+class Root(NamedTuple):
+    """Result of a search.
 
     Attributes
     ----------
     at : float
-        The u that was found.
-    off : float
-        off(u).
+        The argument u.
+    excess : float
+        e(u).
     slope : float
-        About how much off(u) rises with 1, near it.
+        Approximate slope of e near u.
     """
 
     at: float
-    off: float
+    excess: float
     slope: float
 
 
 def search(
-    off_of: Callable[[float], float],
+    excess_of: Callable[[float], float],
     first: float,
     slope: float,
     window: tuple[float, float],
     bounds: tuple[float, float],
-    near: float,
-    known: float | None = None,
-) -> Met | None:
-    """Find a u with off(u) in a window; where a jump leaves none, the last that is low enough.
+    resolution: float,
+    first_excess: float | None = None,
+) -> Root | None:
+    """Find an argument whose excess lies in a window.
+
+    Where a jump leaves no such argument, the last one that is low enough is returned.
 
     Parameters
     ----------
-    off_of : callable
+    excess_of : callable
+        The function e(u).
     first : float
-        The u to begin with.
+        Argument to start from.
     slope : float
-        About how much off(u) rises with 1.
+        Approximate slope of e.
     window : (float, float)
-        What is good enough; up to the upper end, off(u) is low enough.
+        Accepted values of e(u). A value up to the upper end is low enough.
     bounds : (float, float)
-        The least u, and the largest.
-    near : float
-        Between numbers that are as good as one.
-    known : float, optional
-        off(first), inside of bounds.
+        Smallest and largest argument.
+    resolution : float
+        Distance below which two arguments count as equal.
+    first_excess : float, optional
+        e(first), if it is known. `first` must then lie within the bounds.
 
     Returns
     -------
-    Met or None
-        None where even the least u is too high.
+    Root or None
+        None where even the smallest argument is too high.
     """
-    flattest, steepest = slope / _STEADY, slope * _STEADY
-    aim = sum(window) / 2
-    low: Met | None = None
-    high: Met | None = None
-    last: Met | None = None
-    below = above = 1.0  # what the ends of the bracket count for
+    flattest, steepest = slope / _SLOPE_RATIO, slope * _SLOPE_RATIO
+    goal = sum(window) / 2
+    low: Root | None = None
+    high: Root | None = None
+    last: Root | None = None
+    low_weight = high_weight = 1.0
     at = min(max(first, bounds[0]), bounds[1])
-    for _ in range(_MOST):
-        off = off_of(at) if known is None else known
-        known = None
+    for _ in range(_MAX_EVALUATIONS):
+        excess = excess_of(at) if first_excess is None else first_excess
+        first_excess = None
         if last is not None:
-            slope = min(max((off - last.off) / (at - last.at), flattest), steepest)
-        before, last = last, Met(at, off, slope)
-        if off <= window[1]:
-            if off >= window[0] or at == bounds[1]:
+            slope = min(max((excess - last.excess) / (at - last.at), flattest), steepest)
+        preceding, last = last, Root(at, excess, slope)
+        if excess <= window[1]:
+            if excess >= window[0] or at == bounds[1]:
                 return last
-            below, above = 1.0, above / 2 if before is low else 1.0
+            low_weight, high_weight = 1.0, high_weight / 2 if preceding is low else 1.0
             low = last
         else:
             if at == bounds[0]:
                 return None
-            above, below = 1.0, below / 2 if before is high else 1.0
+            high_weight, low_weight = 1.0, low_weight / 2 if preceding is high else 1.0
             high = last
         if low and high:
-            if high.at - low.at < near:
+            if high.at - low.at < resolution:
                 break
-            under, over = below * (aim - low.off), above * (high.off - aim)
+            under = low_weight * (goal - low.excess)
+            over = high_weight * (high.excess - goal)
             share = min(max(under / (under + over), _EDGE), 1 - _EDGE)
             at = low.at + (high.at - low.at) * share
         else:
-            move = (aim - off) / slope
-            if before is not None and abs(off - aim) > abs(before.off - aim) / 2:
-                least = _GROWTH * abs(last.at - before.at)
+            move = (goal - excess) / slope
+            if preceding is not None and abs(excess - goal) > abs(preceding.excess - goal) / 2:
+                least = _GROWTH * abs(last.at - preceding.at)
                 move = max(move, least) if move > 0 else min(move, -least)
             at = min(max(at + move, bounds[0]), bounds[1])
     return low

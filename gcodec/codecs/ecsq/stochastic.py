@@ -1,4 +1,4 @@
-"""Levels at random: floor(y), or one more as often as the rest says, so that x is expected."""
+"""Stochastic rounding: y becomes floor(y), or floor(y) + 1 with probability y − floor(y)."""
 
 from __future__ import annotations
 
@@ -20,49 +20,54 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import binary32
 
-_CHUNK = 1 << 18
-_COARSE = (
-    2.0**-4
-)  # squares of a step for an element, below which 1024ths tell too little of errors
-_LOST = 0.9  # of ‖x‖²
+_CHUNK = 1 << 18  # elements whose wide symbols stay in the cache
+# Mean squared error, in squared steps, below which sums in 1024ths of a step are too inaccurate.
+_COARSE = 2.0**-4
+_DIVERGES = 0.9  # error as a share of ‖x‖²
 
 
 class StochasticQuantizer(NamedTuple):
-    """Levels at random, unbiased; see `quantizer.Way`."""
+    """An unbiased quantizer; see `Quantizer`.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the random bits.
+    """
 
     seed: int
 
-    def habits(self) -> SearchHints:
-        """Return what helps the search of a step."""
+    def hints(self) -> SearchHints:
+        """Return what helps rate control to find a step."""
         return SearchHints(self, grown=1)
 
-    def hold(self, x: np.ndarray, step: float, matrix: RowLayout) -> None:
-        """Do nothing: what is at random has errors that no scale changes."""
+    def hold_scales(self, x: np.ndarray, step: float, layout: RowLayout) -> None:
+        """Do nothing: scales do not affect stochastic rounding."""
 
-    def release(self) -> None:
+    def release_scales(self) -> None:
         """Do nothing."""
 
-    def quantize(self, x: np.ndarray, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantise."""
-        return _levels(x, step, matrix, self.seed)
+    def quantize(self, x: np.ndarray, step: float, layout: RowLayout) -> QuantizedLevels:
+        """Quantize the values."""
+        return _levels(x, step, layout, self.seed)
 
-    def squares(self, x: np.ndarray, step: float, matrix: RowLayout) -> float:
-        """Return what is left over, as expected."""
-        return _squares(x, step)
+    def squared_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
+        """Return the expectation of ‖x − x̂‖² in squared steps."""
+        return _expected_squares(x, step)
 
-    def nbits(self, x: np.ndarray, step: float, matrix: RowLayout) -> int:
-        """Return about how many bits the string takes."""
-        return nbits_of(_levels(x, step, matrix, 0))
+    def nbits(self, x: np.ndarray, step: float, layout: RowLayout) -> int:
+        """Return the approximate number of bits of the string."""
+        return nbits_of(_levels(x, step, layout, 0))
 
-    def is_lost(self, x: np.ndarray, step: float, matrix: RowLayout) -> bool:
-        """Tell whether the expected error is about as large as the values, or larger."""
-        return _squares(x, step) * step**2 > _LOST * float(sum_squares(x))
+    def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
+        """Tell whether the expected error reaches or exceeds 0.9 of the energy of the values."""
+        return _expected_squares(x, step) * step**2 > _DIVERGES * float(sum_squares(x))
 
 
-def _levels(x: np.ndarray, step: float, matrix: RowLayout, seed: int) -> QuantizedLevels:
-    """Quantise (n,) float32 values, n > 0, in rows of a matrix; the step is above 0."""
+def _levels(x: np.ndarray, step: float, layout: RowLayout, seed: int) -> QuantizedLevels:
+    """Quantize (n,) float32 values, n > 0, in the rows of a layout; the step is above 0."""
     size = np.float32(step)
-    # Not below the largest level: a power of two, so that the norm is exact.
+    # The number of levels is a power of two above the largest level, so that the norm is exact.
     s = 1 << int(largest(x) / float(size) + 1).bit_length()
     with np.errstate(over="ignore"):
         norm = np.float32(s) * size
@@ -70,24 +75,24 @@ def _levels(x: np.ndarray, step: float, matrix: RowLayout, seed: int) -> Quantiz
         raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
     scale, symbols = Scale(np.array([norm]), x.size, s), empty_beside(x.size, np.uint8, x)
 
-    chunk = x.size if device_of(x) is not None else _CHUNK  # which has room for all
+    chunk = x.size if device_of(x) is not None else _CHUNK  # a device has room for all
 
     def task(start: int, stop: int) -> np.ndarray:
-        told = [np.empty(0, np.int64)]
+        outliers = [np.empty(0, np.int64)]
         for at in range(start, stop, chunk):
             part = x[at : min(at + chunk, stop)]
             wide = empty_beside(part.size, levels.symbol_dtype(s), x)
             levels.quantize(part, scale, seed, at, wide)
             cut_off(wide, symbols[at : at + part.size])
-            told.append(symbols_from(wide, ESCAPE)[1])
-        return np.concatenate(told)
+            outliers.append(symbols_from(wide, ESCAPE)[1])
+        return np.concatenate(outliers)
 
-    beyond = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
-    return QuantizedLevels(step, middle(), symbols, beyond, Scales.of(symbols, matrix))
+    outliers = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
+    return QuantizedLevels(step, middle(), symbols, outliers, Scales.of(symbols, layout))
 
 
-def _squares(x: np.ndarray, step: float) -> float:
-    """Return what is expected of ‖x − x̂‖² in squares of the step."""
+def _expected_squares(x: np.ndarray, step: float) -> float:
+    """Return the expectation of ‖x − x̂‖² in squared steps."""
     squares = scalar_quantize.random_squares(x, np.float32(step)) / FINE**2
     if squares >= _COARSE * x.size:
         return squares

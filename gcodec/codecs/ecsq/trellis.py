@@ -1,11 +1,11 @@
-"""Levels of two quantisers that take turns: the path that is best for error and bits together.
+"""Trellis-coded quantization: the path through the trellis that minimizes D + λR.
 
-Plain levels tell scales and states that take turns; a search of few elements by each static table
-tells by which of them error and bits together are least. The path by that table, on some runs of
-the tensor, tells the table and the centroids by which levels are found next; after some rounds, on
-all runs. A table and the path that is best by it draw each other to fewer bits, but not out of the
-neighbourhood where they begin; and so do scales, which are moved where that pays. A bit is worth
-0.12 of the square of a step.
+The encoder alternates between paths and tables. Plain levels give the scales and the number of
+rANS states. The first table is the static one whose path over a sample of elements has the lowest
+Lagrangian cost. The path by this table, on a sample of runs, gives the next table and the
+centroids; after some rounds, the last table is used for all runs. This iteration converges to a
+local optimum near its start, and so do the scales, which are refined where that saves bits. The
+Lagrange multiplier λ is 0.12 squared steps for each bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from gcodec.codecs.ecsq import reconstruction
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer, scales_at
-from gcodec.codecs.ecsq.quantizer import Kept, Quantizer, SearchHints
+from gcodec.codecs.ecsq.quantizer import CachedQuantizer, Quantizer, SearchHints
 from gcodec.codecs.ecsq.reconstruction import CENTRE, QuantizedLevels
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, scale_model, table_choice, trellis_tables
@@ -32,28 +32,29 @@ from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.trellis import ODD
 from gcodec.runtime.memory import empty_beside
 
-_WORTH = 0.48  # of a bit, in squares of half a step
-_TELLING = 1 << 17  # bits, about, of the elements that tell the table
+_LAMBDA = 0.48  # price of a bit, in squares of half a step
+_SAMPLE_NBITS = 1 << 17  # approximate bits of the sample from which tables are made
 _ROUNDS = 3
-_LEAST = 1 << 10  # elements, below which plain levels tell the first table
-_PIECES, _PIECE = 8, 1 << 10  # on which tables are tried, and the elements of each
-_LANES = 8  # by which these are searched
-# See `quantizer.Habits`.
+_MIN_SEARCHED = 1 << 10  # elements; below, plain levels choose the first table
+_PIECES, _PIECE = 8, 1 << 10  # number of samples on which static tables are tried, and their size
+_LANES = 8  # rANS states assumed for these samples
+# See `SearchHints`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
 _SAME = 0.03
 
 
 class Setting(NamedTuple):
-    """By what a path is searched.
+    """Everything that determines the best path.
 
     Attributes
     ----------
     scales : Scales
     lanes : int
-        States that take turns.
+        Number of interleaved rANS states.
     table : TrellisTable
+        Prices of the levels.
     moved : (3,) float32 array
-        How far from the levels 1, 2, and those above, points lie, in halves of a step.
+        Offsets of the reconstruction points of levels 1, 2 and above, in halves of a step.
     """
 
     scales: Scales
@@ -62,40 +63,49 @@ class Setting(NamedTuple):
     moved: np.ndarray
 
 
-class TrellisQuantizer(Kept[Setting]):
-    """Levels on the best path; see `quantizer.Way`."""
+class TrellisQuantizer(CachedQuantizer[Setting]):
+    """Levels on the best path; see `Quantizer`.
 
-    halves = 2
+    Parameters
+    ----------
+    rough : Quantizer, optional
+        Quantizer for the first trials of rate control.
+    """
+
+    parts = 2
 
     def __init__(self, rough: Quantizer | None = None) -> None:
         super().__init__()
         self._rough = rough or DeadZoneQuantizer()
 
-    def habits(self) -> SearchHints:
-        """Return what helps the search of a step."""
+    def hints(self) -> SearchHints:
+        """Return what helps rate control to find a step."""
         return SearchHints(self._rough, _AHEAD, _AHEAD_OF_BITS, _SAME)
 
-    def prepare(self, x: np.ndarray, step: float, matrix: RowLayout) -> Setting:
-        """Find by what the path of this step is searched, from what is held if there is."""
-        held = self._held[1] if self._held and self._held[0] == (x.size, matrix) else None
-        return tuned(x, step, scales_at(x, step, matrix), held)
+    def prepare(self, x: np.ndarray, step: float, layout: RowLayout) -> Setting:
+        """Return the setting of a step, starting from the held one if there is any."""
+        held = self._held[1] if self._held and self._held[0] == (x.size, layout) else None
+        return tuned(x, step, scales_at(x, step, layout), held)
 
-    def find(self, x: np.ndarray, step: float, by: Setting) -> tuple[QuantizedLevels, Errors]:
-        """Find levels, all but their centroids, and what they leave over, in halves of a step."""
-        return best(x, step, by)
+    def quantize_with(
+        self, x: np.ndarray, step: float, setting: Setting
+    ) -> tuple[QuantizedLevels, Errors]:
+        """Return levels with default centroids, and their errors in halves of a step."""
+        return best(x, step, setting)
 
 
 def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = None) -> Setting:
-    """Return by what (n,) float32 values, n > 0, are quantised.
+    """Return the setting with which values are quantized.
 
     Parameters
     ----------
     x : (n,) float32 array
+        n > 0.
     step : float
     scales : Scales
-        Of plain levels.
+        Scales of plain levels.
     start : Setting, optional
-        Of a step near this one: a round is enough.
+        Setting of a similar step, from which one round is enough.
     """
     symbols = empty_beside(x.size, np.uint8, x)
     scalar_quantize.plain_levels(x, np.float32(step), symbols)
@@ -104,98 +114,108 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     costs = class_tables.costs(plan.table.frequencies)[:, ::2]
     scales = scale_model.refined(symbols, scales, costs)
     lanes = table_choice.lanes_of(plan.nbits)
-    sample = max(x.size * _TELLING // plan.nbits, 1)
-    every = share(x.size, sample)
+    sample = max(x.size * _SAMPLE_NBITS // plan.nbits, 1)
+    stride = share(x.size, sample)
     if start is None:
         table = _first_table(x, step, symbols, scales)
-        found = Setting(scales, lanes, table, np.zeros(3, np.float32))
+        setting = Setting(scales, lanes, table, np.zeros(3, np.float32))
     else:
-        found = start._replace(scales=scales, lanes=lanes)
+        setting = start._replace(scales=scales, lanes=lanes)
     for _ in range(_ROUNDS if start is None else 1):
-        errors = _search(x, step, found, every, symbols)
-        if every == 1:
-            costs = found.table.magnitude_costs()
-            found = found._replace(scales=scale_model.refined(symbols, found.scales, costs))
-        turns = ByTrellis.of(symbols, found.scales, found.lanes, every)
-        next_table, *_ = table_choice.best_table(turns, sample)
+        errors = _search(x, step, setting, stride, symbols)
+        if stride == 1:
+            costs = setting.table.magnitude_costs()
+            setting = setting._replace(scales=scale_model.refined(symbols, setting.scales, costs))
+        models = ByTrellis.of(symbols, setting.scales, setting.lanes, stride)
+        next_table, *_ = table_choice.best_table(models, sample)
         assert isinstance(next_table, TrellisTable)
-        found = found._replace(table=next_table, moved=_moved(errors))
-    return found
+        setting = setting._replace(table=next_table, moved=_offsets(errors))
+    return setting
 
 
-def best(x: np.ndarray, step: float, by: Setting) -> tuple[QuantizedLevels, Errors]:
-    """Quantise (n,) float32 values, n > 0; centroids are left in their middle.
+def best(x: np.ndarray, step: float, setting: Setting) -> tuple[QuantizedLevels, Errors]:
+    """Quantize values along the best path; centroids keep their default.
 
     Parameters
     ----------
     x : (n,) float32 array
+        n > 0.
     step : float
-        Above 0: the distance of the points of one quantiser.
-    by : Setting
+        Distance of the points of one quantizer, above 0.
+    setting : Setting
 
     Returns
     -------
-    levels : Levels
+    levels : QuantizedLevels
     errors : Errors
-        In halves of a step.
+        Errors in halves of a step.
     """
     symbols = empty_beside(x.size, np.uint8, x)
-    errors = _search(x, step, by, 1, symbols)
-    beyond = np.empty(0, np.int64)
+    errors = _search(x, step, setting, 1, symbols)
+    outliers = np.empty(0, np.int64)
     if errors.escapes:
-        places, escapes = symbols_from(symbols, ODD)
-        found = trellis_search.beyond(take_to_host(x, places), _factor(step), escapes)
-        # The nearest level to what escapes may have a symbol, though no model has it.
-        known, beyond = found < ODD, found[found >= ODD]
-        replace(symbols, places[known], found[known])
-    return QuantizedLevels(
-        step, reconstruction.middle(), symbols, beyond, by.scales, by.lanes
-    ), errors
+        positions, escapes = symbols_from(symbols, ODD)
+        nearest = trellis_search.beyond(take_to_host(x, positions), _factor(step), escapes)
+        # The level nearest to an escaped value may have a symbol, although no model codes it.
+        is_symbol, outliers = nearest < ODD, nearest[nearest >= ODD]
+        replace(symbols, positions[is_symbol], nearest[is_symbol])
+    levels = QuantizedLevels(
+        step, reconstruction.middle(), symbols, outliers, setting.scales, setting.lanes
+    )
+    return levels, errors
 
 
 def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:
-    """Return the static table with which a path is probably best, for plain levels."""
-    if x.size < _LEAST:
+    """Return the static table whose path has the lowest Lagrangian cost on a sample."""
+    if x.size < _MIN_SEARCHED:
         return trellis_tables.static_for(ByClass(symbols, scales).counts(0))
     last, whole = x.size - _PIECE, x.size <= _PIECES * _PIECE
     starts = [last * k // (_PIECES - 1) for k in range(_PIECES)]
     parts = [(0, x.size)] if whole else [(at, at + _PIECE) for at in starts]
-    places = np.concatenate([np.arange(i, j) for i, j in parts])
-    some, classes = take_to_host(x, places), scales.classes_at(places).astype(np.uint8)
+    positions = np.concatenate([np.arange(i, j) for i, j in parts])
+    sample, classes = take_to_host(x, positions), scales.classes_at(positions).astype(np.uint8)
     factor, moved = _factor(step), np.zeros(3, np.float32)
-    found, turns, in_turns = (np.empty(some.size, np.uint8) for _ in range(3))
-    lane_order.to_turns(classes, _LANES, in_turns)
+    path, in_turns, class_turns = (np.empty(sample.size, np.uint8) for _ in range(3))
+    lane_order.to_turns(classes, _LANES, class_turns)
 
-    def paid(table: TrellisTable) -> float:
-        told = some, factor, lambda i, j, _: classes[i:j], _costs(table), moved, _LANES, 1
-        trellis_search.best_levels(*told, found)
-        errors = trellis_search.errors_of(some, factor, 1, found)
-        lane_order.to_turns(found, _LANES, turns)
-        models = in_turns.copy()
-        trellis.add_quantisers(turns, _LANES, models)
-        nbits = trellis.symbols_nbits(turns, models, table.costs(), rans.POINT)
-        return reconstruction.squares_of(errors) + _WORTH * nbits
+    def lagrangian(table: TrellisTable) -> float:
+        trellis_search.best_levels(
+            sample, factor, lambda i, j, _: classes[i:j], _prices(table), moved, _LANES, 1, path
+        )
+        errors = trellis_search.errors_of(sample, factor, 1, path)
+        lane_order.to_turns(path, _LANES, in_turns)
+        models = class_turns.copy()
+        trellis.add_quantisers(in_turns, _LANES, models)
+        nbits = trellis.symbols_nbits(in_turns, models, table.costs(), rans.POINT)
+        return reconstruction.squares_of(errors) + _LAMBDA * nbits
 
-    return min(trellis_tables.statics(), key=paid)
-
-
-def _costs(table: TrellisTable) -> np.ndarray:
-    """Return what levels cost, in squares of half a step."""
-    return (table.costs() * (_WORTH / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
+    return min(trellis_tables.statics(), key=lagrangian)
 
 
-def _search(x: np.ndarray, step: float, by: Setting, every: int, symbols: np.ndarray) -> Errors:
-    """Find symbols, of one in `every` runs; return what they leave over, in halves of a step."""
-    told = x, _factor(step), by.scales.classes, _costs(by.table), by.moved, by.lanes
-    trellis_search.best_levels(*told, every, symbols)
-    return trellis_search.errors_of(x, _factor(step), every, symbols)
+def _prices(table: TrellisTable) -> np.ndarray:
+    """Return λ times the bits of each level, in squares of half a step."""
+    return (table.costs() * (_LAMBDA / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
+
+
+def _search(
+    x: np.ndarray, step: float, setting: Setting, stride: int, symbols: np.ndarray
+) -> Errors:
+    """Write the symbols of one in `stride` runs; return their errors in halves of a step."""
+    scales, lanes, table, moved = setting
+    factor = _factor(step)
+    trellis_search.best_levels(
+        x, factor, scales.classes, _prices(table), moved, lanes, stride, symbols
+    )
+    return trellis_search.errors_of(x, factor, stride, symbols)
 
 
 def _factor(step: float) -> np.float32:
+    """Return the float32 inverse of half a step."""
     return scalar_quantize.inverse(np.float32(np.float32(step) / 2))
 
 
-def _moved(errors: Errors) -> np.ndarray:
+def _offsets(errors: Errors) -> np.ndarray:
+    """Return the offsets of the best reconstruction points, in halves of a step."""
     centroids = reconstruction.centroids_of(errors).astype(np.int64)
-    found: np.ndarray = ((centroids - CENTRE) / 256).astype(np.float32)
-    return found
+    offsets: np.ndarray = ((centroids - CENTRE) / 256).astype(np.float32)
+    return offsets

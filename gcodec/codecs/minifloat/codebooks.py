@@ -1,8 +1,9 @@
-"""Static codebooks of minifloats: how often each code occurs, agreed on beforehand.
+"""Static codebooks of minifloats: frequencies of the codes that encoder and decoder both know.
 
-A codebook is what the quantiser makes of a generalised normal distribution at a scale. Its number
-is part of the wire format, and so are its counts: they are integers, kept in ``codebooks.txt``,
-which ``tools/gennorm_tables.py`` makes. Numbers are never given anew; new ones are added behind.
+A codebook contains the frequencies that result from quantizing a generalized normal distribution
+at some scale. Its number and its integer counts are part of the wire format. They are stored in
+``codebooks.txt``, which ``tools/gennorm_tables.py`` writes. Numbers are never reassigned; new
+codebooks are appended.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.quantize.float_format import MiniFloat
 
 TOTAL = 1 << 14
-"""Sum of the counts of a codebook."""
+"""Sum of the counts of each codebook."""
 
 
 def number_of(fmt: MiniFloat) -> int:
-    """Return how many codebooks a format has: their numbers are from 0 up to one below it."""
+    """Return the number of codebooks of a format, which are numbered from 0."""
     return len(_books(fmt))
 
 
@@ -30,13 +31,13 @@ def counts(fmt: MiniFloat, number: int) -> np.ndarray:
     Returns
     -------
     (2**width,) int64 array
-        By code; the same for both signs. Valid codes occur at least once, the others never, and
-        all together `TOTAL` times. The array must not be changed.
+        Count of each code, equal for both signs. Valid codes have a count of at least 1, others
+        0, and the sum is `TOTAL`. The array is read-only.
 
     Raises
     ------
     Corrupt
-        Where there is no codebook of this number.
+        If no codebook has this number.
     """
     if not 0 <= number < number_of(fmt):
         raise Corrupt(f"codebook {number} of {fmt.format} {fmt.style} is unknown")
@@ -45,19 +46,19 @@ def counts(fmt: MiniFloat, number: int) -> np.ndarray:
 
 @functools.cache
 def _counts(fmt: MiniFloat, number: int) -> np.ndarray:
-    # Of code 0, halved, and of the other magnitudes with one sign.
+    # Half the count of code 0, and the counts of the other magnitudes with one sign.
     half = np.array(_books(fmt)[number].split()[2:], np.int64)
-    made = np.zeros(1 << fmt.width, np.int64)
-    made[: half.size] = half
-    made[1 << fmt.width - 1 :][: half.size] = half
-    made[0], made[1 << fmt.width - 1] = 2 * half[0], 0
-    made.flags.writeable = False
-    return made
+    book = np.zeros(1 << fmt.width, np.int64)
+    book[: half.size] = half
+    book[1 << fmt.width - 1 :][: half.size] = half
+    book[0], book[1 << fmt.width - 1] = 2 * half[0], 0
+    book.flags.writeable = False
+    return book
 
 
 @functools.cache
 def _books(fmt: MiniFloat) -> list[str]:
-    """Lines of a format: shape, octaves of the scale above that of the tables, and counts."""
+    """Return the lines of a format: β, octaves above the scale of the tables, and counts."""
     lines = Path(__file__).with_name("codebooks.txt").read_text("ascii").splitlines()
     start = f"{fmt.format} {fmt.style} "
     return [line[len(start) :] for line in lines if line.startswith(start)]

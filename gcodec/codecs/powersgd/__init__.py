@@ -1,4 +1,4 @@
-"""PowerSGD: a matrix as the product of two thin ones."""
+"""PowerSGD: a matrix as the product of two thin matrices."""
 
 from gcodec.codecs.powersgd.codec import PowerSGD
 

@@ -1,19 +1,20 @@
-"""powersgd: a matrix as the product of two thin ones.
+"""powersgd: a matrix as the product of two thin matrices.
 
-A tensor of two or more dimensions is a matrix M of its first dimension m and all others, k. Sent
-are P of r rows of m values, and Q of r rows of k, and M̂ = PᵀQ: value (i, t) is the sum over j of
-P[j, i]·Q[j, t], from j = 0 on, each product and each sum rounded to float32. Where that is no
-fewer values than M has, such as for vectors, these are sent themselves. Bits per element:
-32·r·(m + k)/(m·k).
+A tensor of two or more dimensions is read as a matrix M with its first dimension m as rows and all
+others, k, as columns. The message contains P with r rows of m values and Q with r rows of k
+values, and M̂ = PᵀQ: value (i, t) is the sum over j of P[j, i]·Q[j, t], from j = 0 on, with each
+product and each sum rounded to float32. Where factors have no fewer values than M, as for vectors,
+the message contains the values of M. Bits per element: 32·r·(m + k)/(m·k).
 
-Payload: P, row after row, then Q, as little-endian float32; or the values, as those of raw. NaN
-and Inf are refused.
+Payload: P, row after row, then Q, as little-endian float32; or the values, as in raw. NaN and Inf
+are refused.
 
-One step of the power method finds them: P is Q₀·Mᵀ, made orthonormal, and Q is P·M, so that M̂ is
-the projection of M on the rows of P. Q₀ is the Q of the step before, or random; so with feedback,
-steps go on where those before have ended. Arithmetic: see `gcodec.codecs.powersgd.low_rank`.
+One step of the power method computes the factors: P is Q₀·Mᵀ, orthonormalized, and Q is P·M, so M̂
+is the projection of M onto the rows of P. Q₀ is the Q of the preceding step, or random; with
+feedback, each step therefore continues from the preceding one. Arithmetic: see
+`gcodec.codecs.powersgd.low_rank`.
 
-For workers that average factors in place of gradients, see `gcodec.training.PowerSGD`.
+Workers that average factors instead of gradients use `gcodec.training.PowerSGD`.
 
 Source: Vogels et al., "PowerSGD: practical low-rank gradient compression for distributed
 optimization", NeurIPS 2019.
@@ -50,9 +51,9 @@ class PowerSGDSymbols(NamedTuple):
     Attributes
     ----------
     rank : int
-        Rows of each factor; 0: the values themselves.
-    bits : uint32 array
-        (r·m + r·k,) those of P, row after row, then of Q; or (n,).
+        Number of rows of each factor; 0 if the values themselves are sent.
+    bits : (r·m + r·k,) or (n,) uint32 array
+        Bits of P, row after row, then of Q; or of the values.
     """
 
     rank: int
@@ -61,12 +62,12 @@ class PowerSGDSymbols(NamedTuple):
 
 @register(id=12, name="powersgd")
 class PowerSGD(Codec):
-    """A matrix as the product of two thin ones.
+    """A matrix as the product of two thin matrices.
 
     Parameters
     ----------
     rank : int
-        Rows of each factor, 1 to 65536.
+        Number of rows of each factor, from 1 to 65536.
     """
 
     refuses_nonfinite = True
@@ -79,7 +80,7 @@ class PowerSGD(Codec):
     rank: int = param(Integer(1, _MOST_RANK), 4, "rows of each factor")
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return those of the values."""
+        """Return the bits of the values, which factors never exceed."""
         return 32 * n
 
     def _quantize(
@@ -92,12 +93,12 @@ class PowerSGD(Codec):
             bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
             return PowerSGDSymbols(0, bits)
         top = _check_finite(values)
-        before, count = None, self.rank * sum(sizes)
+        q, count = None, self.rank * sum(sizes)
         if prior is not None and (prior.rank, prior.bits.size) == (self.rank, count):
-            before = self._factors(_beside(prior, values), sizes)[1]
-        how = self.rank, seed, low_rank.STREAM, before, top
-        made = low_rank.step(values.reshape(sizes), *how)
-        symbols = PowerSGDSymbols(self.rank, made.view(np.uint32))
+            q = self._factors(_beside(prior, values), sizes)[1]
+        matrix = values.reshape(sizes)
+        factors = low_rank.step(matrix, self.rank, seed, low_rank.STREAM, q, top)
+        symbols = PowerSGDSymbols(self.rank, factors.view(np.uint32))
         when_known(low_rank.passes_float32(*self._factors(symbols, sizes)), _check_range)
         return symbols
 
@@ -105,7 +106,7 @@ class PowerSGD(Codec):
         if device_of(values) is not None or self._sizes(values.size) is not None:
             return self._pack(self._quantize(values, seed, prior))
         _check_finite(values)
-        return self._pack(PowerSGDSymbols(0, values.view(np.uint32)))  # where the caller has them
+        return self._pack(PowerSGDSymbols(0, values.view(np.uint32)))  # without a copy
 
     def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
         sizes, symbols = self._checked_sizes(symbols, out.size), _beside(symbols, out)
@@ -121,7 +122,7 @@ class PowerSGD(Codec):
         return sizes
 
     def _sizes(self, n: int) -> tuple[int, int] | None:
-        """Return m and k; None where the values themselves are sent."""
+        """Return m and k, or None where the values themselves are sent."""
         return low_rank.matrix_shape(self._shape_of(n), self.rank)
 
     def _factors(
@@ -138,7 +139,7 @@ class PowerSGD(Codec):
     def _unpack(self, payload: Payload, n: int) -> PowerSGDSymbols:
         sizes = self._sizes(n)
         check_length(payload.nbits, 32 * (n if sizes is None else self.rank * sum(sizes)))
-        # Bytes from a frame lie anywhere; kernels want them aligned.
+        # The payload may lie at any address in a frame; kernels need alignment.
         bits = np.require(payload.data.view(np.uint32), requirements="A")
         values = bits.view(np.float32)
         _refuse_nonfinite(values)
@@ -174,30 +175,28 @@ class PowerSGD(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         sizes = self._sizes(n)
         if sizes is None:
-            yield from self._told(walk, payload, n, "value", n)
+            yield from self._described(walk, payload, n, "value", n)
         else:
-            yield from self._told(walk, payload, n, "left factor", self.rank * sizes[0])
-            yield from self._told(walk, payload, n, "right factor", self.rank * sizes[1])
+            yield from self._described(walk, payload, n, "left factor", self.rank * sizes[0])
+            yield from self._described(walk, payload, n, "right factor", self.rank * sizes[1])
         walk.finish()
 
-    def _told(
+    def _described(
         self, walk: FieldWalker, payload: Payload, n: int, name: str, count: int
     ) -> Iterator[FieldSpan]:
         def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             for element, value in enumerate(numbers(bits).tolist(), at):
-                whole = name == "value"  # not one of a factor, which is of many elements
-                yield (
-                    FieldValue(value, element=element, decoded=(value,))
-                    if whole
-                    else FieldValue(value)
-                )
+                if name == "value":
+                    yield FieldValue(value, element=element, decoded=(value,))
+                else:  # a value of a factor affects many elements
+                    yield FieldValue(value)
 
         check = lambda: self._unpack(payload, n)  # noqa: E731
         yield from walk.checked("value", name, 32, count, tell, check, little=True)
 
 
 def _beside(symbols: PowerSGDSymbols, array: np.ndarray) -> PowerSGDSymbols:
-    """Return symbols where an array lies."""
+    """Return symbols in the memory, of host or device, in which an array lies."""
     return symbols._replace(bits=beside(symbols.bits, array))
 
 

@@ -1,4 +1,4 @@
-"""Norms of buckets, as what levels are counted in: found where values are, read on the host."""
+"""Norms of buckets: computed while quantizing, and checked while reading."""
 
 from __future__ import annotations
 
@@ -24,50 +24,54 @@ NORM_NBITS = 32
 
 @dataclass(frozen=True)
 class BucketQuantizer:
-    """Quantises a tensor by ranges, and finds norms on the way where that is quicker.
+    """Quantizes a tensor range by range, and computes norms in the same pass where that is faster.
 
     Attributes
     ----------
     values : (n,) float32 array
     scale : Scale
+        Norms of the buckets. If `fuses_norms`, those of a range are valid once it is quantized.
     coded : CodedMask
-        Of both, what belongs to a range is told when that is quantised, if norms are found then.
+        Which elements have a codeword; valid like `scale`.
     seed : int
-    finds_norms : bool
+        Seed of the stochastic rounding.
+    fuses_norms : bool
+        Whether norms are computed while quantizing.
     """
 
     values: np.ndarray
     scale: Scale
     coded: CodedMask
     seed: int
-    finds_norms: bool
+    fuses_norms: bool
 
     @classmethod
     def of(cls, values: np.ndarray, bucket: int, norm: Norm, s: int, seed: int) -> BucketQuantizer:
-        """Prepare it for (n,) float32 values; refuse what is not finite, if norms are found now.
+        """Prepare to quantize (n,) float32 values.
 
         Raises
         ------
         ParameterError
+            For NaN, Inf and norms beyond float32, unless `fuses_norms` postpones the check.
         """
         n, buckets = values.size, -(-values.size // bucket)
         if device_of(values) is None and bucket_levels.has_loop(bucket, norm, s):
             scale = Scale(np.empty(buckets, np.float32), bucket, s)
             coded = CodedMask(n, bucket, np.empty(buckets, np.bool_))
-            return cls(values, scale, coded, seed, finds_norms=True)
+            return cls(values, scale, coded, seed, fuses_norms=True)
         scale = Scale(norms(values, bucket, norm), bucket, s)
-        _refuse_unfit(scale.norms, s, values)
-        return cls(values, scale, live_of(scale, n), seed, finds_norms=False)
+        _check_norms(scale.norms, s, values)
+        return cls(values, scale, live_of(scale, n), seed, fuses_norms=False)
 
     def __call__(self, start: int, stop: int, out: np.ndarray) -> np.ndarray:
-        """Write the symbols of a range, which begins where a bucket does, and return them."""
+        """Write and return the symbols of a range, which must begin at a bucket."""
         part, scale = self.values[start:stop], self.scale
-        if self.finds_norms:
+        if self.fuses_norms:
             bucket_levels.quantize(part, scale, self.seed, start, out)
-            here = slice(start // scale.bucket, -(-stop // scale.bucket))
-            _refuse_unfit(scale.norms[here], scale.s, self.values)
+            buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
+            _check_norms(scale.norms[buckets], scale.s, self.values)
             assert self.coded.silent is not None
-            self.coded.silent[here] = scale.norms[here] == 0
+            self.coded.silent[buckets] = scale.norms[buckets] == 0
         else:
             levels.quantize(part, scale, self.seed, start, out)
         return out
@@ -75,9 +79,9 @@ class BucketQuantizer:
     def first(self, n: int, out: np.ndarray) -> None:
         """Write the symbols of the first n elements to `out`, on the threads of the pool.
 
-        Also those of the others in the last bucket of these, where norms are found on the way.
+        If `fuses_norms`, n is rounded up to whole buckets.
         """
-        if self.finds_norms:
+        if self.fuses_norms:
             n = min(-(-n // self.scale.bucket) * self.scale.bucket, self.values.size)
 
         def task(start: int, stop: int) -> None:
@@ -87,14 +91,14 @@ class BucketQuantizer:
 
 
 def live_of(scale: Scale, n: int) -> CodedMask:
-    """Tell which of n elements have a word: those of buckets whose norm is not 0."""
+    """Return the mask of n elements: those in buckets with a nonzero norm have a codeword."""
     return CodedMask.of(n, scale.bucket, silent_buckets(scale.norms))
 
 
-def _refuse_unfit(found: np.ndarray, s: int, values: np.ndarray) -> None:
-    """Refuse norms by which levels would not be finite, given all values of the tensor."""
+def _check_norms(bucket_norms: np.ndarray, s: int, values: np.ndarray) -> None:
+    """Refuse norms with which decoded values could exceed float32."""
 
-    def check(largest: float) -> None:  # NaN, if there is one
+    def check(largest: float) -> None:  # NaN if a value is NaN
         with np.errstate(over="ignore"):
             decoded = np.float32(s) * np.float32(float(largest) / s)
         if np.isfinite(decoded):
@@ -103,12 +107,14 @@ def _refuse_unfit(found: np.ndarray, s: int, values: np.ndarray) -> None:
             raise ParameterError("x: its norm must not pass float32")
         raise nonfinite_error(values)
 
-    there = device_of(found) is not None
-    when_known(size_of(max_abs_bits(found)) if there else found.max(initial=0), check)
+    if device_of(bucket_norms) is None:
+        check(bucket_norms.max(initial=0))
+    else:
+        when_known(size_of(max_abs_bits(bucket_norms)), check)
 
 
 def read_scale(data: np.ndarray, nbits: int, count: int, bucket: int, s: int) -> Scale:
-    """Read the norms of so many buckets, with which a payload of `nbits` bits begins.
+    """Read the norms of `count` buckets from the front of a payload of `nbits` bits.
 
     Raises
     ------
