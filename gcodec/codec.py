@@ -33,7 +33,7 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
-from gcodec.payload import Payload, Undecided
+from gcodec.payload import Payload, Selection
 from gcodec.runtime import pool
 from gcodec.runtime.deferred import once, settled, wanted, when_known
 from gcodec.runtime.device import device_of, host, no_twin
@@ -109,7 +109,7 @@ class Hooks(Parameters):
     def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
         raise NotImplementedError
 
-    def _pack(self, symbols: Symbols) -> Payload | Undecided:
+    def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Turn symbols into a message; its codec has every ``auto`` resolved."""
         raise NotImplementedError
 
@@ -202,7 +202,9 @@ class Hooks(Parameters):
 
     # What a class may fuse, with the same bits.
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload | Undecided:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: Symbols | None
+    ) -> Payload | Selection[Payload]:
         return self._pack(self._quantize(values, seed, prior))
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:

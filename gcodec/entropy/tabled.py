@@ -6,6 +6,7 @@ string of no symbols has no table.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,7 +33,8 @@ from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire.seek import LOG2_BLOCK, LOG2_STATES
 
 Kind = Literal["huffman", "rans"]
-Known = tuple[Any, ...]
+StaticTables = Callable[[], np.ndarray]
+"""A cached function that returns the (count, 256) numbers of static tables; see `Table`."""
 
 
 class Table(NamedTuple):
@@ -48,7 +50,7 @@ class Table(NamedTuple):
     alphabet : (k,) uint8 array or None
         The symbols of the table in the payload, rising; None if the payload contains no table.
     which : int
-        The number of a static table among those of `chosen`, from 1 on; otherwise 0.
+        The number of a static table among those of `best_table`, from 1 on; otherwise 0.
     """
 
     kind: Kind
@@ -141,27 +143,38 @@ def front(
 
 
 @dispatched("gcodec.entropy.device")
-def chosen(
-    counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
-) -> Table:
-    """Return the table with the fewest bits of table and string, the first of equals.
+def best_table(
+    counts: np.ndarray,
+    own: Table | None,
+    kind: Kind,
+    alphabet: np.ndarray,
+    static_tables: StaticTables | None = None,
+) -> tuple[Table, int]:
+    """Select the table with which table and string are shortest, the first of equals.
 
     Parameters
     ----------
     counts : (256,) int64 array
+        Number of occurrences of each symbol.
     own : Table or None
-        The first candidate, a table that the payload would contain.
+        The table that is made for these counts and sent, if there is one; it comes first.
     kind, alphabet
         See `Table`.
-    known : tuple
-        A function that returns the (count, 256) numbers of static tables, and its arguments.
+    static_tables : StaticTables, optional
+        The tables that both sides know. Required if `own` is None.
+
+    Returns
+    -------
+    table : Table
+    nbits : int
+        Bits of table and string; for rANS an estimate.
     """
-    make, *arguments = known
     log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
     tables = [] if own is None else [own]
-    for which, numbers in enumerate(make(*arguments), 1):
+    for which, numbers in enumerate(static_tables() if static_tables else (), 1):
         tables.append(Table(kind, numbers, log2_total, None, which))
-    return min(tables, key=lambda table: table.nbits(counts))
+    sizes = [table.nbits(counts) for table in tables]
+    return tables[sizes.index(min(sizes))], min(sizes)
 
 
 def write(

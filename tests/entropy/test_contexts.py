@@ -215,7 +215,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, table_choice.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)).matrix)
+    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)))
     plan = table_choice.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2

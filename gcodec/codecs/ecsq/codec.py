@@ -59,7 +59,7 @@ from gcodec.codecs.ecsq.reconstruction import (
 )
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
-from gcodec.entropy.coder import BitSpan, EmptyString, ignore, no_blocks
+from gcodec.entropy.coder import BitSpan, EmptyString, Written, ignore, no_blocks
 from gcodec.entropy.context import coder, symbol_coder, table_choice
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.scale_model import RowLayout
@@ -330,11 +330,10 @@ class ECSQ(Codec):
         """Return the message of levels, given the array of their symbols, maybe a `Drainable`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
-        made: tuple[Any, ...]
         if symbols.there is not None:
             made = symbols.there.write()
         elif symbols.scales is None:
-            made = empty_beside(0, np.uint8, symbols.symbols), 0
+            made = Written(empty_beside(0, np.uint8, symbols.symbols), 0)
         else:
             plan = table_choice.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
             made = coder.write(plan, written, symbols.beyond, BitString())

@@ -54,7 +54,7 @@ from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.quantize import minifloat, minifloat_tensor
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
-from gcodec.payload import Payload, Undecided, array_of
+from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime.deferred import Deferred, mapped, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
@@ -259,7 +259,7 @@ class MiniFloatCodec(Codec):
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         symbols = self._quantize(values, seed, prior)
 
         def refill(nbytes: int) -> None:
@@ -269,23 +269,21 @@ class MiniFloatCodec(Codec):
 
         return self._packed(symbols, drainable(symbols.codes, refill))  # which nobody else reads
 
-    def _pack(self, symbols: MiniFloatSymbols) -> Payload | Undecided:
+    def _pack(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
         return self._packed(symbols, symbols.codes)
 
     def _packed(
         self, symbols: MiniFloatSymbols, codes: np.ndarray | Drainable
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         """Return the message of symbols, given the array of their codes, maybe a `Drainable`."""
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # What a device has is put into a payload when there is one.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
-        how = self.table, shape or (n,), lead
-        if self.code == "auto":
-            found = payload_coding.choose(codes, n, self._format, *how)
-            return found.undecided(partial(self._message, symbols))
-        made = payload_coding.write(codes, n, self._format, self.code, *how)
-        return self._message(symbols, made)
+        strings = payload_coding.write(
+            codes, n, self._format, self.code, self.table, shape or (n,), lead
+        )
+        return strings.map(partial(self._message, symbols))
 
     def _message(self, symbols: MiniFloatSymbols, coded_as: payload_coding.CodedAs) -> Payload:
         scale, factors = symbols.scale, symbols.factors

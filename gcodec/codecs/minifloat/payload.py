@@ -5,6 +5,7 @@ With ``code=context`` a code is told as twice that of its magnitude, plus 1 wher
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,8 @@ from gcodec.codecs.minifloat.coding_choice import (
     alphabet,
     coded_nbytes,
     is_paired,
-    plan,
     plane_nbits,
+    plans,
     static,
 )
 from gcodec.entropy import tabled
@@ -28,30 +29,18 @@ from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat_block import per_byte
-from gcodec.payload import Candidates
+from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
 from gcodec.runtime.deferred import Deferred, when_known
-from gcodec.runtime.device import device_of, dispatched, host, placed
+from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.wire.seek import SeekTable
 
 CodedAs = tuple[str, int | None, Written]
 """The code of a payload, its codebook if it has one, and its bits."""
-
-
-@dispatched("gcodec.codecs.minifloat.device")
-def choose(
-    codes: np.ndarray | Drainable,
-    n: int,
-    fmt: MiniFloat,
-    book: int | str,
-    shape: tuple[int, ...],
-    lead: np.ndarray,
-) -> Candidates:
-    """Write the shortest payload of n codes; on a device, several candidates. See `write`."""
-    return Candidates([write(codes, n, fmt, "auto", book, shape, lead)])
 
 
 def write(
@@ -62,45 +51,82 @@ def write(
     book: int | str,
     shape: tuple[int, ...],
     lead: np.ndarray,
-) -> CodedAs:
+) -> Selection[CodedAs]:
     """Write the shortest payload of n codes.
 
     Parameters
     ----------
     codes : uint8 array
-        As `kernels.minifloat` keeps them. Released if they are a `Drainable`.
+        Codes as `gcodec.kernels.quantize.minifloat` stores them. A `Drainable` is released.
     n : int
+        Number of codes.
     fmt : MiniFloat
     code : str
         One of `CODES`, or "auto".
     book : int or str
-        See `plan`. "context" has tables of its own, and "auto" takes it only where codebooks are
-        not asked for.
+        See `coding_choice.plans`. The code "context" has tables of its own, and "auto" includes it
+        only if `book` allows a table of its own.
     shape : tuple of int
-        Of the tensor.
+        Shape of the tensor.
     lead : uint8 array
-        Bytes that come before them.
+        Bytes that precede the codes.
     """
-    best = plan(contents(codes), n, fmt, code, book)
-    if code == "context" or (code == "auto" and book in ("auto", "empirical")):
-        # The context string may turn out not to be shorter, and the codes released until then are
-        # then quantized again: half of them, and as many bytes as float32 scales of blocks take.
-        codes = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
-        symbols, front = drainable(parts_of(codes, n, fmt, "signs last")), _front(lead)
-        if code == "context":
-            return "context", None, symbol_coder.write(symbols, shape, front)
-        written = symbol_coder.write_shorter(symbols, shape, front, best.nbits)
-        if written is not None:
-            return "context", None, written
-        del symbols, front
-        codes = restored(codes)
-    if best.table is not None:
-        mask = coded(n, fmt, best.code)
-        return best.code, best.book, write_tabled(codes, n, fmt, best, lead, mask)
-    data = minifloat.packed(contents(codes), n, fmt)
-    if lead.size:
-        data = _after(lead, data)
-    return best.code, None, Written(data, 8 * lead.size + n * fmt.width)
+    # The codes that are released for a context string are quantized again if it is not the
+    # shortest: half of them, and as many bytes as float32 scales of blocks take.
+    part = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
+
+    def symbols() -> Any:
+        return drainable(parts_of(part, n, fmt, "signs last"))
+
+    def write_context_below(nbits: int) -> CodedAs | None:
+        string = symbol_coder.write_shorter(symbols(), shape, _front(lead), nbits)
+        if string is None:
+            restored(part)
+            return None
+        return "context", None, string
+
+    def plan_context() -> Candidate[CodedAs]:
+        return symbol_coder.estimated_candidate(
+            symbols(), shape, _front(lead), lambda string: ("context", None, string)
+        )
+
+    def write_plan(plan: Plan, gate: Gate | None) -> CodedAs:
+        if plan.table is None:
+            return _plain(contents(codes), n, fmt, plan.code, lead, gate)
+        elements = coded(n, fmt, plan.code)
+        if gate is not None:
+            is_rans = plan.table.kind == "rans"
+            elements = gate.counted() if is_rans else gate.mask(elements)
+        return plan.code, plan.book, write_tabled(codes, n, fmt, plan, lead, elements)
+
+    if code == "context":
+        string = symbol_coder.write(symbols(), shape, _front(lead))
+        return Selection([("context", None, string)])
+    candidates = []
+    for plan in plans(contents(codes), n, fmt, code, book):
+        raw = plane_nbits(n, fmt) if plan.code == "planes" else 0
+        count = coded_nbytes(n, fmt, plan.code) if plan.table else n * fmt.width
+        writer = functools.partial(write_plan, plan)
+        candidates.append(Candidate(plan.nbits, writer, raw, count))
+    if code != "auto" or book not in ("auto", "empirical") or not n:
+        return write_shortest(candidates)
+    context = EstimatedCandidate(
+        write_context_below, plan_context, symbol_coder.SHORTEST, 8 * lead.size
+    )
+    return write_shortest(candidates, context)
+
+
+def _plain(
+    codes: np.ndarray, n: int, fmt: MiniFloat, code: str, lead: np.ndarray, gate: Gate | None
+) -> CodedAs:
+    """Return the payload of codes in fixed width; the host fetches it if its gate is open."""
+    data, nbits = minifloat.packed(codes, n, fmt), 8 * lead.size + n * fmt.width
+    if gate is None:
+        data = _behind(lead, data, lead.size + data.size) if lead.size else data
+        return code, None, Written(data, nbits)
+    words = gate.count.words
+    fetched: Any = Deferred(gate.device, words, lambda _: nbits, (words, 1, 8 * lead.size))
+    return code, None, Written(_behind(lead, data, -(-nbits // 32) * 4), fetched)
 
 
 def write_tabled(
@@ -160,10 +186,10 @@ def _write_planes(
     return written
 
 
-def _after(lead: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Return two arrays of bytes as one, where the second one lies."""
-    whole = empty_beside(lead.size + data.size, np.uint8, data)
-    whole[: lead.size], whole[lead.size :] = placed(lead, data), data
+def _behind(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` bytes that start with a lead and the data after it, where the data lie."""
+    whole, end = empty_beside(size, np.uint8, data), lead.size + data.size
+    whole[: lead.size], whole[lead.size : end] = placed(lead, data), data
     return whole
 
 

@@ -38,7 +38,7 @@ from gcodec.codecs.qsgd import payload as payload_coding
 from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, live_of, read_scale
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, Plan
 from gcodec.codecs.qsgd.describe import dense, sparse
-from gcodec.codecs.qsgd.payload import DenseString
+from gcodec.codecs.qsgd.payload import DenseString, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
@@ -48,7 +48,7 @@ from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.run_level_place import place, place_values
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
-from gcodec.payload import Candidates, Payload, Undecided, array_of
+from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
@@ -169,7 +169,7 @@ class QSGD(Codec):
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         quantize = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
@@ -178,8 +178,8 @@ class QSGD(Codec):
             return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
         # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
-        written = payload_coding.write_dense(plan, self.s, quantize, quantize.coded, lead)
-        return self._chosen(quantize.scale, Candidates([(plan, written)]))
+        string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
+        return self._message(quantize.scale, Selection([string]))
 
     # --- dequantise
 
@@ -244,42 +244,35 @@ class QSGD(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: QSGDSymbols) -> Payload | Undecided:
+    def _pack(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
         return self._packed(*symbols)
 
     def _packed(
         self, norms: np.ndarray, parts: np.ndarray | Drainable, shape: tuple[int, ...] | None
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         """Return the message of norms and levels; these are released if they are a `Drainable`."""
         n = contents(parts).size
         scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
-        coded, lead = live_of(scale, n), 4 * norms.size
-        if self.code in ("omega", "rice", "packed"):
-            how = coded, self.form, self.code, lead
-            return self._chosen(scale, payload_coding.write_universal(parts, self.s, *how))
-        shape = shape or (n,)
-        if self.code == "auto":
-            found = payload_coding.choose(parts, self.s, coded, self.form, shape, lead)
-            return self._chosen(scale, found)
-        plan = coding_choice.plan(contents(parts), self.s, coded, self.form, self.code)
-        written = payload_coding.write(plan, self.s, parts, coded, shape, lead)
-        return self._chosen(scale, Candidates([(plan, written)]))
+        strings = payload_coding.write(
+            parts, self.s, live_of(scale, n), self.form, self.code, shape or (n,), 4 * norms.size
+        )
+        return self._message(scale, strings)
 
-    def _chosen(self, scale: Scale, found: Candidates) -> Undecided:
-        """Return the message of the string that is written, with the norms before it."""
-        done: list[Any] = []  # strings may share their data
+    def _message(self, scale: Scale, strings: Selection[PlannedString]) -> Selection[Payload]:
+        """Return the message of the selected string, with the norms before it."""
+        written: list[Any] = []  # strings may share their data
 
-        def message(planned: payload_coding.PlannedString) -> Payload:
-            plan, written = planned
-            if not any(written.data is data for data in done):
-                write_norms(scale.norms, array_of(written.data))
-                done.append(written.data)
+        def message(planned: PlannedString) -> Payload:
+            plan, string = planned
+            if not any(string.data is data for data in written):
+                write_norms(scale.norms, array_of(string.data))
+                written.append(string.data)
             codec = self.replaced(form=plan.form, code=plan.code)
-            return Payload(codec, dict(plan.scalars), *written)
+            return Payload(codec, dict(plan.scalars), *string)
 
-        return found.undecided(message)
+        return strings.map(message)
 
     # --- unpack
 

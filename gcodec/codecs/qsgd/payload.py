@@ -1,12 +1,19 @@
-"""Strings of levels and their signs, written and opened by a plan of `coding_choice`."""
+"""Strings of levels and their signs: the shortest is written, and any of them is read."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, TABLED, Plan, alphabet, plan
+from gcodec.codecs.qsgd.coding_choice import (
+    MOST_OF_BYTES,
+    TABLED,
+    Plan,
+    alphabet,
+    tabled_plans,
+)
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
     BitSpan,
@@ -24,116 +31,142 @@ from gcodec.entropy.context.coder import ContextString
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask, gathered, refuse_silent, silent_error, spread
-from gcodec.kernels.prefix import (
-    dense_string,
-    level_codes,
-    level_forms,
-    scaled_read,
-    sparse_string,
-)
-from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.bits.coded_mask_cuda import words_in
+from gcodec.kernels.prefix import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.prefix.run_level import RunLevelPairs
+from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
-from gcodec.payload import Candidates
+from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.wire.seek import LOG2_BLOCK, SeekTable
 
 CLASSED = Plan("dense", "context", {})
 
+
 PlannedString = tuple[Plan, Written]
 """A string that was written, and its plan."""
 
 
-def write_dense(
-    plan: Plan, s: int, symbols: SymbolsOf | np.ndarray | Drainable, coded: CodedMask, lead: int
-) -> Written:
-    """Write the string of a dense form.
+@dispatched("gcodec.codecs.qsgd.device")
+def universal_candidates(
+    symbols: np.ndarray | Drainable, s: int, coded: CodedMask, form: str, code: str, lead: int
+) -> list[Candidate[PlannedString]]:
+    """Return the strings in universal codes among which the shortest is selected.
+
+    On the host that is the shortest of them. See `write` for the parameters.
+    """
+    best = level_codes.plan(contents(symbols), s, coded, form, code)
+    plan = Plan(best.form, best.code, best.scalars)
+    return [Candidate(best.nbits, lambda gate: write_plan(plan, s, symbols, coded, lead))]
+
+
+def write(
+    symbols: np.ndarray | Drainable,
+    s: int,
+    coded: CodedMask,
+    form: str,
+    code: str,
+    shape: tuple[int, ...],
+    lead: int,
+) -> Selection[PlannedString]:
+    """Write the shortest string of levels.
+
+    Parameters
+    ----------
+    symbols : (n,) unsigned array
+        Released if it is a `Drainable`.
+    s : int
+        The largest level.
+    coded : CodedMask
+        The elements that have a word in a dense form; all others are 0.
+    form : "dense", "sparse" or "auto"
+    code : str
+        One of `coding_choice.CODES`, or "auto".
+    shape : tuple of int
+        Shape of the tensor.
+    lead : int
+        Number of bytes that are left free before the string and its table.
+    """
+    array = contents(symbols)
+
+    def write_context_below(nbits: int) -> PlannedString | None:
+        # The symbols that are released here are quantized again if the string is not the shortest.
+        # They make room for the parts of the string, which take up to half as much memory again
+        # as they have bytes.
+        part = limited(symbols, 3 * nbits // 16)
+        string = symbol_coder.write_shorter(part, shape, BitString(lead), nbits)
+        if string is None:
+            restored(part)
+            return None
+        return CLASSED, string
+
+    def plan_context() -> Candidate[PlannedString]:
+        return symbol_coder.estimated_candidate(
+            array, shape, BitString(lead), lambda string: (CLASSED, string)
+        )
+
+    if code == "context":
+        string = symbol_coder.write(symbols, shape, BitString(lead), coded)
+        return Selection([(CLASSED, string)])
+    candidates: list[Candidate[PlannedString]] = []
+    if code not in TABLED:
+        candidates += universal_candidates(symbols, s, coded, form, code, lead)
+    adapts = code == "auto" and form != "sparse" and s <= MOST_OF_BYTES and coded.n > 0
+    if adapts or code in TABLED:
+        device = device_of(array) if adapts else None
+        count = coded.n if device is None else Deferred(device, words_in(device, coded))
+        for plan in tabled_plans(array, s, coded, code):
+            writer = functools.partial(write_plan, plan, s, symbols, coded, lead)
+            candidates.append(Candidate(plan.nbits, writer, count=count))
+    if not adapts:
+        return write_shortest(candidates)
+    context = EstimatedCandidate(
+        write_context_below, plan_context, symbol_coder.SHORTEST, lead_nbits=8 * lead
+    )
+    return write_shortest(candidates, context)
+
+
+def write_plan(
+    plan: Plan,
+    s: int,
+    symbols: Any,
+    coded: CodedMask,
+    lead: int,
+    gate: Gate | None = None,
+) -> PlannedString:
+    """Write the string of a plan, except for that of "context".
 
     Parameters
     ----------
     plan : Plan
     s : int
-    symbols : callable or array
-        See `dense_string.write`. With "rans" every element must be in `coded`.
-    coded : CodedMask
-    lead : int
-        Bytes that stay free before the string and its table.
+    symbols : array, Drainable or callable
+        See `dense_string.write`; no callable for "rans" and sparse forms.
+    coded, lead
+        See `write`.
+    gate : Gate, optional
+        For a device that selects among strings; see `Candidate`.
     """
+    n, blocks = coded.n, (1 << LOG2_BLOCK, lead)
     if plan.code in TABLED:
-        return tabled.write(plan.table, symbols, coded, BitString(lead), coded.n)
-    code = level_codes.word_code(plan.code, s, plan.scalars)
-    data, nbits, offsets = dense_string.write(
-        code, symbols, symbol_dtype(s), coded, 1 << LOG2_BLOCK, lead
-    )
-    packed = plan.code == "packed"
-    return Written(data, nbits, None if packed else seek_of_blocks(coded.n, nbits, offsets))
-
-
-def write_universal(
-    symbols: np.ndarray | Drainable, s: int, coded: CodedMask, form: str, code: str, lead: int
-) -> Candidates:
-    """Write the shortest string in words of a universal code; see `plan`.
-
-    All candidates share their data. There are several where the device selects the form.
-    """
-    forms = level_forms.write(symbols, s, coded, form, code, 1 << LOG2_BLOCK, lead)
-    return Candidates(of_forms(forms, coded.n), forms.which)
-
-
-def of_forms(written: level_forms.Written, n: int) -> list[PlannedString]:
-    """Return the strings of n elements in universal codes that may have been written."""
-    strings = []
-    for form in written.forms:
-        plan = Plan(form.name, form.code, form.scalars)
-        packed = form.code == "packed"
-        seek = None if packed else seek_of_blocks(n, form.nbits, *form.sums)
-        strings.append((plan, Written(written.data, written.nbits, seek)))
-    return strings
-
-
-@dispatched("gcodec.codecs.qsgd.device")
-def choose(
-    symbols: np.ndarray | Drainable,
-    s: int,
-    coded: CodedMask,
-    form: str,
-    shape: tuple[int, ...],
-    lead: int,
-) -> Candidates:
-    """Write the shortest string in any code; on a device, several candidates. See `plan`."""
-    best = plan(contents(symbols), s, coded, form, "auto")
-    if form != "sparse" and s <= MOST_OF_BYTES:
-        # The context string may turn out not to be shorter, and the symbols released until then
-        # are then quantized again: they make room for the parts of the string, which take up to
-        # half as much memory again as they have bytes.
-        held = limited(symbols, 3 * best.nbits // 16)
-        written = symbol_coder.write_shorter(held, shape, BitString(lead), best.nbits)
-        if written is not None:
-            return Candidates([(CLASSED, written)])
-        symbols = restored(held)
-    return Candidates([(best, write(best, s, symbols, coded, shape, lead))])
-
-
-def write(
-    plan: Plan,
-    s: int,
-    symbols: np.ndarray | Drainable,
-    coded: CodedMask,
-    shape: tuple[int, ...],
-    lead: int,
-) -> Written:
-    """Write the string of a plan; see `write_dense`."""
-    if plan.code == "context":
-        return symbol_coder.write(symbols, shape, BitString(lead), coded)
+        if plan.code == "rans":  # the string contains only the symbols of coded elements
+            symbols, coded = gathered(symbols, coded)
+        if gate is None:
+            n = coded.n
+        else:
+            coded = gate.counted() if plan.code == "rans" else gate.mask(coded)
+        return plan, tabled.write(plan.table, symbols, coded, BitString(lead), n)
     if plan.form == "sparse":
-        code = level_codes.unit_code(plan.code, s, plan.scalars)
-        data, nbits, *sums = sparse_string.write(code, symbols, 1 << LOG2_BLOCK, lead)
-        return Written(data, nbits, seek_of_blocks(coded.n, nbits, *sums))
-    if plan.code == "rans":  # which knows nothing of elements that have no symbol
-        symbols, coded = gathered(symbols, coded)
-    return write_dense(plan, s, symbols, coded, lead)
+        pairs = level_codes.unit_code(plan.code, s, plan.scalars)
+        data, nbits, *sums = sparse_string.write(pairs, symbols, *blocks)
+    else:
+        words = level_codes.word_code(plan.code, s, plan.scalars)
+        data, nbits, *sums = dense_string.write(words, symbols, symbol_dtype(s), coded, *blocks)
+    seek = None if plan.code == "packed" else seek_of_blocks(n, nbits, *sums)
+    return plan, Written(data, nbits, seek)
 
 
 class DenseString(NamedTuple):

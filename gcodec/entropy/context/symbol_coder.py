@@ -6,6 +6,9 @@ their escapes. A tensor without symbols has no string.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 
 from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written
@@ -14,8 +17,13 @@ from gcodec.entropy.context.scale_model import Scales, matrices, some_rows
 from gcodec.entropy.context.table_choice import Plan, best_matrix
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.prefix.table_choice_cuda import Gate
+from gcodec.payload import Candidate
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, drop
+
+_T = TypeVar("_T")
 
 SHORTEST = 96  # bits before the scales, and of two states
 _LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
@@ -47,11 +55,11 @@ def write(
         If no element has a word, there is no string.
     """
     array = contents(symbols)
-    plan = _plan(array, shape) if array.size else None
-    if plan is None or (coded is not None and not coded.words):
+    planned = plan(array, shape) if array.size else None
+    if planned is None or (coded is not None and not coded.words):
         nbits = front.nbits
         return Written(front.trimmed(), nbits)
-    return coder.write(plan, symbols, None, front)
+    return coder.write(planned, symbols, None, front)
 
 
 def write_shorter(
@@ -65,8 +73,8 @@ def write_shorter(
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
         return None
-    plan, before = _plan(array, shape), front.nbits
-    if plan.nbits >= nbits:
+    planned, before = plan(array, shape), front.nbits
+    if planned.nbits >= nbits:
         return None
 
     def compare(total: int) -> None:
@@ -75,7 +83,7 @@ def write_shorter(
         drop(symbols)
 
     try:
-        return coder.write(plan, symbols, None, front, compare)
+        return coder.write(planned, symbols, None, front, compare)
     except _NotShorter:
         return None
 
@@ -84,11 +92,37 @@ class _NotShorter(Exception):
     """A string is not the shortest; raised before its parts are joined."""
 
 
-def _plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+@dispatched("gcodec.entropy.context.device")
+def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+    """Plan the string of the symbols of a tensor, at least one."""
     layouts = matrices(shape)
     sample = some_rows(symbols, layouts[0].width, table_choice.SAMPLE)
-    matrix = best_matrix(sample, layouts, symbols.size // sample.size).matrix
+    matrix = best_matrix(sample, layouts, symbols.size // sample.size)
     return table_choice.plan(symbols, Scales.of(symbols, matrix))
+
+
+@dispatched("gcodec.entropy.context.device", by="symbols")
+def write_planned(
+    planned: Plan, symbols: np.ndarray, front: BitString, count: int | Deferred
+) -> Written:
+    """Write the string of a plan; on a device, of `count` symbols: all, or none."""
+    return coder.write(planned, symbols, None, front)
+
+
+def estimated_candidate(
+    symbols: np.ndarray, shape: tuple[int, ...], front: BitString, written: Callable[[Written], _T]
+) -> Candidate[_T]:
+    """Plan the string of a tensor on a device, as a candidate whose price is an estimate.
+
+    `written` makes a candidate of the string. See `write` for the other parameters.
+    """
+    planned = plan(symbols, shape)
+
+    def write_gated(gate: Gate | None) -> _T:
+        count = symbols.size if gate is None else gate.count
+        return written(write_planned(planned, symbols, front, count))
+
+    return Candidate(planned.nbits, write_gated, count=symbols.size)
 
 
 def open(span: BitSpan, n: int, largest: int) -> CodedString:
