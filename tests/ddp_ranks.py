@@ -1,8 +1,8 @@
-"""One rank of the tests of the DDP hook: runs scenarios, and writes what it saw as JSON.
+"""One rank of the tests of the DDP hook: it runs scenarios, and writes their results as JSON.
 
     python tests/ddp_ranks.py RANK SIZE DIRECTORY SCENARIO...
 
-All ranks run the same scenarios in one process group, since starting a process takes seconds.
+All ranks run the same scenarios in one process group, because starting a process takes seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEY = b"not to be found again"
 
 
 class Net(torch.nn.Module):
-    """Some tensors of two dimensions, some of one, and a layer that no loss depends on."""
+    """Network with one- and two-dimensional tensors, and a layer that the loss does not use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 class Training:
-    """A model under DDP with a hook, and plain copies that tell the gradients of all ranks."""
+    """A model under DDP with the hook, and plain copies for the gradients of all ranks."""
 
     def __init__(self, spec: Any = SPEC, *, named: bool = True, **options: Any) -> None:
         self.net = Net().to(options.pop("dtype", torch.float32))
@@ -102,7 +102,7 @@ class Training:
 
 
 def exact(spec: str = SPEC) -> dict[str, Any]:
-    """Gradients are, bit for bit, the mean of what `gcodec.Feedback` makes on each rank."""
+    """Compare the gradients bit for bit with the mean of `gcodec.Feedback` over all ranks."""
     training = Training(spec)
     memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(dist.get_world_size())]
     scale = np.float32(1 / len(memories))
@@ -110,8 +110,8 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
     for step in range(6):
         local = [training.local_gradients(step, rank) for rank in range(len(memories))]
         training.step(step)
-        for name, found in training.gradients().items():
-            expected = np.zeros_like(found)
+        for name, gradient_mean in training.gradients().items():
+            expected = np.zeros_like(gradient_mean)
             for memory, gradients in zip(memories, local, strict=True):
                 gradient = gradients[name]
                 if step == 0:  # a plain all-reduce
@@ -120,8 +120,8 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
                     gcodec.decode_add(gcodec.encode(gradient, "raw"), expected, scale)
                 elif gradient.any():
                     gcodec.decode_add(memory.compress(name, gradient), expected, scale)
-            close = np.allclose(found, expected, 1e-4) if step == 0 else None
-            if not (np.array_equal(found, expected) if close is None else close):
+            close = np.allclose(gradient_mean, expected, 1e-4) if step == 0 else None
+            if not (np.array_equal(gradient_mean, expected) if close is None else close):
                 wrong.append((step, name))
     own = memories[dist.get_rank()]
     kept = {
@@ -142,12 +142,12 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
 
 
 def exact_at_random() -> dict[str, Any]:
-    """So it is where rounding takes seeds, one for each rank, step and name."""
+    """Run `exact` with stochastic rounding, whose seeds depend on rank, step and name."""
     return exact("qsgd:s=7,bucket=64")
 
 
 def no_sync() -> dict[str, Any]:
-    """Two parts accumulated, of which the first is not exchanged, are as one batch of both."""
+    """Accumulate two half batches, the first under no_sync, and compare with one whole batch."""
     seen = []
     for parts in (1, 2):
         training = Training("raw:dtype=float16")
@@ -170,7 +170,7 @@ def no_sync() -> dict[str, Any]:
 
 
 def nonfinite() -> dict[str, Any]:
-    """Inf in one tensor of one rank shows on all, and leaves all residuals alone."""
+    """Expect Inf of one rank on all ranks, and unchanged residuals."""
     training = Training()
     for step in range(3):
         training.step(step)
@@ -179,11 +179,11 @@ def nonfinite() -> dict[str, Any]:
     with infinite(training, "second.weight", 1):
         training.optimizer.zero_grad()
         loss_of(training.ddp, batch(3, dist.get_rank())).backward()
-    found = training.gradients()
+    means = training.gradients()
     after = training.state.state_dict()
     training.step(4)
     return {
-        "infinite": sorted(name for name, g in found.items() if not np.isfinite(g).all()),
+        "infinite": sorted(name for name, g in means.items() if not np.isfinite(g).all()),
         "same": same(before, after),
         "digest": training.digest(),
         "moved": training.digest() != digest,
@@ -198,7 +198,7 @@ def same(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> boo
 
 @contextlib.contextmanager
 def infinite(training: Training, name: str, rank: int) -> Iterator[None]:
-    """Put Inf into one gradient of one rank."""
+    """Write Inf to one gradient of one rank."""
     parameter = dict(training.net.named_parameters())[name]
 
     def spoil(gradient: torch.Tensor) -> torch.Tensor:
@@ -213,10 +213,10 @@ def infinite(training: Training, name: str, rank: int) -> Iterator[None]:
 
 
 def scaler() -> dict[str, Any]:
-    """Steps that a loss scaler drops leave no trace: the others are as if there were no such.
+    """Expect the same results as without the steps that a loss scaler skips.
 
-    Inf is in the first bucket or the last, in a tensor that is compressed or in one that is not,
-    on one rank or the other; of the first bucket all others are exchanged afterwards.
+    Inf is in the first bucket or the last, in a compressed tensor or a dense one, and on either
+    rank. After the first bucket, all other buckets are still exchanged.
     """
     results: dict[str, Any] = {"wrong": [], "changed": [], "skipped": []}
     size, own = dist.get_world_size(), dist.get_rank()
@@ -233,7 +233,7 @@ def scaler() -> dict[str, Any]:
             training.optimizer.zero_grad()
             with infinite(training, place, step % size) if place else contextlib.nullcontext():
                 scaling.scale(loss_of(training.ddp, batch(step, own))).backward()
-            found = {name: gradient.copy() for name, gradient in training.gradients().items()}
+            means = {name: gradient.copy() for name, gradient in training.gradients().items()}
             scaling.step(training.optimizer)
             scaling.update()
             if place:
@@ -243,7 +243,7 @@ def scaler() -> dict[str, Any]:
                     results["changed"].append((spec, place))
                 continue
             for name in COMPRESSED if step else ():
-                expected = np.zeros_like(found[name])
+                expected = np.zeros_like(means[name])
                 for rank, memory in enumerate(memories):
                     gradient = local[rank][name] * np.float32(scale)
                     if options:
@@ -252,7 +252,7 @@ def scaler() -> dict[str, Any]:
                     else:
                         frame = memory.compress(name, gradient)
                     gcodec.decode_add(frame, expected, np.float32(1 / size))
-                if not np.array_equal(found[name], expected):
+                if not np.array_equal(means[name], expected):
                     results["wrong"].append((spec, step, name))
             counted += 1
         if not options:
@@ -265,7 +265,7 @@ def scaler() -> dict[str, Any]:
 
 
 def scaler_of_half() -> dict[str, Any]:
-    """What is sent is finite, but not as float16: a scaler drops such a step, too."""
+    """Average finite gradients to a mean that exceeds float16; a scaler skips this step too."""
     training = Training("topk:ratio=0.05", dtype=torch.float16, start_iter=0)
     weight = training.net.second.weight
     values = [60000.0, 60000.0, 1.0]
@@ -282,7 +282,7 @@ def scaler_of_half() -> dict[str, Any]:
 
 
 def under_way() -> dict[str, Any]:
-    """What is saved in the middle of a step is of before it, also where the step breaks off."""
+    """Save the state during a step, and after an interrupted step; expect the previous state."""
     training = Training()
     for step in range(3):
         training.step(step)
@@ -291,7 +291,7 @@ def under_way() -> dict[str, Any]:
     def look(gradient: torch.Tensor) -> None:
         seen.append(training.state.state_dict())
 
-    # The last gradient that is made: buckets of others are on their way.
+    # This gradient comes last, while other buckets are being exchanged.
     handle = training.net.first.weight.register_hook(look)
     training.step(3)
     handle.remove()
@@ -304,7 +304,7 @@ def under_way() -> dict[str, Any]:
     broken = error_of(training, 4, ValueError)
     handle.remove()
     left = training.state.state_dict()
-    # A model that wraps the same parameters anew goes on with the same state.
+    # A new wrapper of the same parameters continues with the same state.
     training.ddp = DistributedDataParallel(
         training.net, bucket_cap_mb=0.005, find_unused_parameters=True
     )
@@ -324,7 +324,7 @@ def under_way() -> dict[str, Any]:
 
 
 def keys() -> dict[str, Any]:
-    """A key changes no gradient, and ranks with other keys, or none, do not take each other."""
+    """Compare gradients with and without a key; ranks with different keys must fail."""
     plain, keyed = Training(), Training(key=KEY)
     for step in range(3):
         plain.step(step)
@@ -342,7 +342,7 @@ def keys() -> dict[str, Any]:
 
 
 def resume() -> dict[str, Any]:
-    """Training that was saved and loaded goes on with the same bits."""
+    """Save and load a training run, and expect the same bits as without interruption."""
     results = {}
     for named in (True, False):
         whole = Training("qsgd:s=3,bucket=128", named=named)
@@ -374,7 +374,7 @@ def resume() -> dict[str, Any]:
 
 
 def policies() -> dict[str, Any]:
-    """Rules by name, dense tensors, no feedback, and a model of bfloat16."""
+    """Train with rules by name, dense tensors, no feedback, and a bfloat16 model."""
     rules = {"last.*": "raw", "second.*": "sign"}
     training = Training("topk:k=1", policy=rules, exclude="first.*")
     group = dist.new_group(range(dist.get_world_size()))
@@ -395,12 +395,12 @@ def policies() -> dict[str, Any]:
 
 
 def layouts() -> dict[str, Any]:
-    """Gradients that lie in another order, and that are the bucket themselves."""
+    """Train with gradients in channels-last order that are views of the bucket."""
     torch.manual_seed(2)
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 4, 3))
     x = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(dist.get_rank()))
     seen = []
-    for spec in (None, "topk:ratio=1"):  # of which the second loses nothing
+    for spec in (None, "topk:ratio=1"):  # plain DDP and a lossless codec
         model = DistributedDataParallel(
             copy.deepcopy(net).to(memory_format=torch.channels_last),
             gradient_as_bucket_view=True,
@@ -419,9 +419,9 @@ def layouts() -> dict[str, Any]:
 
 
 def sparse() -> dict[str, Any]:
-    """A gradient of few rows, beside one that is compressed, and both averaged by torch.
+    """Compare a sparse and a compressed gradient with those of plain DDP.
 
-    Inf in the first one, which torch averages, drops the step as well.
+    Inf in the sparse gradient, which torch averages, also skips the step.
     """
     torch.manual_seed(3)
     embed = torch.nn.Embedding(50, 8, sparse=True)
@@ -446,7 +446,7 @@ def sparse() -> dict[str, Any]:
 
 
 def arguments() -> dict[str, Any]:
-    """What is refused before any step, on each rank by itself, and named."""
+    """Pass invalid arguments, which each rank must refuse by name before the first step."""
     weight, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     cases: list[dict[str, Any]] = [
         *({"model": wrong} for wrong in (5, [1, 2], [(1, weight)], [("a", 1)], ["text"])),
@@ -456,12 +456,13 @@ def arguments() -> dict[str, Any]:
         *({"feedback": wrong} for wrong in ("no", 0, None)),
         *({"process_group": wrong} for wrong in (5, "x")),
     ]
-    told = [(list(case)[-1], refusal_of(gcodec.torch.ddp_hook, "sign", **case)) for case in cases]
+    make_hook = gcodec.torch.ddp_hook
+    refusals = [(list(case)[-1], refusal_of(make_hook, "sign", **case)) for case in cases]
     state, _ = gcodec.torch.ddp_hook("sign")
     good = state.state_dict()
     states = (None, 5, [], {}, {**good, "rank": None}, {**good, "iteration": "a"})
-    told += [("state", refusal_of(state.load_state_dict, given)) for given in states]
-    return {"wrong": [pair for pair in told if not str(pair[1]).startswith(pair[0])]}
+    refusals += [("state", refusal_of(state.load_state_dict, wrong)) for wrong in states]
+    return {"wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])]}
 
 
 def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
@@ -473,39 +474,39 @@ def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
 
 
 def mismatch() -> dict[str, Any]:
-    """Ranks with other arguments fail on the first step, and say which."""
+    """Start ranks with different seeds; the first step must fail and name the setting."""
     seed = dist.get_rank() + 3
     return {"error": error_of(Training("sign", seed=seed), 0)}
 
 
 def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """Every method, with messages of every length, none included."""
-    wires = gcodec.torch.TorchCommunicator(group)
-    own, size = wires.rank, wires.size
+    """Call every method, with messages of different lengths, including 0."""
+    members = gcodec.torch.TorchCommunicator(group)
+    own, size = members.rank, members.size
     messages = [bytes([rank]) * (1000 * rank) for rank in range(size)]
     values = np.arange(6, dtype=np.float32).reshape(2, 3) / 3 + own
-    wires.all_reduce(values)
+    members.all_reduce(values)
     to = [bytes([own, rank]) * (5 * rank + own) for rank in range(size)]
     partner = own ^ 1 if own ^ 1 < size else own
     return {
-        "protocol": isinstance(wires, Communicator),
-        "gather": [wires.all_gather(messages[own], r) == messages for r in (0, 10, 1500, 5000)],
-        "empty": wires.all_gather(b"") == [b""] * size,
-        "to": wires.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],
+        "protocol": isinstance(members, Communicator),
+        "gather": [members.all_gather(messages[own], r) == messages for r in (0, 10, 1500, 5000)],
+        "empty": members.all_gather(b"") == [b""] * size,
+        "to": members.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],
         "sum": values.tolist(),
-        "exchange": wires.exchange(partner, messages[own]) == messages[partner],
-        "broadcast": [wires.broadcast(messages[own], r) == messages[r] for r in range(size)],
+        "exchange": members.exchange(partner, messages[own]) == messages[partner],
+        "broadcast": [members.broadcast(messages[own], r) == messages[r] for r in range(size)],
     }
 
 
 def communicator_nccl() -> dict[str, Any]:
-    """The same from device to device, of which each rank has one."""
+    """Run `communicator` with NCCL, with one device per rank."""
     torch.cuda.set_device(dist.get_rank())
     return communicator(dist.new_group(backend="nccl"))
 
 
 def stalled() -> dict[str, Any]:
-    """A rank that does not answer ends the others with an error after the timeout."""
+    """Let one rank stop responding; the other rank must fail after the timeout."""
     training = Training(timeout=6)
     training.step(0)
     done = Path(sys.argv[3]) / "done"
@@ -520,7 +521,7 @@ def stalled() -> dict[str, Any]:
 
 
 def killed() -> dict[str, Any]:
-    """A rank that dies ends the others with an error, soon."""
+    """Kill one rank; the other ranks must fail soon."""
     training = Training(timeout=60)
     for step in range(2):
         training.step(step)
@@ -548,10 +549,10 @@ def main() -> None:
     results = {}
     for name in sys.argv[4:]:
         results[name] = globals()[name]()
-        # At once: a scenario may end this process.
+        # Written after each scenario, because a scenario may end this process.
         (directory / f"rank{rank}.json").write_text(json.dumps(results))
-    if {"stalled", "killed"} & set(results):  # which leave the group unusable
-        os._exit(0)  # threads of gloo may still wait for others
+    if {"stalled", "killed"} & set(results):  # they leave the group unusable
+        os._exit(0)  # threads of gloo may still wait for other ranks
     dist.destroy_process_group()
 
 

@@ -23,7 +23,7 @@ SHOWN = [
 ]
 
 
-def test_there_are_captures() -> None:
+def test_captures_exist() -> None:
     assert {page for page, *_ in SHOWN} == {"README.md", "docs/inspect.md"}
 
 

@@ -27,13 +27,13 @@ def found_in(one: Crafted) -> str | None:
     return actual if isinstance(actual, str) else None
 
 
-def test_what_crafted_inputs_give() -> None:
+def test_outcomes_of_crafted_inputs() -> None:
     assert len({one.name for one in INPUTS}) == len(INPUTS) > 500
     for one in INPUTS:
         assert found_in(one) == one.error, one.name
 
 
-def test_oracles_say_the_same() -> None:
+def test_oracles_agree() -> None:
     frames = [one for one in INPUTS if one.read is gcodec.decode]
     assert {one.error for one in frames} == {None, "Corrupt", "Truncated"}
     for one in frames:
@@ -49,7 +49,7 @@ def test_crafted_inputs_between_guard_pages(at_end: bool) -> None:
 
 
 @posix
-def test_guards_that_are_removed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_guards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_mutation, "LONGEST", 1)  # seconds: one loop would never end
     paths = sorted((ROOT / "fuzz" / "golden-errors").glob("*eliasfano*.gcf"))
     inputs = [hostile.Input("error", path.read_bytes()) for path in paths]

@@ -115,7 +115,7 @@ def test_mutants_of_other_dtypes(spec: str, dtype: str) -> None:
             decoders.agree(data)
 
 
-def test_the_law_notices_a_decoder_that_differs() -> None:
+def test_law_detects_a_differing_decoder() -> None:
     frame = frame_of("qsgd:form=dense")
     with pytest.raises(BrokenPromiseError, match="decode accepts, mine refuses"):
         decoders.agree(frame.to_bytes(), more=lambda data, frame: {"mine": refuse})
@@ -138,7 +138,7 @@ def refuse() -> np.ndarray:
 
 
 @pytest.mark.parametrize("spec", TABLED)
-def test_no_decoder_takes_a_wrong_table(spec: str) -> None:
+def test_every_decoder_refuses_wrong_tables(spec: str) -> None:
     frame = frame_of(spec)
     assert frame.seek is not None
     if frame.seek.count < 2:
@@ -178,7 +178,7 @@ def test_tables_of_a_trellis_with_blocks_of_any_size(log2_block: int) -> None:
         *("qsgd:form=sparse", "mxnet-2bit:form=sparse,index=eliasfano"),
     ],
 )
-def test_a_table_of_no_symbols_is_refused(spec: str) -> None:
+def test_tables_of_empty_strings_are_refused(spec: str) -> None:
     codec = gcodec.parse(spec)
     frame = gcodec.Frame.from_bytes(gcodec.encode(np.zeros(1200, np.float32), codec))
     nbits, blocks = frame.payload.nbits, frame.codec.seek_blocks
@@ -190,7 +190,7 @@ def test_a_table_of_no_symbols_is_refused(spec: str) -> None:
         assert not decoders.agree(wrong.to_bytes())
 
 
-def test_a_table_of_silent_elements_has_no_bits() -> None:
+def test_tables_of_zero_norm_buckets() -> None:
     x = np.zeros(1200, np.float32)
     for spec in ("qsgd:form=dense,bucket=40", "qsgd:bucket=40,code=huffman"):
         frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
@@ -242,7 +242,7 @@ def test_averages_of_buckets_refuse_a_wrong_table() -> None:
 @pytest.mark.parametrize(
     "spec", ["qsgd:form=sparse", "qsgd:form=sparse,s=16777216,bucket=100,code=rice"]
 )
-def test_levels_in_few_elements(spec: str, n: int, scale: float) -> None:
+def test_levels_of_few_elements(spec: str, n: int, scale: float) -> None:
     x = (np.random.default_rng(n).standard_normal(n) * scale).astype(np.float32)
     x[n // 5 : n // 2] = 0
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
@@ -256,7 +256,7 @@ def test_levels_in_few_elements(spec: str, n: int, scale: float) -> None:
         assert places.size == values.size == np.count_nonzero(symbols.levels)
 
 
-def test_a_frame_that_sends_all_is_refused_whether_damaged_or_not() -> None:
+def test_sparse_decoding_refuses_dense_frames() -> None:
     for spec in ("ecsq:step=0.02", "qsgd:form=dense", "minifloat:code=huffman"):
         frame = frame_of(spec)
         for one in (frame, moved(frame)):
@@ -267,7 +267,7 @@ def test_a_frame_that_sends_all_is_refused_whether_damaged_or_not() -> None:
 # --- parts --------------------------------------------------------------------------------------
 
 
-def test_a_part_is_refused_by_what_every_part_reads() -> None:
+def test_every_range_checks_the_header_parts() -> None:
     """The head of the string and the sum of the table are read, whatever the range."""
     frame = frame_of("ecsq:nmse=0.1")
     table = frame.seek

@@ -39,7 +39,7 @@ def test_mutants(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["frame", "repaired", "stream"])
-def test_frames_of_the_corpus_are_frames(target: str) -> None:
+def test_corpus_contains_valid_frames(target: str) -> None:
     """Most of what is fuzzed must reach the decoder, or the mutants test little."""
     import gcodec
 
@@ -52,7 +52,7 @@ def test_frames_of_the_corpus_are_frames(target: str) -> None:
     assert decoded > 10
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzer.main(["--target", "frame", "--runs", "90", "--seed", "3"]) == 0
     assert "frame: 90 inputs" in capsys.readouterr().out
     assert fuzzer.main(["--target", "spec", "--seconds", "0.05"]) == 0
@@ -61,7 +61,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "passes" in capsys.readouterr().out
 
 
-def test_a_failure_tells_how_to_repeat_it(
+def test_failures_print_the_replay_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fragile(data: bytes) -> None:

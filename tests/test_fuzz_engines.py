@@ -30,7 +30,7 @@ def call_of(last: int) -> calls.Call:
     return calls.Call("none", trusting, (data, last, out), 0)
 
 
-def test_canaries_tell_of_writes_beyond_an_array() -> None:
+def test_canaries_detect_out_of_bounds_writes() -> None:
     count, actual = jitfuzz.fuzz([call_of(99)], 10_000)
     assert count == 10_000
     (finding,) = actual
@@ -80,7 +80,7 @@ def test_frames_between_guard_pages(at_end: bool) -> None:
 
 
 @posix
-def test_the_command_of_guard_pages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_guard_page_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--target", "stream", "--guard", "--runs", "50"]) == 0
     assert "calls of kernels between guard pages" in capsys.readouterr().out
 
@@ -103,7 +103,7 @@ def test_minimise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.main(["--target", "spec", "--minimise", str(path)]) == 1
 
 
-def test_guided_fuzzing_tells_what_it_needs() -> None:
+def test_guided_fuzzing_names_its_dependency() -> None:
     """It is run where atheris is, and says so where it is not."""
     program = (
         "import sys; sys.modules['atheris'] = None; from fuzz import guided; guided.main(['spec'])"

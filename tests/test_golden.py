@@ -33,13 +33,13 @@ def test_every_codec_has_vectors() -> None:
 
 
 @pytest.mark.parametrize("key", ["dtype", "name", "key", "nonfinite"])
-def test_vectors_differ_in(key: str) -> None:
+def test_differences_are_reported(key: str) -> None:
     values = {vector.read(path).get(key) for path in PATHS}
     assert len(values) > 1
     assert key != "dtype" or values == set(vector.DTYPES)
 
 
-def test_a_wrong_vector_fails() -> None:
+def test_wrong_vectors_fail() -> None:
     fields = vector.read(FOLDER / "mxnet-2bit_ordinary.txt")
     spec = fields.pop("spec")
     with pytest.raises(AssertionError):

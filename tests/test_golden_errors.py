@@ -31,7 +31,7 @@ def test_golden_errors(path: object) -> None:
     targets.run("differential", data)
 
 
-def test_there_is_an_error_of_each_kind() -> None:
+def test_every_kind_of_error_is_covered() -> None:
     kinds = {path.name.partition(".")[0] for path in PATHS}
     assert kinds == {"Truncated", "Corrupt", "Unsupported", "LimitExceeded"}
 

@@ -78,12 +78,12 @@ for wrong in (np.ones(3, int), [1.0], object(), np.ma.masked_less(x, 0)):
 """
 
 
-def test_no_framework_is_imported_by_coding() -> None:
+def test_coding_imports_no_framework() -> None:
     assert not loaded(EVERY_KIND_OF_ARRAY) & {*FRAMEWORKS, "matplotlib"}
 
 
 @pytest.mark.parametrize("module", ["torch", "jax", "tensorflow", "mlx.core"])
-def test_no_framework_brings_another(module: str) -> None:
+def test_frameworks_import_no_other_framework(module: str) -> None:
     top = module.partition(".")[0]
     if importlib.util.find_spec(top) is None:
         pytest.skip(f"{top} is not installed")
@@ -94,6 +94,6 @@ def test_no_framework_brings_another(module: str) -> None:
     assert top in loaded(code)
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     code = "import gcodec; [getattr(gcodec, name) for name in gcodec.__all__]"
     loaded(code)

@@ -82,7 +82,7 @@ def test_unpack_inverts_pack(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_the_bits_that_decode_decide(data: st.DataObject) -> None:
+def test_decoded_bits_determine_the_frame(data: st.DataObject) -> None:
     """Bytes that unpack at all are the bytes that packing makes of the result.
 
     But for scalars that packing would choose better.
@@ -164,7 +164,7 @@ def test_bare_payload(data: st.DataObject) -> None:
 
 
 @each_codec
-def test_bare_payload_asks_for_what_it_lacks(codec: Codec) -> None:
+def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
     payload = codec.encode(f32(0.5, -1.0, 2.0))
     raw, nbits = payload.tobytes(), payload.nbits
     sent = {field.name for field in codec.message_fields()}
@@ -437,7 +437,7 @@ def test_laws_of_error(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_encoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
+def test_encoding_is_idempotent(data: st.DataObject) -> None:
     # The coefficients of what was cut off are others; and centroids are no levels.
     others = ("mxnet-1bit", "dct8", "ecsq")
     codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name not in others]))
@@ -510,7 +510,7 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
 
 
 @each_class
-def test_quantize_residual_refuses_and_leaves_alone(codec: Codec) -> None:
+def test_quantize_residual_leaves_refused_residuals(codec: Codec) -> None:
     x = np.linspace(-1, 1, 64, dtype=np.float32)
     kept = np.full(64, 0.25, np.float32)
     for residual in (kept[:63], kept.astype(np.float64), kept.astype(">f4"), np.zeros(128)[::2]):
@@ -679,7 +679,7 @@ def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("n", thinned([17, 1, 15, 16, 0, 136, 128, 129, 1000, 250], 5))
 @each_codec
-def test_where_the_array_lies_changes_nothing(codec: Codec, n: int) -> None:
+def test_alignment_changes_nothing(codec: Codec, n: int) -> None:
     rng = np.random.default_rng(9)
     values, before = rng.standard_normal((2, n), np.float32)
     actual = set()
@@ -717,7 +717,7 @@ def test_specs_round_trip(codec: Codec) -> None:
 
 
 @given(st.data())
-def test_codecs_differ_where_their_specs_do(data: st.DataObject) -> None:
+def test_codecs_differ_if_their_specs_do(data: st.DataObject) -> None:
     one, other = data.draw(gs.codecs()), data.draw(gs.codecs())
     assert (one == other) == (str(one) == str(other)) == (repr(one) == repr(other))
     assert one != str(one)

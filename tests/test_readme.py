@@ -35,7 +35,7 @@ def lines(text: str) -> list[str]:
     return [line for line in shell if line.strip() and not line.startswith("#")]
 
 
-def test_a_fresh_machine_needs_one_line() -> None:
+def test_installation_is_one_line() -> None:
     """The two commands name files that exist, and the checks run the same tests."""
     fresh = [line for line in lines(README) if "venv" in line]
     assert fresh == [
@@ -164,7 +164,7 @@ def test_links(page: Path) -> None:
             assert anchor in anchors, target
 
 
-def test_environment_variables_are_those_of_the_code() -> None:
+def test_environment_variables_are_documented() -> None:
     source = "".join(path.read_text("utf-8") for path in (ROOT / "gcodec").rglob("*.py"))
     used = set(re.findall(r"environ(?:\.get\(|\[)\"(GCODEC_\w+)\"", source))
     assert used == set(re.findall(r"^\| `(GCODEC_\w+)` \|", README, re.MULTILINE))

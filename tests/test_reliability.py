@@ -14,7 +14,7 @@ import pytest
 import gcodec
 from bench import corruption
 from fuzz import cuts
-from gcodec import frame as frame_module
+from gcodec.wire.primitives import TAG_NBYTES
 
 
 def test_damage_is_never_silent() -> None:
@@ -24,7 +24,7 @@ def test_damage_is_never_silent() -> None:
         assert corruption.row(coder, 60) == (coder.name, 60, 0, 0)
 
 
-def test_what_is_silent_is_told() -> None:
+def test_undetected_damage_is_documented() -> None:
     """The identity notices nothing."""
     coder = corruption.Coder("none", bytes(99), lambda data: data)
     actual = corruption.row(coder, 30)
@@ -45,9 +45,7 @@ def test_a_killed_command_leaves_whole_files(tmp_path: Path) -> None:
     assert count["old"] + count["new"] + count["nothing"] == 10
 
 
-def test_half_a_file_and_one_left_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
         target = Path(arguments[-1])
         target.write_bytes(b"whole" if seconds is None else b"half")
@@ -73,11 +71,11 @@ def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
     gcodec.decode(frame, key=b"secret")
     with pytest.raises(gcodec.Corrupt, match="tag"):
         gcodec.decode(frame, key=b"other")
-    assert len(seen) == 2 and seen[0][0] == seen[0][1] == frame[-frame_module.TAG_NBYTES :]
+    assert len(seen) == 2 and seen[0][0] == seen[0][1] == frame[-TAG_NBYTES:]
 
 
 @pytest.mark.parametrize("call", [gcodec.decode, gcodec.Frame.from_bytes, gcodec.decode_sparse])
-def test_a_key_asks_for_a_tag(call: object) -> None:
+def test_keys_require_a_tag(call: object) -> None:
     plain = gcodec.encode(np.ones(50, np.float32), "topk:k=3")
     signed = gcodec.encode(np.ones(50, np.float32), "topk:k=3", key=b"k")
     with pytest.raises(gcodec.Corrupt, match="does not bear the tag"):

@@ -155,7 +155,7 @@ def test_block(label: str, fields: dict[str, str]) -> None:
         vector.check(label, fields)
 
 
-def test_the_page_has_blocks_of_every_kind() -> None:
+def test_page_has_blocks_of_every_kind() -> None:
     labels = [label for label, _, _ in BLOCKS]
     assert set(labels) > set(PRIMITIVES)
     assert len(labels) == len(re.findall("^```wire", TEXT, re.MULTILINE))
@@ -190,7 +190,7 @@ def test_every_codec_has_a_section_with_examples(name: str, cls: type[gcodec.Cod
     assert re.search(rf"^\| {cls.id} \| \[`{name}`\]", TEXT, re.MULTILINE)
 
 
-def test_numbers_of_the_page_are_those_of_the_code() -> None:
+def test_numbers_of_the_page_agree_with_the_code() -> None:
     table = dict(re.findall(r"^\| (\d+) \| (b?float\d+|u?int\d+|bool) \|$", TEXT, re.MULTILINE))
     assert {name: int(code) for code, name in table.items()} == primitives.DTYPE_CODES
     assert primitives.DTYPE_CODES == vector.DTYPE_CODES and set(primitives.ITEMSIZE) == set(
@@ -305,7 +305,7 @@ def test_explicit_defaults_are_accepted() -> None:
     assert decoded[0] == decoded[1] == [0.5, -0.5, 0, -0.5, 0.5]
 
 
-def test_a_block_with_an_unknown_key_fails() -> None:
+def test_unknown_keys_fail() -> None:
     fields = vector.fields_of("grad 1\ndtype float32\npayload 00\nframe 00\ndecoded 1\ncolor red")
     with pytest.raises(AssertionError, match="unknown"):
         vector.check("raw", fields)
@@ -425,7 +425,7 @@ def test_frames_by_hand(good: dict[str, object], decoded: list[float] | bytes) -
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0])
-def test_a_scale_of_zero(scale: float) -> None:
+def test_scale_of_zero(scale: float) -> None:
     """The sign bit of the scale is turned over for −1, and for the bit 1."""
     for good in (TERNGRAD, STRIDED, BASE3, SIGN):
         frame = reference_frame.build(**{**good, "scalars": f32(scale)})
@@ -656,6 +656,6 @@ def test_automatic_threshold_stays_in_range(values: list[float]) -> None:
     assert np.float32(payload.scalars["threshold"]) == expected
 
 
-def test_an_empty_array_may_have_a_large_dimension() -> None:
+def test_empty_arrays_may_have_large_dimensions() -> None:
     frame = reference_frame.build(**{**GOOD, "shape": (0, 2**58), "payload": b"", "nbits": 0})
     assert gcodec.decode(frame).shape == (0, 2**58)

@@ -1,12 +1,13 @@
-"""Whether to compress gradients, where, and with what: expected times, and costs in steps.
+"""Advice on compression: expected times on a cluster, costs in steps, and a codec for a tensor.
 
-A cluster has nodes of several GPUs. A step computes a gradient on each GPU and adds up all of
-them: inside each node, shares of the gradient are summed, one for each GPU; across the nodes, the
-sums of equal shares; inside each node, the results are gathered. The GPUs of a node share its
-link to the others. At each of the two levels gradients travel as they are, in a ring, or as
-messages of a codec.
+A cluster has nodes of several GPUs. In each step, every GPU computes a gradient, and the cluster
+adds up all gradients: inside each node, each GPU sums one share of the gradients; between the
+nodes, the GPUs sum equal shares; inside each node, the GPUs gather the results. The GPUs of a node
+share its link to the other nodes. At each of these two levels, gradients travel uncompressed in a
+ring, or as messages of a codec. `gcodec.choose` picks a codec for one tensor. Codecs and training
+methods themselves live elsewhere.
 
-``docs/advise.md`` explains and works examples; `gcodec advise` is the command.
+``docs/advise.md`` explains the model with worked examples; `gcodec advise` is the command.
 
 >>> from gcodec import advisor
 >>> cluster = advisor.Cluster(64, 8, advisor.Link(12.5e9), advisor.Link(600e9))

@@ -1,4 +1,4 @@
-"""Who has to agree on a gradient, what a step does, and what messages there may be."""
+"""The inputs of an advice: the cluster, the work of a step, and the available codecs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from gcodec.advisor.links import Link, members_of, seconds
+from gcodec.advisor.links import Link, check_members, check_seconds
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_between, check_integer
 
@@ -15,21 +15,23 @@ Level = Literal["inside", "between"]
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Who has to agree on a gradient.
+    """Nodes and GPUs that average their gradients.
 
     Parameters
     ----------
     nodes : int
+        Number of nodes.
     gpus : int
-        Of each node.
+        Number of GPUs of each node.
     between : Link, optional
-        Of a node, which its GPUs share; needed where there are several nodes.
+        Link of a node to the other nodes, which its GPUs share; required for several nodes.
     inside : Link, optional
-        Of a GPU to the others of its node; needed where there are several.
+        Link of a GPU to the other GPUs of its node; required for several GPUs.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range, or a required link is missing.
     """
 
     nodes: int = 1
@@ -39,43 +41,44 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for members, name in (("nodes", "between"), ("gpus", "inside")):
-            count = members_of(members, getattr(self, members))
+            count = check_members(members, getattr(self, members))
             link = getattr(self, name)
             if not isinstance(link, (Link, type(None))) or (link is None and count > 1):
                 raise ParameterError.of(name, link, f"a Link, for {count} {members}")
 
     def group(self, level: Level) -> tuple[int, Link | None]:
-        """Return how many members a level has, and what connects them."""
+        """Return the number of members at a level, and their link."""
         return (self.gpus, self.inside) if level == "inside" else (self.nodes, self.between)
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Those where there is somebody to agree with."""
+        """Levels with more than one member."""
         both: tuple[Level, ...] = ("inside", "between")
         return tuple(level for level in both if self.group(level)[0] > 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a step does.
+    """Work of one training step.
 
     Parameters
     ----------
     values : int
-        Of the gradient, from 1 on; each GPU has one.
+        Number of values of the gradient, at least 1. Each GPU has one gradient.
     compute : float
         Seconds of a forward and backward pass.
     bits : float
-        Of a value that is not compressed: 32 for float32, 16 for float16 and bfloat16.
+        Bits of an uncompressed value: 32 for float32, 16 for float16 and bfloat16.
     overlap : float
-        Share of the computation, 0 to 1, that communication may run beside.
+        Fraction of the computation, 0 to 1, during which communication may run.
     encode, decode : float
-        Values that a GPU codes in a second; infinite to leave that out. It computes nothing
-        meanwhile.
+        Values that a GPU encodes or decodes per second; infinity if that takes no time. The GPU
+        computes nothing else meanwhile.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
     """
 
     values: int
@@ -87,31 +90,34 @@ class Work:
 
     def __post_init__(self) -> None:
         check_integer("values", self.values, 1, 2**63 - 1, "an integer from 1 to 2**63 - 1")
-        seconds("compute", self.compute)
+        check_seconds("compute", self.compute)
         check_between("bits", self.bits, 1e-9, 64, "a number of bits above 0, up to 64")
         check_between("overlap", self.overlap, 0, 1, "a share from 0 to 1")
         for name in ("encode", "decode"):
-            allowed = "a number of values a second, 1 or more"
+            allowed = "a number of values per second, at least 1"
             check_between(name, getattr(self, name), 1, math.inf, allowed)
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A codec, as far as costs depend on it.
+    """The properties of a codec that determine its costs.
 
     Parameters
     ----------
     name : str
+        Name of the codec in the advice.
     bits : float
-        Of its messages, per value.
+        Bits of its messages per value.
     error : float, optional
-        ‖x − x̂‖²/‖x‖² of a message; None where it is not known.
+        ‖x − x̂‖²/‖x‖² of a message, or None if it is unknown.
     converges : bool
-        Whether it may be advised at all: `gcodec.convergence` tells.
+        Whether training with the codec converges; `law_of` helps to find out. Other schemes are
+        not advised.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
     """
 
     name: str
@@ -122,4 +128,4 @@ class Scheme:
     def __post_init__(self) -> None:
         check_between("bits", self.bits, 0, 1e6, "a number of bits from 0 to 1e6")
         if self.error is not None:
-            check_between("error", self.error, 0, math.inf, "a number from 0 on, or None")
+            check_between("error", self.error, 0, math.inf, "a number, at least 0, or None")

@@ -1,15 +1,15 @@
-"""What compression costs in steps: bounds that follow from a codec's own law.
+"""Additional training steps that compression costs: bounds that follow from a codec's law.
 
-A codec may promise a contraction, ‖x − x̂‖² ≤ (1 − δ)·‖x‖² (`Codec.contraction`), or a variance,
-E‖x − x̂‖² ≤ ω·‖x‖² (`Codec.variance`), and that E x̂ = x (`Codec.unbiased`). With feedback the
-first is needed, in expectation at least: a variance ω below 1 is a contraction of 1 − ω. Without
-feedback the second and the third.
+A codec may guarantee a contraction, ‖x − x̂‖² ≤ (1 − δ)·‖x‖² (`Codec.contraction`), or a variance,
+E‖x − x̂‖² ≤ ω·‖x‖² (`Codec.variance`), and E x̂ = x (`Codec.unbiased`). Training with error
+feedback needs a contraction, at least in expectation; a variance ω below 1 is a contraction of
+1 − ω. Training without feedback needs a variance and an unbiased codec.
 
-The bounds are of (1/T)·Σ E‖∇f(xₜ)‖² over T steps x ← x − γ·(mean of what the workers sent), for f
-with L-smooth gradients, f(x₀) − min f ≤ Δ, and E‖g‖² ≤ G² for the unbiased gradient g of each
+The bounds apply to (1/T)·Σ E‖∇f(xₜ)‖² over T steps x ← x − γ·(mean of the sent gradients), if f
+has L-smooth gradients, f(x₀) − min f ≤ Δ, and E‖g‖² ≤ G² for the unbiased gradient g of each
 worker. ``docs/advise.md`` derives them. Sources: Karimireddy et al., "Error feedback fixes
-SignSGD and other gradient compression schemes", ICML 2019, for the argument with feedback;
-Alistarh et al., "QSGD", NIPS 2017, for that without.
+SignSGD and other gradient compression schemes", ICML 2019, for the proof with feedback; Alistarh
+et al., "QSGD", NIPS 2017, for the proof without.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gcodec.advisor.links import members_of
+from gcodec.advisor.links import check_members
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_between
 
-_LEAST, _LARGEST = 1e-30, 1e30  # nothing that follows from these overflows or vanishes
+_SMALLEST, _LARGEST = 1e-30, 1e30  # bounds on inputs that exclude overflow and underflow
 
 
 class Law(NamedTuple):
-    """What holds for every gradient.
+    """Guarantees of a codec for every gradient.
 
     Attributes
     ----------
     delta : float or None
-        E‖x − x̂‖² ≤ (1 − δ)·‖x‖²; None where nothing above 0 is promised.
+        Contraction δ > 0 with E‖x − x̂‖² ≤ (1 − δ)·‖x‖², or None without this guarantee.
     omega : float or None
-        E‖x − x̂‖² ≤ ω·‖x‖² with E x̂ = x; None where that is not promised.
+        Variance ω with E‖x − x̂‖² ≤ ω·‖x‖² and E x̂ = x, or None without this guarantee.
     """
 
     delta: float | None
@@ -44,12 +44,12 @@ class Law(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is minimised, as far as the bounds depend on it.
+    """Constants of the minimized function on which the bounds depend.
 
     Parameters
     ----------
     gap : float
-        Δ, by how much the loss can fall; like the others from 1e-30 to 1e30.
+        Δ, the largest possible decrease of the loss. All constants are from 1e-30 to 1e30.
     smoothness : float
         L, the Lipschitz constant of the gradient.
     moment : float
@@ -58,6 +58,7 @@ class Problem:
     Raises
     ------
     ParameterError
+        If an argument is out of range.
     """
 
     gap: float = 1.0
@@ -69,19 +70,25 @@ class Problem:
             _positive(field.name, getattr(self, field.name))
 
     def best_rate(self, steps: float) -> float:
-        """Return the learning rate for which `plain_bound` is the least, √(2Δ / (L·G²·T))."""
+        """Return the learning rate that minimizes `plain_bound`, √(2Δ / (L·G²·T))."""
         _positive("steps", steps)
         return math.sqrt(2 * self.gap / steps / self.smoothness / self.moment)
 
 
 def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
-    """Return what a codec promises for a gradient of tensors that are encoded one by one.
+    """Return the law of a codec for a gradient whose tensors are encoded separately.
+
+    The law has the smallest contraction and the largest variance of all tensors.
 
     Parameters
     ----------
     codec : Codec
     sizes : iterable of int
-        Elements of each tensor. Of a contraction the least counts, of a variance the largest.
+        Number of elements of each tensor.
+
+    Returns
+    -------
+    Law
 
     Raises
     ------
@@ -96,38 +103,38 @@ def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
     >>> law_of(gcodec.parse("qsgd:s=15,bucket=512"), [10**6])
     Law(delta=0.4311111111111111, omega=0.5688888888888889)
     """
-    wanted = sorted({size for size in sizes if size})
-    if not wanted:
-        raise ParameterError.of("sizes", wanted, "sizes of tensors, one of them above 0")
+    nonzero_sizes = sorted({size for size in sizes if size})
+    if not nonzero_sizes:
+        raise ParameterError.of("sizes", nonzero_sizes, "sizes of tensors, one of them above 0")
     deltas, omegas = [], []
-    for size in wanted:
+    for size in nonzero_sizes:
         contraction, variance = codec.contraction(size), codec.variance(size)
-        in_mean = None if variance is None else 1 - variance
-        known = [delta for delta in (contraction, in_mean) if delta is not None]
-        deltas.append(max(known, default=0.0))
-        omegas.append(math.inf if variance is None or not codec.unbiased else variance)
+        variance = math.inf if variance is None else variance
+        deltas.append(max(0.0 if contraction is None else contraction, 1 - variance))
+        omegas.append(variance if codec.unbiased else math.inf)
     delta, omega = min(deltas), max(omegas)
     return Law(delta if delta > 0 else None, omega if math.isfinite(omega) else None)
 
 
 def residual_bound(delta: float) -> float:
-    """Bound the residual of error feedback: E‖e‖² ≤ this·G², at every step.
+    """Return a bound R on the residual e of error feedback: E‖e‖² ≤ R·G² at every step.
 
-    It is (1 − δ)/(1 − √(1 − δ))², which is reached, and at most the better known 4·(1 − δ)/δ².
+    The bound (1 − δ)/(1 − √(1 − δ))² is tight, and at most the better known 4·(1 − δ)/δ².
 
     Parameters
     ----------
     delta : float
-        From 0, where nothing is sent, to 1, where all is.
+        Contraction, from 0 (nothing is sent) to 1 (no loss).
 
     Returns
     -------
     float
-        Infinite for 0.
+        Bound; infinite for a contraction of 0.
 
     Raises
     ------
     ParameterError
+        If `delta` is out of range.
 
     Examples
     --------
@@ -137,7 +144,7 @@ def residual_bound(delta: float) -> float:
     delta = check_between("delta", delta, 0, 1, "a number from 0 to 1")
     if not delta:
         return math.inf
-    # 1 − r = δ/(1 + r), without the cancellation.
+    # 1 − r is computed as δ/(1 + r), without cancellation.
     r = math.sqrt(1 - delta)
     return (r * (1 + r) / delta) * (r * (1 + r) / delta)
 
@@ -151,7 +158,7 @@ def plain_bound(problem: Problem, steps: float, rate: float | None = None) -> fl
     steps : float
         T, from 1e-30 to 1e30.
     rate : float, optional
-        γ, the learning rate, from 1e-30 to 1e30; else the one for which this bound is the least.
+        γ, the learning rate, from 1e-30 to 1e30. Default: `Problem.best_rate`.
 
     Returns
     -------
@@ -160,6 +167,7 @@ def plain_bound(problem: Problem, steps: float, rate: float | None = None) -> fl
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -177,9 +185,9 @@ def unbiased_bound(
     Parameters
     ----------
     omega : float
-        ω, from 0; infinite where there is no bound.
+        Variance ω, at least 0; infinite without a guarantee.
     workers : int
-        That round independently of each other, with seeds of their own.
+        Number of workers, which round independently, with different seeds.
     problem, steps, rate
         See `plain_bound`.
 
@@ -190,14 +198,15 @@ def unbiased_bound(
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
     >>> unbiased_bound(99, 1, Problem(gap=2), steps=100)  # random-k of 1 %
     10.1
     """
-    omega = check_between("omega", omega, 0, math.inf, "a number from 0 on")
-    workers = members_of("workers", workers)
+    omega = check_between("omega", omega, 0, math.inf, "a number, at least 0")
+    workers = check_members("workers", workers)
     steps = _positive("steps", steps)
     rate = problem.best_rate(steps) if rate is None else _positive("rate", rate)
     noise = problem.smoothness * problem.moment * (1 + omega / workers) / 2
@@ -209,13 +218,14 @@ def feedback_bound(
 ) -> float:
     """Bound the mean of E‖∇f‖² with error feedback.
 
-    With A of `plain_bound` and E = γ²·L²·G²·`residual_bound` it is (√E + √(E + 4·A))²/4: A where
-    all is sent, at most 2·A + E, and infinite where nothing is.
+    With A, the value of `plain_bound`, and E = γ²·L²·G²·`residual_bound`, the bound is
+    (√E + √(E + 4·A))²/4. It is A for a lossless codec, at most 2·A + E, and infinite if nothing
+    is sent.
 
     Parameters
     ----------
     delta : float
-        From 0 to 1; see `residual_bound`.
+        Contraction, from 0 to 1; see `residual_bound`.
     problem, steps, rate
         See `plain_bound`.
 
@@ -226,6 +236,7 @@ def feedback_bound(
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -240,14 +251,15 @@ def feedback_bound(
 
 
 def steps_to_double(delta: float, problem: Problem) -> float:
-    """Return after how many steps `feedback_bound` is twice `plain_bound`, with the γ best there.
+    """Return the number of steps T after which `feedback_bound` is twice `plain_bound`.
 
-    That is 8·(L·Δ/G²)·`residual_bound`²: what feedback costs fades, however little is sent.
+    The learning rate is `Problem.best_rate` for T. The result, 8·(L·Δ/G²)·`residual_bound`², is
+    finite for every δ > 0, so the relative cost of compression with feedback vanishes.
 
     Parameters
     ----------
     delta : float
-        From 0 to 1; see `residual_bound`.
+        Contraction, from 0 to 1; see `residual_bound`.
     problem : Problem
 
     Returns
@@ -257,6 +269,7 @@ def steps_to_double(delta: float, problem: Problem) -> float:
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -268,4 +281,4 @@ def steps_to_double(delta: float, problem: Problem) -> float:
 
 
 def _positive(name: str, value: object) -> float:
-    return check_between(name, value, _LEAST, _LARGEST, "a number from 1e-30 to 1e30")
+    return check_between(name, value, _SMALLEST, _LARGEST, "a number from 1e-30 to 1e30")

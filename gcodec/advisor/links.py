@@ -1,13 +1,13 @@
-"""What collectives cost on a link: rings, and messages that have to reach everybody.
+"""Time that collectives take on a link: rings, and messages that must reach all members.
 
-A member sends and receives at the same time, each at the bandwidth of its link, and a message
-that follows another waits for the latency. So a step of a ring takes latency + bytes / bandwidth,
-and the costs are those of Thakur, Rabenseifner and Gropp, "Optimization of collective
-communication operations in MPICH", 2005. Adding up and copying are not counted.
+A member sends and receives at the same time, each at the bandwidth of its link, and each message
+waits for the latency. A step of a ring therefore takes latency + bytes / bandwidth. These are the
+costs of Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH", 2005. The time for additions and copies is not counted.
 
-Messages of a codec cannot be added up on the way. They are either gathered by everybody, so that
-each member receives those of all others (`ring_all_gather`), or each member gets only a share of
-every message, adds up, and sends the sum of its share as another message (`two_phase`).
+Members cannot add up the messages of a codec on the way. Either all members gather all messages
+(`ring_all_gather`), or each member receives its share of every message, adds up the shares, and
+sends the sum as another message (`two_phase`).
 """
 
 from __future__ import annotations
@@ -18,67 +18,69 @@ import sys
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_between, check_integer
 
-_LEAST, _LARGEST = 5e-324, sys.float_info.max
-_MOST_MEMBERS = 2**31 - 1
+_SMALLEST, _LARGEST = 5e-324, sys.float_info.max
+_MAX_MEMBERS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What connects the members of a group, each with the others.
+    """Connection of each member of a group with all other members.
 
     Parameters
     ----------
     bandwidth : float
-        Of one member, in bytes a second in each direction; above 0.
+        Bandwidth of one member in bytes per second in each direction; above 0.
     latency : float
-        Of a message, in seconds.
+        Latency of a message in seconds.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
     """
 
     bandwidth: float
     latency: float = 0.0
 
     def __post_init__(self) -> None:
-        allowed = "a finite number of bytes a second above 0"
-        bandwidth = check_between("bandwidth", self.bandwidth, _LEAST, _LARGEST, allowed)
-        latency = seconds("latency", self.latency)
+        allowed = "a finite number of bytes per second, above 0"
+        bandwidth = check_between("bandwidth", self.bandwidth, _SMALLEST, _LARGEST, allowed)
         object.__setattr__(self, "bandwidth", bandwidth)
-        object.__setattr__(self, "latency", latency)
+        object.__setattr__(self, "latency", check_seconds("latency", self.latency))
 
 
-def seconds(name: str, value: object) -> float:
+def check_seconds(name: str, value: object) -> float:
     """Return a time in seconds, or raise `ParameterError`."""
-    return check_between(name, value, 0, _LARGEST, "a finite number of seconds from 0 on")
+    return check_between(name, value, 0, _LARGEST, "a finite number of seconds, at least 0")
 
 
-def members_of(name: str, value: object) -> int:
+def check_members(name: str, value: object) -> int:
     """Return the size of a group, or raise `ParameterError`."""
-    return check_integer(name, value, 1, _MOST_MEMBERS, "an integer from 1 to 2**31 - 1")
+    return check_integer(name, value, 1, _MAX_MEMBERS, "an integer from 1 to 2**31 - 1")
 
 
 def ring_reduce_scatter(nbytes: float, members: int, link: Link) -> float:
-    """Time after which each member has the sum of one share: members − 1 steps of a share each.
+    """Return the time until each member has the sum of one share: members − 1 steps of a share.
 
-    Also that of gathering shares again, and of giving each member its share of every message.
+    Gathering the shares takes the same time, and so does sending each member its share of every
+    message.
 
     Parameters
     ----------
     nbytes : float
-        Of what one member has.
+        Number of bytes of one member.
     members : int
     link : Link
 
     Returns
     -------
     float
-        In seconds; 0 for a single member.
+        Time in seconds; 0 for a single member.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -86,11 +88,13 @@ def ring_reduce_scatter(nbytes: float, members: int, link: Link) -> float:
     7.0
     """
     nbytes, members = _checked(nbytes, members)
-    return _steps(members - 1, nbytes / members, link)
+    return _time(members - 1, nbytes / members, link)
 
 
 def ring_all_reduce(nbytes: float, members: int, link: Link) -> float:
-    """Time of a sum in a ring, 2·(members − 1) steps of a share; see `ring_reduce_scatter`.
+    """Return the time of a sum in a ring: 2·(members − 1) steps of a share.
+
+    See `ring_reduce_scatter` for the parameters.
 
     Examples
     --------
@@ -98,27 +102,28 @@ def ring_all_reduce(nbytes: float, members: int, link: Link) -> float:
     315.0
     """
     nbytes, members = _checked(nbytes, members)
-    return _steps(2 * (members - 1), nbytes / members, link)
+    return _time(2 * (members - 1), nbytes / members, link)
 
 
 def ring_all_gather(nbytes: float, members: int, link: Link) -> float:
-    """Time after which everybody has the whole message of everybody: members − 1 steps of one.
+    """Return the time until all members have all messages: members − 1 steps of one message.
 
     Parameters
     ----------
     nbytes : float
-        Of one member's message.
+        Number of bytes of one member's message.
     members : int
     link : Link
 
     Returns
     -------
     float
-        In seconds; 0 for a single member.
+        Time in seconds; 0 for a single member.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -126,13 +131,13 @@ def ring_all_gather(nbytes: float, members: int, link: Link) -> float:
     3.024
     """
     nbytes, members = _checked(nbytes, members)
-    return _steps(members - 1, nbytes, link)
+    return _time(members - 1, nbytes, link)
 
 
 def two_phase(nbytes: float, members: int, link: Link) -> float:
-    """Time of a sum of messages of which each member gets a share, adds up, and sends the sum.
+    """Return the time until members have sent shares, added them up, and sent the sums.
 
-    The sums are messages of the same size: as many bytes move as in a ring, `ring_all_reduce`.
+    The sums are messages of the same size, so as many bytes move as in `ring_all_reduce`.
 
     Examples
     --------
@@ -143,21 +148,22 @@ def two_phase(nbytes: float, members: int, link: Link) -> float:
 
 
 def all_gather_limit(nbytes: float, members: int, link: Link) -> float:
-    """Size of messages that are gathered in the time in which a ring adds up `nbytes`.
+    """Return the message size whose `ring_all_gather` takes as long as an uncompressed ring.
 
-    That is a share of 2/members, and what is sent in the latency that gathering saves.
+    The size is a fraction 2/members of `nbytes`, plus the bytes that the link sends during the
+    latency that gathering saves.
 
     Parameters
     ----------
     nbytes : float
-        Of what one member has.
+        Number of uncompressed bytes of one member.
     members : int
     link : Link
 
     Returns
     -------
     float
-        In bytes. Gathering larger ones is slower than not compressing at all.
+        Size in bytes. Gathering larger messages is slower than no compression.
 
     Examples
     --------
@@ -169,46 +175,49 @@ def all_gather_limit(nbytes: float, members: int, link: Link) -> float:
 
 
 def two_phase_within(time: float, members: int, link: Link) -> float | None:
-    """Size of messages for which `two_phase` takes this time.
+    """Return the message size for which `two_phase` takes this time.
 
     Parameters
     ----------
     time : float
-        In seconds.
+        Time in seconds.
     members : int
-        More than one.
+        Number of members, at least 2.
     link : Link
 
     Returns
     -------
     float or None
-        In bytes; None where latency alone takes longer.
+        Size in bytes, or None if latency alone takes longer.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
     """
-    share = _within(time, 2, members, link)
+    share = _step_nbytes(time, 2, members, link)
     return None if share is None else share * members
 
 
 def all_gather_within(time: float, members: int, link: Link) -> float | None:
-    """Size of messages for which `ring_all_gather` takes this time; see `two_phase_within`."""
-    return _within(time, 1, members, link)
+    """Return the size for which `ring_all_gather` takes this time; see `two_phase_within`."""
+    return _step_nbytes(time, 1, members, link)
 
 
-def _within(time: float, rounds: int, members: int, link: Link) -> float | None:
-    time = seconds("time", time)
-    if members_of("members", members) == 1:
+def _step_nbytes(time: float, rounds: int, members: int, link: Link) -> float | None:
+    """Return the bytes of one step, if all steps of some rounds of a ring take this time."""
+    time = check_seconds("time", time)
+    if check_members("members", members) == 1:
         raise ParameterError.of("members", members, "2 or more")
-    left = time / (rounds * (members - 1)) - link.latency
-    return None if left < 0 else left * link.bandwidth
+    transfer = time / (rounds * (members - 1)) - link.latency
+    return None if transfer < 0 else transfer * link.bandwidth
 
 
 def _checked(nbytes: float, members: int) -> tuple[float, int]:
-    allowed = "a finite number of bytes from 0 on"
-    return check_between("nbytes", nbytes, 0, _LARGEST, allowed), members_of("members", members)
+    allowed = "a finite number of bytes, at least 0"
+    nbytes = check_between("nbytes", nbytes, 0, _LARGEST, allowed)
+    return nbytes, check_members("members", members)
 
 
-def _steps(count: int, nbytes: float, link: Link) -> float:
-    return count * (link.latency + nbytes / link.bandwidth) if count else 0.0
+def _time(steps: int, nbytes: float, link: Link) -> float:
+    return steps * (link.latency + nbytes / link.bandwidth) if steps else 0.0

@@ -1,4 +1,4 @@
-"""Ways to add up gradients at each level of a cluster, how long they take, and which to choose."""
+"""Ways to add up gradients at each level of a cluster, their times, and the choice among them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gcodec.wire.kinds import check_between
 Collective = Literal["ring", "all-gather", "two-phase"]
 
 _LARGEST = sys.float_info.max
-_SOME = Scheme("", 0)
-_WITHIN: dict[Collective, Callable[[float, int, Link], float | None]] = {
+_ANY_SCHEME = Scheme("", 0)
+_MESSAGE_SIZES: dict[Collective, Callable[[float, int, Link], float | None]] = {
     "two-phase": two_phase_within,
     "all-gather": all_gather_within,
 }
 
 
 class Way(NamedTuple):
-    """How gradients are added up at one level.
+    """One way to add up gradients at one level: a collective and a codec.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Way(NamedTuple):
     collective : str
         "ring", "all-gather" or "two-phase".
     scheme : Scheme or None
-        None where nothing is compressed.
+        Codec of the messages, or None for uncompressed gradients.
     time : float
         Seconds of communication.
     coding : float
-        Seconds of encoding and decoding, of one GPU.
+        Seconds that one GPU spends on encoding and decoding.
     """
 
     level: Level
@@ -54,12 +54,12 @@ class Way(NamedTuple):
 
     @property
     def how(self) -> str:
-        """Its collective and codec."""
-        return " ".join([self.collective, *([self.scheme.name] if self.scheme else [])])
+        """Names of the collective and of the codec, if there is one."""
+        return f"{self.collective} {self.scheme.name}" if self.scheme else self.collective
 
     @property
     def error(self) -> float | None:
-        """Error of its messages, of which those of two-phase follow one another."""
+        """Error of the messages; a two-phase collective encodes twice. None if unknown."""
         if self.scheme is None:
             return 0.0
         if self.scheme.error is None:
@@ -68,18 +68,18 @@ class Way(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How gradients are added up at all levels, and how long a step takes.
+    """One way for each level, and the time of a step.
 
     Attributes
     ----------
     ways : tuple of Way
-        One for each level, "inside" first.
+        A way for each level, "inside" first.
     communication, coding : float
-        Seconds.
+        Seconds of communication, and of encoding and decoding.
     step : float
-        Seconds of a step whose communication begins when all is computed.
+        Seconds of a step whose communication begins after the computation.
     hidden : float
-        Seconds of a step whose communication runs beside the computation, as far as it may.
+        Seconds of a step whose communication overlaps the computation as far as allowed.
     """
 
     ways: tuple[Way, ...]
@@ -90,20 +90,22 @@ class Plan(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Sum of the errors of all messages that follow one another."""
-        errors = [way.error for way in self.ways]
-        known = [error for error in errors if error is not None]
-        return sum(known) if len(known) == len(errors) else None
+        """Sum of the errors of all messages, or None if one of them is unknown."""
+        errors = [way.error for way in self.ways if way.error is not None]
+        return sum(errors) if len(errors) == len(self.ways) else None
 
 
 class Balance(NamedTuple):
-    """How many bits per value take as long as the computation, all other levels being dense.
+    """Bits per value at which communication takes as long as computation.
+
+    All other levels are uncompressed.
 
     Attributes
     ----------
     level, collective : str
+        Level and collective of the compressed messages; see `Way`.
     bits : float or None
-        None where latency and the other level alone take longer.
+        Bits per value, or None if latency and the other level alone take longer.
     """
 
     level: Level
@@ -112,18 +114,18 @@ class Balance(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to do.
+    """Result of `advise`.
 
     Attributes
     ----------
     dense : Plan
-        Nothing compressed.
+        Plan without compression.
     best : Plan
-        The advice.
+        Recommended plan.
     ways : tuple of Way
-        All that were looked at.
+        All ways that were considered.
     balances : tuple of Balance
-        For each level.
+        Balances of all levels; see `balance`.
     """
 
     dense: Plan
@@ -135,17 +137,18 @@ class Advice(NamedTuple):
 def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) -> list[Way]:
     """List the ways to add up gradients at one level.
 
-    The ring comes first. Messages are gathered by all members only between nodes, or where there
-    is only one node: else each GPU needs no more than its own share before the nodes exchange
-    theirs.
+    The uncompressed ring comes first. Members gather whole messages only between nodes, or if
+    there is only one node: inside one of several nodes, each GPU needs only its own share before
+    the nodes exchange theirs.
 
     Parameters
     ----------
     cluster : Cluster
     work : Work
     level : {"inside", "between"}
-        One of `cluster.levels`.
+        Level in `cluster.levels`.
     schemes : sequence of Scheme
+        Available codecs.
 
     Returns
     -------
@@ -154,32 +157,35 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     Raises
     ------
     ParameterError
+        If the cluster has only one member at the level.
     """
     if level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
     members, link = _group(cluster, level)
-    found = [Way(level, "ring", None, ring_all_reduce(_nbytes(work, work.bits), members, link))]
-    # What one GPU has to encode: a share, where the others of its node have theirs.
+    dense_time = ring_all_reduce(work.values * work.bits / 8, members, link)
+    listed = [Way(level, "ring", None, dense_time)]
+    # Between nodes, each GPU encodes only its share of the node's gradient.
     values = work.values if level == "inside" else work.values / cluster.gpus
     for scheme in schemes:
-        nbytes = _nbytes(work, scheme.bits)
+        nbytes = work.values * scheme.bits / 8
         if level == "between" or cluster.nodes == 1:
             coding = values / work.encode + members * values / work.decode
             time = ring_all_gather(nbytes, members, link)
-            found.append(Way(level, "all-gather", scheme, time, coding))
+            listed.append(Way(level, "all-gather", scheme, time, coding))
         coding = values * (1 + 1 / members) / work.encode + 2 * values / work.decode
         time = two_phase(nbytes, members, link)
-        found.append(Way(level, "two-phase", scheme, time, coding))
-    return found
+        listed.append(Way(level, "two-phase", scheme, time, coding))
+    return listed
 
 
 def plan(work: Work, chosen: Sequence[Way]) -> Plan:
-    """Add up the times of one way for each level.
+    """Make a plan of one way for each level.
 
     Parameters
     ----------
     work : Work
     chosen : sequence of Way
+        A way for each level.
 
     Returns
     -------
@@ -188,17 +194,17 @@ def plan(work: Work, chosen: Sequence[Way]) -> Plan:
     communication = sum(way.time for way in chosen)
     coding = sum(way.coding for way in chosen)
     busy = work.compute + coding
-    left = max(0.0, communication - work.overlap * work.compute)
-    return Plan(tuple(chosen), communication, coding, busy + communication, busy + left)
+    exposed = max(0.0, communication - work.overlap * work.compute)
+    return Plan(tuple(chosen), communication, coding, busy + communication, busy + exposed)
 
 
 def dense_plan(cluster: Cluster, work: Work) -> Plan:
-    """Return the plan in which nothing is compressed."""
+    """Return the plan without compression."""
     return plan(work, [ways(cluster, work, level, ())[0] for level in cluster.levels])
 
 
 def balance(cluster: Cluster, work: Work) -> list[Balance]:
-    """Tell at how many bits per value communication takes as long as computation.
+    """Return the bits per value at which communication takes as long as computation.
 
     Parameters
     ----------
@@ -208,21 +214,21 @@ def balance(cluster: Cluster, work: Work) -> list[Balance]:
     Returns
     -------
     list of Balance
-        For each level and each collective that messages may take there. More bits than
-        `work.bits` mean that nothing need be compressed.
+        A balance for each level and each collective that messages can use there. If its bits
+        exceed `work.bits`, compression is unnecessary.
     """
     dense = dense_plan(cluster, work)
-    found = []
-    for own in dense.ways:
-        members, link = _group(cluster, own.level)
-        left = work.compute - (dense.communication - own.time)
-        collectives = {way.collective for way in ways(cluster, work, own.level, [_SOME])}
-        for collective, within in _WITHIN.items():
+    balances = []
+    for level, _, _, time, _ in dense.ways:
+        members, link = _group(cluster, level)
+        available = work.compute - (dense.communication - time)
+        collectives = {way.collective for way in ways(cluster, work, level, [_ANY_SCHEME])}
+        for collective, size_within in _MESSAGE_SIZES.items():
             if collective in collectives:
-                nbytes = within(left, members, link) if left >= 0 else None
+                nbytes = size_within(available, members, link) if available >= 0 else None
                 bits = None if nbytes is None else 8 * nbytes / work.values
-                found.append(Balance(own.level, collective, bits))
-    return found
+                balances.append(Balance(level, collective, bits))
+    return balances
 
 
 def advise(
@@ -230,18 +236,19 @@ def advise(
 ) -> Advice:
     """Choose a way for each level.
 
-    Of all plans whose step with overlap is at most 1 + tolerance times that of the fastest, the
-    one of the least error is taken; of those, the fastest. So nothing is compressed that need not
-    be.
+    The candidates are all plans whose step with overlap takes at most 1 + tolerance times as long
+    as the fastest plan's. Of these, the function recommends the plan with the smallest error, and
+    among equal errors the fastest. It therefore recommends no unnecessary compression.
 
     Parameters
     ----------
     cluster : Cluster
     work : Work
     schemes : sequence of Scheme
-        Those whose error is not known, or that do not converge, are not advised.
+        Available codecs. Schemes with an unknown error, and schemes that do not converge, are not
+        recommended.
     tolerance : float
-        From 0 on.
+        Relative tolerance on the time of a step, at least 0.
 
     Returns
     -------
@@ -250,8 +257,9 @@ def advise(
     Raises
     ------
     ParameterError
+        If `tolerance` is out of range.
     """
-    tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number from 0 on")
+    tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number, at least 0")
     options = [ways(cluster, work, level, schemes) for level in cluster.levels]
     useful = [
         [w for w in level if w.error is not None and (w.scheme is None or w.scheme.converges)]
@@ -261,16 +269,11 @@ def advise(
     bound = (1 + tolerance) * min(candidate.hidden for candidate in plans)
     fast = [candidate for candidate in plans if candidate.hidden <= bound]
     best = min(fast, key=lambda p: (p.error, p.hidden, p.step))
-    dense = dense_plan(cluster, work)
-    looked_at = tuple(itertools.chain.from_iterable(options))
-    return Advice(dense, best, looked_at, tuple(balance(cluster, work)))
+    considered = tuple(itertools.chain.from_iterable(options))
+    return Advice(dense_plan(cluster, work), best, considered, tuple(balance(cluster, work)))
 
 
 def _group(cluster: Cluster, level: Level) -> tuple[int, Link]:
     members, link = cluster.group(level)
-    assert link is not None  # as `Cluster` has checked, for several members
+    assert link is not None  # `Cluster` requires it for several members
     return members, link
-
-
-def _nbytes(work: Work, bits: float) -> float:
-    return work.values * bits / 8

@@ -1,14 +1,16 @@
 """Messages of other systems, byte for byte: one module for each peer.
 
-Each module has ``encode`` and ``decode`` between arrays and the peer's own object, and, where a
-codec of gcodec holds the same information, ``to_frame`` and ``from_frame``; transport, error
-feedback and the codecs themselves are elsewhere. See ``docs/interop.md``.
+Each module has ``encode`` and ``decode``, which convert between arrays and the peer's own format.
+If a codec of gcodec stores the same information, the module also has ``to_frame`` and
+``from_frame``. Transport, error feedback and the codecs themselves live elsewhere. See
+``docs/interop.md``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gcodec.interop import byteps as byteps
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["byteps", "caffe2", "mxnet", "panthalia"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
     if name not in __all__:
         raise AttributeError(f"module 'gcodec.interop' has no attribute {name!r}")
     return importlib.import_module(f"gcodec.interop.{name}")

@@ -1,42 +1,45 @@
 """BytePS: messages of its CPU compressors onebit, topk, randomk and dithering, of float32 tensors.
 
-The object is what a compressor hands to ps-lite, as bytes: the packed data first, scale and length
-last, and nothing else. Number of elements, kind of compressor and its parameters are known to both
-ends, so the caller gives them. Words are 32 bits, little-endian; the first element or bit is the
-most significant bit of a word.
+A message is the bytes that a compressor hands to ps-lite: first the packed data, then scale and
+length. Both ends know the number of elements, the compressor and its parameters, so the caller
+passes them. Words have 32 bits and are little-endian. The first element or bit is the most
+significant bit of a word.
 
-- **onebit**: ceil(n/32) words of bits, 1 where x < 0 (so 0 for both zeros); scale, float32: the
-  sum of |x| from the first element to the last in float64, over n, or 1 without scaling.
+- **onebit**: ceil(n/32) words of bits, where 1 means x < 0, so both zeros give 0; then the scale,
+  float32. With scaling, the scale is the sum of |x| from the first element to the last in float64,
+  divided by n; without scaling it is 1.
 - **topk**, **randomk**: k pairs of a position, uint32, and a value, float32. topk has the order of
-  the binary heap of libstdc++ (``push_heap``, ``pop_heap``); randomk draws positions with
-  replacement, as the draws of xorshift128+ modulo n.
-- **dithering**: for each level that is not 0 the Elias-delta word of the distance to the preceding
-  one (the first counts from −1), a sign bit (1 is minus), the Elias-delta word of the level; zero
-  bits to the end of the word; the number of bits, uint32; scale, float32. Each element takes one
-  draw u of xorshift128+. With norm max|x|, or √Σx² of squares rounded to float32:
-  linear, z = fl((|x|/norm)·k), level = floor(z) + [u < (z − floor z)·2^64]; natural, with
-  z = (|x|/norm)·2^(k−1) in float64 and p the largest power of two below ceil(z), or 0, level =
-  p + max(p, 1)·[u < ((z − p)/max(p, 1))·2^64]. A value is fl(fl(level·scale)/top), top the level
-  of the norm, k or 2^(k−1).
+  the binary heap of libstdc++ (``push_heap``, ``pop_heap``). randomk draws positions with
+  replacement: draws of xorshift128+ modulo n.
+- **dithering**: for each nonzero level, the Elias-delta code of the distance to the preceding one
+  (the first distance counts from −1), a sign bit (1 is minus), and the Elias-delta code of the
+  level; zero bits up to the end of the word; the number of bits, uint32; the scale, float32. Each
+  element takes one draw u of xorshift128+. The norm is max|x|, or √Σx² of squares rounded to
+  float32. Linear: z = fl((|x|/norm)·k), level = floor(z) + [u < (z − floor z)·2^64]. Natural, with
+  z = (|x|/norm)·2^(k−1) in float64 and p the largest power of two below ceil(z), or 0: level =
+  p + max(p, 1)·[u < ((z − p)/max(p, 1))·2^64]. A decoded value is fl(fl(level·scale)/top), where
+  top is the level of the norm, k or 2^(k−1).
 
-The arithmetic is that of the source with IEEE rules. BytePS is built with ``-Ofast``, which may
-reorder the sums of onebit and of the l2 norm, flushes subnormal numbers to zero, and makes levels
-of an all-zero tensor: there its own bytes depend on compiler and processor. Float16 and float64
-messages are not supported; float16 ones of topk and dithering are defective in the original.
+The arithmetic follows the source under IEEE rules. BytePS is built with ``-Ofast``, which may
+reorder the sums of onebit and of the l2 norm, flushes subnormal numbers to zero, and produces
+levels for an all-zero tensor. In these cases its own bytes depend on compiler and processor.
+Float16 and float64 messages are not supported; the float16 messages of topk and dithering are
+defective in the original.
 
-`to_frame` and `from_frame` exist for onebit (``sign``) and topk (``topk``). A frame keeps the
-pairs of topk by rising position: their order is not restored. randomk has no frame, since its
-positions may repeat, and dithering has none: ``qsgd`` has other words and rounds values otherwise.
+`to_frame` and `from_frame` exist for onebit (``sign``) and topk (``topk``). A frame stores the
+pairs of topk by ascending position and does not restore their order. randomk has no frame,
+because its positions may repeat. dithering has no frame, because ``qsgd`` has other codes and
+rounds values differently.
 
 Source: bytedance/byteps f5df52f, folder ``byteps/common/compressor``: ``impl/onebit.cc``,
-``topk.cc``, ``randomk.cc``, ``dithering.cc`` and ``utils.h``. Arrays are those of the host: the
-kernels have no CUDA twin.
+``topk.cc``, ``randomk.cc``, ``dithering.cc`` and ``utils.h``. Arrays must be on the host: these
+kernels have no CUDA counterpart.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -46,7 +49,14 @@ from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.entropy import values as value_coding
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
-from gcodec.interop.objects import checked_shape, host_tensor, object_bytes, opened_frame
+from gcodec.interop.objects import (
+    FrameLike,
+    checked_shape,
+    host_tensor,
+    object_bytes,
+    opened_frame,
+    size_error,
+)
 from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
@@ -57,20 +67,20 @@ Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]
 Normalize = Literal["max", "l2"]
 
-_COMPRESSORS = ("onebit", "topk", "randomk", "dithering")
+_COMPRESSORS = get_args(Compressor)
 _WORD = 32  # bits
 _WORD_NBYTES, _PAIR_NBYTES = 4, 8
-_MOST = 2**32 - 1  # elements, whose positions are words
-_MOST_LINEAR, _MOST_NATURAL = 2**24, 31
+_MAX_WORD = 2**32 - 1  # largest position, number of elements, and seed
+_MAX_LINEAR, _MAX_NATURAL = 2**24, 31
 
 
 class XorShift128Plus:
-    """Generator of a compressor, which moves on from message to message.
+    """Random generator of a compressor, whose state advances from message to message.
 
     Parameters
     ----------
     seed : int
-        From 1 to 2**32 - 1; both words of the state begin with it.
+        Initial value of both words of the state, 1 to 2**32 - 1.
 
     Attributes
     ----------
@@ -85,7 +95,7 @@ class XorShift128Plus:
 
     def __init__(self, seed: int) -> None:
         allowed = "an integer from 1 to 2**32 - 1"
-        self.state = np.full(2, check_integer("seed", seed, 1, 2**32 - 1, allowed), np.uint64)
+        self.state = np.full(2, check_integer("seed", seed, 1, _MAX_WORD, allowed), np.uint64)
 
 
 def encode(
@@ -103,20 +113,22 @@ def encode(
     Parameters
     ----------
     x : float32 array
-        On the host, with 1 to 2**32 - 1 elements, all finite.
+        Tensor on the host, with 1 to 2**32 - 1 elements, all finite.
     compressor : {"onebit", "topk", "randomk", "dithering"}
     k : int or float
-        ``compressor_k``. topk, randomk: number of pairs, at most half of the elements, or below 1
-        their share of the elements, whose number BytePS first rounds up to a multiple of 32.
-        dithering: levels, 1 to 2**24 (linear), or their logarithm plus 1, 1 to 31 (natural).
+        ``compressor_k``. For topk and randomk: number of pairs, at most half of the elements; or,
+        below 1, the fraction of the elements, whose number BytePS first rounds up to a multiple
+        of 32. For dithering: number of levels, 1 to 2**24 (linear), or its base-2 logarithm
+        plus 1, 1 to 31 (natural).
     seed : int or XorShift128Plus
-        For randomk and dithering: of the first message, or the generator, which moves on.
+        For randomk and dithering: seed of the first message, or the generator, whose state
+        advances.
     scaling : bool
-        ``compressor_onebit_scaling``: whether onebit sends the mean magnitude, or 1.
+        ``compressor_onebit_scaling``: whether onebit sends the mean magnitude instead of 1.
     partition : {"linear", "natural"}
-        ``dithering_partition`` 0 or 1: whether levels are all integers, or powers of two.
+        ``dithering_partition`` 0 or 1: whether levels are all integers or powers of two.
     normalize : {"max", "l2"}
-        ``dithering_normalize`` 0 or 1: norm that magnitudes are divided by.
+        ``dithering_normalize`` 0 or 1: norm by which magnitudes are divided.
 
     Returns
     -------
@@ -125,10 +137,10 @@ def encode(
     Raises
     ------
     ParameterError
-        If an argument is missing or out of range; if `x` holds NaN or Inf; if dithering would send
-        a value, a norm or a count that BytePS cannot write.
+        If an argument is missing or out of range; if `x` contains NaN or Inf; if dithering would
+        send a value, a norm or a count that BytePS cannot write.
     TypeError
-        For an array of another dtype or on a device.
+        If the array has another dtype or is on a device.
 
     Examples
     --------
@@ -138,8 +150,8 @@ def encode(
     """
     _check_compressor(compressor)
     values = host_tensor(x, "BytePS", ("float32",)).values
-    if not 1 <= values.size <= _MOST:
-        raise ParameterError.of("x.size", values.size, f"from 1 to {_MOST}")
+    if not 1 <= values.size <= _MAX_WORD:
+        raise ParameterError.of("x.size", values.size, f"from 1 to {_MAX_WORD}")
     if compressor == "onebit":
         return _encode_onebit(values, scaling)
     if compressor == "dithering":
@@ -153,7 +165,7 @@ def encode(
         generator = _generator(seed)
         check_finite(values)
         positions = kernels.draw_positions(generator.state, values.size, count)
-    return _pairs(positions, values[positions])
+    return _pair_bytes(positions, values[positions])
 
 
 def decode(
@@ -172,12 +184,12 @@ def decode(
     data : bytes-like
     compressor : {"onebit", "topk", "randomk", "dithering"}
     shape : tuple of int or int
-        Of the tensor, which has an element or more.
+        Shape of the tensor, which has at least one element.
     k, partition
-        See `encode`. dithering needs both; topk and randomk check the number of pairs, if `k` is
-        given.
+        See `encode`. dithering needs both. For topk and randomk, `k` is optional; if it is
+        passed, the number of pairs must match.
     limits : Limits, optional
-        Bounds on what is allocated; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``.
 
     Returns
     -------
@@ -186,21 +198,20 @@ def decode(
     Raises
     ------
     FormatError
-        If the length is not what the rest says; if a scale is negative, NaN or infinite; if a
-        position is beyond the tensor, comes twice (topk), or twice with different values
-        (randomk); if a value is NaN or infinite; if there are more pairs than half of the
-        elements; if a word of dithering is cut off, too long or leads beyond the tensor, or its
-        padding is not zero. Bits after the last one of onebit are ignored: BytePS fills them from
-        whatever follows the tensor in memory.
+        If the length contradicts the other arguments; if a scale is negative, NaN or infinite; if
+        a position is outside the tensor, is repeated (topk), or is repeated with a different
+        value (randomk); if a value is NaN or infinite; if there are more pairs than half of the
+        elements; if a code of dithering is cut off, too long or leads outside the tensor, or its
+        padding is not zero. The decoder ignores the bits of onebit after the last element,
+        because BytePS fills them from the memory after the tensor.
     ParameterError
         If an argument is missing or out of range.
     """
     _check_compressor(compressor)
-    sides, n = _checked(shape, limits)
+    sizes, n = _checked_shape(shape, limits)
     packed = object_bytes(data)
     if compressor == "onebit":
-        bits, scale = _onebit(packed, n)
-        out = Sign().dequantize(SignSymbols(bits, n, scale), n)
+        out = Sign().dequantize(_read_onebit(packed, n), n)
     elif compressor == "dithering":
         out = empty_like_shape(n)
         _decode_dithering(packed, _levels(k, partition), partition == "natural", out)
@@ -210,7 +221,7 @@ def decode(
         out[positions] = values
         if not np.array_equal(out.view(np.uint32)[positions], values.view(np.uint32)):
             raise Corrupt("a position comes twice, with different values")
-    return out.reshape(sides)
+    return out.reshape(sizes)
 
 
 def to_frame(
@@ -234,7 +245,7 @@ def to_frame(
     Returns
     -------
     Frame
-        Decodes to the same values. Pairs of topk are sorted by position.
+        Frame that decodes to the same values. It stores the pairs of topk by position.
 
     Raises
     ------
@@ -243,30 +254,29 @@ def to_frame(
     """
     if compressor not in ("onebit", "topk"):
         raise ParameterError.of("compressor", compressor, "onebit or topk, which have frames")
-    sides, n = _checked(shape, limits)
+    sizes, n = _checked_shape(shape, limits)
     packed = object_bytes(data)
     if compressor == "onebit":
-        bits, scale = _onebit(packed, n)
-        payload = Sign().pack(SignSymbols(bits, n, scale))
+        payload = Sign().pack(_read_onebit(packed, n))
     else:
         positions, values = _read_pairs(packed, n, compressor, None)
         order = np.argsort(positions)
-        sent = value_coding.quantize(values[order], "float32")
+        stored = value_coding.quantize(values[order], "float32")
         codec = TopK().replaced(k=positions.size)
-        payload = codec.pack(TopKSymbols(n, positions[order].astype(np.int64), sent))
-    return Frame(payload.codec, "float32", sides, payload, name)
+        payload = codec.pack(TopKSymbols(n, positions[order].astype(np.int64), stored))
+    return Frame(payload.codec, "float32", sizes, payload, name)
 
 
-def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
-    """Return a message of onebit or topk with the content of a frame of ``sign`` or ``topk``.
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
+    """Return the message of onebit or topk with the content of a frame of ``sign`` or ``topk``.
 
     Parameters
     ----------
     frame : Frame or bytes-like
-        Of float32 values. Any scale of ``sign`` and any kind of value of ``topk``: what is sent
-        is what the frame decodes to, pairs by rising position.
+        Frame of float32 values, with any scale of ``sign`` and any value format of ``topk``. The
+        message contains the decoded values of the frame, pairs by ascending position.
     limits : Limits, optional
-        Bounds on what is allocated; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``.
 
     Returns
     -------
@@ -275,23 +285,23 @@ def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
     Raises
     ------
     ParameterError
-        For a frame of another codec or dtype, or that sends nothing or more than half of the
-        elements, as no message of topk does.
+        If the frame has another codec or dtype, or contains no elements or more than half of
+        them, which a message of topk cannot.
     FormatError
         If the frame is damaged.
     """
     frame = opened_frame(frame, limits, Sign.name, TopK.name)
     n = frame.size
-    Limits.given(limits).check("the frame", n, 4 * n)
-    if not 1 <= n <= _MOST:
-        raise ParameterError.of("frame.size", n, f"from 1 to {_MOST}")
+    if not 1 <= n <= _MAX_WORD:
+        raise ParameterError.of("frame.size", n, f"from 1 to {_MAX_WORD}")
     if frame.codec.name == Sign.name:
         symbols = frame.codec.unpack(frame.payload, frame.shape)
-        return _words(symbols.bits, n) + np.float32(symbols.scale).tobytes()
+        return _onebit_bytes(symbols.bits, n, symbols.scale)
     positions, values = frame.decode_sparse()
     if not 1 <= positions.size <= n // 2:
-        raise ParameterError.of("frame", f"{positions.size} values of {n}", "at most half of them")
-    return _pairs(positions.astype(np.uint32), values)
+        allowed = f"1 to {n // 2} values, at most half of the elements"
+        raise ParameterError.of("frame", f"{positions.size} values of {n}", allowed)
+    return _pair_bytes(positions.astype(np.uint32), values)
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -302,24 +312,24 @@ def _check_compressor(compressor: object) -> None:
         raise ParameterError.of("compressor", compressor, f"one of {', '.join(_COMPRESSORS)}")
 
 
-def _checked(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
-    sides, n = checked_shape(shape, limits)
-    if not 1 <= n <= _MOST:
-        raise ParameterError.of("shape", shape, f"of 1 to {_MOST} elements")
-    return sides, n
+def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
+    sizes, n = checked_shape(shape, limits)
+    if not 1 <= n <= _MAX_WORD:
+        raise ParameterError.of("shape", shape, f"of 1 to {_MAX_WORD} elements")
+    return sizes, n
 
 
-def _generator(seed: Any) -> XorShift128Plus:
+def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus:
     if seed is None:
-        raise ParameterError("seed: randomk and dithering need one; BytePS draws it from the host")
+        raise ParameterError("seed: randomk and dithering need a seed or a generator")
     return seed if isinstance(seed, XorShift128Plus) else XorShift128Plus(seed)
 
 
-def _pair_count(k: Any, n: int) -> int:
-    """Return the number of pairs, by the float32 arithmetic of BytePS's registry."""
+def _pair_count(k: float | None, n: int) -> int:
+    """Return the number of pairs, in the float32 arithmetic of BytePS's registry."""
     allowed = f"a number of pairs up to {n // 2}, half of the elements, or a share above 0"
     if k is None:
-        raise ParameterError("k: topk and randomk need it")
+        raise ParameterError("k: topk and randomk need a number of pairs")
     number = check_number("k", k, allowed)
     if not 0 < number <= max(n // 2, 1):  # NaN fails as well
         raise ParameterError.of("k", k, allowed)
@@ -334,53 +344,49 @@ def _pair_count(k: Any, n: int) -> int:
     return count
 
 
-def _levels(k: Any, partition: object) -> int:
+def _levels(k: object, partition: object) -> int:
     """Return the level of the norm."""
     if partition not in ("linear", "natural"):
         raise ParameterError.of("partition", partition, "one of linear, natural")
-    most = _MOST_NATURAL if partition == "natural" else _MOST_LINEAR
-    allowed = f"an integer from 1 to {most} with partition={partition}"
-    levels = check_integer("k", k, 1, most, allowed)
+    largest = _MAX_NATURAL if partition == "natural" else _MAX_LINEAR
+    allowed = f"an integer from 1 to {largest} with partition={partition}"
+    levels = check_integer("k", k, 1, largest, allowed)
     return 1 << (levels - 1) if partition == "natural" else levels
 
 
 # --- onebit --------------------------------------------------------------------------------------
 
 
-def _words(bits: np.ndarray, n: int) -> bytes:
-    """Return bits, the first one the most significant of its byte, as words."""
+def _onebit_bytes(bits: np.ndarray, n: int, scale: float) -> bytes:
+    """Return a message of onebit; the first bit of `bits` is the most significant of its byte."""
     padded = np.zeros(_WORD_NBYTES * -(-n // _WORD), np.uint8)
     padded[: bits.size] = bits
-    return padded.view(np.uint32).byteswap().tobytes()
+    return padded.view(np.uint32).byteswap().tobytes() + np.float32(scale).tobytes()
 
 
 def _encode_onebit(values: np.ndarray, scaling: bool) -> bytes:
     bits, total = signs.quantize(values, squares=False)
     if not math.isfinite(total):
         check_finite(values)
-    scale = np.float32(kernels.sum_magnitudes(values) / values.size if scaling else 1)
-    return _words(bits, values.size) + scale.tobytes()
+    scale = kernels.sum_magnitudes(values) / values.size if scaling else 1
+    return _onebit_bytes(bits, values.size, scale)
 
 
-def _onebit(packed: np.ndarray, n: int) -> tuple[np.ndarray, float]:
-    """Return the (ceil(n / 8),) bytes of the bits, as `_words` got them, and the scale."""
+def _read_onebit(packed: np.ndarray, n: int) -> SignSymbols:
     words = -(-n // _WORD)
-    _check_nbytes(packed.size, _WORD_NBYTES * (words + 1), n)
-    scale = _scale(packed)
+    expected = _WORD_NBYTES * (words + 1)
+    if packed.size != expected:
+        message = f"the message has {packed.size} bytes: {n} elements take {expected}"
+        raise size_error(message, packed.size, expected)
+    scale = _read_scale(packed)
     bits = packed[: _WORD_NBYTES * words].view("<u4").byteswap().view(np.uint8)
     bits = bits[: -(-n // 8)].copy()
     if n % 8:
         bits[-1] &= 0xFF << 8 - n % 8 & 0xFF
-    return bits, scale
+    return SignSymbols(bits, n, scale)
 
 
-def _check_nbytes(nbytes: int, expected: int, n: int) -> None:
-    if nbytes != expected:
-        kind = Truncated if nbytes < expected else Corrupt
-        raise kind(f"the message has {nbytes} bytes: {n} elements take {expected}")
-
-
-def _scale(packed: np.ndarray) -> float:
+def _read_scale(packed: np.ndarray) -> float:
     """Return the scale at the end of a message."""
     (scale,) = packed[-_WORD_NBYTES:].copy().view("<f4").tolist()
     if not math.isfinite(scale) or math.copysign(1, scale) < 0:
@@ -391,36 +397,36 @@ def _scale(packed: np.ndarray) -> float:
 # --- topk and randomk ----------------------------------------------------------------------------
 
 
-def _pairs(positions: np.ndarray, values: np.ndarray) -> bytes:
-    out = np.empty((positions.size, 2), np.uint32)
-    out[:, 0], out[:, 1] = positions, values.view(np.uint32)
-    return out.tobytes()
+def _pair_bytes(positions: np.ndarray, values: np.ndarray) -> bytes:
+    return np.stack([positions, values.view(np.uint32)], axis=1).tobytes()
 
 
 def _read_pairs(
-    packed: np.ndarray, n: int, compressor: str, k: Any
+    packed: np.ndarray, n: int, compressor: str, k: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    count, rest = divmod(packed.size, _PAIR_NBYTES)
-    if rest or not count:
-        raise Truncated(f"{packed.size} bytes are no pairs of {_PAIR_NBYTES}")
+    """Return the positions and the values of a message of topk or randomk."""
+    count, remainder = divmod(packed.size, _PAIR_NBYTES)
+    if remainder or not count:
+        raise Truncated(f"{packed.size} bytes are not whole pairs of {_PAIR_NBYTES} bytes")
     if k is not None and count != (expected := _pair_count(k, n)):
-        kind = Truncated if count < expected else Corrupt
-        raise kind(f"the message has {count} pairs: must be {expected}")
+        raise size_error(f"the message has {count} pairs: must be {expected}", count, expected)
     if count > n // 2:
         raise Corrupt(f"the message has {count} pairs, more than half of {n} elements")
     words = packed.copy().view("<u4").reshape(-1, 2)
     positions, values = words[:, 0].copy(), words[:, 1].copy().view(np.float32)
-    beyond = positions >= n
-    if beyond.any():
-        at = int(np.argmax(beyond))
-        raise Corrupt(f"position {positions[at]} is beyond {n} elements", _PAIR_NBYTES * at)
+    is_outside = positions >= n
+    if is_outside.any():
+        pair = int(np.argmax(is_outside))
+        message = f"position {positions[pair]} is outside {n} elements"
+        raise Corrupt(message, _PAIR_NBYTES * pair)
     if not all_finite(values):
-        at = int(np.argmin(np.isfinite(values)))
-        raise Corrupt(f"the value {values[at]} is not finite", _PAIR_NBYTES * at + _WORD_NBYTES)
+        pair = int(np.argmin(np.isfinite(values)))
+        message = f"the value {values[pair]} is not finite"
+        raise Corrupt(message, _PAIR_NBYTES * pair + _WORD_NBYTES)
     if compressor == "topk":
-        taken = np.zeros(n, np.bool_)
-        taken[positions] = True
-        if np.count_nonzero(taken) != count:
+        is_sent = np.zeros(n, np.bool_)
+        is_sent[positions] = True
+        if np.count_nonzero(is_sent) != count:
             raise Corrupt("a position comes twice")
     return positions, values
 
@@ -435,20 +441,19 @@ def _encode_dithering(
         raise ParameterError.of("normalize", normalize, "one of max, l2")
     check_finite(values)
     if normalize == "max":
-        largest = np.array(int(max_abs_bits(values)), np.uint32).view(np.float32)
-        norm = float(largest)
+        norm = float(np.array(int(max_abs_bits(values)), np.uint32).view(np.float32))
     else:
         norm = math.sqrt(kernels.sum_rounded_squares(values))
         if not math.isfinite(norm):
-            raise ParameterError("x: the squares of its values must not pass float32 for the norm")
+            raise ParameterError("x: the squares of its values must not exceed float32")
     state = generator.state.copy()
     string = kernels.dither(values, norm, top, natural, state)
     with np.errstate(over="ignore"):
         scale = np.float32(norm)
         if not np.isfinite(np.float32(string.largest) * scale):
-            raise ParameterError("x: its norm times the largest level must not pass float32")
-    words = string.data.size // _WORD_NBYTES
-    if string.nbits > _MOST or math.ceil(np.float32(string.nbits) / np.float32(_WORD)) != words:
+            raise ParameterError("x: its norm times the largest level must not exceed float32")
+    words = math.ceil(np.float32(string.nbits) / np.float32(_WORD))  # as BytePS counts them
+    if string.nbits > _MAX_WORD or words != string.data.size // _WORD_NBYTES:
         raise ParameterError(
             f"x: {string.nbits} bits are more than BytePS counts exactly; split the tensor"
         )
@@ -459,17 +464,11 @@ def _encode_dithering(
 def _decode_dithering(packed: np.ndarray, top: int, natural: bool, out: np.ndarray) -> None:
     end = packed.size - 2 * _WORD_NBYTES
     if end < 0 or end % _WORD_NBYTES:
-        raise Truncated(f"{packed.size} bytes are no words with a count and a scale")
-    scale = _scale(packed)
+        raise Truncated(f"{packed.size} bytes are not whole words, a count and a scale")
+    scale = _read_scale(packed)
     nbits = int(packed[end : end + _WORD_NBYTES].copy().view("<u4")[0])
-    _check_string(end, nbits)
-    kernels.undither(packed[:end], nbits, np.float32(scale), top, natural, out)
-
-
-def _check_string(nbytes: int, nbits: int) -> None:
     expected = _WORD_NBYTES * -(-nbits // _WORD)
-    if nbytes != expected:
-        kind = Truncated if nbytes < expected else Corrupt
-        raise kind(
-            f"the message has {nbytes} bytes of words: {nbits} bits take {expected}", nbytes
-        )
+    if end != expected:
+        message = f"the message has {end} bytes of words: {nbits} bits take {expected}"
+        raise size_error(message, end, expected, end)
+    kernels.undither(packed[:end], nbits, np.float32(scale), top, natural, out)

@@ -1,32 +1,33 @@
 """Caffe2 and FBGEMM: fused rows of 8, 4 or 2 bits, as PyTorch's embedding operators store them.
 
-The object is a uint8 array with one row for each row of the matrix: ``ceil(columns*bits/8)`` bytes
-of codes, the first element in the lowest bits of the first byte, then a scale and a bias, both
-float32 (``FloatOrHalfToFused8BitRowwiseQuantizedSBFloat``; 8 bits only) or both float16
-(``FloatOrHalfToFusedNBitRowwiseQuantizedSBHalf``), little-endian. PyTorch writes such arrays with
-``torch.ops.quantized.embedding_bag_byte_prepack``, ``_4bit_prepack`` and ``_2bit_prepack``.
+A message is a uint8 array with one row for each row of the matrix: ``ceil(columns*bits/8)`` bytes
+of codes, with the first element in the lowest bits of the first byte, then a scale and a bias.
+These are both float32 (``FloatOrHalfToFused8BitRowwiseQuantizedSBFloat``; 8 bits only) or both
+float16 (``FloatOrHalfToFusedNBitRowwiseQuantizedSBHalf``), little-endian. PyTorch writes such
+arrays with ``torch.ops.quantized.embedding_bag_byte_prepack``, ``_4bit_prepack`` and
+``_2bit_prepack``.
 
 - **float32**: bias = min, scale = fl((max − min)/255), and a code is the integer nearest to
-  fl(fl(x − min)·fl(255/fl(fl(max − min) + 1e-8))), ties to even. Rows whose range is near 1e-8 or
-  below decode to few values, or one: the constant is absolute.
+  fl(fl(x − min)·fl(255/fl(fl(max − min) + 1e-8))), ties to even. The constant is absolute, so rows
+  whose range is about 1e-8 or smaller decode to few distinct values, or to one.
 - **float16**: bias = min rounded to float16, range = fl(max − bias), scale = range/(2^bits − 1)
-  rounded to float16, or 1 where that is zero; a code is the integer nearest to
-  fl(fl(x − bias)·fl(1/scale)), cut to 0 … 2^bits − 1. A row whose minimum is rounded up beyond its
+  rounded to float16, or 1 if that is zero; a code is the integer nearest to
+  fl(fl(x − bias)·fl(1/scale)), clipped to 0 … 2^bits − 1. A row whose minimum is rounded above its
   maximum has a negative scale.
 - **decoding**: scale·code + bias, rounded once, as PyTorch 2.13 does.
 
-The kernels for x86-64 with AVX2 define the bits. The portable ones may give a zero bias another
-sign; they, and for columns that fill no register newer AVX2 ones, round scale·code + bias to
-float64 first, which changes the value where that is a tie between two float32 numbers. FBGEMM
-refuses columns that do not fill the last byte for 4 and 2 bits; here they are padded with zero
-bits, as by its reference function.
+FBGEMM's kernels for x86-64 with AVX2 define the bits. Its portable kernels may give a zero bias
+another sign. The portable kernels, and newer AVX2 kernels for columns that do not fill a register,
+first round scale·code + bias to float64, which changes the value if that is a tie between two
+float32 numbers. For 4 and 2 bits FBGEMM refuses columns that do not fill the last byte; this
+module pads them with zero bits, as FBGEMM's reference function does.
 
-No frame of gcodec holds these rows without loss: ``minmax`` sends the minimum and the maximum, and
-multiplies in float64. So this module has no ``to_frame``.
+No frame of gcodec can store these rows losslessly: ``minmax`` sends the minimum and the maximum,
+and multiplies in float64. This module therefore has no ``to_frame``.
 
 Source: pytorch/FBGEMM 71d6f8b, ``src/QuantUtils.cc`` and ``src/QuantUtilsAvx2.cc``, successors of
-Caffe2's ``fused_rowwise_*`` operators; PyTorch 2.13. Arrays are those of the host: the kernels
-have no CUDA twin.
+Caffe2's ``fused_rowwise_*`` operators; PyTorch 2.13. Arrays must be on the host: these kernels
+have no CUDA counterpart.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ import numpy as np
 
 from gcodec.arrays.intake import empty_like_shape, nonfinite_error
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import host_tensor, object_bytes
+from gcodec.interop.objects import host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_integer
 
 ScaleDtype = Literal["float32", "float16"]
 
-_MOST = 2**31 - 1  # columns
+_MAX_COLUMNS = 2**31 - 1
 
 
 def encode(x: Any, *, bits: int = 8, scale_dtype: ScaleDtype | None = None) -> np.ndarray:
@@ -54,25 +55,25 @@ def encode(x: Any, *, bits: int = 8, scale_dtype: ScaleDtype | None = None) -> n
     Parameters
     ----------
     x : (..., columns) float32 or float16 array
-        On the host, of one dimension or more.
+        Matrix on the host, with one dimension or more.
     bits : {8, 4, 2}
-        Bits of a code.
+        Number of bits in a code.
     scale_dtype : {"float32", "float16"}, optional
-        Dtype of scale and bias; default: float32 for 8 bits, float16 for 4 and 2, which have no
-        other.
+        Dtype of scale and bias. Default: float32 for 8 bits; float16 for 4 and 2 bits, which
+        allow no other dtype.
 
     Returns
     -------
     (..., ceil(columns * bits / 8) + 8) uint8 array
-        Or + 4, with float16 numbers.
+        Fused rows. With a float16 scale the last dimension is 4 shorter.
 
     Raises
     ------
     ParameterError
-        If `x` has no columns, holds NaN or Inf, or has a row whose scale or bias is infinite in
-        its dtype; if an argument is out of range.
+        If `x` has no columns, contains NaN or Inf, or has a row whose scale or bias is infinite
+        in its dtype; if an argument is out of range.
     TypeError
-        For an array of another dtype or on a device.
+        If the array has another dtype or is on a device.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def encode(x: Any, *, bits: int = 8, scale_dtype: ScaleDtype | None = None) -> n
     """
     bits, half = _format(bits, scale_dtype)
     tensor = host_tensor(x, "FBGEMM", ("float32", "float16"))
-    if not tensor.shape or not 1 <= tensor.shape[-1] <= _MOST:
+    if not tensor.shape or not 1 <= tensor.shape[-1] <= _MAX_COLUMNS:
         raise ParameterError.of(
             "x.shape", tensor.shape, "one column or more in the last dimension"
         )
@@ -112,34 +113,36 @@ def decode(
     scale_dtype : {"float32", "float16"}, optional
         See `encode`.
     columns : int, optional
-        Columns of the matrix; default: as many as the codes of a row hold. Bytes need it.
+        Number of columns. Default: as many columns as a row has room for. Required for a
+        bytes-like object.
     limits : Limits, optional
-        Bounds on what is allocated; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``.
 
     Returns
     -------
     (..., columns) float32 array
-        (rows, columns), of bytes.
+        Decoded matrix; (rows, columns) for a bytes-like object.
 
     Raises
     ------
     FormatError
-        If the array is not of uint8, a row has another length than the columns need, a scale or
-        bias is NaN, infinite or otherwise none that FBGEMM writes, a padding bit is 1, or a value
-        passes float32.
+        If the array is not uint8, the length of a row does not match the columns, a scale or bias
+        is NaN, infinite or otherwise a number that FBGEMM never writes, a padding bit is 1, or a
+        value exceeds float32.
     ParameterError
         If an argument is out of range or missing.
     """
     bits, half = _format(bits, scale_dtype)
     limits = Limits.given(limits)
     if columns is not None:
-        columns = check_integer("columns", columns, 1, _MOST, f"an integer from 1 to {_MOST}")
+        allowed = f"an integer from 1 to {_MAX_COLUMNS}"
+        columns = check_integer("columns", columns, 1, _MAX_COLUMNS, allowed)
     if isinstance(rows, (bytes, bytearray, memoryview)):
         if columns is None:
-            raise ParameterError("columns: bytes do not have it; give it as columns=…")
+            raise ParameterError("columns: must be passed for bytes, which do not store it")
         flat, width = object_bytes(rows), fused_rows.row_nbytes(columns, bits, half)
         if flat.size % width:
-            raise Truncated(f"{flat.size} bytes are no rows of {width}")
+            raise Truncated(f"{flat.size} bytes are not whole rows of {width} bytes")
         array = flat.reshape(-1, width)
     else:
         array = _rows_array(rows)
@@ -150,8 +153,8 @@ def decode(
             columns = (array.shape[-1] - tail) * 8 // bits
         width = fused_rows.row_nbytes(columns, bits, half)
         if array.shape[-1] != width:
-            kind = Truncated if array.shape[-1] < width else Corrupt
-            raise kind(f"a row has {array.shape[-1]} bytes: {columns} columns need {width}")
+            message = f"a row has {array.shape[-1]} bytes: {columns} columns need {width}"
+            raise size_error(message, array.shape[-1], width)
     shape = (*array.shape[:-1], columns)
     n = math.prod(shape)
     limits.check("the matrix", n, 4 * n)
@@ -161,7 +164,7 @@ def decode(
     return out.reshape(shape)
 
 
-def _format(bits: Any, scale_dtype: Any) -> tuple[int, bool]:
+def _format(bits: int, scale_dtype: str | None) -> tuple[int, bool]:
     if isinstance(bits, bool) or bits not in (8, 4, 2):
         raise ParameterError.of("bits", bits, "one of 8, 4, 2")
     if scale_dtype is None:
@@ -172,7 +175,7 @@ def _format(bits: Any, scale_dtype: Any) -> tuple[int, bool]:
     return int(bits), scale_dtype == "float16"
 
 
-def _rows_array(rows: Any) -> np.ndarray:
+def _rows_array(rows: object) -> np.ndarray:
     if not hasattr(type(rows), "__array__"):
         raise TypeError(f"rows is a {type(rows).__name__}: must be a uint8 array or bytes-like")
     try:
@@ -180,5 +183,5 @@ def _rows_array(rows: Any) -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"rows cannot be read on the host: {error}") from error
     if array.dtype != np.uint8 or array.ndim == 0:
-        raise Corrupt(f"rows are of {array.dtype} and {array.ndim} dimensions: must be uint8 rows")
+        raise Corrupt(f"rows are {array.ndim}-dimensional {array.dtype}: must be uint8 rows")
     return array

@@ -1,12 +1,12 @@
-"""Apache MXNet: the gradient that a worker of ``dist`` kvstore pushes, in 2 bits or 1 per element.
+"""Apache MXNet: gradients that a worker of the ``dist`` kvstore pushes, 2 bits or 1 per element.
 
-The object is the value of a push as bytes: the packed words alone. MXNet sends the number of
-elements as a key of its own and the threshold once, as a text in a command to the servers, so the
-caller of `decode` gives both. `gcodec.codecs.mxnet.two_bit` and `one_bit` define the bits;
-frames of these codecs carry the same payload, so `to_frame` and `from_frame` lose nothing.
+A message is the value of a push as bytes: the packed words alone. MXNet sends the number of
+elements under a separate key, and the threshold once, as text in a command to the servers. The
+caller of `decode` therefore passes both. `gcodec.codecs.mxnet.two_bit` and `one_bit` define the
+bits. Frames of these codecs contain the same payload, so `to_frame` and `from_frame` are lossless.
 
 Source: apache/mxnet, ``src/kvstore/gradient_compression.cc`` and ``-inl.h``, ``kvstore_dist.h``;
-2-bit as in release 1.9.1, 1-bit as in 2.0.0b1. Arrays are those of the host.
+2-bit as in release 1.9.1, 1-bit as in 2.0.0b1. Arrays must be on the host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from gcodec.codecs.mxnet.one_bit import MXNet1Bit
 from gcodec.codecs.mxnet.two_bit import MXNet2Bit
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
-from gcodec.interop.objects import checked_shape, host_tensor, object_bytes, opened_frame
+from gcodec.interop.objects import (
+    FrameLike,
+    checked_shape,
+    host_tensor,
+    object_bytes,
+    opened_frame,
+)
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.limits import Limits
@@ -27,35 +33,36 @@ from gcodec.payload import Payload
 
 Type = Literal["2bit", "1bit"]
 
-_MOST = 2**31 - 1  # elements, which MXNet counts in 32 bits
+_MAX_ELEMENTS = 2**31 - 1  # MXNet counts elements in 32 bits
 
 
 def encode(x: Any, *, type: Type = "2bit", threshold: float = 0.5, residual: Any = None) -> bytes:
-    """Compress a gradient as a worker does before it pushes.
+    """Compress a gradient as a worker does before a push.
 
     Parameters
     ----------
     x : float32 array
-        On the host, of fewer than 2**31 elements. NaN and Inf give what MXNet makes of them.
+        Gradient on the host, with fewer than 2**31 elements. NaN and Inf are encoded as MXNet
+        encodes them.
     type : {"2bit", "1bit"}
-        As in ``kvstore.set_gradient_compression``.
+        Compression type, as in ``kvstore.set_gradient_compression``.
     threshold : float
-        2-bit: above zero. 1-bit: any number.
+        Quantization threshold; above zero for 2-bit, any number for 1-bit.
     residual : float32 array, optional
-        Of the shape of `x`; what the worker has not sent yet. It is added to `x`, and replaced by
-        the new residual. Default: zeros, and the new residual is lost.
+        Unsent remainder of earlier gradients, in the shape of `x`. It is added to `x`, and
+        overwritten with the new residual. Default: zeros, and the new residual is discarded.
 
     Returns
     -------
     bytes
-        ``4*ceil(n/16)`` of them, or ``4*ceil(n/32)``.
+        ``4*ceil(n/16)`` bytes for 2-bit, ``4*ceil(n/32)`` bytes for 1-bit.
 
     Raises
     ------
     ParameterError
-        If an argument is out of range, or the residual is no array of this shape.
+        If an argument is out of range, or the residual is not an array of this shape.
     TypeError
-        For an array of another dtype or on a device.
+        If the array has another dtype or is on a device.
 
     Examples
     --------
@@ -64,8 +71,8 @@ def encode(x: Any, *, type: Type = "2bit", threshold: float = 0.5, residual: Any
     'e2c00000'
     """
     tensor = host_tensor(x, "MXNet", ("float32",))
-    if tensor.values.size > _MOST:
-        raise ParameterError.of("x.size", tensor.values.size, f"at most {_MOST}")
+    if tensor.values.size > _MAX_ELEMENTS:
+        raise ParameterError.of("x.size", tensor.values.size, f"at most {_MAX_ELEMENTS}")
     codec = _codec(type, threshold, False)
     values = tensor.values.reshape(tensor.shape)
     if residual is None:
@@ -88,15 +95,16 @@ def decode(
     ----------
     data : bytes-like
     shape : tuple of int or int
-        Of the gradient.
+        Shape of the gradient.
     type : {"2bit", "1bit"}
+        Compression type of the message.
     threshold : float
-        Threshold of the worker; 1-bit messages decode without one.
+        Threshold of the worker. Decoding 1-bit messages does not need it.
     server : bool
-        Whether a 2-bit message is decoded with the threshold that an MXNet server reads from the
-        text of six decimals, in place of the worker's.
+        Whether to decode a 2-bit message with the threshold that an MXNet server parses from a
+        text with six decimals, instead of the worker's threshold.
     limits : Limits, optional
-        Bounds on what is allocated; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``.
 
     Returns
     -------
@@ -105,8 +113,8 @@ def decode(
     Raises
     ------
     FormatError
-        If the length does not fit the number of elements, a 2-bit code is 01, or a padding bit
-        is 1: MXNet writes none of these.
+        If the length does not match the number of elements, a 2-bit code is 01, or a padding bit
+        is 1. MXNet never writes such messages.
     ParameterError
         If an argument is out of range.
     """
@@ -136,7 +144,7 @@ def to_frame(
     Returns
     -------
     Frame
-        Its payload is `data`.
+        Frame whose payload is a copy of `data`.
 
     Raises
     ------
@@ -144,20 +152,20 @@ def to_frame(
         As for `decode`.
     """
     shape, payload = _payload(data, shape, type, threshold, server, limits)
-    payload.codec.unpack(payload, shape)  # refuses what no worker writes
-    payload = payload._replace(data=payload.data.copy())  # the caller's bytes may change
+    payload.codec.unpack(payload, shape)  # raises for bits that no worker writes
+    payload = payload._replace(data=payload.data.copy())  # the caller may change its bytes
     return Frame(payload.codec, "float32", shape, payload, name)
 
 
-def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
-    """Return the value of a push that a frame of ``mxnet-2bit`` or ``mxnet-1bit`` holds.
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
+    """Return the value of a push from a frame of ``mxnet-2bit`` or ``mxnet-1bit``.
 
     Parameters
     ----------
     frame : Frame or bytes-like
-        Of float32 values. A sparse or context form becomes MXNet's own words.
+        Frame of float32 values. Sparse and context forms are converted to MXNet's own words.
     limits : Limits, optional
-        Bounds on what is allocated; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``.
 
     Returns
     -------
@@ -166,31 +174,30 @@ def from_frame(frame: Any, *, limits: Limits | None = None) -> bytes:
     Raises
     ------
     ParameterError
-        For a frame of another codec or dtype.
+        If the frame has another codec or dtype.
     FormatError
         If the frame is damaged.
     """
     frame = opened_frame(frame, limits, MXNet2Bit.name, MXNet1Bit.name)
-    Limits.given(limits).check("the frame", frame.size, 4 * frame.size)
     return np.asarray(frame.codec.unpack(frame.payload, frame.shape).codes).tobytes()
 
 
-def _codec(type: object, threshold: Any, server: bool) -> MXNet2Bit | MXNet1Bit:
+def _codec(type: object, threshold: object, server: bool) -> MXNet2Bit | MXNet1Bit:
     if type == "1bit":
         return MXNet1Bit().replaced(threshold=threshold)
     if type != "2bit":
         raise ParameterError.of("type", type, "one of 2bit, 1bit")
-    if isinstance(threshold, str):  # "auto" is gcodec's alone
+    if isinstance(threshold, str):  # only gcodec knows "auto"
         raise ParameterError.of("threshold", threshold, "a number above zero")
     return MXNet2Bit().replaced(threshold=threshold, server="yes" if server else "no")
 
 
 def _payload(
-    data: Any, shape: Any, type: object, threshold: Any, server: bool, limits: Limits | None
+    data: Any, shape: Any, type: object, threshold: object, server: bool, limits: Limits | None
 ) -> tuple[tuple[int, ...], Payload]:
-    sides, n = checked_shape(shape, limits)
+    sizes, n = checked_shape(shape, limits)
     codec, packed = _codec(type, threshold, server), object_bytes(data)
     layout = TWO_BIT if isinstance(codec, MXNet2Bit) else ONE_BIT
     check_length(8 * packed.size, 8 * layout.nbytes(n))
     scalars = {"threshold": codec.threshold} if isinstance(codec, MXNet2Bit) else {}
-    return sides, Payload(codec, scalars, packed, 8 * packed.size)
+    return sizes, Payload(codec, scalars, packed, 8 * packed.size)

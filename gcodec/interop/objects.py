@@ -1,43 +1,43 @@
-"""Checks that the modules of all peers share: arrays on the host, shapes, bytes and frames."""
+"""Checks that all peers share: arrays on the host, shapes, bytes and frames."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor, intake, size_of
-from gcodec.arrays.protocols import on_device
-from gcodec.errors import ParameterError
+from gcodec.arrays.source import Tensor, inspect, size_of
+from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.wire.primitives import MAX_NDIM
 
-_ADDRESSABLE = 1 << 59  # elements beyond which NumPy makes no array, not even an empty one
+FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
+
+_MAX_ELEMENTS = 1 << 59  # NumPy makes no larger array, not even with a dimension of size 0
 
 
 def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Tensor:
-    """Take in an array that lies on the host.
+    """Take in an array on the host.
 
     Parameters
     ----------
     x : array
     peer : str
-        Name of the peer, for messages.
+        Name of the peer, for error messages.
     dtypes : tuple of str, optional
-        Dtypes that the peer takes; default: all that gcodec takes.
+        Dtypes that the peer accepts. Default: all dtypes that gcodec accepts.
 
     Raises
     ------
     TypeError
-        For an array on a device or of another dtype.
+        If the array is on a device or has another dtype.
     """
-    if on_device(x, "x") is not None:
-        raise TypeError(
-            f"x lies on a device: the messages of {peer} are made on the host; copy it"
-        )
-    tensor = intake(x)
+    source = inspect(x, "x")
+    if source.device is not None:
+        raise TypeError(f"x lies on a device: copy it to the host, as {peer} needs")
+    tensor = source.read()
     if dtypes is not None and tensor.dtype not in dtypes:
         raise TypeError(
             f"x has dtype {tensor.dtype}: {peer} takes {' and '.join(dtypes)}; "
@@ -52,20 +52,20 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     Raises
     ------
     ParameterError
-        If no array has this shape.
+        If no array can have this shape.
     LimitExceeded
-        If there are more elements than the limits allow.
+        If the shape has more elements than the limits allow.
     """
     try:
         n = size_of(shape)
     except TypeError:
         raise ParameterError.of("shape", shape, "an integer or a tuple of integers") from None
-    sides = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    sides = tuple(int(side) for side in sides)
-    if len(sides) > MAX_NDIM or math.prod(filter(None, sides)) >= _ADDRESSABLE:
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    sizes = tuple(int(size) for size in sizes)
+    if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
         raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
     Limits.given(limits).check("the tensor", n, 4 * n)
-    return sides, n
+    return sizes, n
 
 
 def object_bytes(data: Any) -> np.ndarray:
@@ -74,7 +74,7 @@ def object_bytes(data: Any) -> np.ndarray:
     Raises
     ------
     TypeError
-        For what has no contiguous memory.
+        If the object has no contiguous memory.
     """
     try:
         return np.frombuffer(data, np.uint8)
@@ -82,26 +82,35 @@ def object_bytes(data: Any) -> np.ndarray:
         raise TypeError(f"data is a {type(data).__name__}: must be bytes-like") from error
 
 
-def opened_frame(frame: Any, limits: Limits | None, *names: str) -> Frame:
-    """Return a frame of float32 values made by one of these codecs.
+def size_error(message: str, size: int, expected: int, offset: int | None = None) -> FormatError:
+    """Return the error for a wrong size: `Truncated` if it is too small, else `Corrupt`."""
+    return (Truncated if size < expected else Corrupt)(message, offset)
+
+
+def opened_frame(frame: FrameLike, limits: Limits | None, *names: str) -> Frame:
+    """Return a frame of float32 values that one of the named codecs made.
 
     Parameters
     ----------
     frame : Frame or bytes-like
     limits : Limits or None
+        Bounds on the frame; default ``Limits()``.
     *names : str
         Names of codecs.
 
     Raises
     ------
     ParameterError
-        For a frame of another codec or dtype.
+        If the frame has another codec or dtype.
+    LimitExceeded
+        If the frame has more elements than the limits allow.
     FormatError
-        If the bytes are no frame.
+        If the bytes are not a frame.
     """
     opened = frame if isinstance(frame, Frame) else Frame.from_bytes(frame, limits=limits)
     if opened.codec.name not in names:
         raise ParameterError.of("frame.codec", str(opened.codec), f"one of {', '.join(names)}")
     if opened.dtype != "float32":
         raise ParameterError.of("frame.dtype", opened.dtype, "float32")
+    Limits.given(limits).check("the frame", opened.size, 4 * opened.size)
     return opened

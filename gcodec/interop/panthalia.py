@@ -1,17 +1,18 @@
-"""Panthalia: the message of seven tensors, positions and levels of DCT coefficients of chunks.
+"""Panthalia: seven tensors with positions and quantized levels of the DCT coefficients of chunks.
 
-The object is a dict of NumPy arrays by Panthalia's names; `to_safetensors` turns it into the bytes
-that are sent, and `decode` reads both. The tensor is flattened, filled with zeros to whole chunks,
-and of each chunk the k coefficients of largest magnitude are sent as levels of 8 bits of their
-range. That range is 1e-8 at least, as in the original: chunks of about that size decode to values
-far from theirs. The original sends positions in no defined order; here they rise. The basis is
-the original's up to 256 points, whose entries are off by some 1e-6; levels and values agree with
-it but for the last bits of sums, which depend on its BLAS.
+A message is a dict of NumPy arrays under Panthalia's names. `to_safetensors` converts it to the
+bytes on the wire, and `decode` reads both. The encoder flattens the tensor and pads it with zeros
+to whole chunks. From each chunk it sends the k coefficients of largest magnitude, as 8-bit levels
+of their range. As in the original, that range is at least 1e-8, so chunks of about that magnitude
+decode to values far from their own. The original sends positions in no defined order; here they
+ascend. Up to 256 points, the basis is the original's, whose entries have errors of about 1e-6.
+Levels and values agree with the original except for the last bits of sums, which depend on its
+BLAS.
 
-No frame of gcodec holds this message without loss: ``dct8:values=affine8`` has the exact basis, no
-least range and ranges in place of scales. So this module has no ``to_frame``.
+No frame of gcodec can store this message losslessly: ``dct8:values=affine8`` has the exact basis,
+no minimum range, and ranges instead of scales. This module therefore has no ``to_frame``.
 
-Source: ritser-labs/panthalia-worker 183bb11, ``demo.py``. Arrays are those of the host.
+Source: ritser-labs/panthalia-worker 183bb11, ``demo.py``. Arrays must be on the host.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from gcodec.limits import Limits
 from gcodec.wire.kinds import Sizes, check_integer
 from gcodec.wire.primitives import MAX_NDIM
 
-_MOST = 2**24  # elements of a chunk
-_CHUNK = Sizes(3, MOST_POINTS, _MOST)
-_LEAST_RANGE = np.float32(1e-8)
-# The number of dimensions of each tensor, and its dtype.
+_MAX_CHUNK = 2**24  # elements
+_CHUNK = Sizes(3, MOST_POINTS, _MAX_CHUNK)
+_MIN_RANGE = np.float32(1e-8)
+# Number of dimensions and dtype of each tensor.
 _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
     "freq_idxs": (2, np.int64),
     "freq_vals_int8": (2, np.int8),
@@ -49,152 +50,156 @@ _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
 
 
 def encode(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
-    """Compress a tensor to Panthalia's message.
+    """Compress a tensor to a message of Panthalia.
 
     Parameters
     ----------
     x : array
-        On the host; otherwise as for `gcodec.encode`. The residual is the caller's: pass u = x +
-        residual, and keep u − ``decode(message)`` as the next one.
+        Tensor on the host, with a dtype that `gcodec.encode` accepts. The caller keeps the
+        residual: pass u = x + residual, and keep u − ``decode(message)`` for the next step.
     chunk : int, tuple of int or str
-        Sizes of a chunk, of one to three dimensions; one integer means a square, which is all
+        Sizes of a chunk in one to three dimensions. One integer means a square, the only form
         that Panthalia itself reads.
     k : int
-        Coefficients of each chunk; all, where it has fewer.
+        Number of coefficients per chunk, at most all of them.
 
     Returns
     -------
     dict of str to array
         For B chunks: ``freq_idxs`` (B, k) int64, ``freq_vals_int8`` (B, k) int8, ``freq_scales``
-        and ``freq_zero_points``, the least value, (B,) float32, ``chunk_shape`` and
-        ``orig_shape`` int64, ``pad_count`` () int64.
+        (B,) float32, ``freq_zero_points``, the smallest coefficient, (B,) float32,
+        ``chunk_shape`` and ``orig_shape`` int64, ``pad_count`` () int64.
 
     Raises
     ------
     ParameterError
-        If an argument is out of range, `x` holds NaN or Inf, or a coefficient passes float32.
+        If an argument is out of range, `x` contains NaN or Inf, or a coefficient exceeds float32.
     TypeError
-        For what is no array of floats, or lies on a device.
+        If `x` is not an array of floats, or is on a device.
     """
-    sides = _CHUNK.check(
+    sizes = _CHUNK.check(
         "chunk", (chunk, chunk) if isinstance(chunk, (int, np.integer)) else chunk
     )
-    k = min(check_integer("k", k, 1, _MOST, "a positive integer"), math.prod(sides))
+    k = min(check_integer("k", k, 1, _MAX_CHUNK, "a positive integer"), math.prod(sizes))
     tensor = host_tensor(x, "Panthalia")
     values = tensor.values
-    cut = chunks.flat(values.size, sides)
-    found = transform.select(values, cut, k, _basis)
-    if found is None and not all_finite(values):
+    layout = chunks.flat(values.size, sizes)
+    selected = transform.select(values, layout, k, _basis)
+    if selected is None and not all_finite(values):
         raise nonfinite_error(values)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        places, coefficients = found or (np.empty((1, k)), np.full((1, k), np.inf))
-        least = coefficients.min(axis=1, keepdims=True)
-        spread = coefficients.max(axis=1, keepdims=True) - least
-        scales = np.maximum(spread, _LEAST_RANGE) / np.float32(255)
-        levels = np.clip(np.rint((coefficients - least) / scales) - 128, -128, 127)
+        positions, coefficients = selected or (np.empty((1, k)), np.full((1, k), np.inf))
+        lowest = coefficients.min(axis=1, keepdims=True)
+        ranges = coefficients.max(axis=1, keepdims=True) - lowest
+        scales = np.maximum(ranges, _MIN_RANGE) / np.float32(255)
+        levels = np.clip(np.rint((coefficients - lowest) / scales) - 128, -128, 127)
     if not np.isfinite(scales).all():
-        raise ParameterError("x: must not pass float32 when it is transformed")
+        raise ParameterError("x: its transform must not exceed float32")
     return {
-        "freq_idxs": places.astype(np.int64),
+        "freq_idxs": positions.astype(np.int64),
         "freq_vals_int8": levels.astype(np.int8),
         "freq_scales": scales[:, 0],
-        "freq_zero_points": least[:, 0],
-        "chunk_shape": np.array(sides, np.int64),
+        "freq_zero_points": lowest[:, 0],
+        "chunk_shape": np.array(sizes, np.int64),
         "orig_shape": np.array(tensor.shape, np.int64),
-        "pad_count": np.array(cut.count * cut.size - values.size, np.int64),
+        "pad_count": np.array(layout.count * layout.size - values.size, np.int64),
     }
 
 
 def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
-    """Return a message as the bytes that Panthalia sends."""
+    """Return the bytes that Panthalia sends for a message."""
     from safetensors.numpy import save
 
     return bytes(save({name: np.asarray(message[name], order="C") for name in _TENSORS}))
 
 
 def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
-    """Decode Panthalia's message.
+    """Decode a message of Panthalia.
 
     Parameters
     ----------
     message : mapping of str to array, or bytes-like
-        The seven tensors, positions in any order; or a safetensors file of them. A missing
-        ``pad_count`` is not looked at.
+        The seven tensors, with positions in any order, or a safetensors file that contains them.
+        ``pad_count`` may be missing.
     limits : Limits, optional
-        What decoding may allocate; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``.
 
     Returns
     -------
     float32 array
-        Of the shape that the message tells.
+        Decoded tensor in its original shape.
 
     Raises
     ------
     FormatError
-        If tensors are missing, of other dtypes, or do not fit together; if a position is beyond
-        its chunk or comes twice; if a scale is negative, NaN or infinite.
+        If a tensor is missing, has another dtype, or contradicts another tensor; if a position is
+        outside its chunk or repeated; if a scale is negative, NaN or infinite.
     """
     tensors = _checked(message if isinstance(message, Mapping) else _loaded(message))
-    places, levels = tensors["freq_idxs"], tensors["freq_vals_int8"]
-    scales, least = tensors["freq_scales"], tensors["freq_zero_points"]
+    positions, levels = tensors["freq_idxs"], tensors["freq_vals_int8"]
+    scales, lowest = tensors["freq_scales"], tensors["freq_zero_points"]
     try:
-        sides = _CHUNK.check("chunk_shape", tensors["chunk_shape"].tolist())
+        sizes = _CHUNK.check("chunk_shape", tensors["chunk_shape"].tolist())
     except ParameterError as error:
         raise Corrupt(str(error)) from None
     shape = tensors["orig_shape"].tolist()
-    if len(shape) > MAX_NDIM or any(side < 0 for side in shape):
-        raise Corrupt(f"orig_shape={shape} is none")
+    if len(shape) > MAX_NDIM or any(size < 0 for size in shape):
+        raise Corrupt(f"orig_shape={shape} is not the shape of a tensor")
     n = math.prod(shape)
     Limits.given(limits).check("the message", n, 4 * n)
-    cut = chunks.flat(n, sides)
-    count, k = places.shape
-    rows = {len(levels), len(scales), len(least), cut.count}
-    pads = tensors.get("pad_count", cut.count * cut.size - n)
-    if rows != {count} or levels.shape[1] != k or pads != cut.count * cut.size - n:
-        raise Corrupt(f"{count} chunks of {sides} are not those of {shape}")
-    order = np.argsort(places, axis=1)
-    places = np.take_along_axis(places, order, axis=1)
-    if ((places < 0) | (places >= cut.size)).any() or (np.diff(places, axis=1) == 0).any():
-        raise Corrupt("a position is beyond its chunk, or comes twice")
-    if not (np.isfinite(scales) & (scales >= 0) & np.isfinite(least)).all():
-        raise Corrupt("a scale must be finite and not negative, a least value finite")
+    layout = chunks.flat(n, sizes)
+    count, k = positions.shape
+    padding = layout.count * layout.size - n
+    if (
+        {len(levels), len(scales), len(lowest), layout.count} != {count}
+        or levels.shape[1] != k
+        or tensors.get("pad_count", padding) != padding
+    ):
+        raise Corrupt(f"{count} chunks of {sizes} do not make up a tensor of shape {shape}")
+    order = np.argsort(positions, axis=1)
+    positions = np.take_along_axis(positions, order, axis=1)
+    is_outside = ((positions < 0) | (positions >= layout.size)).any()
+    if is_outside or (np.diff(positions, axis=1) == 0).any():
+        raise Corrupt("a position is outside its chunk, or comes twice")
+    if not (np.isfinite(scales) & (scales >= 0) & np.isfinite(lowest)).all():
+        raise Corrupt("a scale must be finite and not negative, a zero point finite")
     levels = np.take_along_axis(levels, order, axis=1).astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
-        coefficients = (levels + np.float32(128)) * scales[:, None] + least[:, None]
+        coefficients = (levels + np.float32(128)) * scales[:, None] + lowest[:, None]
     out = empty_like_shape(n)
-    starts = np.arange(0, places.size + 1, k) if k else np.zeros(count + 1, np.int64)
-    flat = places.reshape(-1).astype(np.int32), coefficients.reshape(-1)
-    transform.restore(starts, *flat, cut, out, _basis)
+    starts = np.arange(0, positions.size + 1, k) if k else np.zeros(count + 1, np.int64)
+    flat = positions.reshape(-1).astype(np.int32)
+    transform.restore(starts, flat, coefficients.reshape(-1), layout, out, _basis)
     if not all_finite(out):
-        raise Corrupt("a value passes float32")
+        raise Corrupt("a value exceeds float32")
     return out.reshape(shape)
 
 
 @functools.lru_cache(maxsize=8)
 def _basis(n: int) -> np.ndarray:
-    """Return the basis as the original makes it: cosines of angles rounded to float32 thrice."""
-    at = np.arange(n, dtype=np.float32)
-    angles = np.float32(np.pi) * (at + np.float32(0.5)) * at[:, None] / np.float32(n)
+    """Return the original's basis: the float32 angles of its cosines are rounded three times."""
+    index = np.arange(n, dtype=np.float32)
+    angles = np.float32(np.pi) * (index + np.float32(0.5)) * index[:, None] / np.float32(n)
     rows = np.cos(angles.astype(np.float64)).astype(np.float32)
     rows[0] *= np.float32(math.sqrt(1 / 2))
     return np.asarray(rows * np.float32(math.sqrt(2 / n)), np.float32)
 
 
-def _loaded(data: Any) -> dict[str, np.ndarray]:
+def _loaded(data: bytes | bytearray | memoryview) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         return dict(load(bytes(memoryview(data))))
     except SafetensorError as error:
-        raise Corrupt(f"no safetensors file: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:  # dtypes that NumPy does not know
+        raise Corrupt(f"not a safetensors file: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:  # dtypes that NumPy lacks
         raise Corrupt(f"a tensor cannot be read: {error}") from None
 
 
-def _checked(message: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the tensors of a message, each of its dtype and number of dimensions."""
-    found = {}
+def _checked(message: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return the tensors of a message, after a check of dtypes and numbers of dimensions."""
+    tensors = {}
     for name, (ndim, dtype) in _TENSORS.items():
         if name not in message:
             if name == "pad_count":
@@ -202,6 +207,6 @@ def _checked(message: Mapping[str, Any]) -> dict[str, np.ndarray]:
             raise Truncated(f"the tensor {name} is missing")
         array = np.asarray(message[name])
         if array.dtype != dtype or array.ndim != ndim:
-            raise Corrupt(f"{name} is of {array.dtype} and {array.ndim} dimensions")
-        found[name] = array
-    return found
+            raise Corrupt(f"{name} has dtype {array.dtype} and {array.ndim} dimensions")
+        tensors[name] = array
+    return tensors

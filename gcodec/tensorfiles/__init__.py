@@ -1,4 +1,4 @@
-"""Files of tensors: strict readers and atomic writers of each format.
+"""Files of tensors: strict readers and atomic writers, one module for each format.
 
-Measuring what the files contain is the task of `gcodec.analysis`.
+Measurements on the content of the files live in `gcodec.analysis`.
 """

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, with errors that name it."""
+"""Write a file completely or not at all, with errors that name it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 
 class NamedWriter(io.FileIO):
-    """An unbuffered file whose errors of writing name it, as those of opening do.
+    """Unbuffered file whose write errors name it, as errors of opening do.
 
     Parameters
     ----------
     file : str, os.PathLike or int
-        A path or a file descriptor, which is then left open.
+        Path, or file descriptor, which is not closed.
     mode : str
+        Mode of `io.FileIO`.
     named : str
-        What errors call the file.
+        Name of the file in errors.
     """
 
-    def __init__(self, file: Any, mode: str, named: str) -> None:
+    def __init__(self, file: str | os.PathLike[str] | int, mode: str, named: str) -> None:
         super().__init__(file, mode, closefd=not isinstance(file, int))
         self.named = named
 
     def write(self, data: Any, /) -> int:
-        """Write bytes; return how many."""
+        """Write bytes, and return their number."""
         try:
             return super().write(data) or 0
         except OSError as error:
             self.refuse(error)
 
     def refuse(self, error: OSError) -> NoReturn:
-        """Raise the error with the name of the file."""
+        """Raise an error of the same type that names the file."""
         raise type(error)(error.errno, error.strerror, self.named) from None
 
     def sync(self) -> None:
-        """Have the bytes on the disk."""
+        """Flush the bytes to the disk."""
         try:
             os.fsync(self.fileno())
         except OSError as error:
@@ -49,38 +50,38 @@ class NamedWriter(io.FileIO):
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only once it is complete.
+    """Open a file that appears under its name only when it is complete.
 
     The bytes go to a temporary file in the same folder, which replaces the target when the block
-    ends. If the block is left by any exception, KeyboardInterrupt included, the temporary file is
-    removed and the target stays as it was. An existing target passes its permissions on, a
-    symbolic link is written through, and a device or pipe is written directly.
+    ends. If an exception, such as KeyboardInterrupt, ends the block, the temporary file is
+    deleted and the target stays unchanged. The new file takes over the permissions of an existing
+    target. A symbolic link is followed, and a device or pipe is written directly.
 
     Parameters
     ----------
     path : str or os.PathLike
-        The file to write.
+        File to write.
 
     Yields
     ------
     BinaryIO
-        A seekable binary file, open for writing (not seekable if `path` is a pipe).
+        Binary file, open for writing; seekable unless `path` is a pipe.
 
     Raises
     ------
     OSError
-        If the file cannot be written; its `filename` is `path`.
+        If the file cannot be written. Its `filename` is `path`.
     """
     name = os.fspath(path)
     target = Path(os.path.realpath(path))
     try:
-        mode: int | None = os.stat(path).st_mode  # of what /dev/stdout is, which has no path
+        mode: int | None = os.stat(path).st_mode  # follows /dev/stdout, which may have no path
     except FileNotFoundError:
         mode = None
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(f"cannot write {str(path)!r}: it is a directory")
     if mode is not None and not stat.S_ISREG(mode):
-        # Replacing /dev/null or a pipe by a plain file would break it for everybody else.
+        # Replacing /dev/null or a pipe by a plain file would break it for its other users.
         with io.BufferedWriter(NamedWriter(path, "wb", name)) as file:
             yield cast(BinaryIO, file)
         return
@@ -90,7 +91,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raw = NamedWriter(temporary, "xb", name)
         with io.BufferedWriter(raw) as file:
             yield cast(BinaryIO, file)
-            # Or the new name could be on the disk before the bytes are, when the power fails.
+            # Otherwise a power failure could leave the new name on the disk without the bytes.
             file.flush()
             raw.sync()
         if mode is not None:

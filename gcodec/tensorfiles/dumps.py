@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -36,35 +37,35 @@ _READERS: dict[str, Callable[[Path, Limits], Dump]] = {
     ".pth": TorchDump,
     ".bin": TorchDump,
 }
-_FOUND = (*_READERS, ".gcf")
+_SUFFIXES = (*_READERS, ".gcf")
 
 
 def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> Dump:
-    """Open a file of tensors; the suffix of its name tells the format.
+    """Open a file of tensors, whose format follows from the suffix of its name.
 
-    Only what describes the tensors is read: `Dump.load` then reads them one by one.
+    This function reads only the descriptions of the tensors; `Dump.load` reads one tensor.
 
     Parameters
     ----------
     path : str or os.PathLike
         A .safetensors, .safetensors.index.json, .npz, .npy, .pt, .pth or .bin file. The last
-        three are zip archives of torch.save; they are read without PyTorch, and nothing that
-        they contain is run.
+        three are zip archives of torch.save. They are read without PyTorch, and no code in them
+        is run.
     limits : Limits, optional
-        Bounds on the size of a tensor, checked before memory for it is taken.
+        Bounds on the size of a tensor, checked before its memory is allocated.
 
     Returns
     -------
     Dump
-        The open file, to be used as a context manager or closed by `Dump.close`.
+        Open file; use it as a context manager, or call `Dump.close`.
 
     Raises
     ------
     ParameterError
-        If the suffix is none of these.
+        If the file has another suffix.
     FormatError
         If the file cannot be read: `Truncated`, `Corrupt`, `LimitExceeded`, `Unsupported`, or
-        `Unsafe` where reading it would mean to run code.
+        `Unsafe` if reading it would run code.
     OSError
         If the file cannot be opened.
     """
@@ -76,36 +77,36 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
 
 
 def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """List the files that patterns stand for.
+    """List the files that match patterns.
 
     Parameters
     ----------
     patterns : sequence of str or os.PathLike
-        Each a file; a directory, for the dumps and .gcf files directly inside; or a glob, for
-        the dumps and .gcf files that match, with ``**`` for any depth.
+        Files, directories or globs, where ``**`` matches any depth. A directory matches the
+        dumps and .gcf files directly inside; a glob matches dumps and .gcf files.
 
     Returns
     -------
     list of pathlib.Path
-        The files in the order of the patterns, sorted within each, and each only once. A shard
-        is left out if the index that lists it is among them.
+        Files in the order of the patterns, sorted within each pattern, without duplicates. A
+        shard is omitted if the list contains its index.
 
     Raises
     ------
     ParameterError
-        If a pattern stands for no file.
+        If a pattern matches no file.
     """
-    found: dict[str, Path] = {}
+    matches: dict[str, Path] = {}
     for pattern in patterns:
         paths = _matches(os.fspath(pattern))
         if not paths:
             raise ParameterError.of(
-                "pattern", os.fspath(pattern), "a file, or a directory or glob that has dumps"
+                "pattern", os.fspath(pattern), "a file, or a directory or glob with dumps"
             )
         for path in paths:
-            found.setdefault(os.path.abspath(path), path)
-    shards = {shard for path in found.values() for shard in _shards(path)}
-    return [path for key, path in found.items() if key not in shards]
+            matches.setdefault(os.path.abspath(path), path)
+    shards = {shard for path in matches.values() for shard in _shards(path)}
+    return [path for key, path in matches.items() if key not in shards]
 
 
 def _matches(pattern: str) -> list[Path]:
@@ -118,19 +119,16 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _dumps(paths: Iterable[Path]) -> list[Path]:
-    return sorted(p for p in paths if p.name.lower().endswith(_FOUND) and p.is_file())
+    return sorted(p for p in paths if p.name.lower().endswith(_SUFFIXES) and p.is_file())
 
 
 def _shards(path: Path) -> Iterator[str]:
-    if not path.name.lower().endswith(_INDEX):
-        return
-    try:
-        shards = set(read_index(path).values())
-    except FormatError:
-        # Opening the index tells what is wrong with it, and by then the name of the file is known.
-        return
-    for shard in shards:
-        yield os.path.abspath(path.parent / shard)
+    """Yield the absolute paths of the shards of an index; none for other and damaged files."""
+    if path.name.lower().endswith(_INDEX):
+        # Opening the index will raise the error, with the name of the file.
+        with contextlib.suppress(FormatError):
+            for shard in read_index(path).values():
+                yield os.path.abspath(path.parent / shard)
 
 
 def write_dump(
@@ -141,62 +139,58 @@ def write_dump(
     """Write tensors to a .safetensors or .npz file.
 
     The file appears under its name only when it is complete. Equal tensors make equal files,
-    but safetensors puts the metadata in any order.
+    except that safetensors writes the metadata in arbitrary order.
 
     Parameters
     ----------
     path : str or os.PathLike
-        Where to write; the suffix tells the format.
+        File to write, whose suffix selects the format.
     tensors : iterable of (str, numpy.ndarray)
-        Tensors by name: booleans, integers, floats, complex numbers, or ml_dtypes.bfloat16.
-        For .npz they are taken and written one by one, for .safetensors gathered first.
+        Tensors by name: booleans, integers, floats, complex numbers, or ml_dtypes.bfloat16. The
+        writer of .npz consumes them one by one, the writer of .safetensors collects them first.
     metadata : mapping of str to str, optional
-        Notes to go with them. Only .safetensors has a place for these.
+        Metadata, which only .safetensors can store.
 
     Raises
     ------
     ParameterError
-        If the suffix is neither, a name comes twice or is no text, a dtype has no place in the
-        format, or there is metadata for an .npz file. Also if a name is for a member of an .npz
-        file that would be unpacked outside of its folder, such as ``../x``.
+        If the suffix is another one, a name is repeated or not text, the format cannot store a
+        dtype or the metadata, or the name of a member of an .npz file would leave the folder
+        where the archive is unpacked, such as ``../x``.
     OSError
         If the file cannot be written.
     """
     name = Path(path).name.lower()
-    notes = dict(metadata or {})
-    if not all(_is_text(text) for pair in notes.items() for text in pair):
-        raise ParameterError.of("metadata", notes, "a mapping of text to text")
+    texts = dict(metadata or {})
+    if not all(_is_text(text) for pair in texts.items() for text in pair):
+        raise ParameterError.of("metadata", texts, "a mapping of text to text")
     if name.endswith(".npz"):
-        if notes:
-            raise ParameterError.of("metadata", notes, "None for .npz, which has no place for it")
+        if texts:
+            raise ParameterError.of("metadata", texts, "None for .npz, which cannot store it")
         with atomic_write(path) as file:
-            write_npz(file, _members(_checked(tensors, lambda dtype: dtype.name in READABLE)))
+            write_npz(file, _checked(tensors, lambda dtype: dtype.name in READABLE, paths=True))
     elif name.endswith(".safetensors"):
         with atomic_write(path) as file:
-            write_safetensors(file, dict(_checked(tensors, can_store)), notes)
+            write_safetensors(file, dict(_checked(tensors, can_store)), texts)
     else:
         raise ParameterError.of("path", os.fspath(path), "a file named .safetensors or .npz")
 
 
 def _is_text(text: object) -> bool:
-    # Zip cuts names at a NUL, and half a surrogate pair has no bytes in UTF-8.
+    # zipfile cuts names at a NUL, and UTF-8 cannot encode half a surrogate pair.
     return isinstance(text, str) and not re.search(r"[\x00\ud800-\udfff]", text)
 
 
-def _members(tensors: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
-    """Refuse names that are no paths within the folder where an archive is unpacked."""
-    for name, tensor in tensors:
-        if not stays_inside(name):
-            allowed = (
-                "a path within the archive, without .. and drive; .safetensors takes any name"
-            )
-            raise ParameterError.of("name of a tensor", name, allowed)
-        yield name, tensor
-
-
 def _checked(
-    tensors: Iterable[tuple[str, Array]], is_storable: Callable[[np.dtype[np.generic]], bool]
+    tensors: Iterable[tuple[str, Array]],
+    is_storable: Callable[[np.dtype[np.generic]], bool],
+    *,
+    paths: bool = False,
 ) -> Iterator[tuple[str, Array]]:
+    """Yield the tensors; raise for names and dtypes that the format cannot store.
+
+    With `paths`, names must be paths within the folder where the archive is unpacked.
+    """
     names = set[str]()
     for name, tensor in tensors:
         if not _is_text(name) or name in names or name == "__metadata__" or len(name) > 4096:
@@ -206,5 +200,8 @@ def _checked(
         if not isinstance(tensor, np.ndarray) or not is_storable(tensor.dtype):
             kind = getattr(tensor, "dtype", type(tensor).__name__)
             raise ParameterError.of(f"dtype of {name!r}", str(kind), "one that the format stores")
+        if paths and not stays_inside(name):
+            allowed = "a path within the archive, without .. and drive; use .safetensors instead"
+            raise ParameterError.of("name of a tensor", name, allowed)
         names.add(name)
         yield name, tensor

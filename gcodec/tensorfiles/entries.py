@@ -1,4 +1,4 @@
-"""What the readers of all file formats share: entries, dtypes, size checks, messages."""
+"""Base of the readers of all file formats: entries, dtypes, size checks, error messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -19,32 +18,31 @@ from gcodec.limits import Limits
 Array = NDArray[Any]
 
 MAX_ENTRIES = 65_536
-"""Most tensors, or members of an archive, that one file may hold."""
+"""Largest number of tensors, or of members of an archive, in one file."""
 
-# What NumPy 1.x can hold too.
-_MAX_RANK = 32
+_MAX_NDIM = 32  # the limit of NumPy 1.x
 
-READABLE: dict[str, np.dtype[Any]] = {
+READABLE: dict[str, np.dtype[np.generic]] = {
     name: np.dtype(name)
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
-"""The dtypes that can be loaded, by name."""
+"""Dtypes that can be loaded, by name."""
 
 
 class Entry(NamedTuple):
-    """One tensor of a dump, as its header describes it.
+    """Description of one tensor of a dump, from the header of the file.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name of the tensor.
     dtype : str
-        NumPy's or ml_dtypes' name of the type, such as "float32" or "bfloat16".
+        Name of the dtype in NumPy or ml_dtypes, such as "float32" or "bfloat16".
     shape : tuple of int
-        Its shape.
+        Shape of the tensor.
     """
 
     name: str
@@ -53,77 +51,80 @@ class Entry(NamedTuple):
 
 
 def shown(text: object) -> str:
-    """Quote a text out of a file for a message: no control characters, not too long."""
+    """Quote text from a file for a message: at most 100 characters, none of them control."""
     quoted = repr(str(text))
     return quoted if len(quoted) <= 100 else quoted[:97] + "..."
 
 
 def stays_inside(name: str) -> bool:
-    """Tell whether a name, read as a path on any system, stays within the folder it is put into.
+    """Tell whether a name, taken as a relative path on any system, stays within its folder.
 
-    Names of archive members and of shards become paths when someone unpacks or opens them.
+    Names of archive members and of shards become paths when a program unpacks or opens them.
     """
-    # Read as a Windows path, a drive, a root and both slashes are seen on every system. Windows
-    # ignores dots and spaces at the end of a part.
+    # A Windows path recognizes drives, roots and both slashes on every system. Windows ignores
+    # dots and spaces at the end of a part.
     path = PureWindowsPath(name)
-    climbs = (part.rstrip(" .") == "" and len(part) > 1 for part in path.parts)
-    return not path.anchor and not any(climbs)
+    ascends = any(part.rstrip(" .") == "" and len(part) > 1 for part in path.parts)
+    return not path.anchor and not ascends
 
 
-def element_count(what: str, shape: tuple[int, ...], itemsize: int) -> int:
+def element_count(description: str, shape: tuple[int, ...], itemsize: int) -> int:
     """Count the elements of a shape that NumPy can represent.
 
     Raises
     ------
     Corrupt
-        If the array would need 2**63 bytes or more, zero-sized dimensions left aside.
+        If the array would need 2**63 bytes or more, not counting dimensions of size 0.
     Unsupported
-        If it has more than 32 dimensions.
+        If the array has more than 32 dimensions.
     """
-    if len(shape) > _MAX_RANK:
-        raise Unsupported(f"{what} has {len(shape)} dimensions, more than {_MAX_RANK}")
+    if len(shape) > _MAX_NDIM:
+        raise Unsupported(f"{description} has {len(shape)} dimensions, more than {_MAX_NDIM}")
     if math.prod(n for n in shape if n) * itemsize >= 2**63:
-        raise Corrupt(f"{what} has an impossible shape of {len(shape)} dimensions")
+        raise Corrupt(f"{description} has an impossible shape of {len(shape)} dimensions")
     return math.prod(shape)
 
 
-def readable(what: str, dtype: str) -> np.dtype[Any]:
-    """Look up a dtype that can be loaded.
+def loadable(entry: Entry) -> tuple[str, np.dtype[np.generic], int]:
+    """Return the description of a tensor for messages, its dtype, and its number of elements.
 
     Raises
     ------
+    Corrupt
+        If the shape is impossible; see `element_count`.
     Unsupported
-        If it is not one of `READABLE`.
+        If the dtype is not one of `READABLE`, or there are more than 32 dimensions.
     """
-    found = READABLE.get(dtype)
-    if found is None:
-        raise Unsupported(f"{what} has dtype {shown(dtype)}, which cannot be loaded")
-    return found
+    description = f"tensor {shown(entry.name)}"
+    if entry.dtype not in READABLE:
+        raise Unsupported(f"{description} has dtype {shown(entry.dtype)}, which cannot be loaded")
+    dtype = READABLE[entry.dtype]
+    return description, dtype, element_count(description, entry.shape, dtype.itemsize)
 
 
 def native(array: Array) -> Array:
-    """Give an array in native byte order, whose booleans are all 0 or 1."""
+    """Return an array in native byte order, whose booleans are all 0 or 1."""
     if array.dtype == np.bool_:
-        # A byte of 2 from a file is neither True nor False to compiled code.
+        # A file may contain the byte 2, which compiled code takes neither for True nor for False.
         return np.asarray(array.view(np.uint8) != 0)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 class Dump:
-    """A file of named tensors, opened for reading one tensor at a time.
+    """Open file of named tensors, which loads one tensor at a time.
 
-    `open_dump` makes these. A dump is a context manager that closes its files at the end.
+    `open_dump` returns dumps. A dump is a context manager that closes its files at the end.
 
     Attributes
     ----------
     path : pathlib.Path
-        The file.
+        Path of the file.
     format : str
         "safetensors", "npz", "npy" or "pt".
     metadata : dict of str to str
-        Notes that the file carries, empty in formats without any.
+        Metadata in the file; empty if the format has none.
     entries : list of Entry
-        The tensors. No tensor data is read to make this list.
+        Descriptions of the tensors, read without any tensor data.
     """
 
     format: str = ""
@@ -133,16 +134,16 @@ class Dump:
         self.limits = limits
         self.metadata: dict[str, str] = {}
         self.entries: list[Entry] = []
-        self._named: dict[str, Entry] = {}
+        self._by_name: dict[str, Entry] = {}
         self._closed = False
 
     def _set_entries(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if entry.name in self._named:
+            if entry.name in self._by_name:
                 raise Corrupt(f"two tensors are named {shown(entry.name)}")
             if len(self.entries) >= MAX_ENTRIES:
                 raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
-            self._named[entry.name] = entry
+            self._by_name[entry.name] = entry
             self.entries.append(entry)
 
     def load(self, entry: Entry) -> Array:
@@ -151,27 +152,27 @@ class Dump:
         Parameters
         ----------
         entry : Entry
-            One of `entries`.
+            Entry in `entries`.
 
         Returns
         -------
         numpy.ndarray
-            The tensor, in native byte order. Its memory order is that of the file.
+            Tensor in native byte order, with the memory order of the file.
 
         Raises
         ------
         ParameterError
-            If `entry` is not of this dump, or the dump is closed.
+            If `entry` does not belong to this dump, or the dump is closed.
         Unsupported
-            If its dtype cannot be loaded; `Unsafe` if that would run code.
+            If the dtype cannot be loaded; `Unsafe` if loading it would run code.
         LimitExceeded
-            If it is larger than the limits allow.
+            If the tensor is larger than the limits allow.
         FormatError
             If the file contradicts itself or ends too early.
         """
         if self._closed:
             raise ParameterError.of("dump", self.path.name, "open, but it was closed")
-        if not isinstance(entry, Entry) or self._named.get(entry.name) != entry:
+        if not isinstance(entry, Entry) or self._by_name.get(entry.name) != entry:
             raise ParameterError.of("entry", entry, f"one of the entries of {self.path.name!r}")
         return self._load(entry)
 
@@ -179,7 +180,7 @@ class Dump:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the files. Nothing can be loaded afterwards."""
+        """Close the files, after which no tensor can be loaded."""
         self._closed = True
         self._close()
 
@@ -187,25 +188,20 @@ class Dump:
         raise NotImplementedError
 
     def __enter__(self) -> Dump:
-        """Give the dump itself."""
+        """Return the dump itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception_details: object) -> None:
         """Close the files."""
         self.close()
 
     def __repr__(self) -> str:
-        """Name the format, the file and the number of tensors."""
+        """Return the format, the path and the number of tensors."""
         return f"<{self.format} dump {os.fspath(self.path)!r} with {len(self.entries)} tensors>"
 
 
 class FileDump(Dump):
-    """A dump in one file, which stays open from the reading of its header on."""
+    """Dump in one file, which stays open after its header has been read."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         super().__init__(path, limits)

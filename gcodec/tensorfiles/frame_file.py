@@ -1,4 +1,4 @@
-"""Files of frames, listed by their headers alone."""
+"""Files of frames, listed by their headers without decoding."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcodec import header
 from gcodec.errors import Truncated
-from gcodec.frame import CHECKSUM_NBYTES, dtype_named, read_name
+from gcodec.frame import CHECKSUM_NBYTES, dtype_named, header, read_name
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
 
 
 class Outline(NamedTuple):
-    """What the header of a frame says of the tensor, and where the frame lies.
+    """Name, dtype and shape from the header of a frame, and the position of the frame.
 
     Attributes
     ----------
@@ -23,7 +22,7 @@ class Outline(NamedTuple):
     dtype : str
     shape : tuple of int
     start, end : int
-        Its first byte, and the byte behind it.
+        Offsets of the first byte of the frame, and of the first byte after it.
     """
 
     name: str | None
@@ -34,35 +33,36 @@ class Outline(NamedTuple):
 
 
 def outline(data: Any, start: int) -> Outline:
-    """Read the header of the frame that begins at a byte; its checksum is not looked at.
+    """Read the header of the frame at offset `start`, without a check of its checksum.
 
     Raises
     ------
     FormatError
+        If the header is damaged, or the data end within the frame.
     """
     reader = Reader(data, start)
-    known = header.read(reader)
-    tag = primitives.TAG_NBYTES * bool(known["flags"][0] & primitives.HAS_TAG)
-    end = reader.at + 2 * CHECKSUM_NBYTES + -(-known["payload bits"][0] // 8) + tag
+    fields = header.read(reader)
+    tag_nbytes = primitives.TAG_NBYTES * bool(fields["flags"][0] & primitives.HAS_TAG)
+    payload_nbytes = -(-fields["payload bits"][0] // 8)
+    end = reader.at + 2 * CHECKSUM_NBYTES + payload_nbytes + tag_nbytes
     if end > len(reader.data):
         raise Truncated("the bytes end within the frame", len(reader.data))
-    name = next(map(read_name, known["name"]), None)
-    return Outline(
-        name, dtype_named(known["dtype"][0], start + 6), tuple(known["size"]), start, end
-    )
+    name = next(map(read_name, fields["name"]), None)
+    dtype = dtype_named(fields["dtype"][0], start + 6)
+    return Outline(name, dtype, tuple(fields["size"]), start, end)
 
 
 def outlines(data: Any) -> Iterator[Outline]:
-    """Read the headers of frames that lie end to end; see `outline`."""
-    at = 0
-    while at < len(data):
-        found = outline(data, at)
-        yield found
-        at = found.end
+    """Read the headers of consecutive frames; see `outline`."""
+    start = 0
+    while start < len(data):
+        frame = outline(data, start)
+        yield frame
+        start = frame.end
 
 
 def mapped(path: Path) -> Any:
-    """Return the bytes of a file, which are read where they are looked at."""
+    """Return the memory-mapped bytes of a file."""
     if not path.stat().st_size:
         return b""
     with path.open("rb") as file:

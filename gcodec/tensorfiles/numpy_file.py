@@ -1,8 +1,8 @@
-"""Read NumPy's .npy and .npz files, and write .npz.
+"""Read NumPy's .npy and .npz files, and write .npz files.
 
-NumPy has no name for bfloat16, so numpy.save writes arrays of ml_dtypes.bfloat16 with the type
-code of two opaque bytes, "V2". Nothing else that numpy.save writes for tensors has that code:
-it is read as bfloat16 here, and bfloat16 is written so.
+NumPy has no name for bfloat16. numpy.save therefore writes arrays of ml_dtypes.bfloat16 with the
+type code "V2", two opaque bytes. numpy.save writes no other tensors with that code, so this module
+reads "V2" as bfloat16, and writes bfloat16 as "V2".
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterable
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import Corrupt, LimitExceeded, Truncated, Unsafe, Unsupported
+from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsafe, Unsupported
 from gcodec.limits import Limits
-from gcodec.tensorfiles.archive import Archive
+from gcodec.tensorfiles.archive import Archive, Reader
 from gcodec.tensorfiles.entries import (
     READABLE,
     Array,
@@ -29,13 +29,15 @@ from gcodec.tensorfiles.entries import (
 )
 
 _MAGIC = b"\x93NUMPY"
-# NumPy itself refuses longer headers, and plain arrays need about 128 bytes.
+# NumPy itself refuses longer headers. Headers of plain arrays have about 128 bytes.
 _MAX_HEADER = 10_000
-# The header is Python source. Only its one usual form is accepted: no parser to feed or exhaust.
+# The header is a Python dict literal. This pattern accepts only its usual form, so that no parser
+# can be attacked or exhausted.
 _FIELD = re.compile(
-    r"\s*(?P<q>['\"])(?P<key>descr|fortran_order|shape)(?P=q)\s*:\s*(?:"
-    r"(?P<p>['\"])(?P<text>[^'\"\\]{0,64})(?P=p)|(?P<flag>True|False)|"
-    r"\((?P<shape>[\d\sL,]*)\)|(?P<fields>\[.*\]))\s*(?:,|(?=\}))",
+    r"\s*(?P<q>['\"])(?:"
+    r"descr(?P=q)\s*:\s*(?:(?P<p>['\"])(?P<descr>[^'\"\\]{0,64})(?P=p)|(?P<record>\[.*\]))|"
+    r"fortran_order(?P=q)\s*:\s*(?P<fortran_order>True|False)|"
+    r"shape(?P=q)\s*:\s*\((?P<shape>[\d\sL,]*)\))\s*(?:,|(?=\}))",
     re.ASCII | re.DOTALL,
 )
 _SHAPE = re.compile(r"\s*(?:\d{1,20}L?\s*(?:,\s*\d{1,20}L?\s*)*,?\s*)?", re.ASCII)
@@ -44,14 +46,25 @@ _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 
 
 class Header(NamedTuple):
-    """What stands before the data of a .npy file.
+    """Header of a .npy file.
 
-    `stored` is the dtype as stored, byte order and all, or None if it cannot be loaded;
-    `start` the length of the header.
+    Attributes
+    ----------
+    dtype : str
+        Name of the dtype.
+    stored : numpy.dtype or None
+        Dtype of the stored data with its byte order, or None if it cannot be loaded.
+    shape : tuple of int
+    fortran : bool
+        Whether the data are in Fortran order.
+    start : int
+        Length of the header in bytes.
+    elements : int
+        Number of elements.
     """
 
     dtype: str
-    stored: np.dtype[Any] | None
+    stored: np.dtype[np.generic] | None
     shape: tuple[int, ...]
     fortran: bool
     start: int
@@ -59,11 +72,12 @@ class Header(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data, if they can be known."""
+        """Number of bytes of data, or 0 if the dtype cannot be loaded."""
         return self.elements * (self.stored.itemsize if self.stored else 0)
 
 
-def _dtype_of(descr: str) -> tuple[str, np.dtype[Any] | None]:
+def _parse_dtype(descr: str) -> tuple[str, np.dtype[np.generic] | None]:
+    """Return the name and the stored dtype of a type code; see `Header`."""
     if descr.lstrip("<>|=") == "V2":
         return "bfloat16", READABLE["bfloat16"]
     if descr.lstrip("|") == "O":
@@ -73,86 +87,73 @@ def _dtype_of(descr: str) -> tuple[str, np.dtype[Any] | None]:
         return descr, None
     order, kind, size = match.groups()
     name = _KINDS[kind] + ("" if kind == "b" else str(8 * int(size)))
-    found = READABLE.get(name)
-    if found is None or found.itemsize != int(size):
-        return name if found is None else descr, None
-    return name, found.newbyteorder("<" if order == "<" else ">" if order == ">" else "=")
+    dtype = READABLE.get(name)
+    if dtype is None or dtype.itemsize != int(size):
+        return name if dtype is None else descr, None
+    return name, dtype.newbyteorder("<" if order == "<" else ">" if order == ">" else "=")
 
 
-def read_header(what: str, read: Callable[[int], bytes]) -> Header:
-    """Read the header of a .npy file.
+def _read_header(reader: Reader, too_short: type[FormatError]) -> Header:
+    """Read the header of a .npy file or member, and check the number of bytes that follow it.
 
     Parameters
     ----------
-    what : str
-        Name of the file or member, for messages.
-    read : callable
-        Gives exactly that many of the next bytes, or raises.
+    reader : Reader
+    too_short : type
+        Error for too few bytes of data.
 
     Raises
     ------
     FormatError
-        If this is no .npy file, or its header is not one that NumPy writes.
+        If the file is not in the .npy format, or NumPy does not write such headers.
     """
-    lead = read(8)
+    name = reader.description
+    lead = reader.read(8)
     if lead[:6] != _MAGIC:
-        raise Corrupt(f"{what} is not in NumPy's .npy format", 0)
+        raise Corrupt(f"{name} is not in NumPy's .npy format", 0)
     if lead[6] not in (1, 2, 3) or lead[7] != 0:
-        raise Unsupported(f"{what} is of .npy version {lead[6]}.{lead[7]}")
+        raise Unsupported(f"{name} is of .npy version {lead[6]}.{lead[7]}")
     width = 2 if lead[6] == 1 else 4
-    size = int.from_bytes(read(width), "little")
+    size = int.from_bytes(reader.read(width), "little")
     if size > _MAX_HEADER:
-        raise LimitExceeded(f"{what} has a header of {size} bytes, more than {_MAX_HEADER}")
+        raise LimitExceeded(f"{name} has a header of {size} bytes, more than {_MAX_HEADER}")
     try:
-        text = read(size).decode("utf-8" if lead[6] == 3 else "latin-1")
+        text = reader.read(size).decode("utf-8" if lead[6] == 3 else "latin-1").strip()
     except UnicodeDecodeError:
-        raise Corrupt(f"{what} has a header that is not UTF-8") from None
-    fields = _parse(what, text.strip())
-    dtype, stored = ("structured", None) if fields["fields"] else _dtype_of(fields["descr"] or "")
-    shape_text = fields["shape"] or ""
-    if _SHAPE.fullmatch(shape_text) is None:
-        raise Corrupt(f"{what} has a malformed shape")
-    shape = tuple(int(n) for n in re.findall(r"\d+", shape_text))
-    elements = element_count(what, shape, stored.itemsize if stored else 1)
-    start = 8 + width + size
-    return Header(dtype, stored, shape, fields["fortran_order"] == "True", start, elements)
+        raise Corrupt(f"{name} has a header that is not UTF-8") from None
+    matches, end = [], 1
+    while match := _FIELD.match(text, end):
+        matches.append(match)
+        end = match.end()
+    fields = {match.lastgroup: match[match.lastgroup or 0] for match in matches}
+    is_complete = len(matches) == len(fields) == 3 and {"fortran_order", "shape"} <= fields.keys()
+    if not is_complete or text[:1] != "{" or text[end:].strip() != "}":
+        raise Corrupt(f"{name} has a malformed header")
+    if _SHAPE.fullmatch(fields["shape"]) is None:
+        raise Corrupt(f"{name} has a malformed shape")
+    dtype, stored = ("structured", None) if "record" in fields else _parse_dtype(fields["descr"])
+    shape = tuple(int(n) for n in re.findall(r"\d+", fields["shape"]))
+    elements = element_count(name, shape, stored.itemsize if stored else 1)
+    is_fortran = fields["fortran_order"] == "True"
+    header = Header(dtype, stored, shape, is_fortran, 8 + width + size, elements)
+    if stored and header.nbytes != reader.left:
+        kind = too_short if header.nbytes > reader.left else Corrupt
+        raise kind(
+            f"{name} declares {header.nbytes} bytes of data, but {reader.left} follow its header"
+        )
+    return header
 
 
-def _parse(what: str, text: str) -> dict[str, str | None]:
-    fields: dict[str, str | None] = {}
-    at = 1
-    while match := _FIELD.match(text, at):
-        at = match.end()
-        key = match["key"]
-        if key in fields:
-            raise Corrupt(f"{what} has {key} twice in its header")
-        fields[key] = match[{"descr": "text", "fortran_order": "flag", "shape": "shape"}[key]]
-        if key == "descr":
-            fields["fields"] = match["fields"]
-    missing = (
-        fields.get("descr") is None and fields.get("fields") is None,
-        fields.get("fortran_order") is None,
-        fields.get("shape") is None,
-    )
-    if any(missing) or text[:1] != "{" or text[at:].strip() != "}":
-        raise Corrupt(f"{what} has a malformed header")
-    return fields
-
-
-def _load(
-    what: str,
-    header: Header,
-    limits: Limits,
-    packed: int,
-    read_into: Callable[[memoryview], None],
-) -> Array:
+def _load(entry: Entry, header: Header, limits: Limits, packed: int, reader: Reader) -> Array:
+    """Read an array of which `packed` bytes are stored, from the start of its file or member."""
+    name = f"array {shown(entry.name)}"
+    reader.read(header.start)  # not skipped, because a checksum covers the header too
     if header.dtype == "object":
-        raise Unsafe(f"{what} holds Python objects: unpickling them could run code")
+        raise Unsafe(f"{name} holds Python objects: unpickling them could run code")
     if header.stored is None:
-        raise Unsupported(f"{what} has dtype {shown(header.dtype)}, which cannot be loaded")
-    limits.check(what, header.elements, header.nbytes, packed)
-    data = bytearray(header.nbytes)
-    read_into(memoryview(data))
+        raise Unsupported(f"{name} has dtype {shown(header.dtype)}, which cannot be loaded")
+    limits.check(name, header.elements, header.nbytes, packed)
+    data = reader.read_array(header.nbytes)
     # A Fortran array is the transpose of a C array of the reversed shape.
     shape = header.shape[::-1] if header.fortran else header.shape
     array: Array = np.ndarray(shape, header.stored, data)
@@ -166,41 +167,13 @@ class NpyDump(FileDump):
 
     def _read_header(self) -> None:
         self._nbytes = os.fstat(self._file.fileno()).st_size
-        self._header = header = read_header(shown(self.path.name), self._read)
-        if header.stored and header.start + header.nbytes != self._nbytes:
-            kind = Truncated if header.start + header.nbytes > self._nbytes else Corrupt
-            raise kind(
-                f"{shown(self.path.name)} declares {header.nbytes} bytes of data, "
-                f"but {self._nbytes - header.start} follow its header"
-            )
-        self._set_entries([Entry(self.path.stem, header.dtype, header.shape)])
-
-    def _read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        if len(data) != size:
-            raise Truncated(f"{shown(self.path.name)} ends too early", self._nbytes)
-        return data
-
-    def _read_into(self, view: memoryview) -> None:
-        if _fill(self._file, view) != len(view):
-            raise Truncated(f"{shown(self.path.name)} ends too early", self._nbytes)
+        self._reader = Reader(shown(self.path.name), self._nbytes, self._file)
+        self._header = _read_header(self._reader, Truncated)
+        self._set_entries([Entry(self.path.stem, self._header.dtype, self._header.shape)])
 
     def _load(self, entry: Entry) -> Array:
-        self._file.seek(self._header.start)
-        return _load(
-            f"array {shown(entry.name)}", self._header, self.limits, self._nbytes, self._read_into
-        )
-
-
-def _fill(file: BinaryIO, view: memoryview) -> int:
-    done = 0
-    while done < len(view):
-        data = file.read(min(1 << 20, len(view) - done))
-        if not data:
-            break
-        view[done : done + len(data)] = data
-        done += len(data)
-    return done
+        self._file.seek(0)
+        return _load(entry, self._header, self.limits, self._nbytes, self._reader)
 
 
 class NpzDump(FileDump):
@@ -210,36 +183,21 @@ class NpzDump(FileDump):
 
     def _read_header(self) -> None:
         self._archive = Archive(self._file)
-        self._headers: dict[str, tuple[str, Header]] = {}
-        for member_name in self._archive.members:
+        self._members: dict[str, tuple[zipfile.ZipInfo, Header]] = {}
+        for member_name, member in self._archive.members.items():
             name = member_name.removesuffix(".npy")
-            header = self._member_header(member_name)
+            header = _read_header(self._archive.open(member), Corrupt)
             self._set_entries([Entry(name, header.dtype, header.shape)])
-            self._headers[name] = (member_name, header)
-
-    def _member_header(self, member_name: str) -> Header:
-        member = self._archive.members[member_name]
-        reader = self._archive.open(member)
-        header = read_header(reader.what, reader.read)
-        if header.stored and header.nbytes != reader.left:
-            raise Corrupt(
-                f"{reader.what} declares {header.nbytes} bytes of data, "
-                f"but {reader.left} follow its header"
-            )
-        return header
+            self._members[name] = member, header
 
     def _load(self, entry: Entry) -> Array:
-        member_name, header = self._headers[entry.name]
-        member = self._archive.members[member_name]
+        member, header = self._members[entry.name]
         reader = self._archive.open(member)
-        # Read, not skipped, as the checksum covers the header too.
-        reader.read(header.start)
-        what = f"array {shown(entry.name)}"
-        return _load(what, header, self.limits, member.compress_size, reader.read_into)
+        return _load(entry, header, self.limits, member.compress_size, reader)
 
 
 def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Array]]) -> None:
-    """Write tensors to an uncompressed .npz file, byte for byte the same on every run."""
+    """Write tensors to an uncompressed .npz file with the same bytes on every run."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, tensor in tensors:
             is_bfloat16 = tensor.dtype.name == "bfloat16"

@@ -19,9 +19,8 @@ from gcodec.tensorfiles.entries import (
     Array,
     Dump,
     Entry,
-    element_count,
+    loadable,
     native,
-    readable,
     shown,
     stays_inside,
 )
@@ -36,17 +35,16 @@ _DTYPES = {
     **{"F4": "float4_e2m1fn", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn"},
 }
 _MAX_INDEX = 64 << 20
-# The library refuses longer ones.
-_MAX_HEADER = 100_000_000
+_MAX_HEADER = 100_000_000  # the library refuses longer headers
 
 
-def _translated(error: Exception, path: Path) -> FormatError:
-    kind = Truncated if _is_cut(path) else Corrupt
+def _format_error(error: SafetensorError, path: Path) -> FormatError:
+    kind = Truncated if _is_truncated(path) else Corrupt
     return kind(f"safetensors cannot read it: {shown(error)}")
 
 
-def _is_cut(path: Path) -> bool:
-    # The library has one and the same error for too few bytes of data and too many.
+def _is_truncated(path: Path) -> bool:
+    """Tell whether a damaged file is too short, which the library does not report."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         data_start = 8 + int.from_bytes(file.read(8), "little")
@@ -69,12 +67,12 @@ class SafetensorsDump(Dump):
     def __init__(self, path: Path, limits: Limits) -> None:
         super().__init__(path, limits)
         try:
-            # The library annotates the class, not its methods.
+            # The library annotates the class, but not its methods.
             self._file = cast(Any, safe_open(str(path), framework="numpy"))
             self.metadata = dict(sorted((self._file.metadata() or {}).items()))
             self._set_entries(self._entry(name) for name in self._file.keys())  # noqa: SIM118
         except SafetensorError as error:
-            raise _translated(error, path) from None
+            raise _format_error(error, path) from None
 
     def _entry(self, name: str) -> Entry:
         part = self._file.get_slice(name)
@@ -82,15 +80,13 @@ class SafetensorsDump(Dump):
         return Entry(name, _DTYPES.get(code, code.lower()), tuple(part.get_shape()))
 
     def _load(self, entry: Entry) -> Array:
-        what = f"tensor {shown(entry.name)}"
-        dtype = readable(what, entry.dtype)
-        elements = element_count(what, entry.shape, dtype.itemsize)
+        description, dtype, elements = loadable(entry)
         nbytes = elements * dtype.itemsize
-        self.limits.check(what, elements, nbytes, nbytes)
+        self.limits.check(description, elements, nbytes, nbytes)
         try:
             array: Array = self._file.get_tensor(entry.name)
         except SafetensorError as error:
-            raise _translated(error, self.path) from None
+            raise _format_error(error, self.path) from None
         return native(array)
 
     def _close(self) -> None:
@@ -98,12 +94,12 @@ class SafetensorsDump(Dump):
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Read which shard holds which tensor from a .safetensors.index.json file.
+    """Read the shard of each tensor from a .safetensors.index.json file.
 
     Returns
     -------
     dict of str to str
-        File names by tensor name. All lie within the folder of the index.
+        Names of shards by tensor name. All shards are within the folder of the index.
 
     Raises
     ------
@@ -125,13 +121,11 @@ def read_index(path: Path) -> dict[str, str]:
     if len(shards) > MAX_ENTRIES:
         raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one index")
     for shard in shards.values():
-        if not isinstance(shard, str) or not _is_inside(shard):
-            raise Corrupt(f"index names {shown(shard)}, which is no shard in its folder")
+        if not isinstance(shard, str) or not (
+            shard.endswith(".safetensors") and shard.isprintable() and stays_inside(shard)
+        ):
+            raise Corrupt(f"index names {shown(shard)}, which is not a shard in its folder")
     return shards
-
-
-def _is_inside(shard: str) -> bool:
-    return shard.endswith(".safetensors") and shard.isprintable() and stays_inside(shard)
 
 
 class ShardedDump(Dump):
@@ -158,7 +152,7 @@ class ShardedDump(Dump):
         self._set_entries(entries[name] for name in self._shards)
 
     def _shard(self, shard: str) -> SafetensorsDump:
-        # One shard open at a time: there can be more of them than file descriptors.
+        # Only one shard is open at a time, because there can be more shards than file descriptors.
         if self._open is None or self._open[0] != shard:
             self._close()
             try:
@@ -177,7 +171,7 @@ class ShardedDump(Dump):
 
 
 def can_store(dtype: np.dtype[np.generic]) -> bool:
-    """Tell whether the format has a code for a dtype that can be loaded again."""
+    """Tell whether the format can store a dtype, and the reader can load it again."""
     return dtype.name in _DTYPES.values() and dtype.name in READABLE
 
 
@@ -189,10 +183,10 @@ def write_safetensors(
     Raises
     ------
     ParameterError
-        If the library is too old for a dtype among them.
+        If the library is too old for a dtype of the tensors.
     """
-    # The library takes the memory of an array to be in C order, and replaces any file, even a
-    # device, that it is given the path of.
+    # The library assumes that arrays are in C order. Its functions for files replace any target,
+    # even a device.
     arrays = {name: np.asarray(native(tensor), order="C") for name, tensor in tensors.items()}
     try:
         data = save(arrays, dict(metadata) or None)

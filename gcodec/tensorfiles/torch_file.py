@@ -15,8 +15,8 @@ from gcodec.tensorfiles.entries import (
     Entry,
     FileDump,
     element_count,
+    loadable,
     native,
-    readable,
     shown,
 )
 from gcodec.tensorfiles.torch_pickle import read_tensors
@@ -32,7 +32,7 @@ class TorchDump(FileDump):
     format = "pt"
 
     def _read_header(self) -> None:
-        # What begins as a pickle is a file of PyTorch before 1.6, or of pickle.dump.
+        # Files of PyTorch before 1.6 and of pickle.dump begin like a pickle.
         if self._file.read(1) == b"\x80":
             raise Unsupported(f"a file of PyTorch before 1.6, or a bare pickle: {_ADVICE}")
         self._archive = Archive(self._file)
@@ -55,7 +55,7 @@ class TorchDump(FileDump):
         self._swapped = order.decode() != sys.byteorder
         tensors = read_tensors(self._small_member("data.pkl", _MAX_PICKLE))
         for name, tensor in tensors:
-            self._check(name, tensor)
+            self._check(f"tensor {shown(name)}", tensor)
         self._tensors = dict(tensors)
         self._set_entries(Entry(name, tensor.dtype, tensor.shape) for name, tensor in tensors)
 
@@ -67,57 +67,47 @@ class TorchDump(FileDump):
             raise LimitExceeded(f"member {name!r} of {member.file_size} bytes, more than {limit}")
         return self._archive.open(member).read(member.file_size)
 
-    def _storage(self, what: str, tensor: Tensor) -> ZipInfo:
+    def _storage(self, description: str, tensor: Tensor) -> ZipInfo:
         member = self._archive.members.get(f"{self._root}data/{tensor.storage.key}")
         if member is None:
-            raise Corrupt(f"{what} has no storage in the archive")
+            raise Corrupt(f"{description} has no storage in the archive")
         return member
 
-    def _check(self, name: str, tensor: Tensor) -> None:
-        what = f"tensor {shown(name)}"
-        member = self._storage(what, tensor)
+    def _check(self, description: str, tensor: Tensor) -> None:
+        """Raise `FormatError` unless a tensor lies within its storage."""
+        member = self._storage(description, tensor)
         stored = READABLE[tensor.storage.dtype or "uint8"]
-        dtype = READABLE.get(tensor.dtype)
         if member.file_size != tensor.storage.numel * stored.itemsize:
             raise Corrupt(
-                f"{what}: its storage has {member.file_size} bytes, "
+                f"{description}: its storage has {member.file_size} bytes, "
                 f"not those of {tensor.storage.numel} elements"
             )
+        dtype = READABLE.get(tensor.dtype)
         itemsize = 1 if dtype is None else dtype.itemsize
-        elements = element_count(what, tensor.shape, itemsize)
-        if elements and (tensor.offset + _span(tensor)) * itemsize > member.file_size:
-            raise Corrupt(f"{what} reaches beyond its storage")
+        elements = element_count(description, tensor.shape, itemsize)
+        if elements and (tensor.offset + tensor.span) * itemsize > member.file_size:
+            raise Corrupt(f"{description} reaches beyond its storage")
 
     def _load(self, entry: Entry) -> Array:
-        what = f"tensor {shown(entry.name)}"
-        tensor = self._tensors[entry.name]
-        dtype = readable(what, entry.dtype)
-        elements = element_count(what, entry.shape, dtype.itemsize)
+        description, dtype, elements = loadable(entry)
         if not elements:
             return np.empty(entry.shape, dtype)
-        span = _span(tensor)
-        member = self._storage(what, tensor)
-        # A view can be larger than its storage (stride 0), or smaller than what it steps over.
-        self.limits.check(
-            what, elements, max(span, elements) * dtype.itemsize, member.compress_size
-        )
+        tensor, itemsize = self._tensors[entry.name], dtype.itemsize
+        member = self._storage(description, tensor)
+        # A view with stride 0 is larger than its storage; other views skip elements.
+        nbytes = max(tensor.span, elements) * itemsize
+        self.limits.check(description, elements, nbytes, member.compress_size)
         reader = self._archive.open(member)
-        data = bytearray(span * dtype.itemsize)
-        # Only a whole storage can be held against its checksum.
+        # The checksum covers the whole storage, so it cannot be verified after a skip.
         if tensor.offset:
-            reader.skip(tensor.offset * dtype.itemsize)
-        reader.read_into(memoryview(data))
+            reader.skip(tensor.offset * itemsize)
+        data = reader.read_array(tensor.span * itemsize)
         strides = tuple(
-            step * dtype.itemsize if n > 1 else 0
+            step * itemsize if n > 1 else 0
             for n, step in zip(tensor.shape, tensor.stride, strict=True)
         )
         view: Array = np.ndarray(tensor.shape, dtype, data, 0, strides)
         if not view.flags.forc:
-            # Elements that overlap must not be shared in what the caller gets.
+            # The caller's array must not have elements that share memory.
             view = view.copy()
         return native(view.byteswap() if self._swapped else view)
-
-
-def _span(tensor: Tensor) -> int:
-    # From the first to the last element that a view with elements touches.
-    return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))

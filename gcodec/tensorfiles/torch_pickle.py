@@ -1,8 +1,9 @@
-"""The pickle inside a file of torch.save, read without running any of it.
+"""Interpreter for the pickle inside a file of torch.save, which runs no code of the file.
 
-A pickle is a program, and Python's own unpickler runs whatever it names. The interpreter here
-knows the opcodes of protocol 2 that torch.save writes, and makes nothing but containers, scalars,
-strings and inert records of tensors. What a pickle may name is listed in `torch_records`.
+A pickle is a program, and Python's own unpickler calls every function that it names. The
+interpreter in this module implements the opcodes of protocol 2 that torch.save writes. It creates
+only containers, scalars, strings and inert records of tensors. `torch_records` lists the names
+that a pickle may contain.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gcodec.tensorfiles.torch_records import (
     Mapping,
     Storage,
     Tensor,
+    call,
 )
 
 _MAX_OPCODES = 5_000_000
@@ -33,6 +35,8 @@ _MAX_NAME = 4096
 
 
 class _Machine:
+    """Stack machine that runs the opcodes of a pickle."""
+
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
@@ -50,12 +54,12 @@ class _Machine:
             if code == 0x2E:  # STOP
                 value = self.pop()
                 if self.stack or self.marks or self.at != len(self.data):
-                    raise self.corrupt("pickle has leftovers at its end")
+                    raise self.corrupt("pickle has values or bytes left at its end")
                 return value
             step = _STEPS.get(code)
             if step is None:
-                kind = Unsafe if code in _BUILDERS else Unsupported
-                raise kind(f"pickle opcode {code:#04x} is none of torch.save's", self.at - 1)
+                kind = Unsafe if code in _UNSAFE else Unsupported
+                raise kind(f"pickle opcode {code:#04x} is not one of torch.save's", self.at - 1)
             step(self)
             if len(self.stack) > _MAX_STACK or len(self.memo) > _MAX_MEMO:
                 raise LimitExceeded("pickle needs too deep a stack, or too many memos", self.at)
@@ -83,12 +87,12 @@ class _Machine:
 
     def top(self) -> object:
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise self.corrupt("pickle takes more from its stack than there is")
+            raise self.corrupt("pickle pops from an empty stack")
         return self.stack[-1]
 
     def pop_marked(self) -> list[object]:
         if not self.marks:
-            raise self.corrupt("pickle has no mark to go back to")
+            raise self.corrupt("pickle has no matching mark")
         start = self.marks.pop()
         values = self.stack[start:]
         del self.stack[start:]
@@ -118,17 +122,16 @@ class _Machine:
     def find_global(self) -> None:
         name = f"{self.line()}.{self.line()}"
         if name not in GLOBALS:
-            raise Unsafe(f"the pickle wants {shown(name)}, which loading tensors does not need")
+            raise Unsafe(f"the pickle names {shown(name)}, which is not part of a tensor")
         self.push(Global(name))
 
     def call(self) -> None:
         args, function = self.pop(), self.pop()
         if not isinstance(function, Global) or not isinstance(args, tuple):
-            raise self.corrupt("pickle calls what is no function")
-        builder = CALLS.get(function.name)
-        if builder is None:
+            raise self.corrupt("pickle calls an object that is not a function")
+        if function.name not in CALLS:
             raise Unsafe(f"the pickle calls {shown(function.name)}", self.at)
-        self.push(builder(args))
+        self.push(call(function.name, args))
 
     def load_storage(self) -> None:
         match self.pop():
@@ -137,10 +140,10 @@ class _Machine:
                     raise self.corrupt(f"pickle has a storage of type {shown(name)}")
                 self.push(Storage(STORAGES[name], key, numel))
             case _:
-                raise self.corrupt("pickle has a persistent id that is no storage")
+                raise self.corrupt("pickle has a persistent id that is not a storage")
 
     def build(self) -> None:
-        # A state_dict's OrderedDict carries module versions in an attribute: of no use here.
+        # The OrderedDict of a state_dict has an attribute with module versions, which is ignored.
         self.pop()
         if not isinstance(self.top(), Mapping):
             raise Unsafe("the pickle sets the state of something other than a dict", self.at)
@@ -148,13 +151,13 @@ class _Machine:
     def append(self, values: list[object]) -> None:
         target = self.top()
         if not isinstance(target, list):
-            raise self.corrupt("pickle appends to what is no list")
+            raise self.corrupt("pickle appends to an object that is not a list")
         target.extend(values)
 
     def set_items(self, values: list[object]) -> None:
         target = self.top()
         if not isinstance(target, Mapping) or len(values) % 2:
-            raise self.corrupt("pickle sets items of what is no dict, or half an item")
+            raise self.corrupt("pickle sets items of an object that is not a dict, or a key alone")
         target.items.extend(zip(values[::2], values[1::2], strict=True))
 
     def last(self, count: int) -> list[object]:
@@ -165,7 +168,7 @@ class _Machine:
 
     def get(self, index: int) -> None:
         if index not in self.memo:
-            raise self.corrupt("pickle gets a memo that it never put")
+            raise self.corrupt("pickle reads a memo that it never wrote")
         self.push(self.memo[index])
 
 
@@ -201,8 +204,8 @@ _STEPS: dict[int, Callable[[_Machine], None]] = {
     ord("b"): _Machine.build,
 }
 
-# INST, OBJ, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, EXT1, EXT2, EXT4: these call or import.
-_BUILDERS = frozenset({0x69, 0x6F, 0x81, 0x92, 0x93, 0x82, 0x83, 0x84})
+# INST, OBJ, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, EXT1, EXT2, EXT4, which call or import.
+_UNSAFE = frozenset({0x69, 0x6F, 0x81, 0x92, 0x93, 0x82, 0x83, 0x84})
 
 
 def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
@@ -211,55 +214,54 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
     Parameters
     ----------
     data : bytes
-        The pickle.
+        Pickle.
 
     Returns
     -------
     list of (str, Tensor)
-        Tensors by name, in order. The keys of nested containers are joined by "."; a tensor
-        that is the whole pickle is named "tensor". What is no tensor is left out.
+        Names and tensors in the order of the pickle. A name joins the keys of nested containers
+        with "."; a tensor that is the whole pickle is named "tensor". Other values are omitted.
 
     Raises
     ------
     Unsafe
-        If the pickle names or calls anything but what makes up tensors.
+        If the pickle names or calls an object that is not part of a tensor.
     FormatError
-        If it is damaged, cut short, of another protocol, or too large.
+        If the pickle is damaged, truncated, of another protocol, or too large.
     """
     root = _Machine(data).run()
     if isinstance(root, Tensor):
         return [("tensor", root)]
-    found: list[tuple[str, Tensor]] = []
-    # Containers being walked: their names' prefix, what is left of them, and who they are.
-    walk = [("", _children(root), id(root))]
-    open_ids = {id(root)}
-    for _ in range(_MAX_VISITS):
-        prefix, children, identity = walk[-1]
-        child = next(children, None)
-        if child is None:
-            walk.pop()
-            open_ids.discard(identity)
-            if not walk:
-                return found
-            continue
-        key, value = child
+    tensors: list[tuple[str, Tensor]] = []
+    for name, tensor in _walk(root, "", {id(root)}, iter(range(_MAX_VISITS))):
+        tensors.append((name, tensor))
+        if len(tensors) > MAX_ENTRIES:
+            raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
+    return tensors
+
+
+def _walk(
+    container: object, prefix: str, path: set[int], visits: Iterator[int]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and tensors in a container; `path` identifies it and those around it."""
+    for key, value in _children(container):
+        if next(visits, None) is None:
+            raise LimitExceeded(f"the pickle holds more than {_MAX_VISITS} values")
         if not isinstance(value, (Tensor, Mapping, list, tuple)):
             continue
         name = prefix + _key_text(key)
         if len(name) > _MAX_NAME:
             raise LimitExceeded(f"a tensor's name has more than {_MAX_NAME} characters")
         if isinstance(value, Tensor):
-            found.append((name, value))
-            if len(found) > MAX_ENTRIES:
-                raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
+            yield name, value
             continue
-        if id(value) in open_ids:
+        if id(value) in path:
             raise Corrupt("the pickle has a container that contains itself")
-        if len(walk) >= _MAX_DEPTH:
+        if len(path) >= _MAX_DEPTH:
             raise LimitExceeded(f"containers nested more than {_MAX_DEPTH} deep")
-        walk.append((name + ".", _children(value), id(value)))
-        open_ids.add(id(value))
-    raise LimitExceeded(f"the pickle holds more than {_MAX_VISITS} values")
+        path.add(id(value))
+        yield from _walk(value, f"{name}.", path, visits)
+        path.discard(id(value))
 
 
 def _children(value: object) -> Iterator[tuple[object, object]]:

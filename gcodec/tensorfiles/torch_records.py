@@ -1,12 +1,11 @@
-"""What a pickle of torch.save may name, and the inert records that stand for it.
+"""Names that a pickle of torch.save may contain, and the inert records that represent them.
 
-Nothing here imports what is named: each name leads to a record, or to a function below that
-checks its arguments and makes one.
+This module imports none of the named objects. Each name stands for a record, or for a function
+below that checks its arguments and returns a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gcodec.errors import Corrupt, Unsupported
@@ -39,7 +38,7 @@ _DTYPES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """A run of elements in the archive; without a dtype, of bytes."""
+    """Consecutive elements in the archive, or bytes if `dtype` is None."""
 
     dtype: str | None
     key: str
@@ -48,7 +47,7 @@ class Storage:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A strided view of a storage. Offset and strides count elements."""
+    """Strided view of a storage. Offset and strides count elements."""
 
     storage: Storage
     dtype: str
@@ -56,87 +55,93 @@ class Tensor:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
+    @property
+    def span(self) -> int:
+        """Number of elements from the first to the last one of a view that is not empty."""
+        return 1 + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+
 
 @dataclass(frozen=True, eq=False)
 class Global:
-    """The name of something that the pickle refers to."""
+    """Name of a class or function in the pickle."""
 
     name: str
 
 
 @dataclass(eq=False)
 class Mapping:
-    """A dict or OrderedDict."""
+    """Items of a dict or OrderedDict."""
 
-    # A list, as keys out of a pickle may be unhashable, or slow to hash on purpose.
+    # A list, because keys of a pickle may be unhashable, or deliberately slow to hash.
     items: list[tuple[object, object]] = field(default_factory=list)
 
 
-def _counts(value: object) -> tuple[int, ...]:
-    if not isinstance(value, tuple):
-        raise Corrupt("a tensor of the pickle has a shape or stride that is not a tuple")
-    counts = tuple(n for n in value if type(n) is int and 0 <= n < 2**63)
-    if len(counts) != len(value):
-        raise Corrupt("a tensor of the pickle has a bad shape or stride")
-    return counts
+CALLS = frozenset(
+    {
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_tensor_v3",
+        "torch._utils._rebuild_parameter",
+        "collections.OrderedDict",
+        "torch.Size",
+    }
+)
+"""Functions that a pickle may call; see `call`."""
+
+GLOBALS = CALLS | STORAGES.keys() | _DTYPES
+"""All names that a pickle may contain."""
 
 
-def _tensor(args: tuple[object, ...], dtype: str | None, notes: tuple[object, ...]) -> Tensor:
-    storage, offset, size, stride = args[:4]
-    if not isinstance(storage, Storage) or dtype is None:
-        raise Corrupt("a tensor of the pickle has no storage, or one without a dtype")
+def call(function: str, args: tuple[object, ...]) -> object:
+    """Return the record that represents the result of a function in `CALLS`.
+
+    Raises
+    ------
+    Corrupt
+        If the function does not accept these arguments.
+    Unsupported
+        If a tensor is a conjugate or negated view.
+    """
+    match function, args:
+        case "torch._utils._rebuild_tensor_v2", (
+            (Storage(dtype=str(dtype)) as storage, offset, shape, stride, _, _, *flags)
+        ) if len(flags) < 2:
+            return _tensor(storage, dtype, offset, shape, stride, flags)
+        case "torch._utils._rebuild_tensor_v3", (
+            (Storage(dtype=None) as storage, offset, shape, stride, _, _, Global(name), *flags)
+        ) if len(flags) < 2 and name in _DTYPES:
+            return _tensor(storage, name.removeprefix("torch."), offset, shape, stride, flags)
+        case "torch._utils._rebuild_parameter", (Tensor() as tensor, _, _):
+            return tensor
+        case "collections.OrderedDict", ():
+            return Mapping()
+        case "torch.Size", (shape,):
+            return _counts(shape)
+    raise Corrupt(f"the pickle calls {function} with wrong arguments")
+
+
+def _tensor(
+    storage: Storage,
+    dtype: str,
+    offset: object,
+    shape: object,
+    stride: object,
+    flags: list[object],
+) -> Tensor:
     if not (type(offset) is int and 0 <= offset < 2**63):
         raise Corrupt("a tensor of the pickle has a bad offset")
-    for note in notes:
-        # "conj" or "neg": the stored values are not the tensor's values.
-        if not isinstance(note, Mapping) or note.items:
+    for flag in flags:
+        # With the flag "conj" or "neg", the stored values differ from the tensor's values.
+        if not isinstance(flag, Mapping) or flag.items:
             raise Unsupported("a tensor is a conjugate or negated view: save its resolve_conj()")
-    shape, strides = _counts(size), _counts(stride)
-    if len(shape) != len(strides):
-        raise Corrupt("a tensor of the pickle has more dimensions than strides, or fewer")
-    return Tensor(storage, dtype, offset, shape, strides)
+    tensor = Tensor(storage, dtype, offset, _counts(shape), _counts(stride))
+    if len(tensor.shape) != len(tensor.stride):
+        raise Corrupt("a tensor of the pickle has different numbers of dimensions and strides")
+    return tensor
 
 
-def _rebuild_tensor_v2(args: tuple[object, ...]) -> Tensor:
-    if len(args) not in (6, 7):
-        raise Corrupt("_rebuild_tensor_v2 has a wrong number of arguments")
-    return _tensor(args, args[0].dtype if isinstance(args[0], Storage) else None, args[6:])
-
-
-def _rebuild_tensor_v3(args: tuple[object, ...]) -> Tensor:
-    if len(args) not in (7, 8):
-        raise Corrupt("_rebuild_tensor_v3 has a wrong number of arguments")
-    dtype = args[6]
-    if not isinstance(dtype, Global) or dtype.name not in _DTYPES:
-        raise Corrupt("_rebuild_tensor_v3 has no dtype")
-    if isinstance(args[0], Storage) and args[0].dtype is not None:
-        raise Corrupt("_rebuild_tensor_v3 has a storage with a dtype of its own")
-    return _tensor(args, dtype.name.removeprefix("torch."), args[7:])
-
-
-def _rebuild_parameter(args: tuple[object, ...]) -> Tensor:
-    if len(args) != 3 or not isinstance(args[0], Tensor):
-        raise Corrupt("_rebuild_parameter has wrong arguments")
-    return args[0]
-
-
-def _ordered_dict(args: tuple[object, ...]) -> Mapping:
-    if args:
-        raise Corrupt("OrderedDict has arguments")
-    return Mapping()
-
-
-def _size(args: tuple[object, ...]) -> tuple[int, ...]:
-    if len(args) != 1:
-        raise Corrupt("torch.Size has a wrong number of arguments")
-    return _counts(args[0])
-
-
-CALLS: dict[str, Callable[[tuple[object, ...]], object]] = {
-    "torch._utils._rebuild_tensor_v2": _rebuild_tensor_v2,
-    "torch._utils._rebuild_tensor_v3": _rebuild_tensor_v3,
-    "torch._utils._rebuild_parameter": _rebuild_parameter,
-    "collections.OrderedDict": _ordered_dict,
-    "torch.Size": _size,
-}
-GLOBALS = CALLS.keys() | STORAGES.keys() | _DTYPES
+def _counts(value: object) -> tuple[int, ...]:
+    """Check a shape or a stride."""
+    counts = value if isinstance(value, tuple) else (None,)
+    if not all(type(n) is int and 0 <= n < 2**63 for n in counts):
+        raise Corrupt("a tensor of the pickle has a bad shape or stride")
+    return counts

@@ -1,8 +1,8 @@
-"""gcodec for PyTorch: tensors in and out, and a hook that compresses what DDP exchanges.
+"""gcodec for PyTorch: encode and decode tensors, and compress the gradients that DDP exchanges.
 
     model.register_comm_hook(*gcodec.torch.ddp_hook("topk:ratio=0.01", model=model))
 
-Needs the extra ``torch``.
+Needs the extra ``torch``. Codecs and error feedback themselves live elsewhere.
 """
 
 from __future__ import annotations

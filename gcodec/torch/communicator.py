@@ -1,4 +1,4 @@
-"""The wires of torch.distributed: messages of any length over a process group."""
+"""Messages of any length over a process group of torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _LENGTH_NBYTES = 8
 class TorchCommunicator:
     """A process group as a `gcodec.training.communicator.Communicator`.
 
-    Messages travel in tensors on the host, or, with NCCL, on the current CUDA device. What a dead
-    member leaves waiting ends in the error of the group, after its timeout at the latest.
+    Messages travel in tensors on the host or, with NCCL, on the current CUDA device. If a member
+    dies, the waiting members raise the error of the group, after its timeout at the latest.
 
     Parameters
     ----------
     group : ProcessGroup, optional
-        Default: the one of all processes.
+        Process group of the members. Default: the group of all processes.
 
     Attributes
     ----------
     rank, size : int
-        In the group.
+        Rank of this process in the group, and number of members.
 
     Raises
     ------
     ParameterError
-        If torch.distributed is not initialised, or this process is not of the group.
+        If torch.distributed is not initialized, or this process is not a member of the group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -43,91 +43,83 @@ class TorchCommunicator:
         self.rank: int = dist.get_rank(self.group)
         self.size: int = dist.get_world_size(self.group)
         if self.rank < 0:
-            raise ParameterError("group: this process is none of its members")
+            raise ParameterError("group: this process is not a member of it")
         on_device = dist.get_backend(self.group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_device else "cpu"
 
-    def all_gather(self, message: bytes, room: int = 0) -> list[bytes]:
-        """Send one message to all; return those of all in the order of ranks.
+    def all_gather(self, message: bytes, head_nbytes: int = 0) -> list[bytes]:
+        """Send one message to all members; return the messages of all members by rank.
 
         Parameters
         ----------
         message : bytes
-        room : int
-            Bytes of each message that travel along with its length, the same on all ranks: where
-            it suffices, one collective does instead of two.
+        head_nbytes : int
+            Number of bytes of each message that travel together with its length; equal on all
+            ranks. If no message is longer, one collective suffices instead of two.
         """
-        values = np.frombuffer(message, np.uint8)
-        own = np.empty(_LENGTH_NBYTES + room, np.uint8)
-        own[:_LENGTH_NBYTES].view(np.uint64)[0] = len(message)
-        _fill(own[_LENGTH_NBYTES:], values[:room])
-        rows = self._gather(own)
-        lengths = [int(row[:_LENGTH_NBYTES].view(np.uint64)[0]) for row in rows]
-        heads = [
-            row[_LENGTH_NBYTES:][:length].tobytes()
-            for row, length in zip(rows, lengths, strict=True)
-        ]
-        most = max(lengths) - room
-        if most <= 0:
-            return heads
-        rest = np.empty(most, np.uint8)
-        _fill(rest, values[room:])
-        tails = self._gather(rest)
+        data = np.frombuffer(message, np.uint8)
+        head = np.zeros(_LENGTH_NBYTES + head_nbytes, np.uint8)
+        head[:_LENGTH_NBYTES].view(np.uint64)[0] = data.size
+        head[_LENGTH_NBYTES:][: data.size] = data[:head_nbytes]
+        heads = self._gather(head)
+        lengths = [int(head[:_LENGTH_NBYTES].view(np.uint64)[0]) for head in heads]
+        tail = np.zeros(max(0, max(lengths) - head_nbytes), np.uint8)
+        tail[: max(0, data.size - head_nbytes)] = data[head_nbytes:]
+        tails = self._gather(tail) if tail.size else [tail] * self.size
         return [
-            head + tail[: max(length - room, 0)].tobytes()
+            head[_LENGTH_NBYTES:][:length].tobytes()
+            + tail[: max(length - head_nbytes, 0)].tobytes()
             for head, tail, length in zip(heads, tails, lengths, strict=True)
         ]
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send message i to rank i; return what all sent to this one, in the order of ranks."""
+        """Send message i to rank i; return the messages sent to this member, by rank."""
         if len(messages) != self.size:
             raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
         lengths = [len(message) for message in messages]
-        sent = torch.tensor(lengths, device=self._device)
-        coming = torch.empty_like(sent)
-        dist.all_to_all_single(coming, sent, group=self.group)
-        counts = coming.tolist()
-        received = torch.empty(sum(counts), dtype=torch.uint8, device=self._device)
-        payload = self._to_device(np.frombuffer(joined(messages), np.uint8))
+        sent_lengths = torch.tensor(lengths, device=self._device)
+        received_lengths = torch.empty_like(sent_lengths)
+        dist.all_to_all_single(received_lengths, sent_lengths, group=self.group)
+        counts = received_lengths.tolist()
+        received = self._empty(sum(counts))
+        payload = self._to_device(joined(messages))
         dist.all_to_all_single(received, payload, counts, lengths, group=self.group)
         return [part.numpy().tobytes() for part in received.cpu().split(counts)]
 
     def all_reduce(self, values: np.ndarray) -> None:
-        """Replace a float32 array by the sum of those of all: the same bits on every rank."""
+        """Replace a float32 array by its sum over all members, with the same bits on each."""
         if values.dtype != np.float32 or not values.flags.writeable:
-            raise ParameterError("values: must be a float32 array that can be written to")
-        total = self._to_device(np.ascontiguousarray(values).reshape(-1))
+            raise ParameterError("values: must be a writable float32 array")
+        total = torch.from_numpy(np.ascontiguousarray(values).reshape(-1)).to(self._device)
         dist.all_reduce(total, group=self.group)
         values[...] = total.cpu().numpy().reshape(values.shape)
 
     def exchange(self, to: int, message: bytes) -> bytes:
-        """Send a message to one member, which calls this as well; return the message of it."""
+        """Swap messages with one member, which must call this method too."""
         if to == self.rank:
             return message
         length = torch.tensor([len(message)], device=self._device)
-        coming = torch.empty_like(length)
-        self._swap(to, length, coming)
-        received = torch.empty(int(coming), dtype=torch.uint8, device=self._device)
-        self._swap(to, self._to_device(np.frombuffer(message, np.uint8)), received)
+        received_length = torch.empty_like(length)
+        self._swap(to, length, received_length)
+        received = self._empty(int(received_length))
+        self._swap(to, self._to_device(message), received)
         return bytes(received.cpu().numpy())
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
-        """Return the message of `root`; that of the others is not looked at."""
+        """Return the message of rank `root`; the messages of all other ranks are ignored."""
         source = dist.get_global_rank(self.group, root)
         length = torch.tensor([len(message)], device=self._device)
         dist.broadcast(length, source, group=self.group)
-        if self.rank == root:
-            payload = self._to_device(np.frombuffer(message, np.uint8))
-        else:
-            payload = torch.empty(int(length), dtype=torch.uint8, device=self._device)
+        is_root = self.rank == root
+        payload = self._to_device(message) if is_root else self._empty(int(length))
         if payload.numel():
             dist.broadcast(payload, source, group=self.group)
         return bytes(payload.cpu().numpy())
 
     def _gather(self, row: np.ndarray) -> list[np.ndarray]:
-        """Gather arrays of the same size."""
+        """Gather uint8 arrays of equal size."""
         rows = torch.empty((self.size, row.size), dtype=torch.uint8, device=self._device)
-        dist.all_gather(list(rows), self._to_device(row), group=self.group)
+        dist.all_gather(list(rows), torch.from_numpy(row).to(self._device), group=self.group)
         return list(rows.cpu().numpy())
 
     def _swap(self, to: int, sent: torch.Tensor, received: torch.Tensor) -> None:
@@ -140,12 +132,9 @@ class TorchCommunicator:
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
 
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        # A copy where the bytes are read-only, which torch would warn of.
-        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)
+    def _empty(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
-
-def _fill(array: np.ndarray, values: np.ndarray) -> None:
-    """Write values, then zeros: what memory held before is nobody's business."""
-    array[: values.size] = values
-    array[values.size :] = 0
+    def _to_device(self, message: bytes) -> torch.Tensor:
+        # A copy, because torch warns of read-only memory.
+        return torch.from_numpy(np.frombuffer(message, np.uint8).copy()).to(self._device)

@@ -1,8 +1,9 @@
-"""The hook for DistributedDataParallel: compressed gradients in place of the all-reduce.
+"""Communication hook of DistributedDataParallel: compressed gradients replace the all-reduce.
 
-A collective must not be started in the callback of a future: callbacks of several buckets run in
-another order on each rank. So the hook hands each bucket to one thread, which has a process group
-of its own: it encodes, gathers, decodes in the order of ranks, and completes the future.
+The callback of a future must not start a collective, because each rank runs the callbacks of
+several buckets in another order. The hook therefore hands each bucket to one thread with its own
+process group. The thread encodes, gathers, decodes in the order of ranks, and completes the
+future.
 """
 
 from __future__ import annotations
@@ -15,53 +16,56 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple, get_type_hints
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from gcodec.arrays.protocols import on_device, working_on
+from gcodec.arrays.source import inspect
+from gcodec.codec import Codec
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.policy import Policy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.parameter_names import ParameterNames
-from gcodec.torch.settings import Settings
+from gcodec.torch.settings import Settings, joined_policy
 from gcodec.wire.kinds import check_between
 
-_ROOM = 64  # bytes beyond an eighth more than last time, before a second collective is needed
-_OWN = ("iteration", "rank", "size")  # keys of a state_dict that are not of `Feedback`
+_SPARE_NBYTES = 64  # head of a message: 9/8 of the last longest message and these bytes
+_COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 
 
 class _Bucket(NamedTuple):
-    """What the thread is to do for one bucket.
+    """Task of the thread for one bucket.
 
     Attributes
     ----------
     flat : Tensor
+        All values of the bucket.
     gradients : sequence of Tensor
         Views of `flat`.
     names : sequence of str
-        Of the parameters.
-    is_last : bool
-        Whether it is the last bucket of its step.
-    plain : Future or None
-        Of an all-reduce that has begun, for what is not compressed.
+        Names of the parameters.
+    is_first, is_last : bool
+        Whether the bucket is the first or the last one of its step.
+    all_reduce : Future or None
+        Future of an all-reduce that is under way, for a bucket that is not compressed.
     ready : Event or None
-        After which a bucket on a CUDA device has its values.
+        CUDA event after which the bucket contains its values.
     """
 
     flat: torch.Tensor
     gradients: Sequence[torch.Tensor]
     names: Sequence[str]
+    is_first: bool
     is_last: bool
-    plain: torch.futures.Future[Any] | None
+    all_reduce: torch.futures.Future[Any] | None
     ready: torch.cuda.Event | None
 
 
 def ddp_hook(
-    codec: Any,
+    codec: str | Mapping[str, Any] | Codec | Policy,
     *,
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     feedback: bool = True,
@@ -75,42 +79,45 @@ def ddp_hook(
     timeout: float | None = None,
     key: bytes | None = None,
 ) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:
-    """Make what `DistributedDataParallel.register_comm_hook` takes.
+    """Make the arguments of `DistributedDataParallel.register_comm_hook`.
 
-    Gradients are exchanged compressed, by an all-gather, and averaged in float32 in the order of
-    ranks, so that all ranks get the same bits. Tensors of one dimension or none, and small ones,
-    go along uncompressed. All ranks make the hook, with the same arguments, which the first step
-    checks.
+    The hook sends compressed gradients by an all-gather and averages them in float32 in the order
+    of ranks, so all ranks get the same bits. Small tensors, and tensors with fewer than two
+    dimensions, travel uncompressed in the same messages. All ranks must call this function with
+    the same arguments; the first step compares them.
 
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
         See `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw`` is sent dense.
     model : Module or iterable of (name, parameter), optional
-        Names of parameters, for `policy`, `exclude` and checkpoints; a leading ``module.`` is left
-        out. Default: numbers, in the order in which gradients first come.
+        Source of the parameter names for `policy`, `exclude` and checkpoints; a leading
+        ``module.`` is removed. Default: parameters are numbered in the order in which their
+        gradients first arrive.
     feedback : bool
-        Whether to add what was not sent to the next step's gradient; see `gcodec.Feedback`.
+        Whether to add the unsent remainder of a gradient to the next step; see
+        `gcodec.Feedback`.
     decay : float
-        Of `gcodec.Feedback`.
+        Factor of the remainder; see `gcodec.Feedback`.
     start_iter : int
-        Steps of plain all-reduce before the first compressed one.
+        Number of steps with a plain all-reduce before the first compressed step.
     seed : int
-        Of the run; that of a message is derived from it, step, rank and name.
+        Seed of the run. The seed of each message derives from it, the step, rank and name.
     policy : Policy or its source, optional
-        Rules that are tried before `codec`.
+        Rules that take precedence over `codec`.
     exclude : str or sequence of str
-        Globs; parameters of which one matches are sent dense.
+        Glob or globs; parameters whose names match are sent dense.
     min_numel : int
-        Elements below which a tensor is sent dense.
+        Tensors with fewer elements are sent dense.
     process_group : ProcessGroup, optional
-        That of the model. Default: the one of all processes.
+        Process group of the model. Default: the group of all processes.
     timeout : float, optional
-        Seconds after which an exchange with a rank that does not answer fails. Default: that of
+        Seconds after which an exchange with an unresponsive rank fails. Default: the timeout of
         torch.distributed.
     key : bytes, optional
-        1 to 64 bytes, the same on all ranks. Messages then bear tags that only this key can make,
-        and a rank that receives another message fails. The key is in no attribute of `state`.
+        Secret of 1 to 64 bytes, equal on all ranks. Messages then carry tags that only this key
+        can make, and a rank that receives any other message fails. No attribute of `state`
+        shows the key.
 
     Returns
     -------
@@ -120,6 +127,7 @@ def ddp_hook(
     Raises
     ------
     ParameterError
+        If an argument is out of range, or torch.distributed is not initialized.
 
     Examples
     --------
@@ -130,9 +138,8 @@ def ddp_hook(
     gcodec.errors.ParameterError: ddp_hook: call torch.distributed.init_process_group first
     """
     secret = Key(key)
-    settings = Settings.of(
-        codec,
-        policy=policy,
+    settings = Settings(
+        policy=joined_policy(policy, codec),
         feedback=feedback,
         decay=decay,
         start_iter=start_iter,
@@ -146,23 +153,23 @@ def ddp_hook(
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
-    state = DdpState(settings, ParameterNames(model), process_group, timeout, secret)
-    return state, _hook
+    return DdpState(settings, ParameterNames(model), process_group, timeout, secret), _hook
 
 
 class DdpState:
-    """What the hook of `ddp_hook` keeps between steps: residuals, by parameter, and counts.
+    """State of the hook between steps: residuals by parameter name, and counters.
 
     Attributes
     ----------
     settings : Settings
     iteration : int
-        Steps so far; of those that are compressed, the ones that count, see `docs/frameworks.md`.
+        Number of steps so far. Of the compressed steps only the valid ones count; see
+        ``docs/frameworks.md``.
     sent_nbytes, received_nbytes : int
-        Bytes of the messages of the compressed steps so far.
+        Number of message bytes in all compressed steps so far.
     encode_seconds, decode_seconds : float
-        What encoding them took, and decoding and adding up those of all ranks; as measured from
-        outside, so beside what else the processor did meanwhile.
+        Wall time spent on encoding, and on decoding and averaging the messages of all ranks.
+        Other work of the processor during that time is included.
     """
 
     def __init__(
@@ -182,103 +189,106 @@ class DdpState:
         if group is not None and not isinstance(group, dist.ProcessGroup):
             allowed = "a ProcessGroup of which this process is a member, or None"
             raise ParameterError.of("process_group", group, allowed)
-        # Its collectives must not mingle with those of the model.
-        own = dist.new_group(
+        # A separate group, because its collectives must not mingle with those of the model.
+        own_group = dist.new_group(
             None if group is None else dist.get_process_group_ranks(group),
             timeout=None if timeout is None else timedelta(seconds=timeout),
             backend="gloo",
             use_local_synchronization=group is not None,
         )
-        self._wires = TorchCommunicator(own)
-        self._coder = BucketCoder(self._new_feedback(), settings.seed, self._wires.rank, key)
+        self._communicator = TorchCommunicator(own_group)
+        rank, seed, memory = self._communicator.rank, settings.seed, None
+        if settings.feedback:
+            memory = Feedback(settings.policy, decay=settings.decay, seed=seed, rank=rank)
+        self._coder = BucketCoder(memory, seed, rank, key)
         self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
-        self._room: dict[str, int] = {}  # by the first parameter of a bucket
+        self._head_nbytes: dict[str, int] = {}  # by the first parameter of a bucket
         self._agreed = False
-        self._is_open = False  # whether some buckets of a step are done, but not yet its last
-        self._is_finite = True  # whether those are
+        self._is_open = False  # whether a step has begun and not ended
+        self._is_finite = True  # whether all means of that step are finite so far
         self._failure: Exception | None = None
 
     def residual(self, name: str) -> torch.Tensor:
-        """Return a copy of what is still unsent of a parameter; see `gcodec.Feedback.residual`.
+        """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`.
 
-        Not while a backward pass is under way.
+        Do not call this method during a backward pass.
         """
         if self._coder.feedback is None:
-            raise ParameterError("feedback=False: nothing is kept")
+            raise ParameterError("feedback=False: there are no residuals")
         return torch.from_numpy(host(self._coder.feedback.residual(name)).copy())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return this rank's residuals and counts, copied; each rank saves its own.
+        """Return copies of this rank's residuals and counters; each rank saves its own.
 
-        They are those of after the last step that has ended, also while a step is under way.
+        The values are those after the last completed step, even during a step.
 
         Returns
         -------
         dict
-            ``"iteration"``, ``"rank"``, ``"size"``: int64 scalars; and what
-            `gcodec.Feedback.state_dict` has, as tensors.
+            ``"iteration"``, ``"rank"`` and ``"size"``, int64 scalars, and the arrays of
+            `gcodec.Feedback.state_dict` as tensors.
         """
-        # In the thread, and so between two buckets.
-        return self._worker.submit(self._state_dict).result()
 
-    def _state_dict(self) -> dict[str, torch.Tensor]:
-        numbers = {
-            "iteration": self.iteration,
-            "rank": self._wires.rank,
-            "size": self._wires.size,
-        }
-        state = {key: torch.tensor(number) for key, number in numbers.items()}
-        kept = self._coder.state_dict()
-        return state | {key: torch.from_numpy(array) for key, array in kept.items()}
+        def state_between_buckets() -> dict[str, torch.Tensor]:
+            rank, size = self._communicator.rank, self._communicator.size
+            counters = zip(_COUNTERS, (self.iteration, rank, size), strict=True)
+            state = {key: torch.tensor(number) for key, number in counters}
+            arrays = self._coder.state_dict()
+            return state | {key: torch.from_numpy(array) for key, array in arrays.items()}
+
+        return self._worker.submit(state_between_buckets).result()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same rank.
+        """Continue from a dict that `state_dict` returned on the same rank.
 
         Raises
         ------
         ParameterError
-            If it is not such a dict, or of another rank or number of ranks.
+            If `state` is not such a dict, or belongs to another rank or number of ranks.
         """
-        own = _numbers_of(state)
-        for key, here in (("rank", self._wires.rank), ("size", self._wires.size)):
-            if own[key] != here:
-                raise ParameterError.of(f"state[{key!r}]", own[key], f"{here}: each has its own")
-        rest = {key: value for key, value in state.items() if key not in own}
-        self._worker.submit(self._coder.load_state_dict, rest).result()
-        self.iteration, self._is_open, self._is_finite = own["iteration"], False, True
-
-    def _new_feedback(self) -> Feedback | None:
-        s = self.settings
-        if not s.feedback:
-            return None
-        return Feedback(s.policy, decay=s.decay, seed=s.seed, rank=self._wires.rank)
+        counters = _counters_of(state)
+        for key in ("rank", "size"):
+            expected = getattr(self._communicator, key)
+            if counters[key] != expected:
+                allowed = f"{expected}, because each rank has its own state"
+                raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
+        arrays = {key: value for key, value in state.items() if key not in counters}
+        self._worker.submit(self._coder.load_state_dict, arrays).result()
+        self.iteration, self._is_open, self._is_finite = counters["iteration"], False, True
 
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check_alive()
         if not self._agreed:
-            self._agree()
+            self._compare_settings()
             self._agreed = True
         names = self._names.of(bucket.parameters())
-        flat, is_last = bucket.buffer(), bucket.is_last()
-        is_early = self.iteration < self.settings.start_iter
-        if is_early:
-            self.iteration += is_last
-            return self._start_plain(flat).then(lambda done: done.value()[0])
-        plain = None if flat.layout is torch.strided else self._start_plain(flat)
+        flat = bucket.buffer()
+        if self.iteration < self.settings.start_iter:
+            self.iteration += bucket.is_last()
+            return self._start_all_reduce(flat).then(lambda done: done.value()[0])
+        is_dense = flat.layout is torch.strided
+        all_reduce = None if is_dense else self._start_all_reduce(flat)
         ready = None
         if flat.is_cuda:
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(flat.device))
+        task = _Bucket(
+            flat,
+            bucket.gradients() if is_dense else [],
+            names,
+            bucket.index() == 0,
+            bucket.is_last(),
+            all_reduce,
+            ready,
+        )
         devices = [flat.device] if flat.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-        gradients = bucket.gradients() if plain is None else []
-        task = _Bucket(flat, gradients, names, is_last, plain, ready)
-        self._worker.submit(self._exchange, task, bucket.index() == 0, future)
-        # DDP sees an error only if a callback raises it, as this does.
+        self._worker.submit(self._exchange, task, future)
+        # DDP notices an error only if a callback raises it, as this callback does.
         return future.then(operator.methodcaller("value"))
 
-    def _start_plain(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
-        flat.div_(self._wires.size)
+    def _start_all_reduce(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
+        flat.div_(self._communicator.size)
         work = dist.all_reduce(flat, group=self._group, async_op=True)
         future: torch.futures.Future[Any] = work.get_future()
         return future
@@ -287,33 +297,31 @@ class DdpState:
         if self._failure is not None:
             raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
 
-    def _agree(self) -> None:
-        """Compare the settings of all ranks, and where they are."""
+    def _compare_settings(self) -> None:
+        """Raise `ParameterError` unless all ranks have equal settings and iterations."""
         own = self.settings.to_dict() | {"iteration": self.iteration}
-        texts = self._wires.all_gather(json.dumps(own).encode())
-        found = [json.loads(text) for text in texts]
-        for rank, other in enumerate(found):
-            for key in found[0]:
-                if other[key] != found[0][key]:
+        texts = self._communicator.all_gather(json.dumps(own).encode())
+        settings = [json.loads(text) for text in texts]
+        for rank, values in enumerate(settings):
+            for key, expected in settings[0].items():
+                if values[key] != expected:
                     raise ParameterError(
-                        f"ddp_hook: the ranks differ: {key}={found[0][key]!r} on rank 0, "
-                        f"{other[key]!r} on rank {rank}"
+                        f"ddp_hook: the ranks differ: {key}={expected!r} on rank 0, "
+                        f"{values[key]!r} on rank {rank}"
                     )
 
-    def _exchange(
-        self, task: _Bucket, is_first: bool, future: torch.futures.Future[torch.Tensor]
-    ) -> None:
-        """Do a bucket; in the thread."""
+    def _exchange(self, task: _Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
+        """Process one bucket in the thread, and complete its future."""
         try:
             self._check_alive()
-            if is_first and self._is_open:  # the backward pass before this one broke off
+            if task.is_first and self._is_open:  # the preceding backward pass was interrupted
                 self._end_step(counts=False)
             if task.ready is None:
-                future.set_result(self._done(task))
+                future.set_result(self._mean(task))
                 return
             with torch.cuda.stream(torch.cuda.Stream(task.flat.device)):
                 task.ready.wait()
-                future.set_result(self._done(task))
+                future.set_result(self._mean(task))
         except Exception as error:
             failure = GcodecError(f"ddp_hook: step {self.iteration}: {error}")
             self._failure = self._failure or failure
@@ -322,25 +330,25 @@ class DdpState:
             finally:
                 future.set_exception(failure)
 
-    def _done(self, task: _Bucket) -> torch.Tensor:
-        """Average a bucket; end the step with the last one.
+    def _mean(self, task: _Bucket) -> torch.Tensor:
+        """Return the mean of a bucket over all ranks; end the step after its last bucket.
 
-        Means have the same bits on every rank: so all ranks find the same steps to hold NaN or
-        Inf, without a word more between them.
+        The mean has the same bits on every rank. All ranks therefore find NaN or Inf in the same
+        steps without further communication.
         """
         self._is_open = True
-        if task.plain is None:
+        if task.all_reduce is None:
             self._average(task.flat, task.gradients, task.names, self.iteration)
             mean = task.flat
         else:
-            mean = task.plain.wait()[0]
+            mean = task.all_reduce.wait()[0]
         self._is_finite = self._is_finite and _all_finite(mean)
         if task.is_last:
             self._end_step(counts=self._is_finite)
         return mean
 
     def _end_step(self, *, counts: bool) -> None:
-        """Keep what a step has changed, or take it back: loss scalers skip such a step."""
+        """Keep the changes of a step, or undo them, because loss scalers skip such a step."""
         if counts:
             self._coder.commit()
             self.iteration += 1
@@ -355,56 +363,58 @@ class DdpState:
         names: Sequence[str],
         iteration: int,
     ) -> None:
-        began = time.perf_counter()
+        """Replace the gradients of a bucket by their means over all ranks."""
+        started = time.perf_counter()
         codecs = [
             self.settings.codec(name, tuple(gradient.shape))
             for gradient, name in zip(gradients, names, strict=True)
         ]
-        there = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
-        wide = flat.to(flat.device if there else "cpu", torch.float32)  # itself, if it is that
-        with working_on(wide):
-            start, pairs, parts = flat.storage_offset() - wide.storage_offset(), [], []
+        in_place = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
+        # `wide` is `flat` itself if that is float32 and need not move to the host.
+        wide = flat.to(flat.device if in_place else "cpu", torch.float32)
+        with inspect(wide, "bucket").stream():
+            offset, copies, parts = flat.storage_offset() - wide.storage_offset(), [], []
             for gradient, name, codec in zip(gradients, names, codecs, strict=True):
-                at = gradient.storage_offset() - start
-                place = wide.as_strided(gradient.shape, gradient.stride(), at)
-                values = place.contiguous() if there else place  # itself, if it is that
-                found = on_device(values, name) if there else None
-                parts.append(Part(name, values.numpy() if found is None else found[0], codec))
-                pairs.append((place, values))
+                start = gradient.storage_offset() - offset
+                view = wide.as_strided(gradient.shape, gradient.stride(), start)
+                values = view.contiguous() if in_place else view
+                if values is not view:
+                    copies.append((view, values))
+                resident = inspect(values, name).resident if in_place else None
+                parts.append(Part(name, values.numpy() if resident is None else resident, codec))
             message = self._coder.encode(parts, iteration)
             encoded = time.perf_counter()
-            messages = self._wires.all_gather(message, self._room.get(names[0], 0))
+            messages = self._communicator.all_gather(message, self._head_nbytes.get(names[0], 0))
             gathered = time.perf_counter()
             self._coder.average(parts, messages)
-        sizes = np.array([len(other) for other in messages])
-        self._room[names[0]] = int(sizes.max() * 9 // 8) + _ROOM
+        lengths = [len(received) for received in messages]
+        self._head_nbytes[names[0]] = max(lengths) * 9 // 8 + _SPARE_NBYTES
         self.sent_nbytes += len(message)
-        self.received_nbytes += int(sizes.sum()) - len(message)
-        for place, values in pairs:
-            if values is not place:
-                place.copy_(values)
+        self.received_nbytes += sum(lengths) - len(message)
+        for view, values in copies:
+            view.copy_(values)
         if wide is not flat:
             flat.copy_(wide)
-        self.encode_seconds += encoded - began
+        self.encode_seconds += encoded - started
         self.decode_seconds += time.perf_counter() - gathered
 
 
-def _numbers_of(state: Any) -> dict[str, int]:
-    """Return the numbers of a `DdpState.state_dict`, or raise `ParameterError`."""
+def _counters_of(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counters of a `DdpState.state_dict`, or raise `ParameterError`."""
     allowed = "a DdpState's state_dict"
     if not isinstance(state, Mapping):
         raise ParameterError.of("state", state, allowed)
-    if any(key not in state for key in _OWN):
+    if any(key not in state for key in _COUNTERS):
         raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
+    values = {key: state[key] for key in _COUNTERS}
     try:
-        return {key: operator.index(state[key]) for key in _OWN}
+        return {key: operator.index(value) for key, value in values.items()}
     except TypeError:
-        given = {key: state[key] for key in _OWN}
-        raise ParameterError.of("state", given, f"{allowed}, with integers") from None
+        raise ParameterError.of("state", values, f"{allowed}, with integers") from None
 
 
 def _all_finite(values: torch.Tensor) -> bool:
-    """Whether a tensor, maybe a sparse one, holds neither NaN nor Inf."""
+    """Tell whether a tensor, possibly a sparse one, contains neither NaN nor Inf."""
     if values.layout is not torch.strided:
         values = values.coalesce().values()
     if values.dtype == torch.float32 and not values.is_cuda and values.is_contiguous():
@@ -413,12 +423,12 @@ def _all_finite(values: torch.Tensor) -> bool:
 
 
 def _works_there(flat: torch.Tensor) -> bool:
-    """Whether kernels can work where a bucket lies; else it is copied to the host."""
+    """Tell whether kernels can run on the device of a bucket; if not, they run on the host."""
     return bool(flat.is_cuda) and has_cupy()
 
 
 def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average one bucket; what DDP calls."""
+    """Average one bucket; DDP calls this function."""
     return state._reduce(bucket)
 
 

@@ -1,21 +1,22 @@
-"""What one rank sends of one bucket of gradients, and what comes of the messages of all.
+"""Message of one rank for one bucket of gradients, and the mean of the messages of all ranks.
 
     [tag] · kinds · [frame of the dense tensors] · frames
 
-One byte for each tensor that is not dense says what is sent of it (`_NOTHING`, `_CODED` or
-`_PLAIN`). The dense tensors follow, end to end, as one ``raw`` frame; then one frame for each of
-the others of which something is sent, in the order of the bucket.
+The kinds are one byte for each tensor that is not dense: `_ZERO`, `_CODED` or `_PLAIN`. The dense
+tensors follow, end to end, in one ``raw`` frame; then come the frames of the other tensors that
+have one, in the order of the bucket.
 
-With a key every frame bears its tag, and the message begins with one of its own: of the number of
-buckets before it, the rank, the names of the tensors, the kinds and the tags of the frames. So no
-frame can be left out, sent again later in the run, or passed off as that of another rank.
+With a key, every frame carries its own tag, and the message begins with another tag. That tag
+covers the number of preceding buckets, the rank, the names of the tensors, the kinds and the tags
+of the frames. A frame can therefore not be dropped, replayed later in the run, or passed off as
+the frame of another rank.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -29,15 +30,17 @@ from gcodec.feedback import Feedback, Transaction, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import Limits
+from gcodec.runtime import Array
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import clear, empty_beside, flattened
 from gcodec.wire.primitives import TAG_NBYTES, encode_name
 
-# A tensor of zeros, as of a parameter that took no part; a frame of its codec; a raw frame, which
-# shows loss scalers the NaN or Inf that it holds.
-_NOTHING, _CODED, _PLAIN = range(3)
-_SOME = 1024  # elements
-_DENSE = Raw()
+# No frame, because all values are 0, as for a parameter that took no part in the step; a frame of
+# the tensor's codec; or a raw frame of a gradient that the codec refuses, so that loss scalers
+# find its NaN or Inf.
+_ZERO, _CODED, _PLAIN = range(3)
+_PROBE = 1024  # elements
+_RAW = Raw()
 _TRUSTED = Limits(1 << 62, 1 << 62)  # shapes are compared with those of the bucket
 
 
@@ -48,19 +51,20 @@ class Part(NamedTuple):
     ----------
     name : str
     values : float32 array
-        Read by `BucketCoder.encode`, and written by `BucketCoder.average`. On a device it must be
-        contiguous, as must those of all parts, and codecs must work there.
+        Gradient, which `BucketCoder.encode` reads and `BucketCoder.average` overwrites. On a
+        device, the values of all parts must be contiguous, and their codecs must have kernels
+        for the device.
     codec : Codec or None
-        None: sent dense, and exact.
+        Codec of the gradient, or None to send it dense, without loss.
     """
 
     name: str
-    values: np.ndarray
+    values: Array
     codec: Codec | None
 
 
 class Key:
-    """A key that shows in no attribute, text or pickle of what holds it."""
+    """Secret key that appears in no attribute, text or pickle of the objects that hold it."""
 
     __slots__ = ("_value",)
 
@@ -69,36 +73,36 @@ class Key:
 
     @property
     def value(self) -> bytes | None:
-        """The key, None where nothing is authenticated."""
+        """Bytes of the key, or None if messages are not authenticated."""
         return self._value
 
     def __repr__(self) -> str:
         return f"Key({'None' if self._value is None else '…'})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a key is not pickled")
 
 
 class BucketCoder:
-    """Encodes the buckets of a step, and averages the messages of all ranks.
+    """Encoder of the buckets of a step, and decoder of the messages of all ranks.
 
-    Whether a step counts is known when its last bucket is averaged: until `commit` or `rollback`
-    all that the step has changed can be taken back.
+    A step turns out to be valid only when its last bucket has been averaged. Until `commit` or
+    `rollback`, all changes of the step can be undone.
 
     Parameters
     ----------
     feedback : Feedback or None
-        None: without residuals.
+        Error feedback, or None for a hook without residuals.
     seed, rank : int
     key : Key
-        Of the tags of messages.
+        Key of the tags in messages.
     """
 
     def __init__(self, feedback: Feedback | None, seed: int, rank: int, key: Key) -> None:
         self.feedback = feedback
         self._steps = None if feedback is None else Transaction(feedback)
         self._seed, self._rank, self._key = seed, rank, key
-        self._count = 0  # of the buckets so far, the same on every rank
+        self._count = 0  # buckets so far, equal on every rank
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
@@ -108,11 +112,16 @@ class BucketCoder:
         self._count += 1
         dense = [part.values.reshape(-1) for part in parts if part.codec is None]
         if dense:
-            frames.append(encode(_joined(dense), _DENSE, nonfinite="propagate", key=key))
+            values = _empty_for(dense)
+            start = 0
+            for array in dense:
+                values[start : start + array.size] = array
+                start += array.size
+            frames.append(encode(values, _RAW, nonfinite="propagate", key=key))
         for name, values, codec in parts:
             if codec is None:
                 continue
-            kind, frame = self._encode_one(name, values, codec, step)
+            kind, frame = self._encode_part(name, values, codec, step)
             kinds.append(kind)
             if frame:
                 frames.append(frame)
@@ -122,140 +131,112 @@ class BucketCoder:
         return joined(message)
 
     def average(self, parts: Sequence[Part], messages: Sequence[bytes]) -> None:
-        """Write the mean over ranks to the parts: the same bits on every rank.
+        """Write the mean over all ranks, which has the same bits on every rank, to the parts.
 
         Raises
         ------
         FormatError
-            If a message is not one of such a bucket, or lacks the tags of the key.
+            If a message does not belong to this bucket, or lacks the tags of the key.
         """
         coded = [part for part in parts if part.codec is not None]
         dense = [part for part in parts if part.codec is None]
-        total = _zeros([part.values for part in dense])
+        total = _empty_for([part.values for part in dense])
+        clear(total)
         for part in coded:
-            _clear(part.values)
+            if part.values.flags.c_contiguous:
+                clear(part.values.reshape(-1))
+            else:
+                part.values[...] = 0
         scale, key = 1 / len(messages), self._key.value
         for rank, message in enumerate(messages):
             try:
-                kinds, frames = _read(message, len(coded), key)
+                kinds, frames, ends = _read(message, len(coded), key)
                 if key is not None:
-                    tags = [message[end - TAG_NBYTES : end] for _, end in frames]
+                    tags = [message[end - TAG_NBYTES : end] for end in ends]
                     expected = _tag(key, self._count, rank, parts, kinds, tags)
                     if not hmac.compare_digest(message[:TAG_NBYTES], expected):
                         raise Corrupt("it does not bear the tag of this key")
-                rest = (frame for frame, _ in frames)
+                unread = iter(frames)
                 if dense:
-                    next(rest).decode_add(total, scale)
+                    next(unread).decode_add(total, scale)
                 for kind, part in zip(kinds, coded, strict=True):
-                    if kind == _NOTHING:
+                    if kind == _ZERO:
                         continue
-                    frame = next(rest)
+                    frame = next(unread)
                     if frame.name != part.name:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
                     frame.decode_add(part.values, scale)
-                if next(rest, None) is not None:
-                    raise Corrupt("it has more frames")
+                if next(unread, None) is not None:
+                    raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
-                what = str(error) or "it ends too early"
+                reason = str(error) or "it ends too early"
                 raise Corrupt(
-                    f"the message of rank {rank} is not of this bucket: {what}"
+                    f"the message of rank {rank} is not of this bucket: {reason}"
                 ) from error
-        at = 0
+        start = 0
         for part in dense:
             size = part.values.size
-            part.values[...] = total[at : at + size].reshape(part.values.shape)
-            at += size
+            part.values[...] = total[start : start + size].reshape(part.values.shape)
+            start += size
 
     def commit(self) -> None:
-        """Keep what the step has changed."""
+        """Keep all changes of the step."""
         if self._steps is not None:
             self._steps.commit()
 
     def rollback(self) -> None:
-        """Take back what the step has changed: it does not count, or a message reached no one."""
+        """Undo all changes of the step, because it is invalid or a message was not delivered."""
         if self._steps is not None:
             self._steps.rollback()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return the `Feedback.state_dict` of after the last step that has ended."""
+        """Return the `Feedback.state_dict` as it was after the last completed step."""
         return {} if self._steps is None else self._steps.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a step under way is forgotten."""
+        """Continue from a dict that `state_dict` returned, and drop the current step."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state)
             self._steps = Transaction(self.feedback)
 
-    def _encode_one(
-        self, name: str, values: np.ndarray, codec: Codec, step: int
-    ) -> tuple[int, bytes]:
-        if _all_zero(flattened(values)):
-            return _NOTHING, b""
+    def _encode_part(self, name: str, values: Array, codec: Codec, step: int) -> tuple[int, bytes]:
+        """Return the kind of a tensor, and its frame."""
+        flat, key = flattened(values), self._key.value
+        # The first elements of most other tensors contain a value other than 0.
+        if not max_abs_bits(flat[:_PROBE]) and not max_abs_bits(flat):
+            return _ZERO, b""
         try:
-            return _CODED, self._code(name, values, codec, step)
+            if self._steps is not None:
+                return _CODED, self._steps.compress(name, values, key=key)
+            seed = derive_seed(self._seed, name=name, step=step, rank=self._rank)
+            return _CODED, encode(values, codec, seed=seed, name=name, key=key)
         except ParameterError:
             if self._is_finite(name, values):
                 raise
-        key = self._key.value
-        return _PLAIN, encode(values, _DENSE, name=name, nonfinite="propagate", key=key)
+        return _PLAIN, encode(values, _RAW, name=name, nonfinite="propagate", key=key)
 
-    def _code(self, name: str, values: np.ndarray, codec: Codec, step: int) -> bytes:
-        key = self._key.value
-        if self._steps is not None:
-            return self._steps.compress(name, values, key=key)
-        seed = derive_seed(self._seed, name=name, step=step, rank=self._rank)
-        frame: bytes = encode(values, codec, seed=seed, name=name, key=key)
-        return frame
-
-    def _is_finite(self, name: str, values: np.ndarray) -> bool:
-        """Whether the gradient is finite, and its sum with the residual, if they can be added."""
+    def _is_finite(self, name: str, values: Array) -> bool:
+        """Tell whether the gradient and its sum with a residual of equal shape are finite."""
         flat = intake(values).values
-        if self.feedback is None:
+        residual = None if self.feedback is None else self.feedback.memory(name).residual
+        if self.feedback is None or residual is None or residual.shape != values.shape:
             return all_finite(flat)
-        known = self.feedback.memory(name)
-        if known.residual is None or known.residual.shape != values.shape:
-            return all_finite(flat)
-        residual = beside(known.residual, flat).reshape(-1)
-        return all_finite_corrected(flat, residual, np.float32(self.feedback.decay))
+        decay = np.float32(self.feedback.decay)
+        return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
 
 
-def _all_zero(flat: np.ndarray) -> bool:
-    """Whether a (n,) float32 array has no other values; the first of most have some."""
-    return not max_abs_bits(flat[:_SOME]) and not max_abs_bits(flat)
-
-
-def _clear(values: np.ndarray) -> None:
-    """Write zeros to an array, which may be strided."""
-    if values.flags.c_contiguous:
-        clear(values.reshape(-1))
-    else:
-        values[...] = 0
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return (n,) float32 arrays end to end, where the first one lies."""
-    made = empty_beside(sum(array.size for array in arrays), np.float32, arrays[0])
-    at = 0
-    for array in arrays:
-        made[at : at + array.size] = array
-        at += array.size
-    return made
-
-
-def _zeros(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return as many float32 zeros as there are elements, where the first array lies."""
-    first = arrays[0] if arrays else None
-    made = empty_beside(sum(array.size for array in arrays), np.float32, first)
-    clear(made)
-    return made
+def _empty_for(arrays: Sequence[Array]) -> Array:
+    """Return a float32 array for the elements of all arrays, on the device of the first one."""
+    size = sum(array.size for array in arrays)
+    return empty_beside(size, np.float32, arrays[0] if arrays else None)
 
 
 def _tag(
     key: bytes, count: int, rank: int, parts: Sequence[Part], kinds: bytes, frames: Sequence[bytes]
 ) -> bytes:
-    """Return the tag of a message, whose frames end in their own tags.
+    """Return the tag of a message whose frames end with their own tags.
 
-    What it is made of is unlike any frame, and can be cut into its parts in one way alone.
+    The tagged bytes differ from those of any frame, and only one message produces them.
     """
     names = [encode_name(part.name) for part in parts]
     lengths = [len(names), *map(len, names), len(kinds), len(frames)]
@@ -264,17 +245,15 @@ def _tag(
     return tag_of(key, [b"gcodec bucket", numbers, *names, kinds, *tags])
 
 
-def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[tuple[Frame, int]]]:
-    """Return the kinds of the tensors that are not dense, and the frames after them.
-
-    Of each frame there is also the byte where it ends.
-    """
+def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Frame], list[int]]:
+    """Return the kinds of `count` tensors, all frames, and the end of each frame in bytes."""
     start = 0 if key is None else TAG_NBYTES
     kinds = message[start : start + count]
     if len(kinds) < count or any(kind > _PLAIN for kind in kinds):
-        raise Corrupt("its kinds are wrong")
-    frames, at = [], start + count
-    while at < len(message):
-        frame, at = Frame.read(message, at, _TRUSTED, key)
-        frames.append((frame, at))
-    return kinds, frames
+        raise Corrupt("its kinds are missing or unknown")
+    frames, ends, end = [], [], start + count
+    while end < len(message):
+        frame, end = Frame.read(message, end, _TRUSTED, key)
+        frames.append(frame)
+        ends.append(end)
+    return kinds, frames, ends

@@ -1,4 +1,4 @@
-"""The names that a hook knows parameters by."""
+"""Names under which the DDP hook knows parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcodec.errors import ParameterError
 
 
 class ParameterNames:
-    """Names of parameters, by identity: buckets change, parameters stay.
+    """Names of parameters by identity: DDP rebuilds its buckets, but keeps the parameters.
 
     Parameters
     ----------
@@ -20,39 +20,38 @@ class ParameterNames:
     Raises
     ------
     ParameterError
-        For what is neither, and for a name of two parameters, which would share a residual.
+        If `model` is of another type, or two parameters have the same name and would therefore
+        share a residual.
     """
 
     def __init__(self, model: Any) -> None:
-        self._given = model is not None
-        self._names: dict[int, str] = {}
-        self._named: dict[str, torch.Tensor] = {}
-        self._kept: list[torch.Tensor] = []  # so that an identity stays that of one parameter
-        for name, parameter in [] if model is None else _pairs(model):
+        self._has_model = model is not None
+        self._names: dict[int, str] = {}  # by identity, which `_parameters` keeps valid
+        self._parameters: dict[str, torch.Tensor] = {}
+        for name, parameter in [] if model is None else _named_parameters(model):
             self._add(parameter, name)
 
     def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
-        """Return the names of parameters; those without one get the next number."""
+        """Return the names of parameters. Without a model, new parameters are numbered."""
         for parameter in parameters:
             if id(parameter) not in self._names:
-                if self._given:
+                if self._has_model:
                     shape = tuple(parameter.shape)
                     raise ParameterError(f"model: it lacks a parameter of shape {shape}")
-                self._add(parameter, str(len(self._kept)))
+                self._add(parameter, str(len(self._parameters)))
         return [self._names[id(parameter)] for parameter in parameters]
 
     def _add(self, parameter: torch.Tensor, name: str) -> None:
-        if self._named.setdefault(name, parameter) is not parameter:
+        if self._parameters.setdefault(name, parameter) is not parameter:
             raise ParameterError(f"model: two parameters have the name {name!r}")
         self._names[id(parameter)] = name
-        self._kept.append(parameter)
 
 
-def _pairs(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield names, a leading ``module.`` left out, and parameters."""
+def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names, without a leading ``module.``, and parameters."""
     try:
-        each = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
-        for name, parameter in each:
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
+        for name, parameter in pairs:
             if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
                 raise TypeError
             yield name.removeprefix("module."), parameter

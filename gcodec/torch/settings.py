@@ -1,10 +1,10 @@
-"""Arguments of the DDP hook: checked, comparable between ranks, and what they say of a tensor."""
+"""Arguments of the DDP hook: checked, and comparable between ranks."""
 
 from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,21 +19,39 @@ from gcodec.wire.kinds import check_integer
 _DENSE = Raw()
 
 
+def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
+    """Return the rules of `policy`, followed by those of `codec`, as one policy.
+
+    Parameters
+    ----------
+    policy : Policy or its source, or None
+    codec : str, mapping, Codec or Policy
+    """
+    first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
+    second = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
+    rules = (*(first.rules if first else ()), *second.rules)
+    return Policy([rule.to_dict() for rule in rules])
+
+
 @dataclass(frozen=True)
 class Settings:
     """Arguments of `gcodec.torch.ddp_hook` that all ranks must share.
 
-    Attributes
+    Parameters
     ----------
     policy : Policy
-        The rules of `policy`, then those of `codec`.
-    feedback, decay, start_iter, seed, min_numel
-        As given.
-    exclude : tuple of str
+        Rules that pick the codec of a tensor; see `joined_policy`.
+    feedback, decay, start_iter, seed, exclude, min_numel
+        See `gcodec.torch.ddp_hook`. `exclude` is stored as a tuple.
     named : bool
         Whether parameters have names.
     keyed : bool
         Whether messages are authenticated.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range, or a rule needs names that the parameters lack.
     """
 
     policy: Policy
@@ -41,68 +59,41 @@ class Settings:
     decay: float
     start_iter: int
     seed: int
-    exclude: tuple[str, ...]
+    exclude: Sequence[str]
     min_numel: int
     named: bool
     keyed: bool
 
-    @classmethod
-    def of(
-        cls,
-        codec: Any,
-        *,
-        policy: Any,
-        feedback: bool,
-        decay: float,
-        start_iter: int,
-        seed: int,
-        exclude: str | Sequence[str],
-        min_numel: int,
-        named: bool,
-        keyed: bool,
-    ) -> Settings:
-        """Check the arguments; raise `ParameterError`."""
-        first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
-        rest = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
-        rules = (*(first.rules if first else ()), *rest.rules)
-        globs = (exclude,) if isinstance(exclude, str) else _globs(exclude)
-        by_name = ("policy", [rule for rule in rules if rule.names not in ((), ("*",))])
-        for what, given in (by_name, ("exclude", globs)):
-            if given and not named:
-                raise ParameterError(f"{what}: give model=, whose parameters have the names")
-        joined = Policy([rule.to_dict() for rule in rules])
-        Feedback(joined, decay=decay, seed=seed)  # checks both
-        if not isinstance(feedback, bool):  # "no" would be taken for True
-            raise ParameterError.of("feedback", feedback, "True or False")
-        allowed = "an integer from 0 to 2**62"
-        return cls(
-            joined,
-            feedback,
-            float(decay),
-            check_integer("start_iter", start_iter, 0, 1 << 62, allowed),
-            int(seed),
-            globs,
-            check_integer("min_numel", min_numel, 0, 1 << 62, allowed),
-            named,
-            keyed,
-        )
+    def __post_init__(self) -> None:
+        globs = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
+        if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+            raise ParameterError.of("exclude", self.exclude, "a glob or a sequence of globs")
+        if not self.named:
+            if any(rule.names not in ((), ("*",)) for rule in self.policy.rules):
+                raise ParameterError("policy: rules with names need model=, which has the names")
+            if globs:
+                raise ParameterError("exclude: globs need model=, which has the names")
+        checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
+        if not isinstance(self.feedback, bool):  # "no" would count as true
+            raise ParameterError.of("feedback", self.feedback, "True or False")
+        for name in ("start_iter", "min_numel"):
+            number = check_integer(
+                name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
+            )
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "exclude", tuple(globs))
+        object.__setattr__(self, "decay", checked.decay)
+        object.__setattr__(self, "seed", checked.seed)
 
     def codec(self, name: str, shape: tuple[int, ...]) -> Codec | None:
-        """Return the codec of a parameter's gradient; None where it is sent dense."""
-        size = math.prod(shape)
-        small = len(shape) < 2 or size < max(self.min_numel, 1)
-        if small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
+        """Return the codec of a parameter's gradient; None if the gradient is sent dense."""
+        is_small = len(shape) < 2 or math.prod(shape) < max(self.min_numel, 1)
+        if is_small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
             return None
         codec = self.policy.codec(name, shape, "float32")
         return None if codec == _DENSE else codec
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold, equal where the settings are."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return found | {"policy": self.policy.to_dict()["rules"]}
-
-
-def _globs(exclude: Any) -> tuple[str, ...]:
-    if isinstance(exclude, Sequence) and all(isinstance(glob, str) for glob in exclude):
-        return tuple(exclude)
-    raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")
+    def to_dict(self) -> dict[str, object]:
+        """Return all settings as JSON types; equal settings give equal dicts."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"policy": self.policy.to_dict()["rules"]}

@@ -1,33 +1,36 @@
-"""Tensors to frames and back."""
+"""Encode torch tensors to frames, and decode frames to torch tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from gcodec import api
-from gcodec.arrays.intake import NonFinite, as_library_of
+from gcodec.arrays.frameworks import TORCH
+from gcodec.arrays.nonfinite import NonFinite
+from gcodec.codec import Codec
 from gcodec.limits import Limits
 
 
 def encode(
     tensor: torch.Tensor,
-    codec: Any,
+    codec: str | Mapping[str, Any] | Codec,
     *,
     seed: int = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
     key: bytes | None = None,
 ) -> bytes:
-    """Compress one tensor, of any device, to a frame.
+    """Compress one tensor, on any device, to a frame.
 
-    As `gcodec.encode`, but a tensor that is not on the host is copied there.
+    This function equals `gcodec.encode`, but copies the tensor to the host first.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        float32, float16, bfloat16 or float64.
+        Tensor of dtype float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
     seed, name, nonfinite, key
         See `gcodec.encode`.
@@ -50,26 +53,26 @@ def decode(
     frame: bytes | bytearray | memoryview,
     *,
     like: torch.Tensor | None = None,
-    device: Any = None,
+    device: torch.device | str | int | None = None,
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> torch.Tensor:
-    """Decode a frame on the host, to a tensor of any device.
+    """Decode a frame on the host to a tensor on any device.
 
     Parameters
     ----------
     frame : bytes-like
     like : torch.Tensor, optional
-        The result takes its device and dtype; its shape must be the frame's.
+        Tensor whose device and dtype the result takes. Its shape must be the frame's.
     device : device, optional
-        Where there is no `like`: of the result. Default: the host.
+        Device of the result. Default: the device of `like`, else the host.
     limits, key
         See `gcodec.decode`.
 
     Returns
     -------
     torch.Tensor
-        Of the frame's shape; of its dtype where `like` asks for no other.
+        Decoded tensor in the frame's shape, with the dtype of `like`, else of the frame.
 
     Raises
     ------
@@ -78,11 +81,11 @@ def decode(
     """
     if like is None:
         array = api.decode(frame, limits=limits, key=key)
-        tensor = as_library_of(array, torch.empty(0, device=device or "cpu"))
+        tensor = TORCH.make(array, torch.empty(0, device=device or "cpu"))
     else:
-        # On the host, as `encode`; of that shape and dtype, without memory for it.
-        same = torch.empty((), dtype=like.dtype).expand(like.shape)
-        tensor = api.decode(frame, like=same, limits=limits, key=key)
+        # A tensor on the host with that shape and dtype, which takes no memory.
+        template = torch.empty((), dtype=like.dtype).expand(like.shape)
+        tensor = api.decode(frame, like=template, limits=limits, key=key)
         tensor = tensor.to(like.device if device is None else device)
     result: torch.Tensor = tensor
     return result

@@ -1,7 +1,8 @@
-"""What holds state across the steps of training, and the means over workers that it needs.
+"""Training methods that keep state across steps, and the means over workers that they need.
 
-Everything talks to the other workers through a `Communicator`; a `Simulator` has them all in one
-process. ``docs/training.md`` tells what each method does.
+Each method reaches the other workers through a `Communicator`; a `Simulator` runs all workers in
+one process. Codecs and error feedback themselves live elsewhere. ``docs/training.md`` describes
+each method.
 """
 
 from __future__ import annotations

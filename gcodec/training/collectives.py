@@ -1,14 +1,16 @@
 """Means over workers of gradients that travel as frames.
 
-Each returns the same bits on every rank, since all of them decode the same bytes in the same
-order. Sums are float32; a mean is the sum divided by the number of workers, also where only some
-of them sent an element.
+Each function returns the same bits on every rank, because all ranks decode the same bytes in the
+same order. Sums are float32. A mean is the sum divided by the number of workers, even for an
+element that only some of the workers sent.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,44 +24,44 @@ from gcodec.frame import Frame
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator
-from gcodec.training.state import taken
+from gcodec.training.state import as_float32
 
-_REFUSED = b"!"  # begins a message that has a reason in place of frames
+_REFUSAL = b"!"  # first byte of a message that carries an error text in place of frames
 _T = TypeVar("_T")
-_NO_LIMITS = Limits(1 << 62, 1 << 62)  # shapes are compared before there is memory for them
+_NO_LIMITS = Limits(1 << 62, 1 << 62)  # shapes are compared before any memory is allocated
 
 Sparse = tuple[np.ndarray, np.ndarray]
-"""Positions, rising, and values; as of `gcodec.decode_sparse`."""
+"""Ascending positions and their values, as `gcodec.decode_sparse` returns them."""
 
 
 def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[np.ndarray]:
-    """Send frames to all, and average those of all.
+    """Send the frames of each rank to all ranks, and average them.
 
-    All frames of a rank are one message. What each rank receives grows with their number: this
-    pays where frames are smaller than 2/P of the dense gradient.
+    Each rank sends its frames as one message. A rank receives one message from every other rank,
+    so this collective pays only if the frames are smaller than 2/P of the dense gradients.
 
     Parameters
     ----------
     communicator : Communicator
-        Of P ranks.
+        Group of P ranks.
     frames : sequence of bytes
-        Of this rank's tensors, in the same order and of the same shapes on every rank; the
-        codecs may differ.
+        Frames of this rank's tensors, in the same order and with the same shapes on every rank;
+        the codecs may differ.
 
     Returns
     -------
     list of float32 array
-        The means, in the shapes of the tensors.
+        Mean of each tensor, in its shape.
 
     Raises
     ------
     FormatError
-        If what a rank sent is wrong; on every rank.
+        If the message of any rank is invalid; every rank raises.
     """
-    gathered = _alike(communicator.all_gather(joined(frames)), communicator.rank)
+    gathered = _matching_frames(communicator.all_gather(joined(frames)), communicator.rank)
     means = [np.zeros(frame.shape, np.float32) for frame in gathered[communicator.rank]]
-    for of_rank in gathered:
-        for frame, mean in zip(of_rank, means, strict=True):
+    for rank_frames in gathered:
+        for frame, mean in zip(rank_frames, means, strict=True):
             frame.decode_add(mean)
     for mean in means:
         mean /= np.float32(communicator.size)
@@ -72,122 +74,110 @@ def two_phase_mean(
     worker: Feedback,
     server: Feedback,
 ) -> dict[str, np.ndarray]:
-    """Send each rank its share of every gradient; it sends the mean of that to all.
+    """Average one share of each gradient on each rank, then gather the averaged shares.
 
-    Each rank sends two frames of a gradient, in parts, however many ranks there are: one of its
-    own, and one that is added up of means. Shares are of whole rows, where there are as many rows
-    as ranks, else of elements.
+    In the first phase each rank sends share i of its gradients to rank i; in the second phase
+    rank i sends the mean of these shares to all ranks. A rank therefore sends about two frames
+    for each gradient, however many ranks there are. A share consists of whole rows if there are
+    at least as many rows as ranks, else of elements.
 
     Parameters
     ----------
     communicator : Communicator
-        Of P ranks.
+        Group of P ranks.
     gradients : mapping of str to array
-        With the same names, shapes and order on every rank.
+        Gradients with the same names, shapes and order on every rank.
     worker : Feedback
-        Of this rank's gradients; share i of NAME has the name ``"i/NAME"`` there, also for a
-        policy.
+        Feedback for this rank's gradients. It knows share i of NAME as ``"i/NAME"``, also when a
+        policy picks the codec.
     server : Feedback
-        Of the means that this rank makes, under their NAME.
+        Feedback for the means that this rank computes, by NAME.
 
     Returns
     -------
     dict of str to float32 array
-        The means, in the shapes of the gradients.
+        Mean of each gradient, in its shape.
 
     Raises
     ------
     ParameterError
-        On all ranks, if `Feedback.compress` refuses what one of them has to send.
+        If `Feedback.compress` refuses a share or a mean on any rank; every rank raises.
     FormatError
-        If what a rank sent is wrong.
+        If a message is invalid.
 
-    Whatever is raised, `worker` and `server` are as they were before; as where a mean holds NaN or
-    Inf, which only feedback that lets these pass returns.
+    Any exception leaves `worker` and `server` unchanged. So does a mean that contains NaN or Inf,
+    which is returned only if the feedback lets such values pass.
     """
-    arrays = taken(gradients, {})
-    own, shares = Transaction(worker), Transaction(server)
-    try:
-        means = _two_phase_mean(communicator, arrays, own, shares)
-    except BaseException:
-        own.rollback()
-        shares.rollback()
-        raise
-    counts = all(all_finite(mean.reshape(-1)) for mean in means.values())
-    for steps in (own, shares):
-        steps.commit() if counts else steps.rollback()
-    return means
+    arrays, rank, size = as_float32(gradients, {}), communicator.rank, communicator.size
+    own, averaged = Transaction(worker), Transaction(server)
 
+    def compress_shares() -> list[bytes]:
+        return [
+            joined([own.compress(f"{i}/{name}", _share(x, i, size)) for name, x in arrays.items()])
+            for i in range(size)
+        ]
 
-def _two_phase_mean(
-    communicator: Communicator,
-    arrays: Mapping[str, np.ndarray],
-    worker: Transaction,
-    server: Transaction,
-) -> dict[str, np.ndarray]:
-    messages, refusal = [], b""
-    try:
-        for share in range(communicator.size):
-            parts = {
-                name: _share(array, share, communicator.size) for name, array in arrays.items()
-            }
-            frames = [worker.compress(f"{share}/{name}", part) for name, part in parts.items()]
-            messages.append(joined(frames))
-    except ParameterError as error:
-        refusal = _refusal(error)
-    # A rank that refuses its gradients says so in place of them, as others wait for it.
-    gathered = communicator.all_to_all([refusal] * communicator.size if refusal else messages)
-    _check_refusals(gathered)
-    served = _alike(gathered, communicator.rank)
-    answers, refusal = [], b""
-    try:
-        for at, name in enumerate(arrays):
-            total = np.zeros(served[communicator.rank][at].shape, np.float32)
-            for of_rank in served:
-                of_rank[at].decode_add(total)
-            total /= np.float32(communicator.size)
-            answers.append(server.compress(name, total))
-    except ParameterError as error:
-        refusal = _refusal(error)
-    found = communicator.all_gather(refusal or joined(answers))
-    _check_refusals(found)
-    means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
-    for share, message in enumerate(found):
-        rooms = [_share(mean, share, communicator.size) for mean in means.values()]
-        frames_of_share = _frames(message, share)
-        shapes = [room.shape for room in rooms]
-        _check_alike(frames_of_share, shapes, share, communicator.rank)
-        for frame, room in zip(frames_of_share, rooms, strict=True):
-            frame.decode(out=room)
+    def compress_means() -> bytes:
+        frames = []
+        for index, name in enumerate(arrays):
+            total = np.zeros(contributions[rank][index].shape, np.float32)
+            for rank_frames in contributions:
+                rank_frames[index].decode_add(total)
+            total /= np.float32(size)
+            frames.append(averaged.compress(name, total))
+        return joined(frames)
+
+    with contextlib.ExitStack() as unless_finished:
+        unless_finished.callback(own.rollback)
+        unless_finished.callback(averaged.rollback)
+        # A rank that refuses its gradients sends the reason, because the other ranks wait for it.
+        messages, refusal = _attempt(compress_shares)
+        received = communicator.all_to_all([refusal] * size if messages is None else messages)
+        _check_refusals(received)
+        contributions = _matching_frames(received, rank)
+        message, refusal = _attempt(compress_means)
+        gathered = communicator.all_gather(refusal if message is None else message)
+        _check_refusals(gathered)
+        means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
+        for share, message in enumerate(gathered):
+            targets = [_share(mean, share, size) for mean in means.values()]
+            frames = _frames(message, share)
+            _check_shapes(frames, [target.shape for target in targets], share, rank)
+            for frame, target in zip(frames, targets, strict=True):
+                frame.decode(out=target)
+        if all(all_finite(mean.reshape(-1)) for mean in means.values()):
+            unless_finished.pop_all()
+            own.commit()
+            averaged.commit()
     return means
 
 
 def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Sparse]:
-    """Average sparse frames by adding them up in a binary tree.
+    """Average sparse frames by adding them in a binary tree.
 
-    A sum has the elements that either part has: of P ranks with k elements each it may have P·k
-    of them at the root, which sends the mean to all. Where ranks send different elements, that is
-    more than what `all_gather_mean` sends; where they send the same ones, it is less.
+    A sum contains the positions of both addends. With k elements on each of P ranks, the root may
+    hold P·k elements, and it sends the mean to all ranks. If the ranks send different positions,
+    this takes more bytes than `all_gather_mean`; if they send the same positions, fewer.
 
     Parameters
     ----------
     communicator : Communicator
-        Of P ranks.
+        Group of P ranks.
     frames : sequence of bytes
-        That `gcodec.decode_sparse` takes; see `all_gather_mean`.
+        Frames that `gcodec.decode_sparse` accepts; see `all_gather_mean`.
 
     Returns
     -------
     list of (positions, values)
-        As of `gcodec.decode_sparse`: (j,) int64 array, rising, and (j,) float32 array. All other
-        elements of the mean are 0.
+        Ascending (j,) int64 positions and (j,) float32 values of each tensor, as
+        `gcodec.decode_sparse` returns them. All other elements of the mean are 0.
 
     Raises
     ------
     ParameterError
-        If a frame sends all elements.
+        If a frame contains all elements of its tensor.
     FormatError
-        If what a rank sent is wrong.
+        If the message of any rank is invalid.
     """
     own = _frames(joined(frames), communicator.rank)
     sums = [_sparse(frame) for frame in own]
@@ -195,31 +185,27 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     step = 1
     while step < communicator.size:
         if communicator.rank % (2 * step):
-            communicator.exchange(communicator.rank - step, _message(shapes, sums))
+            communicator.exchange(communicator.rank - step, _topk_frames(shapes, sums))
             break
         source = communicator.rank + step
         if source < communicator.size:
-            others = _frames(communicator.exchange(source, b""), source)
-            _check_alike(others, shapes, source, communicator.rank)
-            pairs = zip(sums, map(_sparse, others), strict=True)
-            sums = [_added(*pair) for pair in pairs]
+            received = _frames(communicator.exchange(source, b""), source)
+            _check_shapes(received, shapes, source, communicator.rank)
+            sums = [
+                _add_sparse(total, _sparse(frame))
+                for total, frame in zip(sums, received, strict=True)
+            ]
         step *= 2
     count = np.float32(communicator.size)
     means = [(positions, values / count) for positions, values in sums]
-    message = communicator.broadcast(_message(shapes, means) if communicator.rank == 0 else b"")
-    found = _frames(message, 0)
-    _check_alike(found, shapes, 0, communicator.rank)
-    return [_sparse(frame) for frame in found]
+    message = b"" if communicator.rank else _topk_frames(shapes, means)
+    received = _frames(communicator.broadcast(message), 0)
+    _check_shapes(received, shapes, 0, communicator.rank)
+    return [_sparse(frame) for frame in received]
 
 
 def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Average float32 arrays as they are, all in one all-reduce.
-
-    Returns
-    -------
-    list of float32 array
-        In their shapes.
-    """
+    """Average float32 arrays in one all-reduce, uncompressed, and return the means."""
     flat = np.concatenate([array.reshape(-1) for array in arrays] or [np.empty(0, np.float32)])
     with np.errstate(over="ignore", invalid="ignore"):
         communicator.all_reduce(flat)
@@ -229,135 +215,124 @@ def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=False)]
 
 
-def check_finite(communicator: Communicator, gradients: Mapping[str, np.ndarray]) -> None:
-    """Raise `ParameterError` on all ranks, if a gradient of one holds NaN or Inf.
-
-    It takes an all-gather of empty messages. Without it, only that rank would raise, and the
-    others would wait for it; and a step that all must leave out, such as one of a loss that was
-    scaled too far, would have changed what they keep.
-    """
-    prepared(communicator, gradients, lambda: None)
-
-
-def prepared(
+def on_all_ranks(
     communicator: Communicator, gradients: Mapping[str, np.ndarray], prepare: Callable[[], _T]
 ) -> _T:
-    """Return what a function makes of finite gradients, on all ranks or on none.
+    """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
+
+    This takes one all-gather of messages that are empty unless a rank fails. Without it only the
+    failing rank would raise, and the other ranks would wait for it; and a step that all ranks
+    must skip, for example after loss scaling overflowed, would have changed their state.
 
     Parameters
     ----------
     communicator : Communicator
     gradients : mapping of str to float32 array
+        Gradients of this rank, which must be finite.
     prepare : callable
-        Changes nothing; may raise `ParameterError`.
+        Function that changes no state. It may raise `ParameterError`.
+
+    Returns
+    -------
+    object
+        Result of `prepare`.
 
     Raises
     ------
     ParameterError
-        On all ranks, if a gradient of one holds NaN or Inf, or its function raises one.
+        If a gradient of any rank contains NaN or Inf, or `prepare` fails on any rank.
     """
-    refusal, made = b"", None
-    wrong = [name for name, x in gradients.items() if not all_finite(x.reshape(-1))]
-    if wrong:
-        message = f"gradients: {wrong[0]!r} of rank {communicator.rank} holds NaN or Inf"
-        refusal = _refusal(ParameterError(message))
-    else:
-        try:
-            made = prepare()
-        except ParameterError as error:
-            refusal = _refusal(error)
+
+    def checked() -> _T:
+        for name, gradient in gradients.items():
+            if not all_finite(gradient.reshape(-1)):
+                raise ParameterError(
+                    f"gradients: {name!r} of rank {communicator.rank} contains NaN or Inf"
+                )
+        return prepare()
+
+    result, refusal = _attempt(checked)
     _check_refusals(communicator.all_gather(refusal))
-    return cast(_T, made)
+    return cast(_T, result)
 
 
 def check_means(means: Iterable[np.ndarray]) -> None:
-    """Raise `ParameterError` unless means are finite: on every rank, or on none."""
+    """Raise `ParameterError` unless all means, which are equal on all ranks, are finite."""
     if not all(all_finite(mean.reshape(-1)) for mean in means):
-        raise ParameterError("gradients: their mean must not pass float32")
+        raise ParameterError("gradients: their mean must not exceed float32")
 
 
-def _refusal(error: ParameterError) -> bytes:
-    return _REFUSED + str(error).encode()
+def _attempt(function: Callable[[], _T]) -> tuple[_T | None, bytes]:
+    """Return the result of a function and b"", or None and the message of its `ParameterError`."""
+    try:
+        return function(), b""
+    except ParameterError as error:
+        return None, _REFUSAL + str(error).encode()
 
 
 def _check_refusals(messages: Sequence[bytes]) -> None:
     """Raise the first refusal among the messages of all ranks."""
     for rank, message in enumerate(messages):
-        if message.startswith(_REFUSED):
-            reason = message.removeprefix(_REFUSED).decode()
+        if message.startswith(_REFUSAL):
+            reason = message.removeprefix(_REFUSAL).decode()
             raise ParameterError(reason if " of rank " in reason else f"{reason} (on rank {rank})")
-
-
-class LowRank(NamedTuple):
-    """What `low_rank_mean` makes of a matrix: the mean is about pᵀq.
-
-    Attributes
-    ----------
-    p : (r, m) float32 array
-        Orthonormal rows, the same on every rank.
-    q : (r, k) float32 array
-        The mean over ranks of p times their matrices.
-    own : (r, k) float32 array
-        p times the matrix of this rank.
-    """
-
-    p: np.ndarray
-    q: np.ndarray
-    own: np.ndarray
 
 
 def low_rank_mean(
     communicator: Communicator,
     matrices: Sequence[np.ndarray],
     starts: Sequence[np.ndarray],
-    arrays: Sequence[np.ndarray] = (),
-) -> tuple[list[LowRank], list[np.ndarray]]:
-    """Average matrices by one step of the power method, and arrays as they are.
+    arrays: Sequence[np.ndarray],
+) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[np.ndarray]]:
+    """Average matrices by one step of the power method, and other arrays uncompressed.
 
-    Both factors are linear in the matrices, the one given the other: so what is averaged are the
-    factors, in two all-reduces, of which the first has the arrays as well.
+    The mean of the matrices M of all ranks is approximately pᵀq. Each factor is linear in the
+    matrices if the other factor is fixed. Averaging the factors therefore takes two all-reduces;
+    the first one also carries `arrays`.
 
     Parameters
     ----------
     communicator : Communicator
     matrices : sequence of (m, k) float32 arrays
     starts : sequence of (r, k) arrays
-        The same on every rank, one for each matrix; such as q of the step before.
+        Starting factor for each matrix, such as q of the preceding step; the same on every rank.
     arrays : sequence of float32 array
 
     Returns
     -------
-    list of LowRank
+    list of (p, q, local_q)
+        Factors for each matrix: p, (r, m) float32 orthonormal rows, equal on every rank; q, the
+        (r, k) float32 mean of p·M over all ranks; and local_q, the p·M of this rank.
     list of float32 array
-        The means of `arrays`.
+        Means of `arrays`.
 
     Raises
     ------
     ParameterError
-        If factors pass float32; on every rank.
+        If a factor exceeds float32; every rank raises.
     """
-    lefts = [
+    local_p = [
         _as_float32(low_rank.times_transposed(matrix, low_rank.fixed(start.astype(np.float64))))
         for matrix, start in zip(matrices, starts, strict=True)
     ]
-    found = dense_mean(communicator, [*lefts, *arrays])
-    firsts, others = found[: len(lefts)], found[len(lefts) :]
-    _check_factors(firsts)
-    bases = [low_rank.fixed(low_rank.orthonormal(p.astype(np.float64))) for p in firsts]
-    own = [
+    means = dense_mean(communicator, [*local_p, *arrays])
+    mean_p, array_means = means[: len(local_p)], means[len(local_p) :]
+    _check_factors(mean_p)
+    bases = [low_rank.fixed(low_rank.orthonormal(p.astype(np.float64))) for p in mean_p]
+    local_q = [
         _as_float32(low_rank.times(matrix, base))
         for matrix, base in zip(matrices, bases, strict=True)
     ]
-    means = dense_mean(communicator, own)
-    _check_factors(means)
-    parts = zip(bases, means, own, strict=True)
-    return [LowRank(_as_float32(p.values), q, mine) for p, q, mine in parts], others
+    mean_q = dense_mean(communicator, local_q)
+    _check_factors(mean_q)
+    factors = zip(bases, mean_q, local_q, strict=True)
+    return [(_as_float32(p.values), q, local) for p, q, local in factors], array_means
 
 
 def _check_factors(factors: Sequence[np.ndarray]) -> None:
-    """Raise `ParameterError` unless means are finite: on every rank, or on none."""
+    """Raise `ParameterError` unless all mean factors, which all ranks share, are finite."""
     if not all(np.isfinite(factor).all() for factor in factors):
-        raise ParameterError("matrices: factors must not pass float32")
+        raise ParameterError("matrices: factors must not exceed float32")
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:
@@ -366,34 +341,35 @@ def _as_float32(array: np.ndarray) -> np.ndarray:
 
 
 def _frames(message: bytes, rank: int) -> list[Frame]:
-    """Read the frames of a rank's message."""
-    found, at = [], 0
-    while at < len(message):
+    """Read all frames in the message of a rank."""
+    frames, start = [], 0
+    while start < len(message):
         try:
-            frame, at = Frame.read(message, at, _NO_LIMITS, None)
+            frame, start = Frame.read(message, start, _NO_LIMITS, None)
         except FormatError as error:
             raise type(error)(f"the message of rank {rank}: {error}") from error
-        found.append(frame)
-    return found
+        frames.append(frame)
+    return frames
 
 
-def _alike(messages: Sequence[bytes], own: int) -> list[list[Frame]]:
-    """Read the messages of all ranks, which must be of tensors like those of rank `own`."""
-    found = [_frames(message, rank) for rank, message in enumerate(messages)]
-    for rank, frames in enumerate(found):
-        _check_alike(frames, [frame.shape for frame in found[own]], rank, own)
-    return found
+def _matching_frames(messages: Sequence[bytes], own_rank: int) -> list[list[Frame]]:
+    """Read the messages of all ranks, whose tensors must have the shapes of this rank's."""
+    gathered = [_frames(message, rank) for rank, message in enumerate(messages)]
+    shapes = [frame.shape for frame in gathered[own_rank]]
+    for rank, frames in enumerate(gathered):
+        _check_shapes(frames, shapes, rank, own_rank)
+    return gathered
 
 
-def _check_alike(
-    frames: Sequence[Frame], shapes: Sequence[tuple[int, ...]], rank: int, own: int
+def _check_shapes(
+    frames: Sequence[Frame], shapes: Sequence[tuple[int, ...]], rank: int, own_rank: int
 ) -> None:
     if [frame.shape for frame in frames] != list(shapes):
-        raise Corrupt(f"rank {rank} sent other tensors than rank {own}")
+        raise Corrupt(f"rank {rank} sent tensors of other shapes than rank {own_rank}")
 
 
 def _share(array: np.ndarray, share: int, size: int) -> np.ndarray:
-    """Return the part of an array that is the share of one rank, as a view."""
+    """Return a view of the share of an array that one of `size` ranks averages."""
     rows = array if array.ndim and len(array) >= size else array.reshape(-1)
     return rows[len(rows) * share // size : len(rows) * (share + 1) // size]
 
@@ -403,8 +379,8 @@ def _sparse(frame: Frame) -> Sparse:
     return positions, values.astype(np.float32, copy=False)
 
 
-def _added(a: Sparse, b: Sparse) -> Sparse:
-    """Add sparse vectors: what either has."""
+def _add_sparse(a: Sparse, b: Sparse) -> Sparse:
+    """Add two sparse vectors; the sum has the positions of both."""
     positions = np.union1d(a[0], b[0])
     values = np.zeros(positions.size, np.float32)
     values[np.searchsorted(positions, a[0])] = a[1]
@@ -412,13 +388,12 @@ def _added(a: Sparse, b: Sparse) -> Sparse:
     return positions, values
 
 
-def _message(shapes: Sequence[tuple[int, ...]], sums: Sequence[Sparse]) -> bytes:
-    """Write sparse vectors as frames of `topk`, with no element in between."""
+def _topk_frames(shapes: Sequence[tuple[int, ...]], vectors: Sequence[Sparse]) -> bytes:
+    """Write sparse vectors as consecutive ``topk`` frames."""
     frames = []
-    for shape, (positions, values) in zip(shapes, sums, strict=True):
-        codec = TopK().replaced(k=positions.size)
-        n = int(np.prod(shape, dtype=np.int64))
-        symbols = TopKSymbols(n, positions, value_coding.quantize(values, "float32"))
-        payload = codec.pack(symbols)
+    for shape, (positions, values) in zip(shapes, vectors, strict=True):
+        stored = value_coding.quantize(values, "float32")
+        symbols = TopKSymbols(math.prod(shape), positions, stored)
+        payload = TopK().replaced(k=positions.size).pack(symbols)
         frames.append(Frame(payload.codec, "float32", shape, payload).to_bytes())
     return joined(frames)

@@ -1,4 +1,4 @@
-"""Communicator: what a method of training asks of the wires between its workers."""
+"""Communicator: the operations that a training method needs to reach the other workers."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import numpy as np
 
 @runtime_checkable
 class Communicator(Protocol):
-    """The members of a group, of which this is one.
+    """One member of a group, connected to all other members.
 
-    All members call the same methods in the same order. Messages are bytes, mostly frames, and
-    their sizes may differ from member to member; none is too short to be sent.
+    All members call the same methods in the same order. Messages are bytes, mostly frames; their
+    lengths may differ between members, and a message may be empty.
 
     Attributes
     ----------
     rank : int
-        Of this member, 0 to size - 1.
+        Rank of this member, 0 to size - 1.
     size : int
-        Members.
+        Number of members.
     """
 
     rank: int
     size: int
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        """Send one message to all; return those of all, this one's too, in the order of ranks."""
+        """Send one message to all members; return the messages of all members by rank."""
         ...
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send message i to rank i; return what all sent to this one, in the order of ranks."""
+        """Send message i to rank i; return the messages sent to this member, by rank."""
         ...
 
     def all_reduce(self, values: np.ndarray) -> None:
-        """Replace a float32 array by the sum of those of all: the same bits on every rank."""
+        """Replace a float32 array by its sum over all members, with the same bits on each."""
         ...
 
     def exchange(self, to: int, message: bytes) -> bytes:
-        """Send a message to one member, which calls this as well; return the message of it."""
+        """Swap messages with one member, which must call this method too."""
         ...
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
-        """Return the message of `root`; that of the others is not looked at."""
+        """Return the message of rank `root`; the messages of all other ranks are ignored."""
         ...

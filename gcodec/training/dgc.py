@@ -1,4 +1,4 @@
-"""Deep gradient compression: top-k with momentum where it belongs, before what is kept back."""
+"""Deep gradient compression: top-k with momentum applied before the selection."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from gcodec.frame import Frame
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.training import state
-from gcodec.training.collectives import all_gather_mean, check_means, prepared
+from gcodec.training.collectives import all_gather_mean, check_means, on_all_ranks
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_integer, check_number
 
-_MOST = 2**62
+_MAX_COUNT = 2**62
 
 
 class _Step(NamedTuple):
-    """What a step makes of one tensor.
+    """Frame of one tensor, and its accumulators after the step.
 
     Attributes
     ----------
     message : bytes
-        Its frame.
     velocity, residual : float32 array
-        The accumulators after it.
     """
 
     message: bytes
@@ -42,13 +40,13 @@ class _Step(NamedTuple):
 
 
 class DGC:
-    """The local accumulators of one worker, and the mean of what all of them send.
+    """Gradient accumulators of one worker, and the mean of the elements that all workers send.
 
-    Of a gradient g, clipped, and the accumulators u and v of its tensor, all of which begin with
-    0, one step makes u ← momentum·u + g and v ← v + u, sends the k elements of largest magnitude
-    of v, and sets what was sent to 0 in both. So momentum reaches an element as often as it would
-    if it had been sent at once, and none that is stale carries on behind what was sent. The means
-    are applied as they are, ``x -= rate * mean``: the momentum is in them.
+    Each tensor has two accumulators u and v that start at 0. For a clipped gradient g, one step
+    computes u ← momentum·u + g and v ← v + u, sends the k elements of v with the largest
+    magnitude, and sets these elements to 0 in both u and v. An element therefore receives as much
+    momentum as if it had been sent at once, and no stale momentum remains after it is sent.
+    Apply the mean without further momentum: ``x -= rate * mean``.
 
     Source: Lin et al., "Deep gradient compression", ICLR 2018.
 
@@ -56,22 +54,24 @@ class DGC:
     ----------
     communicator : Communicator
     density : float
-        Share of the elements that is sent, above 0, up to 1; one is at least.
+        Fraction of the elements to send, above 0 and at most 1. At least one element is sent.
     momentum : float
-        From 0 up to 1, 1 left out.
+        Momentum factor, at least 0 and below 1.
     clip : float
-        Largest norm of a mean gradient, all tensors together. Each worker scales its own down to
-        clip/√P, P being the workers; inf: no clipping.
+        Bound on the norm of the mean gradient over all tensors. Each of P workers scales its own
+        gradient down to norm clip/√P. Infinity disables clipping.
     warmup : int
-        Epochs W in which the density falls to its value: d^((e + 1)/(W + 1)) in epoch e.
+        Number W of epochs in which the density d falls to its final value; epoch e uses
+        d^((e + 1)/(W + 1)).
     value : str
-        What values are sent as; see `topk`. What rounding leaves stays in v.
+        Format of the sent values; see `topk`. The rounding error stays in v.
     min_size : int
-        Tensors of fewer elements are sent whole: momentum·u + g, and nothing is kept back.
+        Tensors with fewer elements are sent dense: the message is momentum·u + g, and v stays 0.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -98,46 +98,49 @@ class DGC:
     ) -> None:
         self.communicator = communicator
         self.density = float(position_coding.SHARE.check("density", density))
-        allowed = "a number from 0 up to 1, 1 left out"
+        allowed = "a number from 0 to below 1"
         self.momentum = check_between("momentum", momentum, 0, math.nextafter(1, 0), allowed)
         self.clip = check_number("clip", clip, "a number above 0")
         if not self.clip > 0:
             raise ParameterError.of("clip", clip, "a number above 0")
-        self.warmup = check_integer("warmup", warmup, 0, _MOST, "a number of epochs")
-        self.min_size = check_integer("min_size", min_size, 0, _MOST, "a number of elements")
+        self.warmup = check_integer("warmup", warmup, 0, _MAX_COUNT, "a number of epochs")
+        self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
         self._codec = TopK().replaced(value=value)
         self._velocity: dict[str, np.ndarray] = {}  # u
         self._residual: dict[str, np.ndarray] = {}  # v
 
     def density_at(self, epoch: int) -> float:
-        """Return the share of the elements that is sent in an epoch, from 0 on."""
-        epoch = check_integer("epoch", epoch, 0, _MOST, "a number of epochs")
+        """Return the fraction of the elements that is sent in an epoch, counted from 0."""
+        epoch = check_integer("epoch", epoch, 0, _MAX_COUNT, "a number of epochs")
         return math.pow(self.density, (min(epoch, self.warmup) + 1) / (self.warmup + 1))
 
     def average(self, gradients: Mapping[str, Any], epoch: int) -> dict[str, np.ndarray]:
-        """Average what all workers send of one step's gradients; all call this at once.
+        """Take one step on all workers, and average the elements that they send.
+
+        All workers must call this method together.
 
         Parameters
         ----------
         gradients : mapping of str to array
-            See `gcodec.encode`; with the same names, shapes and order on every rank.
+            Gradients of this worker; see `gcodec.encode`. Names, shapes and order are the same on
+            every rank.
         epoch : int
-            From 0 on.
+            Current epoch, counted from 0.
 
         Returns
         -------
         dict of str to float32 array
-            The means, in the shapes of the gradients.
+            Mean of each tensor, in its shape.
 
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed. All ranks raise if one has NaN or Inf, if accumulators of
-            one pass float32, or if a mean does.
+            If a gradient of any rank contains NaN or Inf, or if an accumulator of any rank or a
+            mean exceeds float32; then all ranks raise. No state has changed.
         """
         density = self.density_at(epoch)
-        arrays = state.taken(gradients, self._velocity)
-        steps = prepared(self.communicator, arrays, lambda: self._steps(arrays, density))
+        arrays = state.as_float32(gradients, self._velocity)
+        steps = on_all_ranks(self.communicator, arrays, lambda: self._steps(arrays, density))
         frames = [step.message for step in steps.values()]
         means = all_gather_mean(self.communicator, frames)
         check_means(means)
@@ -145,47 +148,46 @@ class DGC:
         return dict(zip(gradients, means, strict=True))
 
     def compress(self, gradients: Mapping[str, Any], epoch: int) -> list[bytes]:
-        """Take one step on this worker; return the frame of each tensor. See `average`.
+        """Take one step on this worker alone; return the frame of each tensor. See `average`.
 
-        Where it raises, nothing has changed.
+        If the step raises, no state has changed.
         """
         density = self.density_at(epoch)
-        steps = self._steps(state.taken(gradients, self._velocity), density)
+        steps = self._steps(state.as_float32(gradients, self._velocity), density)
         self._keep(steps)
         return [step.message for step in steps.values()]
 
     def _steps(self, arrays: Mapping[str, np.ndarray], density: float) -> dict[str, _Step]:
-        """Return the step of each tensor."""
-        factor = self._factor(arrays)
+        factor = self._clip_factor(arrays)
         return {name: self._step(name, x, density, factor) for name, x in arrays.items()}
 
     def _keep(self, steps: Mapping[str, _Step]) -> None:
         self._velocity |= {name: step.velocity for name, step in steps.items()}
         self._residual |= {name: step.residual for name, step in steps.items()}
 
-    def _factor(self, arrays: Mapping[str, np.ndarray]) -> np.float32:
-        """Return what to multiply gradients by, so that their norm keeps its bound."""
+    def _clip_factor(self, arrays: Mapping[str, np.ndarray]) -> np.float32:
+        """Return the factor that scales the gradients down to the bound on their norm."""
         squares = 0.0
         for array in arrays.values():
-            part = float(moments(array.reshape(-1)).squares)
-            if not math.isfinite(part):
+            array_squares = float(moments(array.reshape(-1)).squares)
+            if not math.isfinite(array_squares):
                 raise nonfinite_error(array.reshape(-1))
-            squares += part
+            squares += array_squares
         bound = self.clip / math.sqrt(self.communicator.size)
         return np.float32(min(1.0, bound / math.sqrt(squares)) if squares else 1)
 
     def _step(self, name: str, x: np.ndarray, density: float, factor: np.float32) -> _Step:
-        own = x.reshape(-1) if factor == 1 else x.reshape(-1) * factor
-        nothing = np.zeros(x.shape, np.float32)
-        before = self._velocity.get(name, nothing).reshape(-1)
-        velocity = arithmetic.corrected(own, before, np.float32(self.momentum))
-        residual = self._residual.get(name, nothing).reshape(-1)
+        clipped = x.reshape(-1) if factor == 1 else x.reshape(-1) * factor
+        zeros = np.zeros(x.shape, np.float32)
+        previous = self._velocity.get(name, zeros).reshape(-1)
+        velocity = arithmetic.corrected(clipped, previous, np.float32(self.momentum))
+        residual = self._residual.get(name, zeros).reshape(-1)
         if x.size < self.min_size:
             message: bytes = encode(velocity.reshape(x.shape), "raw", name=name)
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = residual + velocity
-            self._check_accumulators(name, residual)
+            _check_accumulators(name, residual)
             codec = self._codec.replaced(k=position_coding.sent(x.size, "ratio", density))
             symbols = codec.quantize(residual)
             positions, values = symbols.positions, symbols.values
@@ -193,33 +195,34 @@ class DGC:
             velocity[positions] = 0
             payload = codec.pack(symbols)
             message = Frame(payload.codec, "float32", x.shape, payload, name).to_bytes()
-        self._check_accumulators(name, velocity, residual)
+        _check_accumulators(name, velocity, residual)
         return _Step(message, velocity.reshape(x.shape), residual.reshape(x.shape))
 
-    def _check_accumulators(self, name: str, *arrays: np.ndarray) -> None:
-        if not all(map(all_finite, arrays)):
-            raise ParameterError(f"gradients: the accumulators of {name!r} must not pass float32")
-
     def velocity(self, name: str) -> np.ndarray:
-        """Return u of a tensor, a read-only float32 view in its shape."""
-        return state.shown(self._velocity, name)
+        """Return the momentum accumulator u of a tensor: a read-only float32 view in its shape."""
+        return state.view(self._velocity, name)
 
     def residual(self, name: str) -> np.ndarray:
-        """Return v of a tensor, what is still unsent: a read-only float32 view in its shape."""
-        return state.shown(self._residual, name)
+        """Return the unsent sum v of a tensor: a read-only float32 view in its shape."""
+        return state.view(self._residual, name)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return ``"velocity:NAME"`` and ``"residual:NAME"``: float32 arrays, copied."""
-        return state.written(velocity=self._velocity, residual=self._residual)
+        """Return copies of all accumulators: ``"velocity:NAME"`` and ``"residual:NAME"``."""
+        return state.pack(velocity=self._velocity, residual=self._residual)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Replace all state by that of `state_dict`.
+        """Replace all state by a dict that `state_dict` returned.
 
         Raises
         ------
         ParameterError
-            If it is not such a dict; nothing is then replaced.
+            If `saved` is not such a dict. No state has changed.
         """
-        velocity, residual = state.read(saved, "velocity", "residual")
-        state.check_alike(velocity, residual)
+        velocity, residual = state.unpack(saved, "velocity", "residual")
+        state.check_matching(velocity, residual)
         self._velocity, self._residual = velocity, residual
+
+
+def _check_accumulators(name: str, *arrays: np.ndarray) -> None:
+    if not all(map(all_finite, arrays)):
+        raise ParameterError(f"gradients: the accumulators of {name!r} must not exceed float32")

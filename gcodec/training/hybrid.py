@@ -1,10 +1,11 @@
-"""Hybrid compression: small tensors quantised, large ones sparsified."""
+"""Hybrid compression: quantize small tensors and sparsify large ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gcodec.codec import Codec
 from gcodec.policy import Policy
 from gcodec.wire.kinds import check_integer
 
@@ -12,29 +13,31 @@ from gcodec.wire.kinds import check_integer
 def hybrid(
     threshold_bytes: int = 1 << 20,
     *,
-    small: Any = "minmax:bits=4,bucket=512",
-    large: Any = "topk:ratio=0.01,value=bfloat16",
+    small: str | Mapping[str, Any] | Codec = "minmax:bits=4,bucket=512",
+    large: str | Mapping[str, Any] | Codec = "topk:ratio=0.01,value=bfloat16",
     exclude: str | Sequence[str] = (),
 ) -> Policy:
-    """Return the policy that takes one codec for small tensors, and another for large ones.
+    """Return the policy that picks one codec for small tensors and another for large ones.
 
     Parameters
     ----------
     threshold_bytes : int
-        Size, in the tensor's own dtype, from which on a tensor is large.
+        Size in bytes, in the tensor's own dtype, from which a tensor counts as large.
     small, large : str, mapping or Codec
         See `gcodec.parse`.
     exclude : str or sequence of str
-        Glob or globs of the names of tensors that are sent as they are.
+        Glob or globs; tensors whose names match are sent uncompressed.
 
     Returns
     -------
     Policy
-        For `gcodec.Feedback`, which both kinds need; its `to_json` is for the command.
+        A policy for `gcodec.Feedback`, which both codecs need. ``policy.to_json()`` writes the
+        policy for the command line.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -49,6 +52,6 @@ def hybrid(
     threshold = check_integer(
         "threshold_bytes", threshold_bytes, 1, 2**62, "an integer from 1 to 2**62"
     )
-    names = exclude if isinstance(exclude, str) else list(exclude)
-    kept = [{"name": names, "codec": "raw"}] if names else []
-    return Policy([*kept, {"max_bytes": threshold - 1, "codec": small}, {"codec": large}])
+    globs = exclude if isinstance(exclude, str) else list(exclude)
+    excluded = [{"name": globs, "codec": "raw"}] if globs else []
+    return Policy([*excluded, {"max_bytes": threshold - 1, "codec": small}, {"codec": large}])

@@ -1,4 +1,4 @@
-"""1-bit Adam: Adam until its variances have settled, then one bit of each momentum."""
+"""1-bit Adam: Adam until its variances have settled, then one bit for each momentum value."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
 from gcodec.training import state
-from gcodec.training.collectives import check_finite, check_means, dense_mean, two_phase_mean
+from gcodec.training.collectives import check_means, dense_mean, on_all_ranks, two_phase_mean
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_integer, check_number
 
-_MOST = 2**62
-_KINDS = ("step", "momentum", "variance", "worker", "server")
+_MAX_COUNT = 2**62
 
 
 class OneBitAdam:
-    """An optimiser of which the workers exchange one bit for each element, and back one.
+    """Optimizer whose workers send and receive one bit for each element.
 
-    In the first `warmup` steps the gradients are averaged as they are, and this is Adam: of the
-    mean g, ``m = b1·m + (1 − b1)·g`` and ``v = b2·v + (1 − b2)·g²``; then
-    ``x -= rate · (m/(1 − b1^t)) / (√(v/(1 − b2^t)) + epsilon)``. After that v stays as it is, and
-    t in its correction. Each worker adds its own gradient to the common m, and what is averaged
-    is these momenta: as signs and a scale, with feedback for what that leaves out, in shares,
-    each of which one worker averages and sends on as signs again, with feedback of its own.
+    During the first `warmup` steps the gradients are averaged uncompressed, and the optimizer is
+    Adam: for the mean gradient g, ``m = b1·m + (1 − b1)·g`` and ``v = b2·v + (1 − b2)·g²``; then
+    ``x -= rate · (m/(1 − b1^t)) / (√(v/(1 − b2^t)) + epsilon)``. After the warm-up, v and the t
+    of its correction are frozen. Each worker then adds its own gradient to the common m, and the
+    workers average these momenta: each worker sends signs and a scale to one server per share,
+    and each server sends the mean of its share as signs again. Both directions use error
+    feedback.
 
-    An element that had no gradient in all of the warm-up, so whose v is 0, stays where it is.
+    An element whose gradient was 0 throughout the warm-up has v = 0 and is never updated.
 
     Source: Tang et al., "1-bit Adam", ICML 2021.
 
@@ -38,22 +38,24 @@ class OneBitAdam:
     ----------
     communicator : Communicator
     warmup : int
-        Steps until variances stay: as many as take them to be stable, at least one.
+        Number of steps until the variances are frozen, at least 1. Choose it so that the
+        variances are stable by then.
     rate : float
-        Of learning; `step` may be given another.
+        Learning rate; `step` accepts another one.
     betas : tuple of float
-        b1 and b2, from 0 up to 1, 1 left out.
+        Decay factors b1 and b2, each at least 0 and below 1.
     epsilon : float
-        Not negative.
+        Non-negative number added to the root of the variance.
     scale : {"l1", "l2"}
-        Of signs: the mean magnitude, with which feedback converges always, or the root mean
-        square, as in the paper and DeepSpeed. See `sign`.
+        Scale of the signs: the mean magnitude, with which error feedback always converges, or
+        the root mean square, as in the paper and DeepSpeed. See `sign`.
     min_size : int
-        Momenta of fewer elements are averaged as they are.
+        Momenta with fewer elements are averaged uncompressed.
 
     Raises
     ------
     ParameterError
+        If an argument is out of range.
 
     Examples
     --------
@@ -81,27 +83,27 @@ class OneBitAdam:
         min_size: int = 1024,
     ) -> None:
         self.communicator = communicator
-        self.warmup = check_integer("warmup", warmup, 1, _MOST, "a number of steps, at least 1")
+        allowed = "an integer from 1 to 2**62"
+        self.warmup = check_integer("warmup", warmup, 1, _MAX_COUNT, allowed)
         self.rate = check_number("rate", rate)
-        below, allowed = math.nextafter(1, 0), "from 0 up to 1, 1 left out"
+        largest, allowed = math.nextafter(1, 0), "a number from 0 to below 1"
         if not isinstance(betas, Sequence) or len(betas) != 2:
-            raise ParameterError.of("betas", betas, f"two numbers {allowed}")
-        first, second = betas
+            raise ParameterError.of("betas", betas, "two numbers from 0 to below 1")
         self.betas = (
-            check_between("betas[0]", first, 0, below, allowed),
-            check_between("betas[1]", second, 0, below, allowed),
+            check_between("betas[0]", betas[0], 0, largest, allowed),
+            check_between("betas[1]", betas[1], 0, largest, allowed),
         )
-        self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, not negative")
+        self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
         if scale not in ("l1", "l2"):
             raise ParameterError.of("scale", scale, "one of l1, l2")
-        self.min_size = check_integer("min_size", min_size, 0, _MOST, "a number of elements")
-        signs = Sign().replaced(scale=scale)
-        self._worker = Feedback(signs, rank=communicator.rank)
-        self._server = Feedback(signs, rank=communicator.rank)
+        self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
+        codec = Sign().replaced(scale=scale)
+        self._worker = Feedback(codec, rank=communicator.rank)
+        self._server = Feedback(codec, rank=communicator.rank)
         self._steps = 0
         self._momentum: dict[str, np.ndarray] = {}
         self._variance: dict[str, np.ndarray] = {}
-        self._inverse: dict[str, np.ndarray] = {}  # of the roots of frozen variances
+        self._inverse_root: dict[str, np.ndarray] = {}  # 1/(√variance + ε), once frozen
 
     @property
     def frozen(self) -> bool:
@@ -114,99 +116,104 @@ class OneBitAdam:
         gradients: Mapping[str, Any],
         rate: float | None = None,
     ) -> None:
-        """Take one step; all workers call this at once.
+        """Take one step on all workers, which must call this method together.
 
         Parameters
         ----------
         parameters : mapping of str to float32 array
-            The same on every rank; updated in place.
+            Parameters, equal on every rank; updated in place.
         gradients : mapping of str to array
-            Of this worker, see `gcodec.encode`; with the names, order and shapes of `parameters`.
+            Gradients of this worker, see `gcodec.encode`; with the names, order and shapes of
+            `parameters`.
         rate : float, optional
-            Of learning; default: that of the optimiser.
+            Learning rate of this step. Default: the learning rate of the optimizer.
 
         Raises
         ------
         ParameterError, TypeError
-            Nothing has then changed. All ranks raise if one has NaN or Inf, or if a mean, a
-            moment or what feedback adds up passes float32.
+            If a gradient of any rank contains NaN or Inf, or a mean, a moment or a sum of the
+            feedback exceeds float32; then all ranks raise. Nothing has changed.
         """
         rate = self.rate if rate is None else check_number("rate", rate)
-        own = state.taken(gradients, self._momentum)
-        moved = state.movable(parameters, own)
-        check_finite(self.communicator, own)
+        arrays = state.as_float32(gradients, self._momentum)
+        targets = state.writable_parameters(parameters, arrays)
+        on_all_ranks(self.communicator, arrays, lambda: None)
         if self.frozen:
-            inverse = self._inverses(own)
-            momentum, variance = self._compressed(own), self._variance
+            inverse_root = self._frozen_inverse_roots(arrays)
+            momentum, variance = self._compressed_momenta(arrays), self._variance
         else:
-            momentum, variance = self._warm(own)
+            momentum, variance = self._warmup_moments(arrays)
             steps = self._steps + 1
-            inverse = {name: self._root_inverse(variance[name], steps) for name in own}
-        # From here on nothing fails.
+            inverse_root = {name: self._inverse_root_of(variance[name], steps) for name in arrays}
+        # Nothing below this line can fail.
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
         self._steps += 1
         correction = 1 - self.betas[0] ** self._steps
-        for name, x in moved.items():
-            x -= self._momentum[name] * inverse[name] * np.float32(rate / correction)
+        for name, x in targets.items():
+            x -= self._momentum[name] * inverse_root[name] * np.float32(rate / correction)
 
-    def _warm(
-        self, own: Mapping[str, np.ndarray]
+    def _warmup_moments(
+        self, arrays: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return both moments, updated by the mean gradients."""
-        means = dense_mean(self.communicator, list(own.values()))
+        """Return both moments, updated with the mean gradients."""
+        means = dense_mean(self.communicator, list(arrays.values()))
         momentum, variance = {}, dict(self._variance)
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, mean in zip(own, means, strict=True):
-                momentum[name] = _mean(self._momentum, name, mean, self.betas[0])
-                variance[name] = _mean(self._variance, name, mean * mean, self.betas[1])
-        check_means([*momentum.values(), *(variance[name] for name in own)])
+            for name, mean in zip(arrays, means, strict=True):
+                momentum[name] = _running_mean(self._momentum, name, mean, self.betas[0])
+                variance[name] = _running_mean(self._variance, name, mean * mean, self.betas[1])
+        check_means([*momentum.values(), *(variance[name] for name in arrays)])
         return momentum, variance
 
-    def _compressed(self, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the means of the momenta to which each worker adds its gradient."""
-        mine = {name: _mean(self._momentum, name, x, self.betas[0]) for name, x in own.items()}
-        large = {name: x for name, x in mine.items() if x.size >= self.min_size}
-        small = {name: x for name, x in mine.items() if x.size < self.min_size}
-        found: dict[str, np.ndarray] = {}
+    def _compressed_momenta(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the means of the momenta, after each worker added its own gradient."""
+        local = {
+            name: _running_mean(self._momentum, name, x, self.betas[0])
+            for name, x in arrays.items()
+        }
+        large = {name: x for name, x in local.items() if x.size >= self.min_size}
+        small = {name: x for name, x in local.items() if x.size < self.min_size}
+        momenta: dict[str, np.ndarray] = {}
         if small:
             means = dense_mean(self.communicator, list(small.values()))
             check_means(means)
-            found = dict(zip(small, means, strict=True))
-        if large:  # last, as it changes what feedback keeps
-            found |= two_phase_mean(self.communicator, large, self._worker, self._server)
-        return found
+            momenta = dict(zip(small, means, strict=True))
+        if large:  # last, because it changes the feedback
+            momenta |= two_phase_mean(self.communicator, large, self._worker, self._server)
+        return momenta
 
-    def _inverses(self, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        for name in own:
+    def _frozen_inverse_roots(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for name in arrays:
             if name not in self._variance:
-                raise ParameterError.of("gradients", name, "of the names of the warm-up")
-            if name not in self._inverse:
-                self._inverse[name] = self._root_inverse(self._variance[name], self.warmup)
-        return self._inverse
+                raise ParameterError.of("gradients", name, "one of the names of the warm-up")
+            if name not in self._inverse_root:
+                inverse = self._inverse_root_of(self._variance[name], self.warmup)
+                self._inverse_root[name] = inverse
+        return self._inverse_root
 
-    def _root_inverse(self, variance: np.ndarray, steps: int) -> np.ndarray:
+    def _inverse_root_of(self, variance: np.ndarray, steps: int) -> np.ndarray:
         root = np.sqrt(variance / np.float32(1 - self.betas[1] ** steps))
         root += np.float32(self.epsilon)
         return np.divide(1, root, out=np.zeros_like(root), where=variance > 0)
 
     def momentum(self, name: str) -> np.ndarray:
-        """Return m of a tensor, the same on every rank: a read-only view."""
-        return state.shown(self._momentum, name)
+        """Return the momentum m of a tensor, equal on every rank: a read-only view."""
+        return state.view(self._momentum, name)
 
     def variance(self, name: str) -> np.ndarray:
-        """Return v of a tensor, the same on every rank: a read-only view."""
-        return state.shown(self._variance, name)
+        """Return the variance v of a tensor, equal on every rank: a read-only view."""
+        return state.view(self._variance, name)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return all state as plain arrays, copied; that of feedback differs from rank to rank.
+        """Return copies of all state as plain arrays; the feedback differs between ranks.
 
         Returns
         -------
         dict
-            ``"step:count"``, ``"momentum:NAME"``, ``"variance:NAME"``; and ``"worker:KEY"``,
-            ``"server:KEY"`` with the keys of `Feedback.state_dict`.
+            ``"step:count"``, ``"momentum:NAME"`` and ``"variance:NAME"``; and ``"worker:KEY"``
+            and ``"server:KEY"`` with the keys of `Feedback.state_dict`.
         """
-        return state.written(
+        return state.pack(
             step={"count": np.array(self._steps, np.int64)},
             momentum=self._momentum,
             variance=self._variance,
@@ -215,27 +222,31 @@ class OneBitAdam:
         )
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Replace all state by that of `state_dict`.
+        """Replace all state by a dict that `state_dict` returned.
 
         Raises
         ------
         ParameterError
-            If it is not such a dict.
+            If `saved` is not such a dict.
         """
-        count, momentum, variance, worker, server = state.read(saved, *_KINDS)
-        state.check_alike(momentum, variance)
+        count, momentum, variance, worker, server = state.unpack(
+            saved, "step", "momentum", "variance", "worker", "server"
+        )
+        state.check_matching(momentum, variance)
         steps = count.get("count", np.array(-1))
         if count.keys() != {"count"} or steps.shape or steps.dtype.kind not in "iu" or steps < 0:
-            raise ParameterError("state: step:count must be a number of steps")
+            raise ParameterError("state: step:count must be an integer scalar, at least 0")
         self._worker.load_state_dict(worker)
         self._server.load_state_dict(server)
         self._steps, self._momentum, self._variance = int(steps), momentum, variance
-        self._inverse = {}
+        self._inverse_root = {}
 
 
-def _mean(means: Mapping[str, np.ndarray], name: str, x: np.ndarray, beta: float) -> np.ndarray:
-    """Return the running mean of a name, with x: beta of what was, and the rest of x."""
-    new = x * np.float32(1 - beta)
+def _running_mean(
+    means: Mapping[str, np.ndarray], name: str, x: np.ndarray, beta: float
+) -> np.ndarray:
+    """Return beta times the named mean, if there is one, plus (1 − beta)·x."""
+    mean = x * np.float32(1 - beta)
     if name in means:
-        new += means[name] * np.float32(beta)
-    return new
+        mean += means[name] * np.float32(beta)
+    return mean

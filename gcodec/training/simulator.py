@@ -1,4 +1,4 @@
-"""Simulator: the workers of a training run as threads of one process, and the bytes they send."""
+"""Simulator: run all workers as threads of one process, and count the bytes that they send."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_integer
 
-_MOST_WORKERS = 1024
+_MAX_WORKERS = 1024
 
 _T = TypeVar("_T")
 
 
 class Simulator:
-    """Workers that are threads of this process, and a network that counts.
+    """Workers that run as threads of this process, connected by a network that counts bytes.
 
-    Each collective ends when all have come to it, and what it returns depends on ranks alone: so
-    a run has the same results, and sends the same bytes, however the threads take turns. One runs
-    at a time, until it waits for others: threads that fight for the interpreter take longer.
+    A collective ends when all workers have called it, and its result depends on the ranks alone.
+    A run therefore returns the same results and sends the same bytes in every schedule of the
+    threads. Only one worker runs at a time, until it waits for others, because threads that
+    compete for the interpreter take longer.
 
     Parameters
     ----------
     size : int
-        Workers, 1 to 1024.
+        Number of workers, 1 to 1024.
 
     Attributes
     ----------
     sent : dict of str to list of int
-        Bytes that each rank has sent so far, by collective. A message that goes to many counts
-        for each that is not its sender; `all_reduce` counts what a ring sends: each rank twice
-        all shares of the array but one.
+        Bytes that each rank has sent so far, by collective. A message to several ranks counts
+        once for each receiver other than its sender. `all_reduce` counts the bytes of a ring: a
+        rank sends each share of the array but one, twice.
 
     Raises
     ------
     ParameterError
+        If `size` is out of range.
 
     Examples
     --------
@@ -55,53 +57,53 @@ class Simulator:
     """
 
     def __init__(self, size: int) -> None:
-        allowed = f"an integer from 1 to {_MOST_WORKERS}"
-        self.size = check_integer("size", size, 1, _MOST_WORKERS, allowed)
+        allowed = f"an integer from 1 to {_MAX_WORKERS}"
+        self.size = check_integer("size", size, 1, _MAX_WORKERS, allowed)
         self.sent: dict[str, list[int]] = {}
 
     def run(self, worker: Callable[..., _T], *arguments: Sequence[Any]) -> list[_T]:
-        """Run a function as each worker, all at once.
+        """Run a function once as each worker, concurrently.
 
         Parameters
         ----------
         worker : callable
-            Gets a `Communicator`, and of each of `arguments` the item of its rank.
+            Function that receives a `Communicator`, then item `rank` of each of `arguments`.
         *arguments : sequence
-            Of as many items as there are workers.
+            Sequences with one item for each worker.
 
         Returns
         -------
         list
-            What each returned, in the order of ranks.
+            Results of the workers, by rank.
 
         Raises
         ------
         ParameterError
-            If workers wait for others that never come.
+            If workers wait for each other forever.
         Exception
-            What a worker raised; the others then end where they next communicate. If several
-            did, that of the lowest rank.
+            The exception of a worker, of the lowest rank if several raised. All other workers
+            stop at their next collective.
         """
-        for place, items in enumerate(arguments):
+        for index, items in enumerate(arguments):
             if len(items) != self.size:
-                name = f"arguments[{place}]"
+                name = f"arguments[{index}]"
                 raise ParameterError.of(name, f"{len(items)} items", f"of {self.size} items")
         meeting = _Meeting(self.size, self.sent)
         results: list[Any] = [None] * self.size
 
-        def live(rank: int) -> None:
+        def run_worker(rank: int) -> None:
             try:
-                given = (items[rank] for items in arguments)
                 with meeting.turn:
-                    results[rank] = worker(_Loopback(rank, meeting), *given)
+                    communicator = _ThreadCommunicator(rank, meeting)
+                    results[rank] = worker(communicator, *(items[rank] for items in arguments))
                 meeting.leave(rank)
-            except _Ended:
+            except _Stopped:
                 pass
             except BaseException as error:
                 meeting.fail(rank, error)
 
         threads = [
-            threading.Thread(target=live, args=(rank,), daemon=True, name=f"worker {rank}")
+            threading.Thread(target=run_worker, args=(rank,), daemon=True, name=f"worker {rank}")
             for rank in range(self.size)
         ]
         for thread in threads:
@@ -109,7 +111,7 @@ class Simulator:
         try:
             for thread in threads:
                 thread.join()
-        except BaseException as error:  # someone stops the program
+        except BaseException as error:  # such as KeyboardInterrupt
             meeting.fail(0, error)
             raise
         if meeting.errors:
@@ -118,26 +120,26 @@ class Simulator:
 
     @property
     def total(self) -> int:
-        """Bytes that all ranks have sent, in all collectives."""
+        """Number of bytes that all ranks have sent in all collectives."""
         return sum(map(sum, self.sent.values()))
 
 
-class _Ended(BaseException):
-    """Another worker failed; no method of training catches this."""
+class _Stopped(BaseException):
+    """Another worker failed. No training method catches this exception."""
 
 
 class _Meeting:
-    """Where threads wait for each other."""
+    """The point at which the threads of all workers wait for each other."""
 
     def __init__(self, size: int, sent: dict[str, list[int]]) -> None:
         self.size, self.sent = size, sent
         self.errors: dict[int, BaseException] = {}  # by rank
-        self.turn = threading.Lock()  # of the worker that runs
+        self.turn = threading.Lock()  # held by the worker that runs
         self._changed = threading.Condition()
-        self._waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # for what, and until when
-        self._left: set[int] = set()
-        self._given: dict[int, tuple[str, Any]] = {}  # of the collective that is going on
-        self._met: list[Any] = []  # of the last one
+        self._waiting: dict[int, tuple[str, Callable[[], bool]]] = {}  # collective, and its end
+        self._returned: set[int] = set()
+        self._items: dict[int, tuple[str, Any]] = {}  # of the current collective, by rank
+        self._gathered: list[Any] = []  # items of the last collective
         self._round = 0
         self._mail: dict[tuple[int, int], deque[bytes]] = {}  # by sender and receiver
 
@@ -146,22 +148,22 @@ class _Meeting:
             self.sent.setdefault(collective, [0] * self.size)[rank] += nbytes
 
     def gather(self, collective: str, rank: int, item: _T) -> list[_T]:
-        """Return the items of all, in the order of ranks."""
+        """Return the items of all workers, by rank."""
         with self._changed:
-            round_ = self._round
-            self._given[rank] = collective, item
-            if len(self._given) == self.size:
-                names = {name for name, _ in self._given.values()}
+            current = self._round
+            self._items[rank] = collective, item
+            if len(self._items) == self.size:
+                names = {name for name, _ in self._items.values()}
                 if len(names) > 1:
                     self._stop(f"one calls {' and another '.join(sorted(names))}")
                 else:
-                    self._met = [self._given[rank][1] for rank in range(self.size)]
-                    self._given = {}
+                    self._gathered = [self._items[rank][1] for rank in range(self.size)]
+                    self._items = {}
                     self._round += 1
                     self._changed.notify_all()
-            self._wait(collective, rank, lambda: self._round > round_)
-            # No other can be complete before this rank has come to it.
-            return self._met
+            self._wait(collective, rank, lambda: self._round > current)
+            # The next collective cannot complete before this rank has called it.
+            return self._gathered
 
     def exchange(self, rank: int, to: int, message: bytes) -> bytes:
         with self._changed:
@@ -173,7 +175,7 @@ class _Meeting:
 
     def leave(self, rank: int) -> None:
         with self._changed:
-            self._left.add(rank)
+            self._returned.add(rank)
             self._check_progress()
 
     def fail(self, rank: int, error: BaseException) -> None:
@@ -181,39 +183,44 @@ class _Meeting:
             self.errors[rank] = error
             self._changed.notify_all()
 
-    def _wait(self, what: str, rank: int, until: Callable[[], bool]) -> None:
-        if until():
+    def _wait(self, collective: str, rank: int, is_done: Callable[[], bool]) -> None:
+        if is_done():
             return
-        self._waits[rank] = what, until
+        self._waiting[rank] = collective, is_done
         self._check_progress()
         self.turn.release()
         try:
-            self._changed.wait_for(lambda: bool(self.errors) or until())
+            self._changed.wait_for(lambda: bool(self.errors) or is_done())
         finally:
-            # Who has the turn may be waiting for what this one holds.
+            # The worker that has the turn may wait for the lock that this thread holds.
             self._changed.release()
             self.turn.acquire()
             self._changed.acquire()
-        del self._waits[rank]
-        if self.errors and not until():  # who has what it came for goes on, so all runs are alike
-            raise _Ended
+        del self._waiting[rank]
+        # A worker whose collective is complete continues, so that all runs are the same.
+        if self.errors and not is_done():
+            raise _Stopped
 
     def _check_progress(self) -> None:
-        """End all if each waits for what no one is left to do."""
-        if self.errors or len(self._waits) + len(self._left) < self.size or not self._waits:
+        """Stop all workers if none of them can ever continue."""
+        if self.errors or len(self._waiting) + len(self._returned) < self.size:
             return
-        if not any(until() for _, until in self._waits.values()):
-            told = [f"rank {rank} waits in {self._waits[rank][0]}" for rank in sorted(self._waits)]
-            told += [f"rank {rank} has returned" for rank in sorted(self._left)]
-            self._stop(", ".join(told))
+        if self._waiting and not any(is_done() for _, is_done in self._waiting.values()):
+            states = [
+                f"rank {rank} waits in {self._waiting[rank][0]}" for rank in sorted(self._waiting)
+            ]
+            states += [f"rank {rank} has returned" for rank in sorted(self._returned)]
+            self._stop(", ".join(states))
 
-    def _stop(self, why: str) -> None:
-        error = ParameterError(f"worker: {why}: all must call the same collectives in one order")
+    def _stop(self, reason: str) -> None:
+        error = ParameterError(
+            f"worker: {reason}: all must call the same collectives in the same order"
+        )
         self.errors.setdefault(0, error)
         self._changed.notify_all()
 
 
-class _Loopback:
+class _ThreadCommunicator:
     """The `Communicator` of one thread."""
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
@@ -227,27 +234,29 @@ class _Loopback:
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
         if len(messages) != self.size:
-            raise ParameterError.of("messages", f"{len(messages)} of them", f"{self.size}")
+            raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
         own = [bytes(message) for message in messages]
         nbytes = sum(map(len, own)) - len(own[self.rank])
         self._meeting.count("all_to_all", self.rank, nbytes)
-        return [of[self.rank] for of in self._meeting.gather("all_to_all", self.rank, own)]
+        gathered = self._meeting.gather("all_to_all", self.rank, own)
+        return [messages[self.rank] for messages in gathered]
 
     def all_reduce(self, values: np.ndarray) -> None:
         if values.dtype != np.float32:
             raise ParameterError.of("values.dtype", str(values.dtype), "float32")
-        shares = [values.size * (rank + 1) // self.size for rank in range(self.size)]
-        of_share = np.diff([0, *shares]) * values.itemsize
-        # In a ring, this rank does not pass on the share that it ends up summing, nor, when sums
-        # go round, the one that it is the last to get.
-        kept = of_share[(self.rank + 1) % self.size] + of_share[(self.rank + 2) % self.size]
-        self._meeting.count("all_reduce", self.rank, 2 * values.nbytes - int(kept))
-        first, *others = self._meeting.gather("all_reduce", self.rank, values.copy())
-        if any(other.shape != first.shape for other in others):
+        ends = [values.size * (rank + 1) // self.size for rank in range(self.size)]
+        share_nbytes = np.diff([0, *ends]) * values.itemsize
+        # In a ring, this rank does not pass on the share whose sum it completes, nor, while the
+        # sums circulate, the last share that it receives.
+        unsent = share_nbytes[(self.rank + 1) % self.size]
+        unsent += share_nbytes[(self.rank + 2) % self.size]
+        self._meeting.count("all_reduce", self.rank, 2 * values.nbytes - int(unsent))
+        addends = self._meeting.gather("all_reduce", self.rank, values.copy())
+        if any(addend.shape != values.shape for addend in addends):
             raise ParameterError("values: their shapes differ from rank to rank")
-        total = first.copy()
-        for other in others:
-            total += other
+        total = addends[0].copy()
+        for addend in addends[1:]:
+            total += addend
         values[...] = total
 
     def exchange(self, to: int, message: bytes) -> bytes:
@@ -262,5 +271,5 @@ class _Loopback:
             raise ParameterError.of("root", root, f"a rank below {self.size}")
         message = bytes(message) if self.rank == root else b""
         self._meeting.count("broadcast", self.rank, (self.size - 1) * len(message))
-        # Another root is another collective.
+        # The name contains the root, because ranks that name different roots do not match.
         return self._meeting.gather(f"broadcast from rank {root}", self.rank, message)[root]

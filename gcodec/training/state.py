@@ -1,4 +1,4 @@
-"""State across steps as plain arrays, for files of checkpoints."""
+"""Checks of gradients and parameters by name, and state as plain arrays for checkpoint files."""
 
 from __future__ import annotations
 
@@ -12,27 +12,37 @@ from gcodec.errors import ParameterError
 from gcodec.wire.primitives import encode_name
 
 
-def taken(gradients: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Take in arrays as float32, in the shapes that are known of them.
+def as_float32(
+    gradients: Mapping[str, Any], previous: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Convert gradients to float32 arrays.
+
+    Parameters
+    ----------
+    gradients : mapping of str to array
+        See `gcodec.encode`.
+    previous : mapping of str to array
+        Arrays of an earlier step. A gradient of the same name must have the same shape.
 
     Returns
     -------
     dict of str to float32 array
-        C-contiguous; the caller's own memory where that already was so.
+        C-contiguous arrays, which share the caller's memory where no conversion is needed.
 
     Raises
     ------
     ParameterError, TypeError
+        If `gradients` is no mapping, or one of its names or arrays is invalid.
     """
-    found = {}
+    arrays = {}
     check_mapping("gradients", gradients)
     for name, gradient in gradients.items():
-        encode_name(name)  # as text it is in a state_dict, and in frames
+        encode_name(name)  # a state_dict and a frame store the name as text
         tensor = intake(gradient, name)
-        if name in known and known[name].shape != tensor.shape:
-            raise ParameterError.of(f"{name}.shape", tensor.shape, f"{known[name].shape}")
-        found[name] = tensor.values.reshape(tensor.shape)
-    return found
+        if name in previous and previous[name].shape != tensor.shape:
+            raise ParameterError.of(f"{name}.shape", tensor.shape, f"{previous[name].shape}")
+        arrays[name] = tensor.values.reshape(tensor.shape)
+    return arrays
 
 
 def check_mapping(name: str, value: object) -> None:
@@ -41,19 +51,20 @@ def check_mapping(name: str, value: object) -> None:
         raise ParameterError.of(name, value, "a mapping of names to arrays")
 
 
-def movable(
+def writable_parameters(
     parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the parameters, checked: writable float32 of the gradients' names and shapes.
+    """Return the parameters, checked to be writable float32 arrays that match the gradients.
 
     Raises
     ------
     ParameterError, TypeError
+        If names, their order, shapes or dtypes differ, or an array is read-only.
     """
     check_mapping("parameters", parameters)
     check_mapping("gradients", gradients)
     if list(gradients) != list(parameters):
-        allowed = f"of {list(parameters)}, in this order"
+        allowed = f"the names {list(parameters)}, in this order"
         raise ParameterError.of("gradients", list(gradients), allowed)
     return {
         name: writable(parameters[name], name, "float32", np.shape(gradient))
@@ -61,48 +72,48 @@ def movable(
     }
 
 
-def written(**kinds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays of several kinds by name as one dict with the keys ``"KIND:NAME"``, copied."""
+def pack(**groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copy groups of named arrays into one dict with the keys ``"GROUP:NAME"``."""
     return {
-        f"{kind}:{name}": np.array(array)
-        for kind, arrays in kinds.items()
+        f"{group}:{name}": np.array(array)
+        for group, arrays in groups.items()
         for name, array in arrays.items()
     }
 
 
-def read(state: Mapping[str, Any], *kinds: str) -> list[dict[str, np.ndarray]]:
-    """Return the arrays of each kind, copied.
+def unpack(state: Mapping[str, Any], *groups: str) -> list[dict[str, np.ndarray]]:
+    """Return copies of the arrays of each group; the inverse of `pack`.
 
     Raises
     ------
     ParameterError
-        If a key is of no such kind, or is no text.
+        If a key is not text, or names no such group.
     """
     check_mapping("state", state)
-    found: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in kinds}
+    unpacked: dict[str, dict[str, np.ndarray]] = {group: {} for group in groups}
     for key, value in state.items():
-        kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
-        if kind not in found:
-            allowed = " or ".join(f"{kind}:NAME" for kind in kinds) + " of a state_dict"
+        group, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+        if group not in unpacked:
+            allowed = " or ".join(f"{group}:NAME" for group in groups) + " of a state_dict"
             raise ParameterError.of("state", key, allowed)
-        found[kind][name] = np.array(value)
-    return list(found.values())
+        unpacked[group][name] = np.array(value)
+    return list(unpacked.values())
 
 
-def check_alike(*arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `ParameterError` unless these are float32 arrays of the same names and shapes."""
-    first, *others = arrays
-    for other in others:
-        if {k: v.shape for k, v in other.items()} != {k: v.shape for k, v in first.items()}:
-            raise ParameterError("state: each name must have all of its arrays, of one shape")
-    if any(array.dtype != np.float32 for kind in arrays for array in kind.values()):
-        raise ParameterError("state: its arrays must be float32")
+def check_matching(first: Mapping[str, np.ndarray], *groups: Mapping[str, np.ndarray]) -> None:
+    """Raise `ParameterError` unless all groups have float32 arrays of equal names and shapes."""
+    shapes = {name: array.shape for name, array in first.items()}
+    for group in groups:
+        if {name: array.shape for name, array in group.items()} != shapes:
+            raise ParameterError("state: all groups of arrays must have the same names and shapes")
+    if any(array.dtype != np.float32 for group in (first, *groups) for array in group.values()):
+        raise ParameterError("state: all arrays must be float32")
 
 
-def shown(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return a read-only view of the array of a name, or raise `ParameterError`."""
+def view(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Return a read-only view of the named array, or raise `ParameterError`."""
     if name not in arrays:
-        raise ParameterError.of("name", name, "one that was compressed before")
-    view = arrays[name].view()
-    view.flags.writeable = False
-    return view
+        raise ParameterError.of("name", name, "the name of a tensor that was compressed before")
+    array = arrays[name].view()
+    array.flags.writeable = False
+    return array

@@ -1,4 +1,4 @@
-"""gcodec.jax: arrays in and out, and what runs under jit."""
+"""gcodec.jax: arrays in and out, and functions under jit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import gcodec.jax  # noqa: E402
 SPEC = "qsgd:s=3"
 
 
-def given(dtype: str = "float32") -> Any:
+def sample(dtype: str = "float32") -> Any:
     return (jax.numpy.arange(-6, 6, dtype="float32").reshape(3, 4) / 4).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_the_same_bits_outside_and_under_jit(dtype: str) -> None:
-    x = given(dtype)
+def test_jit_gives_the_same_bits(dtype: str) -> None:
+    x = sample(dtype)
     frame = gcodec.jax.encode(x, SPEC, seed=5)
     assert frame == gcodec.encode(x, SPEC, seed=5)
     decoded = gcodec.jax.decode(frame)
@@ -37,26 +37,26 @@ def test_the_same_bits_outside_and_under_jit(dtype: str) -> None:
     assert bytes(np.asarray(buffer)[: int(length)]) == frame
     assert not np.asarray(buffer)[int(length) :].any()
     parts = jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, x))(buffer, length)
-    for found in (whole, parts):
-        assert found.dtype == x.dtype
-        assert np.array_equal(found, decoded)
+    for result in (whole, parts):
+        assert result.dtype == x.dtype
+        assert np.array_equal(result, decoded)
 
 
-def test_codecs_that_look_at_the_shape_have_room() -> None:
+def test_padded_buffers_fit_shape_dependent_codecs() -> None:
     for spec in ("dct8:chunk=2x2,k=2,layout=tiles", "topk:k=2", "ecsq:step=0.5", "raw"):
-        _, length = gcodec.jax.encode_padded(given(), spec)
-        assert int(length) == len(gcodec.encode(given(), spec))
-        assert gcodec.jax.roundtrip(given()[:0], spec).shape == (0, 4)
+        _, length = gcodec.jax.encode_padded(sample(), spec)
+        assert int(length) == len(gcodec.encode(sample(), spec))
+        assert gcodec.jax.roundtrip(sample()[:0], spec).shape == (0, 4)
 
 
-def test_vmap_encodes_one_by_one() -> None:
-    found = jax.vmap(lambda row: gcodec.jax.roundtrip(row, "sign"))(given())
-    for row, x in zip(found, given(), strict=True):
+def test_vmap_encodes_rows_separately() -> None:
+    rows = jax.vmap(lambda row: gcodec.jax.roundtrip(row, "sign"))(sample())
+    for row, x in zip(rows, sample(), strict=True):
         assert np.array_equal(row, gcodec.decode(gcodec.encode(x, "sign")))
 
 
-def test_like_and_devices() -> None:
-    x = given()
+def test_decode_like_and_device() -> None:
+    x = sample()
     frame = gcodec.jax.encode(x, "raw")
     assert gcodec.jax.decode(frame, like=x.astype("bfloat16")).dtype == "bfloat16"
     device = jax.devices()[0]
@@ -67,33 +67,33 @@ def test_like_and_devices() -> None:
         jax.jit(lambda x: gcodec.jax.encode(x, "raw"))(x)
 
 
-def test_what_fails_in_a_callback_says_why() -> None:
-    buffer, length = gcodec.jax.encode_padded(given(), "raw")
+def test_callback_errors_are_reported() -> None:
+    buffer, length = gcodec.jax.encode_padded(sample(), "raw")
     with pytest.raises(Exception, match=r"frame=\(\(3, 4\), 'float32'\): must be \(\(12,\)"):
-        gcodec.jax.decode_padded(buffer, length, given().reshape(-1)).block_until_ready()
+        gcodec.jax.decode_padded(buffer, length, sample().reshape(-1)).block_until_ready()
     with pytest.raises(Exception, match="Truncated"):
-        gcodec.jax.decode_padded(buffer, 11, given()).block_until_ready()
+        gcodec.jax.decode_padded(buffer, 11, sample()).block_until_ready()
 
 
 @pytest.mark.parametrize("seed", [3.5, -1, True, "1"])
-def test_a_seed_that_is_no_integer_is_refused(seed: Any) -> None:
-    """When it is traced as well: 3.5 would else be taken for 3."""
+def test_non_integer_seed_is_refused(seed: Any) -> None:
+    """Refuse 3.5, also if it is traced, instead of truncating it to 3."""
     for call in (gcodec.jax.roundtrip, gcodec.jax.encode_padded):
         with pytest.raises(ParameterError, match="seed="):
-            call(given(), "qsgd", seed=seed)
+            call(sample(), "qsgd", seed=seed)
     with pytest.raises(ParameterError, match=r"seed\.dtype='float32'"):
-        jax.jit(lambda x, s: gcodec.jax.roundtrip(x, "qsgd", seed=s))(given(), 3.5)
+        jax.jit(lambda x, s: gcodec.jax.roundtrip(x, "qsgd", seed=s))(sample(), 3.5)
     with pytest.raises(ParameterError, match=r"seed\.dtype='key"):
-        gcodec.jax.roundtrip(given(), "qsgd", seed=jax.random.key(0))
+        gcodec.jax.roundtrip(sample(), "qsgd", seed=jax.random.key(0))
 
 
-def test_frames_of_two_gigabytes_are_refused() -> None:
+def test_frames_of_two_gibibytes_are_refused() -> None:
     x = jax.ShapeDtypeStruct((1 << 29,), np.float32)
     with pytest.raises(ParameterError, match=r"x\.shape=.*2 GiB"):
         jax.eval_shape(lambda x: gcodec.jax.encode_padded(x, "raw"), x)
 
 
-def test_without_jax() -> None:
+def test_import_without_jax() -> None:
     code = "import sys; sys.modules['jax'] = None\nimport gcodec.jax"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.splitlines()[-1].endswith("needs JAX: pip install 'gcodec[jax]'")

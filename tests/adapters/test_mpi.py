@@ -1,4 +1,4 @@
-"""The wires of MPI, among real processes where there is an MPI library with its mpiexec."""
+"""The MPI communicator in real processes, if an MPI library and its mpiexec are installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What Open MPI asks for in a container of two cores; others do not look at it.
+# Open MPI needs these in a container with two cores; other libraries ignore them.
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -31,7 +31,7 @@ def ranks(*before: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ranks() -> None:
+def test_mpi_communicator() -> None:
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")
     own = Path(sys.executable).parent
@@ -47,7 +47,7 @@ def test_ranks() -> None:
     assert done.stdout.splitlines() == expected, done.stderr
 
 
-def test_without_mpi4py() -> None:
+def test_import_without_mpi4py() -> None:
     code = "import sys; sys.modules['mpi4py'] = None\nimport gcodec.mpi"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "needs mpi4py: pip install 'gcodec[mpi]'" in run.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""gcodec.torch without a process group: tensors, messages of buckets, arguments of the hook."""
+"""gcodec.torch without a process group: tensors, messages of buckets, settings of the hook."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
 from gcodec.torch.messages import BucketCoder, Key, Part  # noqa: E402
-from gcodec.torch.settings import Settings  # noqa: E402
+from gcodec.torch.settings import Settings, joined_policy  # noqa: E402
 
 DEFAULTS: dict[str, Any] = {
-    "policy": None,
     "keyed": False,
     "feedback": True,
     "decay": 1.0,
@@ -31,15 +30,15 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def settings(codec: Any, **options: Any) -> Settings:
-    return Settings.of(codec, **{**DEFAULTS, **options})
+def settings(codec: Any, *, policy: Any = None, **options: Any) -> Settings:
+    return Settings(joined_policy(policy, codec), **{**DEFAULTS, **options})
 
 
 # --- tensors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_tensors(dtype: str) -> None:
+def test_tensor_round_trip(dtype: str) -> None:
     x = torch.arange(-6, 6, dtype=torch.float32).reshape(3, 4).to(getattr(torch, dtype))
     x.requires_grad_()
     frame = gcodec.torch.encode(x.T, "raw", name="w")
@@ -53,11 +52,11 @@ def test_tensors(dtype: str) -> None:
     assert gcodec.torch.decode(frame, device="meta").is_meta
     with pytest.raises(ParameterError, match=r"like\.shape"):
         gcodec.torch.decode(frame, like=x)
-    with pytest.raises(TypeError, match="no dense tensor"):
+    with pytest.raises(TypeError, match="not a dense tensor"):
         gcodec.torch.encode(x.detach().to_sparse(), "raw")
 
 
-def test_without_torch() -> None:
+def test_import_without_torch() -> None:
     code = "import sys; sys.modules['torch'] = None\nimport gcodec.torch"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.splitlines()[-1].endswith("needs PyTorch: pip install 'gcodec[torch]'")
@@ -66,7 +65,7 @@ def test_without_torch() -> None:
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def test_codec_of_a_parameter() -> None:
+def test_settings_pick_the_codec_of_a_parameter() -> None:
     chosen = settings("sign", policy={"a.*": "qsgd", "b.*": "raw"}, exclude=["c.*", "*.emb"])
     assert str(chosen.codec("a.w", (4, 4))) == "qsgd"
     assert str(chosen.codec("w", (4, 4))) == "sign"
@@ -79,10 +78,10 @@ def test_codec_of_a_parameter() -> None:
     assert settings("sign", min_numel=0).codec("w", (0, 3)) is None
 
 
-def test_wrong_arguments() -> None:
+def test_invalid_settings_are_refused() -> None:
     for options, message in (
-        ({"policy": {"a": "sign"}, "named": False}, "^policy: give model="),
-        ({"exclude": "a", "named": False}, "^exclude: give model="),
+        ({"policy": {"a": "sign"}, "named": False}, "^policy: rules with names need model="),
+        ({"exclude": "a", "named": False}, "^exclude: globs need model="),
         ({"decay": 2}, "^decay=2"),
         ({"seed": -1}, "^seed=-1"),
         ({"start_iter": -1}, "^start_iter=-1"),
@@ -128,24 +127,25 @@ def kept(coder: BucketCoder) -> dict[str, Any]:
 
 
 def test_all_ranks_get_the_same_mean() -> None:
-    every = coders()
-    given = [parts(rank) for rank in range(3)]
+    rank_coders = coders()
+    buckets = [parts(rank) for rank in range(3)]
     means = [np.zeros(shape, np.float32) for shape in NAMES.values()]
-    for mine in given:
-        for mean, part in zip(means, mine, strict=True):
+    for bucket in buckets:
+        for mean, part in zip(means, bucket, strict=True):
             if part.codec is None:
                 mean += part.values * np.float32(1 / 3)
-    messages = [coder.encode(mine, 0) for coder, mine in zip(every, given, strict=True)]
-    for coder, mine in zip(every, given, strict=True):
-        coder.average(mine, messages)
-    for mine in given:
-        for part, other, mean in zip(mine, given[0], means, strict=True):
+    pairs = list(zip(rank_coders, buckets, strict=True))
+    messages = [coder.encode(bucket, 0) for coder, bucket in pairs]
+    for coder, bucket in pairs:
+        coder.average(bucket, messages)
+    for bucket in buckets:
+        for part, other, mean in zip(bucket, buckets[0], means, strict=True):
             assert np.array_equal(part.values, other.values)
             assert part.codec is not None or np.array_equal(part.values, mean)
-    assert np.count_nonzero(given[0][1].values) in range(1, 19)
+    assert np.count_nonzero(buckets[0][1].values) in range(1, 19)
 
 
-def test_a_step_that_is_given_up_leaves_no_trace() -> None:
+def test_rollback_restores_the_state() -> None:
     for spec in ("topk:ratio=0.1", "dct8:chunk=8,k=2"):
         coder, other = coders(spec)[0], coders(spec)[0]
         coder.encode(parts(9), 0)
@@ -165,22 +165,23 @@ def test_a_step_that_is_given_up_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, np.float32(3e38)])
 @pytest.mark.parametrize("spec", ["topk:ratio=0.1", "mxnet-2bit"])
-def test_what_cannot_be_coded_goes_as_it_is(value: float, spec: str) -> None:
-    """NaN, Inf, and what passes float32 together with the residual."""
+def test_nonfinite_gradients_are_sent_raw(value: float, spec: str) -> None:
+    """Test NaN, Inf, and a gradient whose sum with the residual exceeds float32."""
     first, second, _ = coders(spec)
     for step, coder in enumerate((first, second)):
-        mine = parts(step, spec)
-        mine[1].values[0] = 2e38
-        coder.average(mine, [coder.encode(mine, 0)])
+        bucket = parts(step, spec)
+        bucket[1].values[0] = 2e38
+        coder.average(bucket, [coder.encode(bucket, 0)])
         coder.commit()
     before = kept(first), kept(second)
-    given = [parts(5, spec), parts(6, spec)]
-    given[1][1].values[0, 7] = value
-    messages = [coder.encode(mine, 1) for coder, mine in zip((first, second), given, strict=True)]
-    for coder, mine in zip((first, second), given, strict=True):
-        coder.average(mine, messages)
-    assert np.isfinite(given[0][1].values[0, 7]) == np.isfinite(value)
-    for a, b in zip(*given, strict=True):
+    buckets = [parts(5, spec), parts(6, spec)]
+    buckets[1][1].values[0, 7] = value
+    pairs = list(zip((first, second), buckets, strict=True))
+    messages = [coder.encode(bucket, 1) for coder, bucket in pairs]
+    for coder, bucket in pairs:
+        coder.average(bucket, messages)
+    assert np.isfinite(buckets[0][1].values[0, 7]) == np.isfinite(value)
+    for a, b in zip(*buckets, strict=True):
         assert np.array_equal(a.values, b.values, equal_nan=True)
     if not np.isfinite(value):  # the mean is not finite, so no rank keeps the step
         for coder in (first, second):
@@ -191,12 +192,12 @@ def test_what_cannot_be_coded_goes_as_it_is(value: float, spec: str) -> None:
         coder.commit()
     steps = [[state[f"step:{name}"] for name in "ab"] for state in (*before, kept(first))]
     assert steps[2] == [step + 1 for step in steps[0]]
-    # The second rank sent the gradient of a alone, and keeps the residual for the next step.
+    # The second rank sent the raw gradient of a, and keeps the residual for the next step.
     assert kept(second)["residual:a"] == before[1]["residual:a"]
     assert [kept(second)[f"step:{name}"] for name in "ab"] == [steps[1][0], steps[1][1] + 1]
 
 
-def test_a_gradient_of_zeros_sends_nothing_and_keeps_the_residual() -> None:
+def test_zero_gradient_sends_nothing_and_keeps_residual() -> None:
     coder = coders()[0]
     mine = parts(1)
     coder.average(mine, [coder.encode(mine, 0)])
@@ -209,7 +210,7 @@ def test_a_gradient_of_zeros_sends_nothing_and_keeps_the_residual() -> None:
     assert not any(part.values.any() for part in zeros)
 
 
-def test_without_feedback_seeds_are_of_step_rank_and_name() -> None:
+def test_seeds_without_feedback_depend_on_step_rank_and_name() -> None:
     pair = [BucketCoder(None, 3, rank, Key(None)) for rank in range(2)]
     mine = parts(1, "qsgd")
     texts = {coder.encode(mine, step) for coder in pair for step in range(2)}
@@ -217,7 +218,7 @@ def test_without_feedback_seeds_are_of_step_rank_and_name() -> None:
     pair[0].average(mine, sorted(texts))
 
 
-def test_a_residual_of_another_shape() -> None:
+def test_residual_of_another_shape_is_refused() -> None:
     coder = coders()[0]
     assert coder.feedback is not None
     coder.feedback.compress("a", np.ones(3, np.float32))
@@ -228,7 +229,7 @@ def test_a_residual_of_another_shape() -> None:
     assert kept(coder) == before
 
 
-def test_messages_of_another_bucket() -> None:
+def test_messages_of_another_bucket_are_refused() -> None:
     coder = coders()[0]
     mine = parts(1)
     good = coder.encode(mine, 0)

@@ -1,4 +1,4 @@
-"""The DDP hook among real processes, which talk gloo over the loopback."""
+"""The DDP hook in real processes, which communicate through gloo over the loopback device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
 
 def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
-    """Return what each rank wrote; None of one that wrote nothing."""
+    """Run scenarios in `size` processes; return the results that each rank wrote."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -60,9 +60,9 @@ def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    """What each of two ranks saw of a scenario."""
-    found = run_ranks(2, tmp_path_factory.mktemp("pair"), *SCENARIOS)
-    return lambda scenario: [rank[scenario] for rank in found if scenario in rank]
+    """Return a function that returns the results of both ranks for a scenario."""
+    results = run_ranks(2, tmp_path_factory.mktemp("pair"), *SCENARIOS)
+    return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
 
 
 def check_exact(seen: list[Any]) -> None:
@@ -78,13 +78,13 @@ def check_exact(seen: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["exact", "exact_at_random"])
-def test_gradients_are_those_of_feedback_on_each_rank(
+def test_gradients_equal_mean_of_feedback_per_rank(
     pair: Callable[[str], list[Any]], scenario: str
 ) -> None:
     check_exact(pair(scenario))
 
 
-def test_four_ranks_of_which_one_dies(tmp_path: Path) -> None:
+def test_dead_rank_fails_the_others(tmp_path: Path) -> None:
     seen = run_ranks(4, tmp_path, "exact_at_random", "communicator", "killed")
     check_exact([rank["exact_at_random"] for rank in seen])
     for rank in seen:
@@ -95,16 +95,16 @@ def test_four_ranks_of_which_one_dies(tmp_path: Path) -> None:
         first, second = rank["errors"]
         assert "ddp_hook: step 2: " in first
         assert second.startswith("the exchange failed before: ")
-        assert rank["seconds"] < 45  # not by the timeout, of 60
+        assert rank["seconds"] < 45  # less than the timeout of 60 seconds
 
 
-def test_steps_without_an_exchange(pair: Callable[[str], list[Any]]) -> None:
+def test_no_sync_accumulates_gradients(pair: Callable[[str], list[Any]]) -> None:
     first, second = pair("no_sync")
     assert first == second
     assert first["close"]
 
 
-def test_infinity_is_seen_and_leaves_residuals_alone(pair: Callable[[str], list[Any]]) -> None:
+def test_infinite_gradient_keeps_residuals(pair: Callable[[str], list[Any]]) -> None:
     first, second = pair("nonfinite")
     assert first == second
     assert first["infinite"] == ["second.weight"]
@@ -113,7 +113,7 @@ def test_infinity_is_seen_and_leaves_residuals_alone(pair: Callable[[str], list[
     assert first["finite"]
 
 
-def test_steps_that_a_loss_scaler_drops_leave_no_trace(
+def test_steps_skipped_by_loss_scaler_change_no_state(
     pair: Callable[[str], list[Any]],
 ) -> None:
     first, second = pair("scaler")
@@ -122,17 +122,17 @@ def test_steps_that_a_loss_scaler_drops_leave_no_trace(
     assert first["skipped"] == [True] * 12
 
 
-def test_a_step_that_passes_float16_leaves_no_trace(pair: Callable[[str], list[Any]]) -> None:
+def test_float16_overflow_changes_no_state(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("scaler_of_half"):
         assert rank == {"finite": [True, False, True], "changed": [True, False, True]}
 
 
-def test_a_state_that_is_saved_in_the_middle_of_a_step(pair: Callable[[str], list[Any]]) -> None:
+def test_state_dict_during_a_step(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("under_way"):
         assert rank == {"middle": True, "end": False, "broken": True, "again": True}
 
 
-def test_ranks_with_a_key(pair: Callable[[str], list[Any]]) -> None:
+def test_authenticated_messages(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("keys"):
         assert (rank["same"], rank["more"], rank["shown"]) == (True, True, False)
         assert "does not bear the tag of this key" in rank["wrong"]
@@ -141,23 +141,23 @@ def test_ranks_with_a_key(pair: Callable[[str], list[Any]]) -> None:
         assert rank["refused"] == "key='…': must be 1 to 64 bytes"
 
 
-def test_a_checkpoint_goes_on_with_the_same_bits(pair: Callable[[str], list[Any]]) -> None:
+def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> None:
     first, second = pair("resume")
     for named in ("True", "False"):
         whole, again, half = first[named]
         assert whole == again != half
         assert first[named] == second[named]
-    assert first["refused"] == "state['rank']=7: must be 0: each has its own"
+    assert first["refused"] == "state['rank']=7: must be 0, because each rank has its own state"
 
 
-def test_rules_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
+def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
     first, second = pair("policies")
     assert first == second
     assert first["residuals"] == ["residual:second.weight"]
     assert first["plain"] == ["iteration", "rank", "size"]
 
 
-def test_gradients_of_other_layouts(pair: Callable[[str], list[Any]]) -> None:
+def test_gradients_in_channels_last_layout(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("layouts"):
         assert rank == {"strided": True, "close": [True] * 4}
 
@@ -167,17 +167,17 @@ def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
         assert rank == {"close": [True] * 3, "same": True}
 
 
-def test_arguments_that_are_refused(pair: Callable[[str], list[Any]]) -> None:
+def test_invalid_arguments_are_refused(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("arguments"):
         assert rank == {"wrong": []}
 
 
-def test_ranks_with_other_arguments(pair: Callable[[str], list[Any]]) -> None:
+def test_mismatched_settings_are_refused(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("mismatch"):
         assert rank["error"] == "ddp_hook: the ranks differ: seed=3 on rank 0, 4 on rank 1"
 
 
-def test_a_rank_that_does_not_answer(pair: Callable[[str], list[Any]]) -> None:
+def test_unresponsive_rank_times_out(pair: Callable[[str], list[Any]]) -> None:
     waiting, _ = pair("stalled")
     assert "ddp_hook: step 1: " in waiting["error"]
     assert 3 < waiting["seconds"] < 30
@@ -189,7 +189,7 @@ def test_communicator(pair: Callable[[str], list[Any]], rank: int) -> None:
 
 
 @pytest.mark.gpu
-def test_communicator_of_nccl(tmp_path: Path) -> None:
+def test_nccl_communicator(tmp_path: Path) -> None:
     import torch
 
     size = min(torch.cuda.device_count(), 2)
@@ -217,8 +217,8 @@ SPECS = ("mxnet-2bit", "sign", "qsgd", "topk:ratio=0.1", "powersgd", "minifloat:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
-    """By Inf of another rank, or as no message came: the arrays are those of before."""
+def test_rollback_restores_arrays_without_copies(spec: str) -> None:
+    """Roll back after Inf on another rank or a lost message, and expect the previous arrays."""
     from gcodec.torch.messages import BucketCoder, Key, Part
 
     codec, rng = gcodec.parse(spec), np.random.default_rng(3)
@@ -234,42 +234,42 @@ def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
             for _ in coders
         ]
 
-    def step(wrong: str = "") -> None:
-        """Exchange two buckets, with Inf in a tensor of one of them, on one rank."""
+    def step(infinite: str = "") -> None:
+        """Exchange two buckets, with Inf in the named tensors of one rank."""
         for _ in range(2):
             parts = gradients()
-            for name in wrong:
+            for name in infinite:
                 parts[1]["ab".index(name)].values[3, 3] = np.inf
-            for feedback, every in zip([] if wrong else plain, parts, strict=False):
-                for part in every:
+            for feedback, bucket in zip([] if infinite else plain, parts, strict=False):
+                for part in bucket:
                     feedback.compress(part.name, part.values)
             pairs = list(zip(coders, parts, strict=True))
-            messages = [coder.encode(every, 0) for coder, every in pairs]
-            for coder, every in pairs:
-                coder.average(every, messages)
-                found = [bool(np.isfinite(part.values).all()) for part in every]
-                assert found == [name not in wrong for name in "ab"]
+            messages = [coder.encode(bucket, 0) for coder, bucket in pairs]
+            for coder, bucket in pairs:
+                coder.average(bucket, messages)
+                finite = [bool(np.isfinite(part.values).all()) for part in bucket]
+                assert finite == [name not in infinite for name in "ab"]
         for coder in coders:
-            coder.rollback() if wrong else coder.commit()
+            coder.rollback() if infinite else coder.commit()
 
     def residuals() -> dict[str, np.ndarray]:
-        found = {}
+        arrays = {}
         for rank, coder in enumerate(coders):
             assert coder.feedback is not None
             for name in "ab":
-                found[f"{rank}{name}"] = coder.feedback._tensors.states[name].array
-        return found
+                arrays[f"{rank}{name}"] = coder.feedback._tensors.states[name].array
+        return arrays
 
     for _ in range(3):
         step()
-    for wrong in ("a", "b", "", "ab", "a"):
+    for infinite in ("a", "b", "", "ab", "a"):
         before = residuals()
         bits = {key: array.tobytes() for key, array in before.items()}
-        if wrong:
-            step(wrong)
+        if infinite:
+            step(infinite)
         else:  # no message arrives
-            for coder, every in zip(coders, gradients(), strict=True):
-                coder.encode(every, 0)
+            for coder, bucket in zip(coders, gradients(), strict=True):
+                coder.encode(bucket, 0)
                 coder.rollback()
         for key, array in residuals().items():
             assert array is before[key]
@@ -277,16 +277,16 @@ def test_a_step_that_is_given_up_is_undone_without_a_copy(spec: str) -> None:
         step()
     for coder, feedback in zip(coders, plain, strict=True):
         assert coder.feedback is not None
-        found, expected = coder.feedback.state_dict(), feedback.state_dict()
-        assert {key: value.tobytes() for key, value in found.items()} == {
+        actual, expected = coder.feedback.state_dict(), feedback.state_dict()
+        assert {key: value.tobytes() for key, value in actual.items()} == {
             key: value.tobytes() for key, value in expected.items()
         }
-        # A spare array for each tensor of a step, and one that a step has read twice.
+        # One spare array for each tensor of a step, and one that a step has read twice.
         assert coder.feedback._tensors.spares.counts() == [3]
 
 
-def test_messages_that_were_tampered_with() -> None:
-    """What was left out, sent again, swapped or sent by another rank is refused with a key."""
+def test_tampered_messages_are_refused() -> None:
+    """With a key, refuse frames that are missing, replayed, swapped or sent by another rank."""
     from gcodec.errors import FormatError
     from gcodec.torch.messages import BucketCoder, Key, Part
 
@@ -298,13 +298,13 @@ def test_messages_that_were_tampered_with() -> None:
         return [*shapes, Part("bias", rng.standard_normal(5, np.float32), None)]
 
     def step(names: str, change: Callable[[list[bytes]], list[bytes]]) -> list[bytes]:
-        every = [parts(names), parts(names)]
-        messages = [coder.encode(p, 0) for coder, p in zip(coders, every, strict=True)]
-        coders[0].average(every[0], change(messages))
+        buckets = [parts(names), parts(names)]
+        messages = [coder.encode(p, 0) for coder, p in zip(coders, buckets, strict=True)]
+        coders[0].average(buckets[0], change(messages))
         return messages
 
     before = step("ab", lambda messages: messages)
-    start = 16 + 2  # of the frames
+    start = 16 + 2  # first byte of the frames
 
     def without_first(message: bytes) -> bytes:
         _, end = gcodec.frame.Frame.read(message, start, gcodec.Limits(), b"key")

@@ -1,4 +1,4 @@
-"""Costs of collectives against a simulation that moves the data, and plans by hand."""
+"""Costs of collectives, compared with a simulation that moves the data, and worked examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcodec import advisor
 from gcodec.advisor import Cluster, Link, Scheme, Work
 
 GBIT = 1e9 / 8
-# 64 nodes with 8 GPUs, 100 Gbit/s between and 600 GB/s inside them; 10⁹ values of float16; 100 ms.
+# 64 nodes with 8 GPUs, 100 Gbit/s between and 600 GB/s inside nodes; 10⁹ float16 values, 100 ms.
 LARGE = Cluster(64, 8, Link(100 * GBIT), Link(600e9))
 WORK = Work(10**9, 0.1, bits=16)
 
@@ -30,8 +30,8 @@ close = {"rel": 1e-9, "abs": 1e-12}
 
 
 @given(counts, amounts, links)
-def test_costs_are_those_of_a_simulation(members: int, nbytes: float, link: Link) -> None:
-    for name, simulate, told, steps, sent in (
+def test_costs_match_simulation(members: int, nbytes: float, link: Link) -> None:
+    for name, simulate, predict, steps, sent in (
         ("ring", collectives.all_reduce, advisor.ring_all_reduce, 2, 2 / members),
         ("two-phase", collectives.two_phase, advisor.two_phase, 2, 2 / members),
         ("all-gather", collectives.all_gather, advisor.ring_all_gather, 1, 1),
@@ -43,18 +43,18 @@ def test_costs_are_those_of_a_simulation(members: int, nbytes: float, link: Link
         assert (data == expected).all(), name
         assert net.messages == [steps * (members - 1)] * members
         assert net.sent == pytest.approx([sent * (members - 1) * nbytes] * members, **close)
-        assert told(nbytes, members, link) == pytest.approx(net.time, **close)
+        assert predict(nbytes, members, link) == pytest.approx(net.time, **close)
     net = collectives.Network(members, link.bandwidth, link.latency)
     collectives.reduce_scatter(net, np.zeros((members, members)), nbytes)
     assert advisor.ring_reduce_scatter(nbytes, members, link) == pytest.approx(net.time, **close)
 
 
-def test_costs_by_hand() -> None:
+def test_costs_of_worked_examples() -> None:
     link = Link(12.5e9, 1e-5)
     assert advisor.ring_all_reduce(2e9, 64, link) == pytest.approx(0.315 + 126e-5)
     assert advisor.ring_all_gather(0.6e9, 64, link) == pytest.approx(3.024 + 63e-5)
     assert advisor.two_phase(0.6e9, 64, link) == pytest.approx(0.0945 + 126e-5)
-    # The chapter's 28 s: 175·10⁹ float32 over 400 Gbit/s, for ever more members.
+    # 175·10⁹ float32 values over 400 Gbit/s take 28 s for very many members.
     assert advisor.ring_all_reduce(7e11, 2**20, Link(400 * GBIT)) == pytest.approx(28, rel=1e-5)
     for cost in (advisor.ring_all_reduce, advisor.ring_all_gather, advisor.two_phase):
         assert cost(1e9, 1, link) == 0
@@ -62,7 +62,7 @@ def test_costs_by_hand() -> None:
 
 
 @given(counts, counts, amounts, amounts, links)
-def test_more_is_never_faster(a: int, b: int, m: float, n: float, link: Link) -> None:
+def test_costs_are_monotonic(a: int, b: int, m: float, n: float, link: Link) -> None:
     for cost in (advisor.ring_all_reduce, advisor.ring_all_gather, advisor.two_phase):
         low, high = sorted((cost(min(m, n), min(a, b), link), cost(max(m, n), max(a, b), link)))
         assert low <= high * (1 + 1e-12)
@@ -74,16 +74,16 @@ def test_more_is_never_faster(a: int, b: int, m: float, n: float, link: Link) ->
 
 
 @given(st.integers(2, 10**6), amounts, links)
-def test_limit_of_all_gather(members: int, nbytes: float, link: Link) -> None:
+def test_all_gather_limit_matches_dense_ring(members: int, nbytes: float, link: Link) -> None:
     dense = advisor.ring_all_reduce(nbytes, members, link)
     limit = advisor.all_gather_limit(nbytes, members, link)
     assert advisor.ring_all_gather(limit, members, link) == pytest.approx(dense, **close)
-    more = advisor.ring_all_gather(1.01 * limit + 1, members, link)
-    assert more > dense * (1 + 1e-9)
+    longer = advisor.ring_all_gather(1.01 * limit + 1, members, link)
+    assert longer > dense * (1 + 1e-9)
 
 
 @given(st.integers(2, 10**6), st.floats(0, 1e6), links)
-def test_sizes_that_take_a_time(members: int, time: float, link: Link) -> None:
+def test_message_sizes_invert_the_times(members: int, time: float, link: Link) -> None:
     for cost, size, steps in (
         (advisor.two_phase, advisor.two_phase_within, 2 * (members - 1)),
         (advisor.ring_all_gather, advisor.all_gather_within, members - 1),
@@ -102,28 +102,28 @@ def test_sizes_that_take_a_time(members: int, time: float, link: Link) -> None:
     st.integers(1, 6), st.integers(1, 6), amounts, amounts, links, links,
     st.sampled_from(["ring", "two-phase", "all-gather"]),
 )  # fmt: skip
-def test_plans_are_those_of_a_simulation(
-    nodes: int, gpus: int, dense: float, sent: float, between: Link, inside: Link, how: str
+def test_plans_match_simulation(
+    nodes: int, gpus: int, dense: float, sent: float, between: Link, inside: Link, collective: str
 ) -> None:
     values = 8 * 10**9
     work = Work(values, 1.0, bits=max(dense / 1e12 * 64, 1e-9))
     nbytes = values * work.bits / 8
-    message = values * (sent / 1e12) / 8 if how != "ring" else nbytes
+    message = values * (sent / 1e12) / 8 if collective != "ring" else nbytes
     cluster = Cluster(nodes, gpus, between, inside)
     chosen = []
     for level in cluster.levels:
         options = advisor.ways(cluster, work, level, [Scheme("x", sent / 1e12)])
-        wanted = how if level == "between" else "ring"
+        wanted = collective if level == "between" else "ring"
         chosen.append(next(way for way in options if way.collective == wanted))
-    told = advisor.plan(work, chosen)
+    plan = advisor.plan(work, chosen)
     ends = [(link.bandwidth, link.latency) for link in (between, inside)]
-    time, _ = collectives.hierarchical(nodes, gpus, ends[0], ends[1], nbytes, how, message)
-    assert told.communication == pytest.approx(time, **close)
-    assert told.step == pytest.approx(1 + time)
-    assert told.hidden == pytest.approx(max(1, time))
+    time, _ = collectives.hierarchical(nodes, gpus, ends[0], ends[1], nbytes, collective, message)
+    assert plan.communication == pytest.approx(time, **close)
+    assert plan.step == pytest.approx(1 + time)
+    assert plan.hidden == pytest.approx(max(1, time))
 
 
-def test_exercise_by_hand() -> None:
+def test_ways_of_worked_example() -> None:
     dense = advisor.dense_plan(LARGE, WORK)
     inside, between = dense.ways
     assert (inside.level, between.level) == ("inside", "between")
@@ -137,7 +137,7 @@ def test_exercise_by_hand() -> None:
     assert ways[1].time / ways[0].time == pytest.approx(9.6)
 
 
-def test_inside_a_node_shares_are_enough() -> None:
+def test_no_all_gather_inside_one_of_several_nodes() -> None:
     scheme = Scheme("x", 1)
     inside = advisor.ways(LARGE, WORK, "inside", [scheme])
     assert [way.collective for way in inside] == ["ring", "two-phase"]
@@ -150,43 +150,43 @@ def test_inside_a_node_shares_are_enough() -> None:
     assert Cluster().levels == ()
 
 
-def test_coding_by_hand() -> None:
+def test_coding_times() -> None:
     work = Work(8000, 1.0, encode=1000, decode=2000)
     cluster = Cluster(4, 2, Link(1e9), Link(1e9))
     _, gather, shares = advisor.ways(cluster, work, "between", [Scheme("x", 1)])
-    assert gather.coding == 4000 / 1000 + 4 * 4000 / 2000  # own, and those of four nodes
+    assert gather.coding == 4000 / 1000 + 4 * 4000 / 2000  # one encode, four decodes
     assert shares.coding == (4000 + 1000) / 1000 + (4 * 1000 + 4 * 1000) / 2000
     inside = advisor.ways(cluster, work, "inside", [Scheme("x", 1)])[1]
     assert inside.coding == (8000 + 4000) / 1000 + (2 * 4000 + 2 * 4000) / 2000
-    told = advisor.plan(work, [inside, gather])
-    assert told.coding == inside.coding + gather.coding
-    # Coding is never hidden, communication is.
-    assert told.communication < 1
-    assert told.hidden == 1 + told.coding < told.step
+    plan = advisor.plan(work, [inside, gather])
+    assert plan.coding == inside.coding + gather.coding
+    # Only communication overlaps the computation.
+    assert plan.communication < 1
+    assert plan.hidden == 1 + plan.coding < plan.step
 
 
-def test_overlap_by_hand() -> None:
+def test_overlap_of_worked_example() -> None:
     cluster = Cluster(2, 1, Link(1e9))
-    work = Work(10**9, 2.0, bits=24)  # 3 s
+    work = Work(10**9, 2.0, bits=24)  # communication takes 3 s
     for overlap, hidden in ((0, 5.0), (0.5, 4.0), (1, 3.0)):
-        told = advisor.dense_plan(cluster, Work(10**9, 2.0, bits=24, overlap=overlap))
-        assert (told.step, told.hidden) == pytest.approx((5.0, hidden))
+        plan = advisor.dense_plan(cluster, Work(10**9, 2.0, bits=24, overlap=overlap))
+        assert (plan.step, plan.hidden) == pytest.approx((5.0, hidden))
     half = advisor.ways(cluster, work, "between", [Scheme("x", 1)])[2]
     assert advisor.plan(work, [half]).hidden == 2.0
 
 
-def test_balance_by_hand() -> None:
-    found = {(b.level, b.collective): b.bits for b in advisor.balance(LARGE, WORK)}
+def test_balance_of_worked_example() -> None:
+    bits_of = {(b.level, b.collective): b.bits for b in advisor.balance(LARGE, WORK)}
     left = 0.1 - 2 * 7 / 8 * 2 / 600
-    assert found["between", "two-phase"] == pytest.approx(16 * left / 0.315)
-    assert found["between", "all-gather"] == pytest.approx(8 * left * 12.5e9 / 63 / 1e9)
-    # Whatever is done inside nodes, the nodes' own link takes longer than the computation.
-    assert found["inside", "two-phase"] is None
-    # Without the rest: 100 of 315 ms.
+    assert bits_of["between", "two-phase"] == pytest.approx(16 * left / 0.315)
+    assert bits_of["between", "all-gather"] == pytest.approx(8 * left * 12.5e9 / 63 / 1e9)
+    # The link between nodes alone takes longer than the computation.
+    assert bits_of["inside", "two-phase"] is None
+    # Without links inside nodes, 100 of 315 ms remain.
     (shares, gather) = advisor.balance(Cluster(64, 1, Link(12.5e9)), WORK)
     assert shares.bits == pytest.approx(16 * 100 / 315)
     assert gather.bits == pytest.approx(8 * 0.1 * 12.5 / 63)
-    # Latency alone takes 126 times as long as that of one message.
+    # 126 latencies of 1 ms exceed the computation.
     late = advisor.balance(Cluster(64, 1, Link(12.5e9, 1e-3)), WORK)
     assert late[0].bits is None and late[1].bits == pytest.approx(8 * (0.1 - 0.063) * 12.5 / 63)
 
@@ -195,23 +195,23 @@ def test_balance_by_hand() -> None:
     st.integers(2, 100), st.integers(1, 8), links, links, st.floats(1e-3, 10),
     st.integers(1, 10**12),
 )  # fmt: skip
-def test_at_the_balance_both_take_as_long(
+def test_communication_equals_computation_at_balance(
     nodes: int, gpus: int, between: Link, inside: Link, compute: float, values: int
 ) -> None:
     cluster, work = Cluster(nodes, gpus, between, inside), Work(values, compute)
     dense = advisor.dense_plan(cluster, work)
     for b in advisor.balance(cluster, work):
-        others = [way for way in dense.ways if way.level != b.level]
-        least = advisor.ways(cluster, work, b.level, [Scheme("nothing", 0)])
+        other_ways = [way for way in dense.ways if way.level != b.level]
+        empty_ways = advisor.ways(cluster, work, b.level, [Scheme("nothing", 0)])
         if b.bits is None:
-            nothing = next(way for way in least if way.collective == b.collective)
-            assert advisor.plan(work, [*others, nothing]).communication > compute * (1 - 1e-9)
+            nothing = next(way for way in empty_ways if way.collective == b.collective)
+            assert advisor.plan(work, [*other_ways, nothing]).communication > compute * (1 - 1e-9)
         elif b.bits <= 1e6:
             scheme = Scheme("x", b.bits)
             ways = advisor.ways(cluster, work, b.level, [scheme])
             own = next(way for way in ways if way.collective == b.collective)
-            told = advisor.plan(work, [*others, own]).communication
-            assert told == pytest.approx(compute, rel=1e-6)
+            communication = advisor.plan(work, [*other_ways, own]).communication
+            assert communication == pytest.approx(compute, rel=1e-6)
 
 
 # --- advice -------------------------------------------------------------------------------------
@@ -226,31 +226,31 @@ SCHEMES = [
 ]
 
 
-def advised(cluster: Cluster, work: Work, **more: Any) -> list[str]:
-    return [way.how for way in advisor.advise(cluster, work, SCHEMES, **more).best.ways]
+def advised(cluster: Cluster, work: Work, **options: Any) -> list[str]:
+    return [way.how for way in advisor.advise(cluster, work, SCHEMES, **options).best.ways]
 
 
-def test_what_need_not_be_compressed_is_not() -> None:
-    # One node with fast links, whatever the one between nodes would be.
+def test_no_compression_on_fast_links() -> None:
+    # One node with fast links does not use the link between nodes.
     assert advised(Cluster(1, 8, Link(1.0), Link(600e9)), WORK) == ["ring"]
     assert advised(LARGE, Work(10**9, 0.4, bits=16)) == ["ring", "ring"]
 
 
-def test_the_gentlest_that_is_fast_enough_is_advised() -> None:
+def test_smallest_error_within_tolerance_is_advised() -> None:
     assert advised(LARGE, WORK) == ["ring", "two-phase 4 bits"]
     assert advised(LARGE, Work(10**9, 0.2, bits=16)) == ["ring", "two-phase 8 bits"]
     slow = Cluster(64, 8, Link(25 * GBIT), Link(600e9))
     assert advised(slow, WORK) == ["ring", "two-phase 1 bit"]
-    # Two nodes: gathering takes as long as two phases, and loses half as much.
+    # With two nodes, gathering is as fast as two phases and has half the error.
     assert advised(Cluster(2, 1, Link(GBIT)), Work(10**9, 4.5)) == ["all-gather 4 bits"]
-    # Links inside that are slow too.
+    # The links inside nodes are slow too.
     pcie = Cluster(64, 8, Link(100 * GBIT), Link(12e9))
     assert advised(pcie, WORK) == ["two-phase 4 bits", "two-phase 1 bit"]
 
 
-def test_without_overlap_fewer_bits_pay() -> None:
+def test_fewer_bits_pay_without_overlap() -> None:
     work = Work(10**9, 0.1, bits=16, overlap=0)
-    # The fastest step takes 104.8 ms; 110.6 ms with a ring inside the nodes, 107.6 ms with 8 bits.
+    # The fastest step takes 104.8 ms; 110.6 ms with a ring inside nodes, 107.6 ms with 8 bits.
     assert advised(LARGE, work) == ["two-phase 8 bits", "two-phase 1 %"]
     assert advised(LARGE, work, tolerance=0.06) == ["ring", "two-phase 1 %"]
     assert advised(LARGE, work, tolerance=0.2) == ["ring", "two-phase 1 bit"]
@@ -265,19 +265,19 @@ def test_slow_coding_is_not_advised() -> None:
     assert advised(fast, slow) == ["ring"]
 
 
-def test_what_sends_nothing_is_never_advised() -> None:
+def test_unusable_schemes_are_never_advised() -> None:
     hopeless = Cluster(64, 1, Link(1e6))
     assert advised(hopeless, WORK) == ["two-phase 1 %"]
-    for known in (SCHEMES[4], SCHEMES[5]):
-        best = advisor.advise(hopeless, WORK, [known]).best
+    for scheme in (SCHEMES[4], SCHEMES[5]):
+        best = advisor.advise(hopeless, WORK, [scheme]).best
         assert [way.how for way in best.ways] == ["ring"]
 
 
-def test_one_gpu_has_nobody_to_agree_with() -> None:
-    told = advisor.advise(Cluster(), WORK, SCHEMES)
-    assert told.best == told.dense and told.best.ways == () and told.ways == ()
-    assert told.best.step == told.best.hidden == 0.1
-    assert told.balances == ()
+def test_single_gpu_needs_no_communication() -> None:
+    advice = advisor.advise(Cluster(), WORK, SCHEMES)
+    assert advice.best == advice.dense and advice.best.ways == () and advice.ways == ()
+    assert advice.best.step == advice.best.hidden == 0.1
+    assert advice.balances == ()
     with pytest.raises(gcodec.ParameterError, match="level='inside': must be one of none"):
         advisor.ways(Cluster(), WORK, "inside", [])
 
@@ -287,19 +287,25 @@ def test_one_gpu_has_nobody_to_agree_with() -> None:
     st.floats(0, 1),
 )  # fmt: skip
 def test_advice_is_never_slower_than_dense(
-    nodes: int, gpus: int, between: Link, inside: Link, compute: float, overlap: float, more: float
+    nodes: int,
+    gpus: int,
+    between: Link,
+    inside: Link,
+    compute: float,
+    overlap: float,
+    tolerance: float,
 ) -> None:
     cluster = Cluster(nodes, gpus, between, inside)
     work = Work(10**8, compute, overlap=overlap)
-    told = advisor.advise(cluster, work, SCHEMES, tolerance=more)
-    assert told.best.hidden <= (1 + more) * told.dense.hidden * (1 + 1e-12)
+    advice = advisor.advise(cluster, work, SCHEMES, tolerance=tolerance)
+    assert advice.best.hidden <= (1 + tolerance) * advice.dense.hidden * (1 + 1e-12)
     strict = advisor.advise(cluster, work, SCHEMES, tolerance=0)
-    assert strict.best.hidden <= told.best.hidden * (1 + 1e-12)
-    assert told.best.error is not None and strict.best.error is not None
-    assert told.best.error <= strict.best.error
+    assert strict.best.hidden <= advice.best.hidden * (1 + 1e-12)
+    assert advice.best.error is not None and strict.best.error is not None
+    assert advice.best.error <= strict.best.error
     fewer = advisor.advise(cluster, work, SCHEMES[:2], tolerance=0)
     assert strict.best.hidden <= fewer.best.hidden * (1 + 1e-12)
-    for plan in (told.best, told.dense):
+    for plan in (advice.best, advice.dense):
         assert max(compute, plan.communication) <= plan.hidden * (1 + 1e-12) or overlap < 1
         assert plan.hidden <= plan.step
 
@@ -342,7 +348,7 @@ def test_advice_is_never_slower_than_dense(
         (lambda: advisor.all_gather_limit(1, 2**31, Link(1)), "members=2147483648"),
     ],
 )
-def test_bad_arguments_are_named(make: Any, message: str) -> None:
+def test_invalid_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         make()
     assert str(caught.value).startswith(message)
@@ -351,5 +357,5 @@ def test_bad_arguments_are_named(make: Any, message: str) -> None:
 def test_results_stay_finite_or_infinite() -> None:
     slow = Link(5e-324, 1e300)
     cluster = Cluster(2**31 - 1, 2**31 - 1, slow, slow)
-    told = advisor.advise(cluster, Work(2**63 - 1, 1e300), SCHEMES)
-    assert not math.isnan(told.best.hidden) and not math.isnan(told.dense.step)
+    advice = advisor.advise(cluster, Work(2**63 - 1, 1e300), SCHEMES)
+    assert not math.isnan(advice.best.hidden) and not math.isnan(advice.dense.step)

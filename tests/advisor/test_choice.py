@@ -1,4 +1,4 @@
-"""`gcodec.choose` and `gcodec encode -c auto:`: what is promised of error and bits."""
+"""`gcodec.choose` and `gcodec encode -c auto:`: guarantees on error, bits and work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import gcodec
 from bench import hard_tensors
-from gcodec.advisor import choose, estimate
+from gcodec.advisor import choose, estimate, rank_trial
 from gcodec.arrays.intake import intake
 from gcodec.cli.main import cli
 from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
@@ -42,20 +42,20 @@ def error_of(x, decoded):
     ],
     ids=lambda x: f"{x.dtype}-{x.size}",
 )
-def test_the_error_is_met(x, error):
+def test_error_target_is_met(x, error):
     codec = gcodec.choose(x, max_err=error)
     assert error_of(x, gcodec.decode(gcodec.encode(x, codec))) <= error
 
 
 @pytest.mark.parametrize("bits", [0.1, 1, 2, 4, 12, 33])
 @pytest.mark.parametrize("x", [LAPLACE, SPARSE], ids=["laplace", "sparse"])
-def test_the_bits_are_met(x, bits):
+def test_bits_target_is_met(x, bits):
     codec = gcodec.choose(x, max_bits=bits)
     assert 8 * len(gcodec.encode(x, codec)) <= bits * x.size
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_small_tensors_are_held_to_the_payload(bits):
+def test_bits_of_small_tensors_limit_the_payload(bits):
     x = LAPLACE.reshape(-1)[:16]
     codec = gcodec.choose(x, max_bits=bits)
     assert codec.encode(x).nbits <= bits * x.size
@@ -64,7 +64,7 @@ def test_small_tensors_are_held_to_the_payload(bits):
 
 @pytest.mark.parametrize("bits", [1.0, 2.05, 3.5])
 @pytest.mark.parametrize("n", [1, 5, 17, 63])
-def test_words_that_are_not_full_take_bits_too(n, bits):
+def test_partial_words_count_as_bits(n, bits):
     x = LAPLACE[0, :n]
     codec = gcodec.choose(x, max_bits=bits)
     assert codec.encode(x).nbits <= bits * n
@@ -72,8 +72,8 @@ def test_words_that_are_not_full_take_bits_too(n, bits):
 
 @pytest.mark.parametrize("bits", [0.3, 0.9, 1.2])
 @pytest.mark.parametrize("n", [700, 2112])
-def test_one_value_takes_bits_too(n, bits):
-    """An entropy of 0 is not that of a code."""
+def test_constant_tensor_meets_bits_target(n, bits):
+    """Choose for a constant tensor, whose entropy of 0 no code reaches."""
     x = np.full(n, 0.37, np.float32)
     codec = gcodec.choose(x, max_bits=bits)
     assert codec.encode(x).nbits <= bits * n
@@ -86,9 +86,10 @@ TARGETS = [
 
 
 class Work:
-    """Counts passes over values that choices and encodes make, weighted by what each costs.
+    """Counter of the passes over values in choices and encodes, weighted by their cost.
 
-    The unit is a pass that finds levels. Costs are those measured on matrices of 4 Mi values.
+    The unit is a pass that quantizes to levels. The costs were measured on matrices of 4 Mi
+    values.
     """
 
     def __init__(self, monkeypatch):
@@ -97,7 +98,7 @@ class Work:
             self._count(monkeypatch, deadzone, name, lambda x, *_: x.size)
         self._count(monkeypatch, scalar_quantize, "plain_sums", lambda x, *_: x.size / 2)
         self._count(
-            monkeypatch, estimate, "_product", lambda a, b: a.size * b.shape[1], "products"
+            monkeypatch, rank_trial, "_product", lambda a, b: a.size * b.shape[1], "products"
         )
         for module, name, cost in (
             (quantizer, "nbits_of", lambda levels: levels.symbols.size),
@@ -110,7 +111,7 @@ class Work:
             (estimate, "moments", lambda x: x.size / 2),
             (choose, "_error", lambda codec, levels, *_: levels.symbols.size),
             (np, "count_nonzero", lambda x, *_: np.size(x) / 2),
-            (np, "zeros", lambda shape, *_: np.prod(shape)),  # whose pages are then new
+            (np, "zeros", lambda shape, *_: np.prod(shape)),  # with fresh pages
         ):
             self._count(monkeypatch, module, name, cost, "passes")
 
@@ -124,19 +125,19 @@ class Work:
         monkeypatch.setattr(module, name, counted)
 
     def of(self, call):
-        """Return the values that levels were found for, and the products of trials."""
+        """Return the number of quantized values, and of the multiply-adds in trials."""
         self.levels = self.products = self.passes = 0
         call()
         return self.levels, self.products
 
     def total(self, call):
-        """Return the cost of all passes, where 16 multiply-adds cost as much as one level."""
+        """Return the cost of all passes; 16 multiply-adds cost as much as one level."""
         levels, products = self.of(call)
         return levels + self.passes + products / 16
 
 
 def work_ratio(work, x, target):
-    """Return the work of a choice over that of encoding with ecsq at the same target."""
+    """Return the ratio of the work of a choice to that of ecsq with the same target."""
     ((key, value),) = target.items()
     spec = f"ecsq:{'nmse' if key == 'max_err' else 'bits'}={value}"
     encode = work.total(functools.partial(gcodec.encode, x, spec))
@@ -144,7 +145,7 @@ def work_ratio(work, x, target):
 
 
 @pytest.mark.parametrize("shape", [(256, 256), (512, 512)], ids=str)
-def test_choosing_takes_at_most_the_work_of_three_encodes(shape, monkeypatch):
+def test_choice_costs_at_most_three_encodes(shape, monkeypatch):
     work = Work(monkeypatch)
     for name, x in hard_tensors.matrices(*shape):
         for target in TARGETS:
@@ -152,9 +153,7 @@ def test_choosing_takes_at_most_the_work_of_three_encodes(shape, monkeypatch):
 
 
 @pytest.mark.parametrize("bits", [0.1, 0.2, 1.0])
-def test_choosing_takes_at_most_the_work_of_three_encodes_where_two_searches_are_made(
-    bits, monkeypatch
-):
+def test_choice_with_two_searches_costs_at_most_three_encodes(bits, monkeypatch):
     rng = np.random.default_rng(0)
     rows, columns = rng.standard_normal((2048, 1)), rng.standard_normal(2048)
     x = rng.standard_normal((2048, 2048), np.float32)
@@ -163,30 +162,30 @@ def test_choosing_takes_at_most_the_work_of_three_encodes_where_two_searches_are
 
 
 @pytest.mark.parametrize("bits", [0.2, 1.0, 4.0])
-def test_choosing_takes_at_most_the_work_of_three_encodes_where_a_trial_decides(bits, monkeypatch):
+def test_choice_with_trial_costs_at_most_three_encodes(bits, monkeypatch):
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((2048, 48)), rng.standard_normal((48, 2048))
     x = (left.astype(np.float32) @ right.astype(np.float32)) / np.float32(7)
     assert work_ratio(Work(monkeypatch), x, {"max_bits": bits}) <= 3
 
 
-def test_the_work_of_a_trial_is_known_beforehand(monkeypatch):
+def test_trial_work_is_an_upper_bound(monkeypatch):
     work = Work(monkeypatch)
     x = np.ones((300, 500), np.float32)
     for rank in (1, 7, 40):
-        rows = estimate.start(x, rank, 0)
-        _, products = work.of(lambda rows=rows: estimate.errors_of_ranks(x, rows, 387.3))
-        assert products <= estimate.trial_work(x.shape, rank) * x.size
+        rows = rank_trial.start_rows(x, rank, 0)
+        _, products = work.of(lambda rows=rows: rank_trial.errors_of_ranks(x, rows, 387.3))
+        assert products <= rank_trial.trial_work(x.shape, rank) * x.size
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e35])
-def test_a_trial_has_the_errors_of_the_encoder(scale):
+def test_trial_errors_match_encoder(scale):
     rng = np.random.default_rng(4)
     decay = np.arange(1, 41) ** -0.8
     x = (rng.normal(size=(200, 40)) * decay @ rng.normal(size=(40, 333))).astype(np.float32)
     x = x / np.abs(x).max() * np.float32(scale)
     norm = np.sqrt((x.astype(np.float64) ** 2).sum())
-    errors = estimate.errors_of_ranks(x, estimate.start(x, 50, 7), norm)
+    errors = rank_trial.errors_of_ranks(x, rank_trial.start_rows(x, 50, 7), norm)
     for rank in (1, 5, 20, 40, 50):
         codec = gcodec.parse(f"powersgd:rank={rank}")
         decoded = codec.decode(codec.encode(x, seed=7), x.shape)
@@ -194,7 +193,7 @@ def test_a_trial_has_the_errors_of_the_encoder(scale):
 
 
 @pytest.mark.parametrize("bits", [0.2, 1, 4])
-def test_a_frame_with_a_seek_table_has_the_bits(bits):
+def test_frame_with_seek_table_meets_bits_target(bits):
     rng = np.random.default_rng(0)
     for x in (rng.standard_normal(1 << 19, np.float32), rng.laplace(size=(512, 1024))):
         x = x.astype(np.float32)
@@ -205,18 +204,18 @@ def test_a_frame_with_a_seek_table_has_the_bits(bits):
 
 
 @pytest.mark.parametrize("bits", [1.85, 1.9, 1.95])
-def test_the_bits_include_the_seek_table(bits):
-    """States of rANS take nearly 1 % of the payload, more than the search leaves out."""
+def test_budget_includes_the_seek_table(bits):
+    """The rANS states take nearly 1 % of the payload, more than the search keeps spare."""
     x = np.random.default_rng(0).standard_normal(1 << 19, np.float32)
-    room = choose._Room.of(intake(x), bits)
+    budget = choose._Budget.of(intake(x), bits)
     payload = gcodec.parse(f"ecsq:bits={bits}").encode(x)
     data = gcodec.encode(x, f"ecsq:bits={bits}")
     assert payload.seek is not None and payload.seek.states is not None
-    assert room.excess(payload) == 8 * len(data) - bits * x.size
+    assert budget.excess(payload) == 8 * len(data) - bits * x.size
     assert 8 * len(gcodec.encode(x, gcodec.choose(x, max_bits=bits))) <= bits * x.size
 
 
-def test_no_search_where_levels_cannot_have_so_many_bits(monkeypatch):
+def test_no_search_if_levels_cannot_use_the_bits(monkeypatch):
     work = Work(monkeypatch)
     x = np.zeros((512, 512), np.float32)
     x[::20] = np.random.default_rng(0).standard_normal((26, 512))
@@ -225,7 +224,7 @@ def test_no_search_where_levels_cannot_have_so_many_bits(monkeypatch):
     assert levels <= 1.5 * encode
 
 
-def test_what_is_chosen():
+def test_chosen_codecs():
     assert str(gcodec.choose(LAPLACE, max_err=0.04)) == "ecsq:nmse=0.04"
     assert str(gcodec.choose(LAPLACE, max_err=0.1)) == "ecsq:trellis=yes,nmse=0.1"
     assert str(gcodec.choose(LAPLACE.reshape(-1)[:2000], max_err=0.1)) == "ecsq:nmse=0.1"
@@ -238,13 +237,13 @@ def test_what_is_chosen():
 
 def low_rank(rank, noise, shape=(256, 300)):
     rng = np.random.default_rng(rank)
-    made = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
-    return (made + noise * rng.normal(size=shape)).astype(np.float32)
+    product = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
+    return (product + noise * rng.normal(size=shape)).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("error", [0.001, 0.01, 0.1])
-def test_low_rank_is_found(error, dtype):
+def test_low_rank_is_detected_for_error(error, dtype):
     x = low_rank(3, 0.02).astype(dtype)
     codec = gcodec.choose(x, max_err=error)
     assert codec.name == "powersgd"
@@ -253,7 +252,7 @@ def test_low_rank_is_found(error, dtype):
     assert len(frame) < len(gcodec.encode(x, f"ecsq:nmse={error}"))
 
 
-def test_the_seed_that_is_told_is_what_counts(tmp_path):
+def test_choice_depends_on_the_seed(tmp_path):
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(256, 12)) * 0.7 ** np.arange(12), rng.normal(size=(12, 300))
     x = (left @ right).astype(np.float32)
@@ -269,7 +268,7 @@ def test_the_seed_that_is_told_is_what_counts(tmp_path):
     assert error_of(x, gcodec.decode(target.read_bytes())) <= 0.04
 
 
-def test_low_rank_is_found_for_bits():
+def test_low_rank_is_detected_for_bits():
     x = low_rank(2, 0.01)
     codec = gcodec.choose(x, max_bits=2)
     assert codec.name == "powersgd"
@@ -284,46 +283,46 @@ def test_low_rank_is_found_for_bits():
     [
         low_rank(256, 0),
         low_rank(3, 0.02).reshape(-1),  # a vector
-        np.float32(1e-30) * low_rank(3, 0.02),  # whose factors would lose bits
-        np.float32(1e37) * low_rank(3, 0.02),  # whose projections might pass float32
+        np.float32(1e-30) * low_rank(3, 0.02),  # its factors would be subnormal
+        np.float32(1e37) * low_rank(3, 0.02),  # its projections might exceed float32
     ],
     ids=["full rank", "vector", "tiny", "huge"],
 )
-def test_no_factors_where_they_are_no_good(x):
+def test_no_factors_for_unsuitable_tensors(x):
     assert gcodec.choose(x, max_err=0.05).name == "ecsq"
 
 
 @pytest.mark.parametrize("largest", [65000, 40000, 10000])
 @pytest.mark.parametrize("shape", [(40, 8, 3, 3), (20, 4, 16, 16)])
-def test_taps_near_the_end_of_their_dtype(shape, largest):
-    """What coefficients leave over adds up, to values that the dtype does not have."""
+def test_filter_transform_near_end_of_dtype(shape, largest):
+    """Quantization errors of coefficients add up, to values that may exceed the dtype."""
     rng = np.random.default_rng(0)
     x = rng.laplace(size=shape) + 3 * rng.laplace(size=(*shape[:2], 1, 1))
     x = (x / np.abs(x).max() * largest).astype(np.float16)
     for error in (0.3, 0.05):
-        found = gcodec.decode(gcodec.encode(x, gcodec.choose(x, max_err=error)))
-        off = (found.astype(float) - x) ** 2
-        assert off.sum() <= error * (x.astype(float) ** 2).sum()
+        decoded = gcodec.decode(gcodec.encode(x, gcodec.choose(x, max_err=error)))
+        squares = (decoded.astype(float) - x) ** 2
+        assert squares.sum() <= error * (x.astype(float) ** 2).sum()
 
 
 @pytest.mark.parametrize(
-    "given",
+    "bounds",
     [{}, {"max_err": 0.1, "max_bits": 1}, *({"max_err": e} for e in (-1, np.nan, np.inf, "0.1"))],
     ids=str,
 )
-def test_bounds_are_refused(given):
+def test_invalid_bounds_are_refused(bounds):
     with pytest.raises(gcodec.ParameterError, match="max_err"):
-        gcodec.choose(LAPLACE, **given)
+        gcodec.choose(LAPLACE, **bounds)
 
 
-def test_values_are_refused():
+def test_invalid_values_are_refused():
     with pytest.raises(gcodec.ParameterError, match="NaN"):
         gcodec.choose(np.array([1, np.nan], np.float32), max_err=0.1)
     with pytest.raises(gcodec.ParameterError, match=r"max_err=0\.0: must be at least"):
         gcodec.choose(np.array([1, 1 / 3]), max_err=0)
 
 
-def test_the_command(tmp_path):
+def test_command_with_auto_codec(tmp_path):
     target = tmp_path / "out.gcf"
     arguments = ["encode", str(EXAMPLE), "-c", "auto:err=0.05", "-o", str(target)]
     result = CliRunner().invoke(cli, arguments)

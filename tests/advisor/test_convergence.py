@@ -1,4 +1,4 @@
-"""Laws of codecs over several tensors, and the bounds that follow, against runs that obey them."""
+"""Laws of codecs over several tensors, and their bounds, compared with training runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ lengths = st.floats(1, 1e9)
 # --- laws ---------------------------------------------------------------------------------------
 
 
-def test_laws_by_hand() -> None:
+def test_laws_of_codecs() -> None:
     law = {spec: law_of(gcodec.parse(spec), [100, 10_000, 0]) for spec in SPECS}
     assert law["raw"] == Law(1, 0)
     assert law["topk:k=5"] == Law(5 / 10_000, None)
@@ -31,7 +31,7 @@ def test_laws_by_hand() -> None:
     assert law["terngrad:clip=0"] == Law(None, 99 / 2)
     assert law["qsgd:s=4"] == Law(None, 100 / 4)  # √n/s
     assert law["qsgd:s=100"] == Law(0.75, 0.25)
-    # Not multiplied by n/k: that is a contraction in the mean, and not unbiased.
+    # Without the factor n/k, random-k is a contraction in expectation, but biased.
     assert law["randomk"].omega is None
     assert law["randomk"].delta == pytest.approx(0.01)
     assert law["randomk:unbiased=yes"] == Law(None, 99)
@@ -50,8 +50,8 @@ SIZES = [1, 64, 1000, 300]
 
 
 def lawful() -> list[str]:
-    known = [*gcodec.codecs(), "qsgd:s=100", "terngrad:clip=0"]
-    return [spec for spec in known if law_of(gcodec.parse(spec), SIZES) != Law(None, None)]
+    specs = [*gcodec.codecs(), "qsgd:s=100", "terngrad:clip=0"]
+    return [spec for spec in specs if law_of(gcodec.parse(spec), SIZES) != Law(None, None)]
 
 
 @pytest.mark.parametrize("spec", lawful())
@@ -71,7 +71,7 @@ def test_laws_hold_for_all_tensors_together(spec: str) -> None:
     assert law.omega is None or mean <= law.omega * 1.02 + 1e-9
 
 
-def test_of_no_elements_there_is_no_law() -> None:
+def test_law_of_no_elements_is_refused() -> None:
     for sizes in ([], [0, 0]):
         with pytest.raises(gcodec.ParameterError, match="sizes="):
             law_of(gcodec.parse("raw"), sizes)
@@ -81,11 +81,11 @@ def test_of_no_elements_there_is_no_law() -> None:
 
 
 @given(st.floats(1e-6, 1))
-def test_residual_bound_is_reached(delta: float) -> None:
+def test_residual_bound_is_tight(delta: float) -> None:
     r = math.sqrt(1 - delta)
     bound = advisor.residual_bound(delta)
     assert bound <= 4 * (1 - delta) / delta**2 * (1 + 1e-9)
-    # A codec that sends (1 − r)·x of x: the residual of a constant gradient 1 is the sum of r^t.
+    # If a codec sends (1 − r)·x, the residual of a constant gradient 1 is the sum of all r^t.
     limit = r / (1 - r) if delta > 1e-3 else None
     if limit is not None:
         assert bound == pytest.approx(limit**2, rel=1e-9)
@@ -97,7 +97,7 @@ def test_residual_bound_is_reached(delta: float) -> None:
         assert residual**2 == pytest.approx(bound)
 
 
-def test_residual_bound_at_the_ends() -> None:
+def test_residual_bound_limits() -> None:
     assert advisor.residual_bound(0) == math.inf
     assert advisor.residual_bound(5e-324) == math.inf
     assert advisor.residual_bound(1) == 0
@@ -107,7 +107,7 @@ def test_residual_bound_at_the_ends() -> None:
 @pytest.mark.parametrize(
     "spec", ["topk:k=3", "topk:k=30", "randomk:k=30", "sign", "qsgd:s=100", "minmax:bits=5"]
 )
-def test_residuals_of_feedback_are_below_the_bound(spec: str) -> None:
+def test_feedback_residuals_stay_below_bound(spec: str) -> None:
     n = 100
     random = np.random.default_rng(1)
     delta = law_of(gcodec.parse(spec), [n]).delta
@@ -127,19 +127,19 @@ def test_residuals_of_feedback_are_below_the_bound(spec: str) -> None:
 # --- convergence --------------------------------------------------------------------------------
 
 
-def test_bounds_by_hand() -> None:
+def test_bounds_of_worked_example() -> None:
     problem = Problem(gap=2, smoothness=3, moment=5)
     plain = 2 / (0.01 * 1000) + 0.01 * 3 * 5 / 2
     assert advisor.plain_bound(problem, 1000, 0.01) == pytest.approx(plain)
     noise = 0.01 * 3 * 5 * (1 + 7 / 4) / 2
     assert advisor.unbiased_bound(7, 4, problem, 1000, 0.01) == pytest.approx(0.2 + noise)
-    error = (0.01 * 3) ** 2 * 5 * 1  # δ = 3/4: the residual is at most a gradient
-    told = advisor.feedback_bound(0.75, problem, 1000, 0.01)
-    assert told == pytest.approx((math.sqrt(error) + math.sqrt(error + 4 * plain)) ** 2 / 4)
+    error = (0.01 * 3) ** 2 * 5 * 1  # for δ = 3/4 the residual is at most as long as a gradient
+    bound = advisor.feedback_bound(0.75, problem, 1000, 0.01)
+    assert bound == pytest.approx((math.sqrt(error) + math.sqrt(error + 4 * plain)) ** 2 / 4)
     assert problem.best_rate(1000) == pytest.approx(math.sqrt(4 / (15 * 1000)))
 
 
-def test_nothing_sent_has_no_bound() -> None:
+def test_bounds_are_infinite_if_nothing_is_sent() -> None:
     assert advisor.feedback_bound(0, Problem(), 1e9) == math.inf
     assert advisor.feedback_bound(0, Problem(), 1e9, 1e-9) == math.inf
     assert advisor.unbiased_bound(math.inf, 10**6, Problem(), 1e9) == math.inf
@@ -147,7 +147,7 @@ def test_nothing_sent_has_no_bound() -> None:
 
 
 @given(problems, lengths, deltas, deltas)
-def test_bounds_are_monotonous(problem: Problem, steps: float, a: float, b: float) -> None:
+def test_bounds_are_monotonic(problem: Problem, steps: float, a: float, b: float) -> None:
     low, high = sorted((a, b))
     plain = advisor.plain_bound(problem, steps)
     bounds = [advisor.feedback_bound(delta, problem, steps) for delta in (low, high, 1)]
@@ -157,8 +157,8 @@ def test_bounds_are_monotonous(problem: Problem, steps: float, a: float, b: floa
         error = (problem.best_rate(steps) * problem.smoothness) ** 2 * problem.moment
         error *= advisor.residual_bound(low)
         assert bounds[0] <= (2 * plain + error) * (1 + 1e-9)
-        more = advisor.feedback_bound(low, problem, 100 * steps)
-        assert more < bounds[0]
+        later = advisor.feedback_bound(low, problem, 100 * steps)
+        assert later < bounds[0]
     omegas = [advisor.unbiased_bound(w, 4, problem, steps) for w in (0, low, high, 1e9)]
     assert omegas == sorted(omegas) and omegas[0] == pytest.approx(plain)
     workers = [advisor.unbiased_bound(9, w, problem, steps) for w in (1, 2, 1000)]
@@ -166,7 +166,7 @@ def test_bounds_are_monotonous(problem: Problem, steps: float, a: float, b: floa
 
 
 @given(problems, lengths, st.floats(1e-6, 1e6))
-def test_best_rate_is_the_best(problem: Problem, steps: float, factor: float) -> None:
+def test_best_rate_minimizes_plain_bound(problem: Problem, steps: float, factor: float) -> None:
     best = advisor.plain_bound(problem, steps)
     rate = problem.best_rate(steps) * factor
     assert advisor.plain_bound(problem, steps, rate) >= best * (1 - 1e-9)
@@ -176,12 +176,12 @@ def test_best_rate_is_the_best(problem: Problem, steps: float, factor: float) ->
 def test_steps_to_double(problem: Problem, delta: float) -> None:
     steps = advisor.steps_to_double(delta, problem)
     if 1e-30 <= steps <= 1e30:
-        told = advisor.feedback_bound(delta, problem, steps) / advisor.plain_bound(problem, steps)
-        assert told == pytest.approx(2)
+        ratio = advisor.feedback_bound(delta, problem, steps) / advisor.plain_bound(problem, steps)
+        assert ratio == pytest.approx(2)
 
 
 def quadratic(spec: str, workers: int, rate: float, steps: int, seed: int) -> dict[str, Any]:
-    """Minimise ½·xᵀ·diag(λ)·x, each worker with noise of its own, and tell what a bound needs."""
+    """Minimize ½·xᵀ·diag(λ)·x with noise per worker; return the constants of a bound."""
     random = np.random.default_rng(seed)
     n = 64
     scales = np.linspace(0.1, 1.0, n)
@@ -214,7 +214,7 @@ def quadratic(spec: str, workers: int, rate: float, steps: int, seed: int) -> di
     ],
 )
 @pytest.mark.parametrize("rate", [0.3, 0.02])
-def test_runs_keep_their_bounds(spec: str, rate: float) -> None:
+def test_training_runs_stay_below_bounds(spec: str, rate: float) -> None:
     steps, workers = 60, 2
     law = law_of(gcodec.parse(spec), [64])
     runs = [quadratic(spec, workers, rate, steps, seed) for seed in range(2)]
@@ -229,11 +229,11 @@ def test_runs_keep_their_bounds(spec: str, rate: float) -> None:
         bounds.append(advisor.feedback_bound(law.delta, problem, steps, rate))
     assert bounds and mean <= min(bounds)
     if spec == "raw" and rate == 0.3:
-        assert mean > 0.05 * bounds[0]  # a bound that says something
+        assert mean > 0.05 * bounds[0]  # the bound is not vacuous
 
 
-def test_without_feedback_a_biased_codec_climbs() -> None:
-    """Three workers whose largest components cancel: only what feedback keeps reaches the sum."""
+def test_biased_codec_diverges_without_feedback() -> None:
+    """The largest components of three workers cancel, so only residuals reach the sum."""
     a = np.array([[-3.0, 2, 2], [2, -3, 2], [2, 2, -3]])
     for feedback, low, high in ((True, 0.0, 2e-3), (False, 6000.0, 7000.0)):
         x, rate = np.ones(3), 0.05
@@ -268,7 +268,7 @@ def test_without_feedback_a_biased_codec_climbs() -> None:
         (lambda: Problem(moment=1e31), "moment=1e+31"),
     ],
 )
-def test_bad_arguments_are_named(make: Any, message: str) -> None:
+def test_invalid_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         make()
     assert str(caught.value).startswith(message)

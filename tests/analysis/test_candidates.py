@@ -15,14 +15,14 @@ def trial(spec: str, bits: float, error: float) -> Trial:
 
 
 @pytest.mark.parametrize("name", sorted(gcodec.codecs()))
-def test_settings_of_a_codec_are_its_own_and_differ(name):
+def test_settings_of_a_codec_are_distinct(name):
     actual = settings(gcodec.codecs()[name])
     specs = [str(codec) for codec in actual]
     assert specs and len(set(specs)) == len(specs) <= 40
     assert all(codec.name == name and gcodec.parse(str(codec)).name == name for codec in actual)
 
 
-def test_settings_span_what_a_codec_declares():
+def test_settings_span_the_declared_parameters():
     specs = {str(codec) for codec in all_settings()}
     assert {f"minmax:bits={bits}" for bits in range(1, 8)} | {"minmax", "raw"} <= specs
     assert {"qsgd:s=60,bucket=256,code=auto", "topk:ratio=0.16", "dct8:k=8"} <= specs
@@ -48,7 +48,7 @@ def test_budgets():
     assert (str(by_error), str(Budget(0.1, 2))) == ("error ≤ 0.01", "error ≤ 0.1, bits/v ≤ 2")
 
 
-def test_the_front_has_what_nothing_beats():
+def test_pareto_front():
     points = [(1, 0.5), (2, 0.5), (2, 0.1), (3, 0.2), (0.5, 0.9), (1, 0.6), (4, 0.05)]
     assert pareto(points) == [4, 0, 2, 6]
     assert pareto([]) == []
@@ -66,5 +66,5 @@ def test_the_front_has_what_nothing_beats():
         ("a.1b.2", "a.1b.*"),
     ],
 )
-def test_patterns_of_repeated_blocks(name, pattern):
+def test_name_patterns_of_repeated_blocks(name, pattern):
     assert pattern_of(name) == pattern

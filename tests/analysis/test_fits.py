@@ -23,7 +23,7 @@ def sample(beta, n, seed=0, alpha=1.0):
 
 
 @pytest.mark.parametrize("beta", [0.4, 0.7, 1.0, 1.5, 2.0])
-def test_likelihood_is_that_of_scipy(beta):
+def test_likelihood_agrees_with_scipy(beta):
     x = sample(beta, 20_000, alpha=1e-4).astype(np.float32)
     wanted, _, alpha = scipy_stats.gennorm.fit(x.astype(float), floc=0)
     actual = fits.fit_likelihood(x)
@@ -32,13 +32,13 @@ def test_likelihood_is_that_of_scipy(beta):
 
 
 @pytest.mark.parametrize("beta", [0.3, 0.6, 1.0, 3.0])
-def test_likelihood_finds_what_was_drawn(beta):
+def test_likelihood_recovers_parameters(beta):
     actual = fits.fit_likelihood(sample(beta, 1_000_000).astype(np.float32))
     assert actual.beta == pytest.approx(beta, rel=0.006)
     assert actual.alpha == pytest.approx(1, rel=0.03)
 
 
-def test_zeros_smears_outliers_and_nonfinite_values_do_not_bend_the_shape():
+def test_shape_is_robust():
     x = sample(0.6, 100_000).astype(np.float32)
     clean = fits.fit_likelihood(x).beta
     assert fits.fit_likelihood(np.concatenate([x, np.zeros_like(x)])).beta == pytest.approx(
@@ -84,7 +84,7 @@ def test_zeros_and_nonfinite_values_are_left_out():
     assert fits.fit_all(odd) == fits.fit_all(x)
 
 
-def test_moments_are_those_of_codecs():
+def test_moments_agree_with_codecs():
     for beta in (0.3, 0.7, 1.0, 2.0):
         x = sample(beta, 50_000, alpha=1e-3).astype(np.float32)
         (actual,) = (fit.shape for fit in fits.fit_all(x) if fit.method == "moments")
@@ -100,7 +100,7 @@ def quantiles(shape, u):
 
 @pytest.mark.parametrize("shape", [Shape(2.0, 1.4), Shape(1.0, 0.7), Shape(0.5, 0.1)])
 @pytest.mark.parametrize("n", [1, 2, 16, 129, 1000])
-def test_wasserstein_is_the_integral(shape, n):
+def test_wasserstein_equals_the_integral(shape, n):
     x = np.sort(sample(1.3, n))
     fine = 400_000 // n
     u = (np.arange(n * fine) + 0.5) / (n * fine)
@@ -124,7 +124,7 @@ def test_groups_change_the_distance_little(beta, shape, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [2, 3, 127, 128, 129, 130, 1000, 1_000_000])
-def test_groups_cover_all_ranks_and_leave_the_ends_alone(n):
+def test_groups_cover_all_ranks_and_keep_the_ends(n):
     edges = fits._groups(n)
     assert (edges[0], edges[-1]) == (0, n)
     assert (np.diff(edges) > 0).all()
@@ -135,7 +135,7 @@ def test_groups_cover_all_ranks_and_leave_the_ends_alone(n):
 
 
 @pytest.mark.parametrize("n", [5, 1000, 50_000])
-def test_kolmogorov_is_that_of_scipy(n):
+def test_kolmogorov_agrees_with_scipy(n):
     x = np.sort(sample(1.0, n))
     for shape in (Shape(2.0, 1.4), Shape(1.0, 1.0)):
         cdf = scipy_stats.gennorm(shape.beta, scale=shape.alpha).cdf
@@ -144,6 +144,6 @@ def test_kolmogorov_is_that_of_scipy(n):
         )
 
 
-def test_kolmogorov_of_many_equal_values():
+def test_kolmogorov_with_ties():
     x = np.concatenate([np.linspace(-2, -1, 500), np.zeros(9000), np.linspace(1, 2, 500)])
     assert fits.kolmogorov(x, Shape(2.0, 1.0)) == pytest.approx(0.45, abs=1e-3)

@@ -18,7 +18,7 @@ def drawn(beta: float, n: int = 30_000) -> np.ndarray:
 
 @pytest.mark.parametrize("error", [0.5, 0.1, 0.01, 1e-6])
 @pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
-def test_entropy_is_that_of_the_quantiser_it_names(beta, error):
+def test_entropy_is_of_the_named_quantizer(beta, error):
     x = 1e-4 * drawn(beta)
     actual = entropy_at(x.reshape(30, -1), error)
     levels = np.rint(x / actual.step)
@@ -30,13 +30,13 @@ def test_entropy_is_that_of_the_quantiser_it_names(beta, error):
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
-def test_a_uniform_quantiser_is_a_quarter_of_a_bit_above_the_bound(beta):
+def test_uniform_quantizer_is_a_quarter_bit_above_the_bound(beta):
     x = drawn(beta, 400_000)
     excess = entropy_at(x, 1e-3).bits - shannon_lower_bound(beta, 1e-3)
     assert excess == pytest.approx(math.log2(math.pi * math.e / 6) / 2, abs=0.04)
 
 
-def test_the_bound_of_a_normal_is_its_rate():
+def test_bound_of_a_normal_is_its_rate():
     for error in (1e-4, 0.01, 0.25):
         assert shannon_lower_bound(2.0, error) == pytest.approx(-math.log2(error) / 2)
     assert shannon_lower_bound(2.0, 2.0) == 0

@@ -18,7 +18,7 @@ def normal(n: int, dtype: object = np.float32) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("n", [1, 7, (1 << 17) + 5])
-def test_summary_is_that_of_the_plain_formulas(dtype, n):
+def test_summary_follows_the_plain_formulas(dtype, n):
     x = normal(n, dtype)
     x[::3] = 0
     wide = x.astype(np.float64)
@@ -31,13 +31,13 @@ def test_summary_is_that_of_the_plain_formulas(dtype, n):
     assert sum(stats.histogram(x, actual.rms)) == n
 
 
-def test_order_in_memory_does_not_matter():
+def test_memory_order_does_not_matter():
     x = normal(600).reshape(20, 30)
     assert stats.summarize(np.asfortranarray(x)) == stats.summarize(x)
     assert stats.find_nonfinite(np.array([[1, np.nan], [2, 3]], order="F")) == (1, (1,))
 
 
-def test_histogram_is_centred_on_zero_and_keeps_the_tails():
+def test_histogram_is_centered_and_keeps_the_tails():
     x = np.array([-100.0, 0.0, -0.0, 1e-9, 100.0], np.float32)
     rms = stats.summarize(x).rms
     assert stats.histogram(x, rms) == (0,) * 4 + (1, 0, 0, 3, 0, 0, 1) + (0,) * 4
@@ -105,7 +105,7 @@ def test_sample_is_seeded_and_of_blocks_in_order():
 
 
 @pytest.mark.parametrize("count", [1, 3, 4097, 9999, 10_000, 20_000])
-def test_sample_takes_what_there_is(count):
+def test_small_tensors_are_sampled_whole(count):
     x = np.arange(10_000, dtype=np.float32).reshape(100, 100)
     taken = stats.sample(x, count, seed=0)
     assert 0.9 * min(count, x.size) <= taken.size <= min(count, x.size)
@@ -114,7 +114,7 @@ def test_sample_takes_what_there_is(count):
     assert (taken.ndim == 2) == (count >= 1600)
 
 
-def test_samples_of_rows_keep_the_other_dimensions():
+def test_row_samples_keep_other_dimensions():
     x = np.arange(60_000, dtype=np.float32).reshape(1000, 3, 4, 5)
     taken = stats.sample(x, 6000, seed=3)
     assert taken.shape == (100, 3, 4, 5)
@@ -123,7 +123,7 @@ def test_samples_of_rows_keep_the_other_dimensions():
     assert stats.sample(x.reshape(2, -1), 6000, seed=3).ndim == 1
 
 
-def test_no_copy_in_float64_is_made():
+def test_no_float64_copy():
     x = normal(4_000_000, np.float16)
     tracemalloc.start()
     stats.summarize(x)

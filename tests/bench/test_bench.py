@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def test_the_benchmark_runs() -> None:
+def test_benchmark_runs() -> None:
     command = [sys.executable, "-m", "bench", "--elements", "5000", "--rounds", "1"]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False

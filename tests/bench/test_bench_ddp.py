@@ -26,7 +26,7 @@ def links(coding: float = CODING, stack: float = 10e-3) -> ddp.Results:
     return results
 
 
-def test_both_break_evens_are_that_of_the_model() -> None:
+def test_break_evens_agree_with_the_model() -> None:
     expected = 8 * NBYTES / (CODING + HIDDEN)  # 3.2 Gbit/s, between two of the links
     actual = links()
     assert math.isclose(ddp.hidden(actual), HIDDEN, rel_tol=1e-9)
@@ -35,11 +35,11 @@ def test_both_break_evens_are_that_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(("coding", "expected"), [(4e-3, math.inf), (2.0, 0.0)])
-def test_a_hook_may_win_everywhere_or_nowhere(coding: float, expected: float) -> None:
+def test_hooks_may_win_everywhere_or_nowhere(coding: float, expected: float) -> None:
     assert ddp.measured_break_even(links(coding), "hook") == expected
 
 
-def test_a_noisy_link_moves_the_break_even_little() -> None:
+def test_break_even_is_robust_to_noise() -> None:
     actual = links()
     actual[8 * 10**9]["none"]["seconds"] += 12e-3  # now slower than the hook
     quiet = 8 * NBYTES / (CODING + HIDDEN)

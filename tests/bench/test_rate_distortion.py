@@ -38,7 +38,7 @@ def test_every_codec_has_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         rd_grid.grid()
 
 
-def test_units_of_dials() -> None:
+def test_units_of_parameters() -> None:
     x = np.full(10_000, -3, np.float32)
     assert Dial("a:b={}", (1, "c")).specs(x) == ["a:b=1", "a:b=c"]
     assert Dial("a:b={}", (0.5, 2), "rms").specs(x) == ["a:b=1.5", "a:b=6"]
@@ -46,7 +46,7 @@ def test_units_of_dials() -> None:
     assert Dial("a:b={}", (0.5,), "rms").specs(np.zeros(9, np.float32)) == ["a:b=0.5"]
 
 
-def test_bits_between_settings_of_a_dial() -> None:
+def test_bits_between_settings() -> None:
     """Linear in the logarithm of the error, whatever the direction of the dial."""
     points = (0.001, 400.0), (0.1, 200.0), (0.4, 100.0)
     for dial in (curve(*points), curve(*points[::-1])):
@@ -80,7 +80,7 @@ def test_errors_of_tensors() -> None:
     assert relative_error(np.zeros(5, np.float32), np.zeros(5, np.float32)) == 0
 
 
-def test_large_tensors_count_else_those_not_quite_small(tmp_path: Path) -> None:
+def test_large_tensors_count_else_medium_ones(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = {"large": 1 << 16, "medium": 1 << 12, "small": (1 << 12) - 1}
     data = {name: rng.standard_normal(n, np.float32) for name, n in sizes.items()}
@@ -110,9 +110,7 @@ def test_tables_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "Date" not in drawn and "some: 1 tensor, 4,096 values" in capsys.readouterr().err
 
 
-def test_arguments_are_checked_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_are_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text("text")
     with pytest.raises(ValueError, match="no <!-- measured -->"):
@@ -125,7 +123,7 @@ def test_arguments_are_checked_before_anything_is_measured(
     assert "a.pdf: must end in .svg or .png" in error and "nothing to measure" in error
 
 
-def test_page_has_the_figures_of_the_example() -> None:
+def test_page_contains_the_example() -> None:
     (dump,) = load_all([str(EXAMPLE)])
     measured = rate_distortion.measure(dump)
     for error in rate_distortion.ERRORS:
@@ -141,7 +139,7 @@ def test_page_has_the_figures_of_the_example() -> None:
             assert text == "–" if bits is None else float(text) == pytest.approx(bits, rel=0.01)
 
 
-def test_page_has_every_codec_and_its_settings() -> None:
+def test_page_contains_all_settings() -> None:
     for name, dials in rd_grid.grid().items():
         assert f"| `{name}` | {'<br>'.join(dial.described() for dial in dials)} |" in PAGE
     drawn = (ROOT / "docs" / "img" / "rate-distortion.svg").read_text("utf-8")

@@ -66,7 +66,7 @@ def test_counts(fmt):
 
 
 @pytest.mark.parametrize("fmt", ALL, ids="-".join)
-def test_the_numbers_that_are_given_stay_what_they_are(fmt):
+def test_codebook_numbers_never_change(fmt):
     digest = hashlib.sha256()
     for number in range(len(script().CODEBOOKS[fmt.format])):
         digest.update(codebooks.counts(fmt, number).astype("<i8").tobytes())
@@ -81,7 +81,7 @@ def test_an_unknown_number_is_corrupt():
             codebooks.counts(fmt, number)
 
 
-def test_nobody_can_change_a_codebook():
+def test_codebooks_are_read_only():
     with pytest.raises(ValueError, match="read-only"):
         codebooks.counts(MiniFloat("e2m1"), 0)[0] = 7
 

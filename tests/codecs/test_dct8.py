@@ -63,7 +63,7 @@ def cosine(angle: Decimal) -> Decimal:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 16, 61, 64, 255, 256, 257, 1000, 4096])
-def test_the_basis_is_rounded_from_exact_numbers(n: int) -> None:
+def test_basis_is_rounded_from_exact_numbers(n: int) -> None:
     scaled, plain = basis.waves(n)
     with localcontext() as context:
         context.prec = 60
@@ -77,7 +77,7 @@ def test_the_basis_is_rounded_from_exact_numbers(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 64, 100, 300, 1025])
-def test_the_basis_is_that_of_scipy(n: int) -> None:
+def test_basis_agrees_with_scipy(n: int) -> None:
     rows = basis.basis(n)
     np.testing.assert_allclose(rows, fft.dct(np.eye(n), norm="ortho", axis=0), atol=1e-7)
     np.testing.assert_allclose(rows.astype(float) @ rows.T, np.eye(n), atol=1e-6)
@@ -87,7 +87,7 @@ def test_the_basis_is_that_of_scipy(n: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 31, 33, 64, 100, 1000, 4096])
-def test_selection_is_that_of_a_stable_sort(size: int) -> None:
+def test_selection_agrees_with_a_stable_sort(size: int) -> None:
     rng = np.random.default_rng(size)
     plain = rng.standard_normal((6, size)).astype(F)
     few = rng.integers(-2, 3, (6, size)).astype(F)
@@ -102,7 +102,7 @@ def test_selection_is_that_of_a_stable_sort(size: int) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 31, 32, 99])
-def test_selection_sees_what_is_not_finite(bad: float, at: int) -> None:
+def test_selection_refuses_nonfinite_coefficients(bad: float, at: int) -> None:
     y = noise(3, 100)
     y[2, at] = bad
     for k in (1, 20, 100):
@@ -115,7 +115,7 @@ CHUNKS = ["7", "64", "300", "4096", "8x8", "64x64", "3x5", "100x3", "3x300", "4x
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_all_coefficients_give_the_tensor_back(chunk: str) -> None:
+def test_all_coefficients_reconstruct_the_tensor(chunk: str) -> None:
     sizes = tuple(map(int, chunk.split("x")))
     x = noise(2 * math.prod(sizes) + 3)
     cut = chunks.flat(x.size, sizes)
@@ -142,7 +142,7 @@ def in_order(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (1, 300, 4)])
-def test_the_inverse_is_the_sums_in_their_order(sizes: tuple[int, int, int]) -> None:
+def test_inverse_sums_in_the_specified_order(sizes: tuple[int, int, int]) -> None:
     size = math.prod(sizes)
     rng = np.random.default_rng(size)
     places = np.sort(rng.choice(size, min(40, size), replace=False)).astype(np.int32)
@@ -172,7 +172,7 @@ def test_threads_do_not_change_bytes(spec: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (70,), (13, 21), (65, 1), (5, 7, 3)])
 @pytest.mark.parametrize("layout", ["flat", "tiles"])
-def test_layouts_give_the_shape_back(shape: tuple[int, ...], layout: str) -> None:
+def test_layouts_keep_the_shape(shape: tuple[int, ...], layout: str) -> None:
     x = noise(*shape)
     frame = gcodec.encode(x, f"dct8:chunk=8x8,k=64,layout={layout}")
     y = gcodec.decode(frame)
@@ -183,14 +183,14 @@ def test_layouts_give_the_shape_back(shape: tuple[int, ...], layout: str) -> Non
     np.testing.assert_array_equal(acc, y)
 
 
-def test_tiles_are_tiles() -> None:
+def test_tiles_cover_the_matrix() -> None:
     x = np.zeros((20, 13), F)
     x[8:16, 8:] = 1  # a tile of its own, filled up with ones
     y = gcodec.decode(gcodec.encode(x, "dct8:chunk=8x8,k=1,layout=tiles"))
     np.testing.assert_allclose(y, x, rtol=1e-6, atol=0)
 
 
-def test_tiles_are_those_of_dimension_0_and_the_rest() -> None:
+def test_tiles_split_dimension_0_from_the_others() -> None:
     x = noise(6, 4, 5)
     spec = "dct8:chunk=4x4,k=3,layout=tiles"
     on_device = gcodec.decode(gcodec.encode(x, spec))
@@ -205,7 +205,7 @@ def test_tiles_are_those_of_dimension_0_and_the_rest() -> None:
     np.testing.assert_array_equal(codec.dequantize(symbols, x.shape), on_device)
 
 
-def test_a_vector_is_filled_up_with_its_last_element() -> None:
+def test_vectors_are_padded_with_their_last_element() -> None:
     x = np.full(10, 3, F)
     y = gcodec.decode(gcodec.encode(x, "dct8:chunk=2x2,k=1,layout=tiles"))
     np.testing.assert_allclose(y, x, rtol=1e-6)
@@ -213,7 +213,7 @@ def test_a_vector_is_filled_up_with_its_last_element() -> None:
     assert abs(y[-1] - 3) > 1
 
 
-def test_feedback_knows_the_shape() -> None:
+def test_feedback_keeps_the_shape() -> None:
     feedback = gcodec.Feedback("dct8:chunk=8x8,k=4,layout=tiles")
     x, total = noise(20, 13), np.zeros((20, 13), F)
     for _ in range(30):
@@ -238,7 +238,7 @@ def test_levels_are_nearest(values: str) -> None:
 @pytest.mark.parametrize("values", ["sign7", "affine8"])
 @pytest.mark.parametrize("k", [1, 2, 32])
 @pytest.mark.parametrize("power", [-110, -37, 60])
-def test_size_does_not_matter(values: str, k: int, power: int) -> None:
+def test_levels_do_not_depend_on_magnitude(values: str, k: int, power: int) -> None:
     """A chunk of size 1e-11 codes as well as one of size 1: the same but for a power of two."""
     x, spec = noise(2, 4096), f"dct8:values={values},k={k}"
     one, other = (gcodec.decode(gcodec.encode(y, spec)) for y in (x, np.ldexp(x, power)))
@@ -256,7 +256,7 @@ def test_subnormal_chunks(values: str) -> None:
 @pytest.mark.parametrize(
     ("unit", "sign7", "affine8"), [(1e-40, 1e-4, 1e-4), (1e-41, 2e-4, 1e-4), (1e-42, 0.02, 2e-4)]
 )
-def test_subnormal_tensors_are_not_silent(unit: float, sign7: float, affine8: float) -> None:
+def test_subnormal_tensors_are_sent(unit: float, sign7: float, affine8: float) -> None:
     x = (np.random.default_rng(0).standard_normal(4096) * unit).astype(F)
     for chunk, k in (("8x8", 64), ("64x64", 4096)):
         assert error(x, f"dct8:chunk={chunk},k={k}") < sign7
@@ -266,7 +266,7 @@ def test_subnormal_tensors_are_not_silent(unit: float, sign7: float, affine8: fl
     assert error(x, "dct8:chunk=8x8,k=8") == pytest.approx(ordinary, rel=0.02)
 
 
-def test_what_is_below_all_levels_is_silent() -> None:
+def test_values_below_all_levels_are_not_sent() -> None:
     """Of 64 equal elements v the only coefficient is about 8·v; levels end at 2^-142."""
     for units, silent in ((1, True), (8, True), (24, False)):
         x = np.full((8, 8), units * 2.0**-149, F)
@@ -277,7 +277,7 @@ def test_what_is_below_all_levels_is_silent() -> None:
     assert (feedback.residual("w") == F(2.0**-149)).all()
 
 
-def test_few_coefficients_waste_no_bits() -> None:
+def test_short_payloads_waste_no_bits() -> None:
     x = noise(4096)
     one, two = (gcodec.parse(f"dct8:k={k}").encode(x).nbits for k in (1, 2))
     assert one == 16 + 1 + 12  # Panthalia: 136
@@ -307,7 +307,7 @@ def test_a_chunk_of_4096_takes_64_bytes(kind: str) -> None:
     assert np.mean(sizes) <= 64
 
 
-def test_magnitudes_are_read_as_they_were_written() -> None:
+def test_magnitudes_round_trip() -> None:
     rng = np.random.default_rng(1)
     rows = [rng.integers(low, 128, (3, 40)) for low in (0, 60, 120, 127)]
     rows += [np.zeros((1, 40)), np.full((1, 40), 127), np.where(np.arange(40) == 7, 127, 0)[None]]
@@ -328,7 +328,7 @@ def test_magnitudes_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("nonfinite", ["raise", "propagate"])
-def test_nan_never_poisons_a_residual(bad: float, nonfinite: Any) -> None:
+def test_nan_leaves_the_residual_unchanged(bad: float, nonfinite: Any) -> None:
     feedback = gcodec.Feedback("dct8:chunk=8x8,k=4", nonfinite=nonfinite)
     x = noise(100)
     feedback.compress("w", x)
@@ -345,7 +345,7 @@ def test_nan_never_poisons_a_residual(bad: float, nonfinite: Any) -> None:
 
 
 @pytest.mark.parametrize("values", ["sign7", "affine8"])
-def test_what_passes_float32_is_refused(values: str) -> None:
+def test_transforms_beyond_float32_are_refused(values: str) -> None:
     x = np.full(64, 3e38, F)
     spec = f"dct8:chunk=8x8,values={values}"
     with pytest.raises(ParameterError, match="float32"):
@@ -367,13 +367,13 @@ def test_what_passes_float32_is_refused(values: str) -> None:
         "dct8:chunk=2x2x2,layout=tiles",
     ],
 )
-def test_chunks_that_are_none(spec: str) -> None:
+def test_invalid_chunks_are_refused(spec: str) -> None:
     with pytest.raises(ParameterError):
         gcodec.parse(spec)
 
 
 @pytest.mark.parametrize("value", [64, "64", (64,), [64]])
-def test_ways_to_say_a_chunk(value: Any) -> None:
+def test_spellings_of_a_chunk(value: Any) -> None:
     codec = gcodec.parse({"name": "dct8", "chunk": value})
     assert codec == gcodec.parse("dct8:chunk=64")
     assert gcodec.parse({"name": "dct8", "chunk": [8, 8]}) == gcodec.parse("dct8:chunk=8x8")
@@ -392,7 +392,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_bytes_that_can_be_read_are_those_that_would_be_written(spec: str) -> None:
+def test_readable_payloads_are_canonical(spec: str) -> None:
     payload, rng = payload_of(spec, 200), np.random.default_rng(0)
     read = 0
     for _ in range(300):
@@ -432,7 +432,7 @@ def test_short_and_long_payloads(spec: str) -> None:
 
 @pytest.mark.parametrize("bits", [0x7F800000, 0x7FC00000, 0xBF800000, 0xFF800000, 0x80000000])
 @pytest.mark.parametrize("field", [0, 1])
-def test_scales_that_are_none(bits: int, field: int) -> None:
+def test_invalid_scales_are_refused(bits: int, field: int) -> None:
     payload = payload_of("dct8:chunk=8x8,k=5,values=affine8", 64)
     data = payload.data.copy()
     data[4 * field : 4 * field + 4] = list(bits.to_bytes(4, "big"))
@@ -448,7 +448,7 @@ def test_scales_that_are_none(bits: int, field: int) -> None:
         payload.codec.decode(payload._replace(data=data), 64)
 
 
-def test_values_that_pass_float32_are_refused() -> None:
+def test_decoded_values_beyond_float32_are_refused() -> None:
     x = np.zeros(64, F)
     x[0] = 1  # what all coefficients add up to
     payload = gcodec.parse("dct8:chunk=8x8,k=64").encode(x)
@@ -467,7 +467,7 @@ def test_positions_beyond_a_chunk() -> None:
         payload.codec.decode(payload._replace(data=data), 63)
 
 
-def test_frames_keep_to_their_limits() -> None:
+def test_frames_respect_limits() -> None:
     frame = gcodec.encode(np.zeros(2**20, F), "dct8:chunk=4096")
     with pytest.raises(gcodec.LimitExceeded):
         gcodec.decode(frame, limits=Limits(max_elements=2**19))
@@ -487,7 +487,7 @@ def test_a_frame_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("spec", ["dct8:chunk=1,k=1,values=affine8", "dct8:chunk=1,k=1"])
-def test_minus_zero_by_itself_is_silent(spec: str) -> None:
+def test_minus_zero_alone_is_not_sent(spec: str) -> None:
     """Its coefficient is −0, whose range must not become a scale of −0, which readers refuse."""
     x = np.array([-0.0, 1, -0.0], np.float32)
     assert gcodec.decode(gcodec.encode(x, spec)).tolist() == [0, 1, 0]

@@ -214,7 +214,7 @@ def test_auto_takes_the_shorter(values: str) -> None:
     ],
     ids=str,
 )
-def test_the_basis(n: int, rows: Sequence[int]) -> None:
+def test_basis(n: int, rows: Sequence[int]) -> None:
     """A lone coefficient of 1 decodes to a row, along each of three axes."""
     chunks = [Chunk((ONE,), [u], [(0, 127)]) for u in rows]
     for chunk in ((n,), (n, 1), (n, 1, 1)) if n < 300 else ((n,),):
@@ -224,7 +224,7 @@ def test_the_basis(n: int, rows: Sequence[int]) -> None:
         assert outcome(setting, text, (n * len(rows),)) == bits(expected)
 
 
-def test_the_basis_is_orthonormal() -> None:
+def test_basis_is_orthonormal() -> None:
     """Of the oracle: nothing but rounding is lost."""
     for n in (1, 2, 3, 16, 61, 300):
         rows = [*range(min(n, 16))]
@@ -445,7 +445,7 @@ def test_scales_of_affine8(s: int, o: int, right: bool) -> None:
             assert right == (wanted is not gcodec.Corrupt)
 
 
-def test_every_magnitude_has_its_value() -> None:
+def test_every_magnitude() -> None:
     """m·M / 127, rounded to binary64 and then to binary32: of one coefficient on each place."""
     rng = random.Random(2)
     for m in range(128):
@@ -462,7 +462,7 @@ def test_every_magnitude_has_its_value() -> None:
 
 
 @pytest.mark.parametrize("index", reference.INDEXES)
-def test_places_that_are_none(index: str) -> None:
+def test_invalid_positions_are_refused(index: str) -> None:
     """Not rising, twice the same, beyond the chunk, too many in one and too few in another."""
     setting = Setting((5,), 2, index=index)
     level = [(0, 1), (1, 2)]
@@ -484,7 +484,7 @@ def test_places_that_are_none(index: str) -> None:
     assert tried == {True, False}
 
 
-def test_words_that_are_not_the_shortest() -> None:
+def test_longer_codewords_are_accepted() -> None:
     """Each other least magnitude, and each other code."""
     rng = random.Random(9)
     setting = Setting((3, 3), 8)
@@ -519,7 +519,7 @@ def test_magnitudes_above_the_top() -> None:
         assert judged(setting, text, (8,)) is gcodec.Corrupt
 
 
-def test_sums_that_pass_binary32() -> None:
+def test_sums_beyond_binary32() -> None:
     """Refused where it is an element of the tensor that does, not one behind its end."""
     outcomes = set()
     for setting in (Setting((2, 2), 4), Setting((2, 2), 4, "tiles")):

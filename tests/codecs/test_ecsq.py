@@ -52,7 +52,7 @@ def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
-def test_an_error_is_met(target: float) -> None:
+def test_meets_target_error(target: float) -> None:
     for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:
         actual, _ = error_of(x, f"ecsq:nmse={target}")
         assert 0.98 * target <= actual <= 1.01 * target
@@ -61,21 +61,21 @@ def test_an_error_is_met(target: float) -> None:
 
 
 @pytest.mark.parametrize("target", [0.3, 1.5, 4.0])
-def test_bits_are_met(target: float) -> None:
+def test_meets_target_bits(target: float) -> None:
     for x in (matrix(300, 200), matrix(1000, 70, 2.0), *example(30_000)):
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
         assert 0.98 * target <= payload.nbits / x.size <= 1.02 * target
 
 
 @pytest.mark.parametrize("target", [0.05, 0.1, 8.0, 14.0])
-def test_bits_are_met_where_lists_or_exceptions_are_most_of_them(target: float) -> None:
+def test_meets_target_bits_when_lists_or_outliers_dominate(target: float) -> None:
     for x in (matrix(600, 200, 0.5), matrix(64, 1024), *example(30_000)):
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
         assert 0.97 * target <= payload.nbits / x.size <= 1.02 * target
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:rounding=stochastic", "ecsq:trellis=yes"])
-def test_the_least_bits_are_told(spec: str) -> None:
+def test_error_states_fewest_possible_bits(spec: str) -> None:
     """What is said to be the least can be had."""
     x = matrix(10, 1024)
     with pytest.raises(ParameterError, match="at least") as caught:
@@ -103,7 +103,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
-def test_a_target_takes_few_passes(target: str, passes: list[int]) -> None:
+def test_rate_control_takes_few_passes(target: str, passes: list[int]) -> None:
     """With those for the frame itself.
 
     More often where one scale is that of all: what is measured jumps where its class changes.
@@ -116,9 +116,7 @@ def test_a_target_takes_few_passes(target: str, passes: list[int]) -> None:
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
 @pytest.mark.parametrize("times", [1, 0.01, 1000, 1e-25])
-def test_what_met_an_error_before_is_where_a_search_begins(
-    spec: str, times: float, passes: list[int]
-) -> None:
+def test_search_warm_starts_from_prior_step(spec: str, times: float, passes: list[int]) -> None:
     """However much larger values have become, as their levels are as large."""
     codec, x = gcodec.parse(spec), matrix(300, 256)
     y = np.roll(x[::-1], 100, axis=1) * np.linspace(0.8, 1.2, 256, dtype=np.float32)
@@ -131,7 +129,7 @@ def test_what_met_an_error_before_is_where_a_search_begins(
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:bits=1"])
-def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None:
+def test_row_layout_is_reconsidered_when_step_changes(spec: str) -> None:
     codec, flat = gcodec.parse(spec), matrix(64, 4096, 0.0)
     before = codec.quantize(matrix(64, 4096))
     fresh, again = codec.quantize(flat), codec.quantize(flat, prior=before)
@@ -139,7 +137,7 @@ def test_where_the_step_is_another_the_matrix_is_chosen_again(spec: str) -> None
     assert again.scales.matrix == fresh.scales.matrix
 
 
-def test_what_cannot_be_met() -> None:
+def test_strict_refuses_impossible_targets() -> None:
     x = matrix(30, 20)
     with pytest.raises(ParameterError, match=r"bits=31.*at most"):
         gcodec.encode(x, "ecsq:bits=31,strict=yes")
@@ -162,7 +160,7 @@ HOW = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none
 @pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
 @pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
-def test_a_target_that_cannot_be_met_takes_the_nearest(
+def test_impossible_target_takes_nearest_setting(
     shape: tuple[int, ...], target: str, setting: str
 ) -> None:
     """As a strict one says that it can be had; and what was missed is told."""
@@ -192,7 +190,7 @@ def test_a_target_that_cannot_be_met_takes_the_nearest(
         assert off < 1
 
 
-def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
+def test_finest_of_equally_short_steps_is_taken() -> None:
     """A string of few values is as long for all of the coarser steps."""
     x = matrix(1, 3, 0.0).reshape(3)
     nearest = gcodec.parse("ecsq:bits=1").encode(x)
@@ -202,7 +200,7 @@ def test_with_the_fewest_bits_the_finest_step_is_taken() -> None:
 
 @pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("n", [1, 32, 300])
-def test_feedback_converges_where_bits_are_too_few(n: int, setting: str) -> None:
+def test_feedback_converges_with_too_few_bits(n: int, setting: str) -> None:
     """Each step takes something off what is unsent, or is expected to."""
     x = matrix(1, n, 0.0).reshape(n)
     feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{setting}"), np.zeros_like(x), []
@@ -247,13 +245,13 @@ def degenerate() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("setting", HOW)
 @pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
 @pytest.mark.parametrize("kind", degenerate())
-def test_no_finite_tensor_is_refused_for_a_target(kind: str, target: str, setting: str) -> None:
+def test_no_finite_tensor_is_refused_without_strict(kind: str, target: str, setting: str) -> None:
     x = degenerate()[kind]
     frame = gcodec.encode(x, f"ecsq:{target},{setting}")
     assert np.isfinite(gcodec.decode(frame)).all()
 
 
-def test_a_target_is_no_concern_of_decoders() -> None:
+def test_targets_are_not_in_the_frame() -> None:
     """Whether it was strict is not in frames, and no room is kept for it."""
     x = matrix(30, 20)
     plain, strict = (gcodec.encode(x, f"ecsq:nmse=0.1{end}") for end in ("", ",strict=yes"))
@@ -284,13 +282,13 @@ def test_a_target_is_no_concern_of_decoders() -> None:
         "ecsq:strict=maybe",
     ],
 )
-def test_parameters_that_are_wrong(spec: str) -> None:
+def test_wrong_parameters_are_refused(spec: str) -> None:
     name = spec.removeprefix("ecsq:").rpartition(",")[2].partition("=")[0]
     with pytest.raises(ParameterError, match=name):
         gcodec.parse(spec)
 
 
-def test_rated_levels_are_those_of_the_rule() -> None:
+def test_dead_zone_levels_follow_the_rule() -> None:
     rng = np.random.default_rng(1)
     x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
     x[::1999] *= 1000
@@ -318,7 +316,7 @@ def test_rated_levels_are_those_of_the_rule() -> None:
 @pytest.mark.parametrize(
     "matrix", [(1000, 0, 1), (60, 1, 1), (60, 7, 2), (9, 1, 4), (20_001, 0, 1)]
 )
-def test_scales_and_levels_are_found_at_once(
+def test_fused_scales_and_levels_equal_composition(
     matrix: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(2)
@@ -336,7 +334,7 @@ def test_scales_and_levels_are_found_at_once(
     assert results[0][3].escapes
 
 
-def test_centroids_lower_the_error() -> None:
+def test_centroids_reduce_the_error() -> None:
     x = matrix(400, 100)
     codec = gcodec.parse("ecsq:step=0.003")
     symbols = codec.quantize(x)
@@ -375,13 +373,13 @@ def test_constants(value: float, shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(decoded, x, rtol=0.04)
 
 
-def test_a_gradient_of_any_size_takes_the_same_bits() -> None:
+def test_bits_do_not_depend_on_magnitude() -> None:
     x = matrix(100, 90)
     sizes = {len(gcodec.encode(x * np.float32(s), "ecsq")) for s in (1, 2.0**-60, 2.0**90)}
     assert len(sizes) == 1
 
 
-def test_empty_rows_cost_little() -> None:
+def test_zero_rows_cost_little() -> None:
     x = np.zeros((4000, 100), np.float32)
     x[::20] = matrix(200, 100)
     full, sparse = (len(gcodec.encode(each, "ecsq:step=0.002")) for each in (x[::20].copy(), x))
@@ -389,7 +387,7 @@ def test_empty_rows_cost_little() -> None:
     assert not gcodec.decode(gcodec.encode(x, "ecsq:step=0.002"))[1].any()
 
 
-def test_fewer_bits_than_without_scales() -> None:
+def test_scales_save_bits() -> None:
     """Than the levels' own entropy, tables and scales included."""
     for x in (matrix(700, 300), matrix(300, 200, 2.0)):
         symbols = gcodec.parse("ecsq").quantize(x)
@@ -399,7 +397,7 @@ def test_fewer_bits_than_without_scales() -> None:
         assert 8 * len(gcodec.encode(x, "ecsq")) < 0.9 * entropy
 
 
-def test_stochastic_rounding_has_the_expected_error() -> None:
+def test_stochastic_rounding_meets_expected_error() -> None:
     x = matrix(200, 100, 0.0)
     for step in (0.0005, 0.004):
         frames = [
@@ -415,7 +413,7 @@ def test_stochastic_rounding_has_the_expected_error() -> None:
             assert np.abs(off).max() <= step * 1.0001
 
 
-def test_large_levels_are_exceptions() -> None:
+def test_large_levels_become_outliers() -> None:
     x = matrix(64, 64)
     x[3, 5], x[60, 63] = 70.0, -900.0
     for spec in ("ecsq:step=0.001", "ecsq:step=0.001,rounding=stochastic"):
@@ -457,26 +455,26 @@ def test_a_wrong_seek_table_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("step", [1e36, 1e37])
-def test_values_near_the_end_of_float32(step: float) -> None:
+def test_values_near_float32_limits(step: float) -> None:
     x = np.linspace(-3e38, 3.4e38, 100, dtype=np.float32)
     assert np.isfinite(gcodec.decode(gcodec.encode(x, f"ecsq:step={step}"))).all()
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_a_step_far_above_small_values_leaves_nothing(rounding: str) -> None:
+def test_step_far_above_values_gives_zeros(rounding: str) -> None:
     for value in (1e-10, 1e-30, 1e-40):
         x = np.full((16, 16), value, np.float32)
         frame = gcodec.encode(x, f"ecsq:step=1e30,rounding={rounding}")
         assert not gcodec.decode(frame).any()
 
 
-def test_points_past_float32_are_refused() -> None:
+def test_reconstruction_beyond_float32_is_refused() -> None:
     x = np.array([1e38, 3.4e38, -3.4e38], np.float32)
     with pytest.raises(ParameterError, match="float32"):
         gcodec.encode(x, "ecsq:step=2.3e38,rounding=stochastic", seed=1)
 
 
-def test_values_that_pass_float32_are_refused() -> None:
+def test_decoded_values_beyond_float32_are_refused() -> None:
     x = matrix(10, 10)
     codec = gcodec.parse("ecsq:step=0.001")
     payload = codec.encode(x)
@@ -489,7 +487,7 @@ def test_values_that_pass_float32_are_refused() -> None:
         codec.unpack(huge, x.shape)
 
 
-def test_payloads_that_are_cut_or_long() -> None:
+def test_truncated_and_extended_payloads_are_refused() -> None:
     x = matrix(30, 40)
     codec = gcodec.parse("ecsq")
     payload = codec.encode(x)
@@ -507,7 +505,7 @@ def test_payloads_that_are_cut_or_long() -> None:
         codec.decode(data, x.shape, **{**scalars, "step": 0.0})
 
 
-def test_feedback_sends_what_was_left() -> None:
+def test_feedback_sends_the_residual() -> None:
     steps = [matrix(100, 80) + matrix(100, 80, seed=i) for i in range(1, 9)]
     total, error = sum(s.astype(np.float64) for s in steps), {}
     for name, feedback in (("with", gcodec.Feedback("ecsq:nmse=0.3")), ("without", None)):
@@ -528,7 +526,7 @@ def exact_error(x: np.ndarray, codec: str) -> float:
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("target", [0.1, 0.3])
-def test_an_error_of_parts_below_a_1024th_of_a_step_counts(rounding: str, target: float) -> None:
+def test_errors_below_a_1024th_of_a_step_are_counted(rounding: str, target: float) -> None:
     """Few large values make the step so large that most of the error is of values near 0."""
     rng = np.random.default_rng(5)
     x = (1e-3 * rng.standard_normal(1 << 18)).astype(np.float32)
@@ -538,7 +536,7 @@ def test_an_error_of_parts_below_a_1024th_of_a_step_counts(rounding: str, target
 
 
 @pytest.mark.parametrize("target", ["bits=1", "nmse=0.05", "bits=1,trellis=yes"])
-def test_a_search_begins_where_the_last_one_ended(target: str) -> None:
+def test_search_starts_from_preceding_step(target: str) -> None:
     """The target is met as without a prior, whatever the prior was of."""
     codec = gcodec.parse(f"ecsq:{target}")
     rng = np.random.default_rng(6)
@@ -555,7 +553,7 @@ def test_a_search_begins_where_the_last_one_ended(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", [0.0105, 0.03, 0.0389, 0.05, 0.1196, 0.33])
-def test_an_error_is_met_where_one_scale_is_that_of_all(target: float) -> None:
+def test_meets_target_error_with_a_single_scale(target: float) -> None:
     """Of like values all have one class, at another step another one: the error jumps there."""
     for n, seed in ((4096, 7), (1 << 16, 8)):
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
@@ -563,7 +561,7 @@ def test_an_error_is_met_where_one_scale_is_that_of_all(target: float) -> None:
 
 
 @pytest.mark.parametrize("target", [0.3, 0.83, 1.15, 1.5, 2.2, 5.9])
-def test_bits_are_met_where_one_scale_is_that_of_all(target: float) -> None:
+def test_meets_target_bits_with_a_single_scale(target: float) -> None:
     """Of short strings too, of which numbers and states are a tenth."""
     for n, seed in ((4096, 7), (1 << 16, 8)):
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)

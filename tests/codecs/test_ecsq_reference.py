@@ -188,7 +188,7 @@ def test_odd_tensors(rounding: str) -> None:
 
 
 @each_rounding
-def test_levels_far_beyond_their_class(rounding: str) -> None:
+def test_levels_far_above_their_class(rounding: str) -> None:
     """One large element in each row of nothing: the levels of a low class that are escapes."""
     x = np.zeros(1280, np.float32)
     x[::128] = np.linspace(-126, 140, 10)
@@ -377,7 +377,7 @@ def test_other_values_of_each_byte() -> None:
     assert right > 20
 
 
-def test_the_end() -> None:
+def test_truncation_and_extension() -> None:
     """Bytes that are missing are `Truncated`, bytes too many `Corrupt`: no more is wrong."""
     rng = random.Random(6)
     for n in (1, 30, 100):
@@ -388,7 +388,7 @@ def test_the_end() -> None:
         assert outcome(text + "0" * 800, n) is gcodec.Corrupt
 
 
-def test_no_such_strings() -> None:
+def test_impossible_strings_are_refused() -> None:
     """One thing wrong at a time, where its kind is certain."""
     symbols = [0, 0, 2, 3, 300, 0, 5, 0] * 8
     lists = ScaleList(RICE, 0, 40, 1, 0), ScaleList(RICE, 0, 64, 1, 0)
@@ -428,7 +428,7 @@ def test_no_such_strings() -> None:
         ([[1]], 6, 5),
     ],
 )
-def test_tables_that_are_none(lines: list[list[int]], first: int, last: int) -> None:
+def test_invalid_tables_are_refused(lines: list[list[int]], first: int, last: int) -> None:
     """Written by hand, behind a list of one row, and before states of symbols 0."""
     text = universal.to_text(bytes([255, 2, 2, 0, 0])) + "00" + "00" + universal.fixed(1, 7)
     text += universal.fixed(1, 7) + "000" + "1"
@@ -447,7 +447,7 @@ def test_tables_that_are_none(lines: list[list[int]], first: int, last: int) -> 
     assert outcome(text, 2) == wanted
 
 
-def test_exceptions_that_are_none() -> None:
+def test_invalid_outliers_are_refused() -> None:
     def text(gaps: list[int], symbols: list[int], coded: list[int], k: int = 0) -> str:
         head = universal.to_text(bytes([255, 2, 4, 0, len(gaps)])) + "00" + "00"
         out = head + universal.fixed(1, 7) + universal.fixed(1, 7) + "000" + "1"
@@ -479,7 +479,7 @@ def test_exceptions_that_are_none() -> None:
         assert outcome(one, 4) is judged(one, 4) is gcodec.Corrupt
 
 
-def test_values_that_pass_float32() -> None:
+def test_values_beyond_float32() -> None:
     string = any_string(random.Random(1), 64)._replace(symbols=[0, 2, 3, 4] * 16)
     string = contexts.write_string(
         string.symbols, 8, 0, ([40] * 8, []), Table(40, [[1, 900, 900]]), 2
@@ -493,7 +493,7 @@ def test_values_that_pass_float32() -> None:
     assert judged(text, 64, top) is gcodec.Corrupt
 
 
-def test_nothing_coded_has_no_bits() -> None:
+def test_zero_tensors_take_no_bits() -> None:
     for n, step in ((0, 1.0), (4, 0.0), (4, -0.0)):
         assert outcome("", n, step) == judged("", n, step) == [0] * n
         for text in ("0", "1", "0" * 8):

@@ -60,7 +60,7 @@ def error_of(x: np.ndarray, frame: bytes) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_transform_is_that_of_the_specification(shape: tuple[int, ...]) -> None:
+def test_transform_follows_the_specification(shape: tuple[int, ...]) -> None:
     x = filters(shape).reshape(-1)
     taps = FilterTransform.of(shape)
     assert taps is not None and taps.size == math.prod(shape[2:])
@@ -74,7 +74,7 @@ def test_the_transform_is_that_of_the_specification(shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("sizes", [(1, 3, 3), (1, 1, 2), (16, 8, 8), (1, 5, 7)])
-def test_chunks_do_not_touch_each_other(sizes: tuple[int, int, int]) -> None:
+def test_filters_are_transformed_independently(sizes: tuple[int, int, int]) -> None:
     """Each chunk alone gives what it gives among others, however many there are."""
     matrices = tuple(basis(n).tobytes() for n in sizes)
     size = math.prod(sizes)
@@ -92,7 +92,7 @@ def test_chunks_do_not_touch_each_other(sizes: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", NONE, ids=str)
-def test_tensors_without_taps(shape: tuple[int, ...]) -> None:
+def test_tensors_without_filters_are_not_transformed(shape: tuple[int, ...]) -> None:
     assert FilterTransform.of(shape) is None and ecsq.taps(shape) is None
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     for values in (x, np.zeros_like(x)):
@@ -124,7 +124,7 @@ def test_magnitudes(scale: float, rounding: str) -> None:
     check(x, f"{DCT}step={step!r},rounding={rounding}", rounding, 3)
 
 
-def test_a_message_says_it_only_where_it_is_transformed() -> None:
+def test_transform_is_stored_only_when_used() -> None:
     x = filters((16, 16, 3, 3))
     plain, moved = (gcodec.encode(x, f"ecsq:step=0.001,transform={t}") for t in ("none", "dct"))
     assert transform_of(plain), transform_of(moved) == ("none", "dct")
@@ -156,7 +156,7 @@ def test_zeros_are_exact(trellis: str) -> None:
 
 @pytest.mark.parametrize("target", [0.5, 0.1, 0.02, 1e-3, 1e-7])
 @pytest.mark.parametrize("trellis", ["no", "yes"])
-def test_an_error_is_met(target: float, trellis: str) -> None:
+def test_meets_target_error(target: float, trellis: str) -> None:
     for shape in ((64, 32, 3, 3), (100, 3, 7, 7), (300, 30, 3)):
         x = filters(shape)
         frame = gcodec.encode(x, f"ecsq:nmse={target},trellis={trellis}")
@@ -164,7 +164,7 @@ def test_an_error_is_met(target: float, trellis: str) -> None:
         assert 0.98 * target <= error_of(x, frame) <= target
 
 
-def test_bits_are_met() -> None:
+def test_meets_target_bits() -> None:
     x = filters((64, 32, 3, 3))
     for target in (0.5, 2.0, 5.0):
         payload = gcodec.parse(f"ecsq:bits={target}").encode(x)
@@ -173,7 +173,7 @@ def test_bits_are_met() -> None:
 
 
 @pytest.mark.parametrize("period", [4, 9, 25, 49])
-def test_a_search_begins_with_all_coefficients(period: int) -> None:
+def test_sample_covers_all_coefficients(period: int) -> None:
     """Those at equal distances might all be of one tap."""
     width = 64 * period
     places = np.tile(np.arange(period, dtype=np.float32), 512 * 64)
@@ -184,7 +184,7 @@ def test_a_search_begins_with_all_coefficients(period: int) -> None:
         assert counts.min() > 0.7 * counts.mean()
 
 
-def test_a_search_is_as_short_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transform_does_not_lengthen_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     x, passes = filters((256, 256, 2, 2)), []
 
     def counted(find: Any) -> Any:
@@ -205,7 +205,7 @@ def test_a_search_is_as_short_as_without(monkeypatch: pytest.MonkeyPatch) -> Non
         assert results[1] <= results[0]
 
 
-def test_levels_at_random_are_unbiased() -> None:
+def test_stochastic_levels_are_unbiased() -> None:
     x = filters((8, 4, 3, 3))
     step = float(np.abs(x).max())
     frames = [
@@ -234,7 +234,7 @@ def test_real_convolutions_take_fewer_bits() -> None:
                 assert error_of(x, moved) < 0.97 * error_of(x, plain)
 
 
-def test_taps_that_have_nothing_in_common_are_left_alone() -> None:
+def test_uncorrelated_taps_are_not_transformed() -> None:
     for shape in ((64, 32, 3, 3), (40, 40, 5), (500, 1, 3, 3)):
         x = filters(shape, alike=0.0)
         assert transform_of(gcodec.encode(x, "ecsq")) == "none"
@@ -242,7 +242,7 @@ def test_taps_that_have_nothing_in_common_are_left_alone() -> None:
         assert transform_of(gcodec.encode(sparse.astype(np.float32), "ecsq")) == "none"
 
 
-def test_the_choice_is_that_of_all_sizes() -> None:
+def test_choice_agrees_with_exact_sizes() -> None:
     x = filters((64, 32, 3, 3))
     for scale in (1.0, 1e-9, 1e-25, 1e20):
         assert transform_of(gcodec.encode(x * np.float32(scale), "ecsq:nmse=0.05")) == "dct"
@@ -254,7 +254,7 @@ def test_the_choice_is_that_of_all_sizes() -> None:
     assert transform_of(gcodec.encode(x, f"ecsq:step={least}")) == "none"
 
 
-def test_values_that_pass_float32() -> None:
+def test_values_beyond_float32_are_refused() -> None:
     x = np.full((8, 8, 3, 3), 3e38, np.float32)
     assert transform_of(gcodec.encode(x, "ecsq")) == "none"
     with pytest.raises(ParameterError, match="float32 when it is transformed"):
@@ -270,7 +270,7 @@ def test_values_that_pass_float32() -> None:
     assert 0 < refused < 40
 
 
-def test_a_prior_of_the_other_kind_is_no_prior() -> None:
+def test_prior_of_other_transform_is_ignored() -> None:
     x, codec = filters((64, 8, 3, 3)), gcodec.parse("ecsq:nmse=0.05")
     prior = gcodec.parse("ecsq:nmse=0.05,transform=none").quantize(x)
     for symbols in (codec.quantize(x, prior=prior), codec.quantize(x, prior=codec.quantize(x))):
@@ -288,7 +288,7 @@ def test_a_prior_of_the_other_kind_is_no_prior() -> None:
 @pytest.mark.parametrize(
     "shape", [(5, 7, 3, 3), (1, 2000, 7, 7), (150, 800, 3), (2, 300, 16, 8, 4)]
 )
-def test_every_way_decodes_to_the_same(spec: str, shape: tuple[int, ...]) -> None:
+def test_all_decoders_agree(spec: str, shape: tuple[int, ...]) -> None:
     x = filters(shape)
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
     payload = frame.payload
@@ -335,7 +335,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results[0] == results[1]
 
 
-def test_feedback_keeps_what_is_left_of_values() -> None:
+def test_feedback_keeps_the_residual_of_values() -> None:
     feedback, total = gcodec.Feedback("ecsq:nmse=0.1"), np.zeros((16, 8, 3, 3))
     sent = np.zeros_like(total)
     for seed in range(4):
@@ -367,7 +367,7 @@ def built(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> by
     return reference_frame.build(13, 1, shape, *fields, 8 * len(message.data))
 
 
-def test_headers_that_lie() -> None:
+def test_wrong_headers_are_refused() -> None:
     symbols = [2, 0, 3, 0, 0, 2, 0, 0, 0, 0, 0, 4]
     for shape in ((2, 2, 3), (1, 1, 3, 4), (12, 1, 1, 1), (12,), (3, 4), (1, 12, 1), ()):
         n = math.prod(shape)
@@ -393,7 +393,7 @@ def test_headers_that_lie() -> None:
 
 
 @pytest.mark.parametrize("symbols", [[2, 2, 2] * 4, [9_999_999, *[0] * 11], [200] * 12])
-def test_values_of_frames_that_pass_float32(symbols: list[int]) -> None:
+def test_frames_with_values_beyond_float32_are_refused(symbols: list[int]) -> None:
     """Refused where a value does, and only there, whatever its coefficients are."""
     refused = []
     for step in (1e20, 1e30, 3e31, 1e35, 3e36, 1e38, 3.4e38):

@@ -24,7 +24,7 @@ from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.class_map import CLASSES
-from gcodec.kernels.quantize import trellis_search, trellis_vector
+from gcodec.kernels.quantize import trellis_search
 from gcodec.kernels.quantize.trellis import ODD, model_counts, symbols_nbits
 from gcodec.kernels.rans import rans_string
 from gcodec.payload import Payload
@@ -58,7 +58,9 @@ def plain_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.nda
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("shape", [(1,), (7,), (33,), (64, 65), (259, 257)], ids=str)
-def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_follow_the_specification(
+    shape: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(table_choice, "lanes_of", lambda nbits: lanes)
     x = matrix(*shape) if len(shape) > 1 else matrix(1, *shape)[0]
     x.reshape(-1)[:: max(x.size // 5, 3)] *= 500  # some escape, of both parities
@@ -77,7 +79,7 @@ def test_the_rule(shape: tuple[int, ...], lanes: int, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(quantized.beyond, symbols.beyond)
 
 
-def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_table_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByTrellis, "statics_nbits", lambda self, counts: [1 << 40])
     x = matrix(160, 250, beta=0.4)
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
@@ -89,7 +91,7 @@ def test_a_table_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("n", [5, 1000, RUN + 3, 2 * BLOCK + 40])
-def test_all_paths_give_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_decoders_agree(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = matrix(1, n)[0]
     codec = gcodec.parse("ecsq:trellis=yes,step=1.5")
     payload, all_values = codec.encode(x), []
@@ -117,7 +119,7 @@ def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
     np.testing.assert_array_equal(lane_order.places_of(np.arange(n), n, lanes), places)
 
 
-def test_tables_tell_what_symbols_take_one_by_one_and_by_counts() -> None:
+def test_prices_by_symbol_and_by_counts_agree() -> None:
     x = matrix(70, 130)
     x[::9, ::11] *= 200  # which escape
     quantized = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
@@ -132,11 +134,11 @@ def test_tables_tell_what_symbols_take_one_by_one_and_by_counts() -> None:
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_no_path_is_better(lanes: int) -> None:
+def test_search_finds_the_best_path(lanes: int) -> None:
     rng = np.random.default_rng(lanes)
     n = 9 * lanes + lanes // 2
     x, classes = rng.laplace(0, 3, n).astype(np.float32), rng.integers(20, 50, n).astype(np.uint8)
-    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_vector.LEVELS)) + 0.3 * np.arange(64)
+    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_search.LEVELS)) + 0.3 * np.arange(64)
     moved = np.array([-0.125, 0.0625, 0.03125], np.float32)
     symbols = np.empty(n, np.uint8)
     flat = costs.astype(np.float32).reshape(-1)
@@ -201,7 +203,7 @@ def test_fewer_bits_for_the_same_error(target: float) -> None:
     assert sum(ratios) / len(ratios) < 0.97
 
 
-def test_bits_are_met() -> None:
+def test_meets_target_bits() -> None:
     # With 14 bits nearly all levels escape; of the last few values are all that count.
     heavy = np.random.default_rng(3).standard_cauchy((200, 400)).astype(np.float32)
     cases = (matrix(300, 200), 0.5), (matrix(100, 70), 3.0), (matrix(100, 70), 14.0), (heavy, 0.1)
@@ -210,7 +212,7 @@ def test_bits_are_met() -> None:
         assert 0.97 * target <= payload.nbits / x.size <= target
 
 
-def test_halves_of_a_step_may_lie_between_floats() -> None:
+def test_half_steps_between_floats() -> None:
     least = np.float32(2.0**-149)
     x = np.random.default_rng(0).normal(0, 5000, 300).astype(np.float32) * least
     for step in (1, 3, 31):
@@ -224,7 +226,9 @@ def test_halves_of_a_step_may_lie_between_floats() -> None:
 
 
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=1.5"])
-def test_a_target_takes_few_searches(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_control_takes_few_path_searches(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     searched, search = [0], trellis_search.best_levels
 
     def counted(x: np.ndarray, *arguments: Any) -> None:
@@ -261,14 +265,14 @@ def test_seek_tables_and_ranges() -> None:
         payload.codec.decode(payload._replace(seek=wrong), x.shape)
 
 
-def test_nothing_and_zeros() -> None:
+def test_empty_and_zero_tensors() -> None:
     for x in (np.empty(0, np.float32), np.zeros((4, 9), np.float32)):
         np.testing.assert_array_equal(gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes")), x)
     with pytest.raises(ParameterError, match="trellis"):
         gcodec.parse("ecsq:rounding=stochastic,trellis=yes")
 
 
-def test_an_escape_must_be_an_exception_of_its_parity() -> None:
+def test_escape_parity_must_match_the_outlier() -> None:
     x = matrix(30, 40)
     x[3, 4], x[20, 1] = 4000, -5000
     payload = gcodec.parse("ecsq:trellis=yes,step=2").encode(x)
@@ -281,7 +285,7 @@ def test_an_escape_must_be_an_exception_of_its_parity() -> None:
             other.read(lambda at, part: None)
 
 
-def test_levels_of_any_quantiser_can_be_written() -> None:
+def test_levels_of_any_quantizer_can_be_written() -> None:
     # Who packs need not have searched: what a quantiser lacks is an exception.
     rng = np.random.default_rng(5)
     x = matrix(50, 60)
@@ -294,7 +298,7 @@ def test_levels_of_any_quantiser_can_be_written() -> None:
     assert string.symbols == symbols.tolist()
 
 
-def test_broken_bytes_are_told() -> None:
+def test_damaged_bytes_are_refused() -> None:
     x = matrix(40, 50)
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.02").encode(x)
     rng, refused = np.random.default_rng(0), 0
@@ -314,7 +318,7 @@ def test_broken_bytes_are_told() -> None:
             payload.codec.decode(short, x.shape)
 
 
-def test_tables_come_back() -> None:
+def test_tables_round_trip() -> None:
     for table in trellis_tables.statics():
         assert (table.frequencies.sum(axis=1) == 4096).all()
         sent, string = (
@@ -330,7 +334,7 @@ def test_tables_come_back() -> None:
         TrellisTable.read(len(trellis_tables.statics()), data, 0, nbits)
 
 
-def test_models_follow_the_trellis() -> None:
+def test_models_follow_the_trellis_state() -> None:
     x = matrix(90, 80)
     quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
     coded = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)

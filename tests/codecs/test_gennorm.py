@@ -83,7 +83,7 @@ def test_histogram_counts_bits(n):
     assert (actual == plain_histogram(x)).all()
 
 
-def test_histogram_tells_zeros_and_what_is_not_finite():
+def test_histogram_counts_zeros_and_nonfinite_values():
     odd = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, LARGEST, -LARGEST, 1e-45, 1.0]
     actual = log_histogram(np.array(odd, np.float32))
     assert (actual[0], actual[FINITE - 1], actual[FINITE:].sum()) == (3, 2, 4)
@@ -104,7 +104,7 @@ def test_histogram_does_not_depend_on_threads_or_parts(monkeypatch):
 
 
 @formats
-def test_squared_error_is_that_of_the_plain_quantizer(fmt):
+def test_squared_error_equals_plain_quantizer(fmt):
     x = drawn(0.7, 3000)
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
     for scale in (1e-4, 0.013, 0.25, 3.0, 100.0):
@@ -124,7 +124,7 @@ def test_binned_errors_are_near_those_of_the_values(fmt):
     assert binned.squares == pytest.approx((x.astype(float) ** 2).sum(), rel=1e-4)
 
 
-def test_bins_of_one_value_are_that_value():
+def test_bins_of_one_value_are_exact():
     x = np.repeat(np.array([0.3, -1.7, 0.0], np.float32), [500, 300, 50])
     binned = scale_errors.Binned(log_histogram(x), x)
     assert binned.total == pytest.approx(np.abs(x.astype(float)).sum(), rel=1e-12)
@@ -136,7 +136,7 @@ def test_bins_of_one_value_are_that_value():
 
 @pytest.mark.parametrize("beta", [0.2, 0.3, 0.5, 0.8, 1.0, 1.37, 2.0, 3.5])
 @pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
-def test_moments_find_the_shape(beta, unit):
+def test_moments_determine_the_shape(beta, unit):
     x = inverted(beta, 200_000)
     x *= np.float32(unit)
     ratio = np.mean(np.abs(x), dtype=float) / math.sqrt(np.mean((x / unit) ** 2, dtype=float))
@@ -170,7 +170,7 @@ def row(name):
     return np.array(gennorm._tables()[name].split(), float)
 
 
-def test_tables_of_moments_are_those_of_the_distribution():
+def test_moment_tables_match_the_distribution():
     assert row("betas") == pytest.approx(TABLES.betas(), abs=1e-12)
     for beta, ratio, alpha in zip(row("betas"), row("ratios"), row("alphas"), strict=True):
         a, b, c = special.gamma(1 / beta), special.gamma(2 / beta), special.gamma(3 / beta)
@@ -178,7 +178,7 @@ def test_tables_of_moments_are_those_of_the_distribution():
         assert alpha == pytest.approx(math.log2(a / c) / 2, abs=1e-6)
 
 
-def test_closed_form_is_the_integral():
+def test_closed_form_equals_the_integral():
     for beta, log in ((0.5, -1.0), (2.0, -2.0)):
         x, fmt = inverted(beta, 400_000), MiniFloat("e2m1")
         actual = TABLES.errors(beta, fmt.magnitudes().astype(float), np.array([log]))[
@@ -224,7 +224,7 @@ def test_rules_are_near_the_optimum(fmt, beta):
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e3m2"), MiniFloat("e4m3")])
 @pytest.mark.parametrize("n", [1, 2, 7, 40, 1000, 150_000])
-def test_the_histogram_is_never_above_the_table(fmt, n):
+def test_histogram_rule_never_exceeds_the_table(fmt, n):
     random = np.random.default_rng(n)
     rows = np.exp(random.normal(size=n) * 2)  # as in layers whose rows differ in size
     x = (random.normal(size=n) * rows).astype(np.float32)
@@ -234,7 +234,7 @@ def test_the_histogram_is_never_above_the_table(fmt, n):
 
 
 @formats
-def test_few_values_are_exact(fmt):
+def test_small_tensors_are_exact(fmt):
     low, top = map(float, fmt.magnitudes()[[1, -1]])
     for values in ([0.7], [-3.3, 0.0, 3.3], [low, top], [0.5] * 1000 + [0.0] * 3000):
         x = np.array(values, np.float32)
@@ -242,7 +242,7 @@ def test_few_values_are_exact(fmt):
         assert mse(x, fmt, scale) <= 1e-13 * float(np.mean(x.astype(float) ** 2))
 
 
-def test_many_values_of_a_grid_are_exact():
+def test_grid_values_are_exact():
     fmt = MiniFloat("e2m1")
     x = np.random.default_rng(0).choice(fmt.magnitudes(), 300_000) * np.float32(0.0173)
     assert mse(x, fmt, scale_of(x, fmt, "histogram")) <= 1e-13 * float(np.mean(x**2))
@@ -282,7 +282,7 @@ def test_a_scale_follows_powers_of_two():
 
 
 @pytest.mark.parametrize("rule", gennorm.RULES)
-def test_nothing_and_zeros(rule):
+def test_empty_and_zero_tensors(rule):
     for x in ([], [0.0], [0.0, -0.0] * 50):
         assert scale_of(np.array(x, np.float32), CO3, rule) == 0.0
 
@@ -318,7 +318,7 @@ def test_co3_has_a_clamp():
 
 
 @pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e5m2", "ieee")])
-def test_co3_is_for_one_format(fmt):
+def test_co3_requires_its_format(fmt):
     with pytest.raises(ParameterError, match="scale='co3': must be histogram or gennorm"):
         scale_of(np.ones(3, np.float32), fmt, "co3")
 

@@ -122,7 +122,7 @@ def exact_at_31_bits(seed: int, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_terngrad_sends_only_below_the_bound(pack: str) -> None:
+def test_terngrad_sends_below_the_probability(pack: str) -> None:
     """A word that is equal is not below; one unit in the last place above, it is."""
     x = exact_at_31_bits(5, 2000)
     ties = np.flatnonzero(x)
@@ -136,7 +136,7 @@ def test_terngrad_sends_only_below_the_bound(pack: str) -> None:
     assert (decoded[ties] == -1).all()
 
 
-def test_terngrad_always_sends_what_reaches_the_scale() -> None:
+def test_terngrad_always_sends_values_at_the_scale() -> None:
     scale = np.float32(0.1)
     x = np.resize(np.array([scale, -scale, 0.2, -3e38], np.float32), 333)
     codec = gcodec.parse("terngrad")
@@ -205,7 +205,7 @@ def test_minmax_ties_go_to_even(width: int) -> None:
         assert (decoded == np.rint(x / np.float32(unit)) * np.float32(unit)).all()
 
 
-def test_minmax_goes_up_only_below_the_bound() -> None:
+def test_minmax_rounds_up_below_the_probability() -> None:
     """A word that is equal is not below; one unit in the last place above, it is."""
     x = exact_at_31_bits(5, 2000)
     ties = np.flatnonzero(x)[1:]
@@ -236,7 +236,7 @@ def test_minmax_expectation(kind: str) -> None:
             assert abs(mean - Fraction(value)) <= allowed
 
 
-def test_minmax_keeps_single_values_and_neighbours() -> None:
+def test_minmax_keeps_constant_and_neighbouring_values() -> None:
     for kind in KINDS:
         x = gradient(kind, 41)
         for rounding in ("nearest", "stochastic"):
@@ -314,7 +314,7 @@ def test_nan_and_inf_are_refused(spec: str, bad: float) -> None:
     "spec", ["terngrad", "minmax:bits=4", "sign", "qsgd", "qsgd:form=dense,bucket=100,s=300"]
 )
 @pytest.mark.parametrize("size", [1e-44, 1e-30, 1e-9, 1.0, 1e30])
-def test_no_size_is_too_small(spec: str, size: float) -> None:
+def test_tiny_values_are_quantized(spec: str, size: float) -> None:
     """Powers of two apart, the payloads are the same and the errors in proportion."""
     base = gradient("heavy", 300)
     factor = np.float32(2.0 ** round(math.log2(size)))

@@ -23,7 +23,7 @@ from gcodec.arrays import intake
 from gcodec.codec import Codec
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
-from gcodec.kernels.quantize.minifloat_block import MOST_STEPS
+from gcodec.kernels.quantize.minifloat import MOST_STEPS
 
 ALL = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
 NARROW = [fmt for fmt in ALL if fmt.top <= MOST_STEPS]
@@ -193,7 +193,7 @@ def test_least_magnitudes_of_codes(fmt: MiniFloat) -> None:
 
 
 @each_format
-def test_zeros_and_what_lies_beyond(fmt: MiniFloat) -> None:
+def test_zeros_and_values_beyond_the_range(fmt: MiniFloat) -> None:
     sign = 1 << fmt.width - 1
     for scale in (TINIEST, np.float32(1), top_scale(fmt)):
         result = each_code(run(f32(-0.0, 0, -TINIEST / 4, LARGEST, -LARGEST), scale, fmt), 5, fmt)
@@ -204,7 +204,7 @@ def test_zeros_and_what_lies_beyond(fmt: MiniFloat) -> None:
 
 
 @each_format
-def test_not_finite_is_told(fmt: MiniFloat) -> None:
+def test_nonfinite_values_are_reported(fmt: MiniFloat) -> None:
     for n in (1, 31, 32, 33, 95, 96, 128, 200):
         out = np.empty(minifloat.codes_nbytes(n, fmt), np.uint8)
         for value in (np.nan, -np.nan, np.inf, -np.inf):
@@ -312,7 +312,7 @@ def test_residual_is_the_composition(spec: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("scale", ["histogram", "gennorm", 0.5, 0.0])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_not_finite_is_refused_before_the_residual_changes(scale: Any, value: float) -> None:
+def test_nonfinite_values_leave_the_residual_unchanged(scale: Any, value: float) -> None:
     codec = codec_of(MiniFloat("e2m1"), scale=scale)
     x, residual = np.ones(2, np.float32), f32(0.5, -3)
     x[1] = value
@@ -330,7 +330,7 @@ def test_not_finite_is_refused_before_the_residual_changes(scale: Any, value: fl
 
 @each_format
 @pytest.mark.parametrize("offset", [0, 1, 3, 8])
-def test_all_sizes_wherever_arrays_lie(fmt: MiniFloat, offset: int) -> None:
+def test_all_sizes_and_alignments(fmt: MiniFloat, offset: int) -> None:
     rng = np.random.default_rng(8)
     values, before = rng.standard_normal((2, 131), np.float32)
     scale = np.float32(0.4)
@@ -419,7 +419,7 @@ def fields(codes: np.ndarray, width: int) -> bytes:
 
 
 @each_format
-def test_payload_is_the_codes(fmt: MiniFloat) -> None:
+def test_payload_contains_the_codes(fmt: MiniFloat) -> None:
     rng = np.random.default_rng(10)
     codec = codec_of(fmt, scale=0.5)
     for n in (0, 1, 2, 3, 7, 8, 33, 101):
@@ -436,7 +436,7 @@ def test_payload_is_the_codes(fmt: MiniFloat) -> None:
 
 
 @each_format
-def test_codes_that_stand_for_nothing(fmt: MiniFloat) -> None:
+def test_reserved_codes_are_refused(fmt: MiniFloat) -> None:
     codec = codec_of(fmt, scale=0.5)
     sign, n = 1 << fmt.width - 1, 75
     valid = valid_codes(fmt)
@@ -505,7 +505,7 @@ def test_example() -> None:
 # --- parameters ----------------------------------------------------------------------------------
 
 
-def test_frames_tell_the_scale() -> None:
+def test_frames_contain_the_scale() -> None:
     x = np.random.default_rng(11).standard_normal(500, np.float32)
     for spec in ("minifloat:code=none", "minifloat:scale=gennorm,format=e3m2,code=none"):
         frame = gcodec.encode(x, spec)
@@ -523,7 +523,7 @@ def test_frames_tell_the_scale() -> None:
 
 @pytest.mark.parametrize("rule", ["histogram", "gennorm"])
 @each_format
-def test_scales_that_are_found(fmt: MiniFloat, rule: str) -> None:
+def test_automatic_scales(fmt: MiniFloat, rule: str) -> None:
     rng = np.random.default_rng(12)
     codec = codec_of(fmt, scale=rule)
     energy_left = 1.0 if fmt.top == 1 else 0.5
@@ -539,7 +539,7 @@ def test_scales_that_are_found(fmt: MiniFloat, rule: str) -> None:
     assert not codec.decode(zeros, 9).any()
 
 
-def test_parameters_that_do_not_fit_together() -> None:
+def test_conflicting_parameters_are_refused() -> None:
     for fmt in ALL:
         if fmt.width > 4:
             with pytest.raises(ParameterError, match=r"code='pair': .*four bits"):
@@ -608,7 +608,7 @@ def test_near_the_entropy(format: str, share: float) -> None:
         (b"\0\0", struct.pack("<f", 1) + b"\0"),  # no code
     ],
 )
-def test_headers_of_strangers(params: bytes, scalars: bytes) -> None:
+def test_hostile_headers(params: bytes, scalars: bytes) -> None:
     frame = reference_frame.build(8, 1, (2,), params, scalars, b"\x12", 8)
     with pytest.raises(Corrupt):
         gcodec.decode(frame)
@@ -628,7 +628,7 @@ def test_a_scale_of_minus_zero() -> None:
 
 
 @given(gs.gradients(), st.sampled_from(ALL), st.sampled_from([1e-45, 1e-38, 1e-3, 0.3, 1e4, 1e28]))
-def test_never_farther_than_zero(x: np.ndarray, fmt: MiniFloat, scale: float) -> None:
+def test_error_is_at_most_that_of_zeros(x: np.ndarray, fmt: MiniFloat, scale: float) -> None:
     codec = codec_of(fmt, scale=scale)
     assert codec.variance(x.size) == 1
     decoded = codec.decode(codec.encode(x), x.size).astype(np.float64)
@@ -637,7 +637,7 @@ def test_never_farther_than_zero(x: np.ndarray, fmt: MiniFloat, scale: float) ->
 
 
 @given(st.sampled_from(ALL), st.sampled_from([2.0**-126, 1e-30, 0.1, 1.0, 1e3]))
-def test_magnitudes_come_back(fmt: MiniFloat, scale: float) -> None:
+def test_magnitudes_round_trip(fmt: MiniFloat, scale: float) -> None:
     if fmt.magnitudes()[1] * np.float32(scale) < 2.0**-126:
         return  # too small to differ
     codec = codec_of(fmt, scale=scale)

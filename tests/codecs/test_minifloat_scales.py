@@ -94,7 +94,7 @@ def test_factors_have_the_least_error_of_six(name: str, block: int) -> None:
     assert actual[64 // block + 1] == 0  # a block of zeros
 
 
-def test_less_error_than_one_scale() -> None:
+def test_block_scales_reduce_the_error() -> None:
     x = np.tile(ROUGH, 50)
     error = {}
     for block in (0, 16, 64):

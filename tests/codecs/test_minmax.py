@@ -59,7 +59,7 @@ def test_constant_and_neighbouring_values_are_exact(start: float, rounding: str)
 
 
 @pytest.mark.parametrize("start", [1.1e-38, 1e-30, 0.7, 1e4, 3e38, -0.3])
-def test_ranges_of_few_places_are_exact_at_eight_bits(start: float) -> None:
+def test_short_ranges_are_exact_with_eight_bits(start: float) -> None:
     """A step is then a unit in the last place or less, so each value is the nearest of a level."""
     for k in (2, 3, 7, 100, 254, 255):
         x = ulps(start, np.arange(k + 1))
@@ -70,7 +70,7 @@ def test_ranges_of_few_places_are_exact_at_eight_bits(start: float) -> None:
         assert np.abs(decoded.astype(np.float64) - x).max() <= 2 * half_ulp(x)
 
 
-def test_offsets_that_dwarf_the_range() -> None:
+def test_offsets_far_above_the_range() -> None:
     rng = np.random.default_rng(2)
     x = (1e4 + rng.standard_normal(1000) * 1e-3).astype(np.float32)
     assert gs.same_bits(through(minmax(), x), x)  # six units in the last place
@@ -111,7 +111,7 @@ def test_order_is_kept(x: np.ndarray, bits: int) -> None:
 
 
 @given(gs.gradients(large=True), st.sampled_from(ALL_BITS), st.sampled_from([0, 3, 32, 100]))
-def test_decoded_values_stay(x: np.ndarray, bits: int, bucket: int) -> None:
+def test_decoding_is_idempotent(x: np.ndarray, bits: int, bucket: int) -> None:
     codec = minmax(bits=bits, bucket=bucket)
     once = through(codec, x)
     wide = x.astype(np.float64)
@@ -123,7 +123,7 @@ def test_decoded_values_stay(x: np.ndarray, bits: int, bucket: int) -> None:
             assert np.all(np.abs(again.astype(np.float64) - once[part]) <= step * 2.0**-30)
 
 
-def test_negative_zero_is_zero() -> None:
+def test_negative_zero_becomes_zero() -> None:
     for bits in ALL_BITS:
         for x in (f32(-0.0), f32(-0.0, 0.0, -0.0), f32(-0.0, 1), f32(-1, -0.0)):
             payload = minmax(bits=bits).encode(x)
@@ -137,7 +137,7 @@ def test_negative_zero_is_zero() -> None:
 
 @pytest.mark.parametrize("bits", ALL_BITS)
 @pytest.mark.parametrize("bucket", [1, 2, 3, 31, 32, 33, 100, 4096, 5000])
-def test_each_bucket_is_as_if_alone(bits: int, bucket: int) -> None:
+def test_buckets_are_independent(bits: int, bucket: int) -> None:
     rng = np.random.default_rng(bucket)
     codec, alone = minmax(bits=bits, bucket=bucket), minmax(bits=bits)
     for n in (1, bucket, bucket + 1, 3 * bucket + 7, 10_001):
@@ -217,13 +217,13 @@ def test_large_results_have_the_same_bits(
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_parameters_that_are_refused(values: dict[str, Any], match: str) -> None:
+def test_wrong_parameters_are_refused(values: dict[str, Any], match: str) -> None:
     with pytest.raises(ParameterError, match=match):
         minmax(**values)
 
 
 @pytest.mark.parametrize("text", ["0", "9", "-1", "2.5", "x", "", "True", "8.0", "1e0"])
-def test_bits_that_no_spec_has(text: str) -> None:
+def test_hostile_bits_parameter(text: str) -> None:
     with pytest.raises(ParameterError, match=r"bits=.*an integer from 1 to 8"):
         gcodec.parse(f"minmax:bits={text}")
 
@@ -241,7 +241,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("low", "high"), RANGES, ids=str)
-def test_ranges_that_are_refused(low: float, high: float) -> None:
+def test_wrong_ranges_are_refused(low: float, high: float) -> None:
     good, bad = struct.pack(">ff", -1, 2), struct.pack(">ff", low, high)
     assert minmax(bits=2).decode(good + b"\x1b", 4).tolist() == [-1, 0, 1, 2]
     with pytest.raises(Corrupt, match="range of") as caught:
@@ -258,7 +258,7 @@ def test_signalling_nan_is_refused_quietly() -> None:
         minmax(bits=2).decode(raw, 4)
 
 
-def test_any_codes_are_good_where_the_range_is_one_value() -> None:
+def test_constant_buckets_accept_any_codes() -> None:
     raw = struct.pack(">ff", 3, 3) + b"\xff"
     assert minmax(bits=2).decode(raw, 4).tolist() == [3.0] * 4
 

@@ -95,7 +95,7 @@ def test_kernels_take_any_threshold(value: float) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", ["quantize_1bit_residual", "quantize_2bit_residual"])
-def test_what_is_left_goes_to_the_residual_or_elsewhere(
+def test_residual_may_be_written_elsewhere(
     name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past the cache too, from whole cache lines on."""
@@ -185,7 +185,7 @@ def test_automatic_threshold(x: np.ndarray, server: str) -> None:
     assert payload.tobytes() == mxnet.TwoBit(float(t), len(x)).step(x)
 
 
-def test_automatic_threshold_sees_the_residual() -> None:
+def test_automatic_threshold_includes_the_residual() -> None:
     codec = gcodec.parse("mxnet-2bit:threshold=auto")
     rng = np.random.default_rng(8)
     residual = np.zeros(N, np.float32)
@@ -211,7 +211,7 @@ def test_sizes(n: int) -> None:
 
 @pytest.mark.parametrize("offset", range(16))
 @pytest.mark.parametrize("n", [1, 7, 8, 16, 100, 128, 129, 136, 143, 144, 145, 250, 255])
-def test_any_place_in_memory(n: int, offset: int) -> None:
+def test_any_alignment(n: int, offset: int) -> None:
     """Ends of an array are handled apart, wherever the cache lines are."""
     rng = np.random.default_rng(n)
     x = gs.placed(rng.standard_normal(n, np.float32), offset)

@@ -66,7 +66,7 @@ DENSITIES = (0.0, 0.0005, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0)
 
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("n", SIZES)
-def test_bytes_are_those_of_the_oracle(n: int, density: float) -> None:
+def test_bytes_agree_with_the_oracle(n: int, density: float) -> None:
     """But where a writer chooses: frequencies, Rice parameters of several blocks."""
     x = gradient(n, density, seed=n)
     sent = sent_of(x)
@@ -127,7 +127,7 @@ def test_auto_takes_the_shortest(density: float) -> None:
             )
 
 
-def test_frames_of_auto_say_what_they_are() -> None:
+def test_frames_of_auto_contain_the_resolved_form() -> None:
     cases = (5008, 0.01, ",form=sparse"), (5008, 1.0, ",form=context"), (16, 1.0, "")
     for n, density, form in cases:
         x = gradient(n, density, 1)
@@ -155,7 +155,7 @@ def test_frames(index: str) -> None:
     assert values.tolist() == [-0.5 if negative else 0.5 for _, negative in sent]
 
 
-def test_feedback_is_that_of_the_dense_form() -> None:
+def test_feedback_agrees_with_the_dense_form() -> None:
     dense, sparse = gcodec.Feedback(DENSE), gcodec.Feedback(AUTO)
     rng = np.random.default_rng(3)
     for _ in range(5):
@@ -166,7 +166,7 @@ def test_feedback_is_that_of_the_dense_form() -> None:
 
 
 @pytest.mark.parametrize("index", CODES)
-def test_bare_bytes_need_their_length(index: str) -> None:
+def test_bare_bytes_need_a_length(index: str) -> None:
     codec = SPARSE[index]
     payload = codec.encode(gradient(100, 0.1, 5))
     decoded = codec.decode(payload.tobytes(), 100, nbits=payload.nbits, **payload.scalars)
@@ -231,7 +231,7 @@ def test_absurd_scalars_cost_nothing(count: int, n: int, index: str) -> None:
         SPARSE[index]._decode_sparse(payload, n)
 
 
-def test_the_unresolved_form_is_never_on_the_wire() -> None:
+def test_auto_never_reaches_the_wire() -> None:
     for words, name in ((b"\0\3", "form"), (b"\0\1\5", "index")):
         frame = bytearray(gcodec.encode(np.ones(40, np.float32), SPARSE["huffman"]))
         at = frame.index(b"\3\0\1\4")  # parameters: three bytes, server, form, index

@@ -104,7 +104,7 @@ def test_pad_count_may_be_missing() -> None:
     np.testing.assert_array_equal(from_panthalia(message), expected)
 
 
-def test_what_cannot_be_sent() -> None:
+def test_impossible_messages_are_refused() -> None:
     for bad in (np.nan, np.inf, 3e38):
         with pytest.raises(ParameterError):
             to_panthalia(np.full(64, bad, F), 8, 4)

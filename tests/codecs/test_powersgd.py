@@ -31,7 +31,7 @@ shapes = st.sampled_from([(3, 5), (8, 8), (7, 2, 3), (2, 9), (20, 3), (5, 1, 4),
 
 @given(shapes, st.integers(1, 3), st.integers(0, 2**64 - 1), st.integers(-40, 30))
 @settings(max_examples=60)
-def test_bytes_are_those_of_the_oracle(
+def test_bytes_agree_with_the_oracle(
     shape: tuple[int, ...], rank: int, seed: int, exponent: int
 ) -> None:
     random = np.random.default_rng(seed % 1000)
@@ -44,7 +44,7 @@ def test_bytes_are_those_of_the_oracle(
     assert np.array_equal(y, reference.decode(payload.tobytes(), shape, rank))
 
 
-def test_steps_that_go_on_are_those_of_the_oracle() -> None:
+def test_warm_started_steps_agree_with_the_oracle() -> None:
     x = matrix(9, 12, 3, 0.3)
     x[:, 5] = 0
     codec = gcodec.parse("powersgd:rank=2")
@@ -58,7 +58,7 @@ def test_steps_that_go_on_are_those_of_the_oracle() -> None:
 
 
 @pytest.mark.parametrize(("m", "k"), [(3, 20_000), (20_000, 3), (600, 700)])
-def test_blocks_change_no_sum(m: int, k: int) -> None:
+def test_blocks_do_not_change_sums(m: int, k: int) -> None:
     """Sums of more products than are exact at a time, added up by exact integers."""
     x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
     q = low_rank.fixed(low_rank.start(5, 1, k))
@@ -84,7 +84,7 @@ def test_rows_become_orthonormal(rank: int, seed: int) -> None:
     assert np.array_equal(dependent[:rank], result) and not dependent[rank:].any()
 
 
-def test_a_matrix_of_that_rank_comes_back() -> None:
+def test_matrices_of_the_rank_are_reconstructed() -> None:
     x = matrix(40, 60, 3)
     for rank, most in ((3, 1e-4), (4, 1e-4), (8, 1e-4), (2, 1)):
         frame = gcodec.encode(x, f"powersgd:rank={rank}")
@@ -93,7 +93,7 @@ def test_a_matrix_of_that_rank_comes_back() -> None:
     assert not gcodec.decode(gcodec.encode(np.zeros((9, 9), np.float32), "powersgd")).any()
 
 
-def test_steps_come_near_to_the_best_approximation() -> None:
+def test_steps_approach_the_best_approximation() -> None:
     x = matrix(60, 80, 10, 0.5)
     singular = np.linalg.svd(x, compute_uv=False)
     best = math.sqrt(float((singular[4:] ** 2).sum() / (singular**2).sum()))
@@ -108,7 +108,7 @@ def test_steps_come_near_to_the_best_approximation() -> None:
     assert fresh == errors[0]
 
 
-def test_nothing_grows() -> None:
+def test_error_never_grows() -> None:
     """A projection, but for roundings: what is left out is no more than there was."""
     random = np.random.default_rng(2)
     for rank in (1, 3):
@@ -122,7 +122,7 @@ def test_nothing_grows() -> None:
             assert rest < np.linalg.norm(wide) ** 2
 
 
-def test_feedback_goes_on_from_the_step_before() -> None:
+def test_feedback_warm_starts_from_the_prior() -> None:
     x = matrix(50, 70, 8, 0.1)
     warm, cold = gcodec.Feedback("powersgd"), gcodec.Feedback("powersgd")
     left = []
@@ -137,7 +137,7 @@ def test_feedback_goes_on_from_the_step_before() -> None:
     assert gcodec.Frame.from_bytes(frame).codec.rank == 4
 
 
-def test_a_direction_that_was_lost_is_found_again() -> None:
+def test_lost_directions_are_recovered() -> None:
     codec = gcodec.parse("powersgd:rank=2")
     nothing = codec.quantize(np.zeros((9, 9), np.float32))
     assert not nothing.bits.any()
@@ -165,7 +165,7 @@ def test_a_direction_that_was_lost_is_found_again() -> None:
         ((10, 10), 100, 100),
     ],
 )
-def test_numbers_that_are_sent(shape: tuple[int, ...], rank: int, count: int) -> None:
+def test_payload_contains_the_factors(shape: tuple[int, ...], rank: int, count: int) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     payload = gcodec.parse(f"powersgd:rank={rank}").encode(x)
     assert payload.nbits == 32 * count
@@ -174,13 +174,13 @@ def test_numbers_that_are_sent(shape: tuple[int, ...], rank: int, count: int) ->
 
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e20, 1e36])
-def test_any_scale_does(scale: float) -> None:
+def test_any_magnitude_works(scale: float) -> None:
     x = (matrix(20, 20, 2, 0.01) * scale).astype(np.float32)
     y = gcodec.decode(gcodec.encode(x, "powersgd"))
     assert error(x / np.float32(scale), y / np.float32(scale)) < (1 if scale < 1e-40 else 0.1)
 
 
-def test_what_passes_float32_is_refused() -> None:
+def test_products_beyond_float32_are_refused() -> None:
     x = np.full((100, 100), 3e38, np.float32)
     with pytest.raises(gcodec.ParameterError, match="must not pass float32"):
         gcodec.encode(x, "powersgd")
@@ -190,7 +190,7 @@ def test_what_passes_float32_is_refused() -> None:
             gcodec.encode(x, "powersgd")
 
 
-def test_numbers_that_are_not_finite_are_refused() -> None:
+def test_nonfinite_values_are_refused() -> None:
     codec = gcodec.parse("powersgd:rank=1")
     payload = codec.encode(matrix(4, 4, 1))
     for at in (0, 7):

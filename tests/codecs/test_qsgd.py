@@ -79,7 +79,7 @@ def test_worked_example(code: str, form: str) -> None:
     assert codec.decode(payload, 4).tolist() == [2.5, 0, -3.75, 0]
 
 
-def test_nothing_at_all() -> None:
+def test_empty_tensor() -> None:
     for codec in settings(0):
         payload = codec.encode(f32())
         assert (payload.nbits, payload.data.size, payload.seek) == (0, 0, None)
@@ -92,7 +92,7 @@ def test_nothing_at_all() -> None:
             codec.decode(payload, 1)
 
 
-def test_one_element_is_kept() -> None:
+def test_single_element_is_exact() -> None:
     """Its level is s, but for a rounding of r downwards."""
     for value in (1.0, -1.0, 3.5, 1e-3, -7e20, 2.0**-90, 2.0**-110, -1e-38):
         for s in (1, 2, 15, 128, 2**24):
@@ -106,7 +106,7 @@ def test_one_element_is_kept() -> None:
 
 @each_written
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 65, 4097])
-def test_zeros_send_norms_alone(code: str, form: str, n: int) -> None:
+def test_zeros_take_only_norms(code: str, form: str, n: int) -> None:
     for bucket in (0, 1, 5, 64, 2**62):
         codec = qsgd(form=form, code=code, bucket=bucket)
         for zero in (0.0, -0.0):
@@ -120,7 +120,7 @@ def test_zeros_send_norms_alone(code: str, form: str, n: int) -> None:
 
 
 @each_written
-def test_buckets_of_zeros_are_silent(code: str, form: str) -> None:
+def test_zero_norm_buckets_have_no_codewords(code: str, form: str) -> None:
     rng = np.random.default_rng(0)
     for bucket, n in ((3, 100), (64, 1000), (100, 4097), (1000, 10_001)):
         x = rng.standard_normal(n).astype(np.float32)
@@ -165,7 +165,7 @@ def test_negative_zeros_and_levels_of_zero_have_no_sign() -> None:
 
 
 @pytest.mark.parametrize("exponent", [-149, -140, -126, -125, -110, -101, -100, -99, -40, 0, 90])
-def test_no_size_is_special(exponent: int) -> None:
+def test_any_size_round_trips(exponent: int) -> None:
     """Subnormals and norms around 2^-100 among them: errors are in proportion."""
     rng = np.random.default_rng(1)
     for bucket, s, norm in ((0, 15, "l2"), (50, 127, "max"), (7, 40_000, "l2")):
@@ -186,7 +186,7 @@ def test_no_size_is_special(exponent: int) -> None:
         assert gs.same_bits(acc, np.float32(1) + np.float32(3) * decoded)
 
 
-def test_buckets_of_all_sizes_beside_each_other() -> None:
+def test_neighbouring_buckets_of_all_magnitudes() -> None:
     rng = np.random.default_rng(2)
     sizes = 2.0 ** rng.integers(-149, 120, 300).repeat(8)
     with np.errstate(under="ignore"):
@@ -237,7 +237,7 @@ BEYOND = [
 
 @pytest.mark.parametrize(("spec", "x"), BEYOND, ids=[spec for spec, _ in BEYOND])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_norms_beyond_float32_leave_no_trace(spec: str, x: np.ndarray, dtype: str) -> None:
+def test_norms_beyond_float32_are_refused(spec: str, x: np.ndarray, dtype: str) -> None:
     codec = gcodec.parse(spec)
     assert codec.takes_up_to < np.abs(x).max()
     inputs = x.astype(gs.DTYPES[dtype])
@@ -286,7 +286,7 @@ def test_nan_and_inf_are_refused(bad: float) -> None:
 
 
 @pytest.mark.parametrize("s", [1, 2, 15, 127, 128, 255, 256, 32767, 32768, 2**24 - 1, 2**24])
-def test_no_level_passes_s(s: int) -> None:
+def test_no_level_exceeds_s(s: int) -> None:
     """Even where the norm is rounded down, or s/N up."""
     rng = np.random.default_rng(s)
     wide = np.dtype(np.uint8 if s < 128 else np.uint16 if s < 32768 else np.uint32)
@@ -309,7 +309,7 @@ def test_no_level_passes_s(s: int) -> None:
 
 
 @each_written
-def test_levels_of_any_size_beside_each_other(code: str, form: str) -> None:
+def test_neighbouring_levels_of_all_sizes(code: str, form: str) -> None:
     """Where tables end, and a symbol no longer fits a byte."""
     edges = [*range(9), 30, 31, 32, 33, *range(125, 131), 254, 255, 256, 511, 512, 32767]
     rng = np.random.default_rng(3)
@@ -328,7 +328,7 @@ def test_levels_of_any_size_beside_each_other(code: str, form: str) -> None:
             assert np.array_equal(actual.levels, symbols.levels)
 
 
-def test_symbols_that_are_none_are_refused() -> None:
+def test_invalid_symbols_are_refused() -> None:
     """Else their words would be those of others, or of nothing."""
     for code, form in WRITTEN:
         codec = qsgd(s=15, code=code, form=form)
@@ -350,7 +350,7 @@ def test_symbols_that_are_none_are_refused() -> None:
                 codec.dequantize(good._replace(norms=norms), 100)
 
 
-def test_seeds_decide_and_priors_do_not() -> None:
+def test_bytes_depend_on_seed_and_not_on_prior() -> None:
     x = np.random.default_rng(4).standard_normal(2000, np.float32)
     for codec in settings(2000):
         payload = {codec.encode(x, seed=seed).tobytes() for seed in (0, 1, 2**32, 2**64 - 1)}
@@ -364,7 +364,7 @@ def test_seeds_decide_and_priors_do_not() -> None:
 
 
 @pytest.mark.parametrize("bucket", [1, 2, 31, 33, 100, 4097, 5000, 2**40, 2**62])
-def test_each_bucket_is_as_if_alone(bucket: int) -> None:
+def test_buckets_are_independent(bucket: int) -> None:
     """But for its random words, which are those of its elements."""
     rng = np.random.default_rng(5)
     n = 5000
@@ -412,7 +412,7 @@ def test_frames_of_all_dtypes(dtype: str) -> None:
         assert gs.same_bits(acc, sums)
 
 
-def test_float16_loses_what_it_cannot_hold() -> None:
+def test_float16_rounds_decoded_values() -> None:
     x = np.full(1000, 6e4, np.float16)
     decoded = gcodec.decode(gcodec.encode(x, "qsgd:norm=max"))
     assert (decoded == x).all()
@@ -480,7 +480,7 @@ def shapes_of_data() -> list[np.ndarray]:
     ("s", "bucket"),
     thinned(itertools.product([1, 2, 4, 15, 127, 128, 1000, 40_000, 2**24], [0, 64]), 3),
 )
-def test_auto_takes_the_shortest(s: int, bucket: int) -> None:
+def test_auto_selects_the_shortest(s: int, bucket: int) -> None:
     """By the length that the bytes have; the first of equals."""
     for x, norm in itertools.product(shapes_of_data(), ("l2", "max")):
         results = {}
@@ -516,7 +516,7 @@ def test_auto_takes_the_shortest(s: int, bucket: int) -> None:
                 assert payload.nbits <= codec.max_payload_nbits(x.size)
 
 
-def test_the_rice_parameters_are_the_best() -> None:
+def test_rice_parameters_are_optimal() -> None:
     """The least of those that make the shortest string, for levels and gaps alone."""
     for x, (s, bucket) in itertools.product(
         shapes_of_data(), ((1, 0), (15, 64), (127, 0), (500, 0), (2**24, 64))
@@ -556,7 +556,7 @@ ADVERSARIAL: dict[str, Callable[[int], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
-def test_the_bound_of_the_payload_holds(kind: str) -> None:
+def test_payload_bound_holds(kind: str) -> None:
     forms = [*WRITTEN, ("auto", "auto"), ("auto", "dense"), ("auto", "sparse"), ("rice", "auto")]
     levels = (1, 2, 3, 4, 7, 8, 15, 16, 63, 64, 127, 128, 1000, 65_535, 2**24)
     scales, sizes = ((0, "max"), (1, "l2"), (64, "max"), (0, "l2")), (1, 2, 3, 65, 500)
@@ -567,7 +567,7 @@ def test_the_bound_of_the_payload_holds(kind: str) -> None:
         assert codec.encode(ADVERSARIAL[kind](n)).nbits <= codec.max_payload_nbits(n)
 
 
-def test_the_bound_of_the_frame_holds_with_a_seek_table() -> None:
+def test_frame_bound_holds_with_seek_table() -> None:
     rng = np.random.default_rng(10)
     for n in (1 << 16, (1 << 16) + 1, 200_000):
         for x in (np.ones(n, np.float32), rng.standard_normal(n, np.float32)):
@@ -580,7 +580,7 @@ def test_the_bound_of_the_frame_holds_with_a_seek_table() -> None:
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def test_parameters_that_are_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     for values, match in (
         ({"s": 0}, "s=0: must be an integer from 1"),
         ({"s": 2**24 + 1}, "s=16777217"),
@@ -728,7 +728,7 @@ def test_hostile_payloads(name: str, threads: str) -> None:
 
 
 @each_written
-def test_every_flipped_bit_is_seen_or_refused(code: str, form: str, threads: str) -> None:
+def test_flipped_bits_change_values_or_are_refused(code: str, form: str, threads: str) -> None:
     """With and without a table: the same values, or refused by both."""
     rng = np.random.default_rng(11)
     x = np.where(rng.random(150) < 0.5, rng.standard_normal(150), 0).astype(np.float32)
@@ -760,7 +760,7 @@ def test_every_flipped_bit_is_seen_or_refused(code: str, form: str, threads: str
 
 @each_written
 @pytest.mark.parametrize("size", [7000, 30_000])
-def test_every_cut_is_refused(code: str, form: str, size: int, threads: str) -> None:
+def test_every_truncation_is_refused(code: str, form: str, size: int, threads: str) -> None:
     """Errors far inside a string, in any of the parts that are read at once."""
     rng = np.random.default_rng(12)
     x = np.where(rng.random(size) < 0.3, rng.standard_normal(size), 0).astype(np.float32)
@@ -788,7 +788,7 @@ def test_every_cut_is_refused(code: str, form: str, size: int, threads: str) -> 
 
 
 @each_written
-def test_tables_that_lie_are_refused(code: str, form: str, threads: str) -> None:
+def test_wrong_seek_tables_are_refused(code: str, form: str, threads: str) -> None:
     rng = np.random.default_rng(13)
     x = np.where(rng.random(6000) < 0.5, rng.standard_normal(6000), 0).astype(np.float32)
     x[1000:1500] = 0
@@ -821,7 +821,7 @@ def test_tables_that_lie_are_refused(code: str, form: str, threads: str) -> None
 @pytest.mark.parametrize("with_table", [False, True])
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x55, 0x80])
 @each_written
-def test_hostile_megabytes_take_no_time(
+def test_hostile_megabytes_are_refused_fast(
     code: str, form: str, fill: int, with_table: bool, threads: str
 ) -> None:
     """Runs of zeros that no word ends, and words of one bit: what is quadratic takes hours."""
@@ -847,7 +847,7 @@ def test_hostile_megabytes_take_no_time(
                 codec.decode(payload, n)
 
 
-def test_shapes_that_limits_refuse() -> None:
+def test_limits_refuse_shapes() -> None:
     """Before anything is allocated for them."""
     frame = gcodec.encode(f32(*[0] * 1000), "qsgd:form=sparse")
     with pytest.raises(LimitExceeded):
@@ -873,7 +873,7 @@ def test_shapes_that_limits_refuse() -> None:
             tracemalloc.stop()
 
 
-def test_bits_that_are_too_few_are_refused_before_memory_is_taken() -> None:
+def test_too_few_bits_are_refused_before_allocation() -> None:
     """A dense word has a least length, and each bucket a norm."""
     n = 1 << 26
     for codec, scalars in (

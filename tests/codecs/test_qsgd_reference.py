@@ -189,7 +189,7 @@ def test_frames(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_both_refuse(bad: float) -> None:
+def test_both_refuse_the_same(bad: float) -> None:
     x = np.ones(50, np.float32)
     x[37] = bad
     for norm in ("l2", "max"):

@@ -116,7 +116,7 @@ each_size = pytest.mark.parametrize("n", SIZES if LONG else SIZES[:-1])
 
 
 @each_shape
-def test_the_norm_is_the_nearest_float32(shape: str) -> None:
+def test_norm_is_the_nearest_float32(shape: str) -> None:
     """But for the last bit of a float64, before it is rounded."""
     for n in SIZES[:-1]:
         x = vector(shape, n).astype(np.float64)
@@ -264,14 +264,14 @@ def sampled_and_known(
 
 
 @sampled
-def test_the_sampler_follows_the_chances(shape: str, setting: dict[str, Any]) -> None:
+def test_sampler_follows_the_probabilities(shape: str, setting: dict[str, Any]) -> None:
     one, many, known = sampled_and_known(shape, setting)
     assert agrees(deviation(one, DRAWS, known))
     assert agrees(deviation(many, DRAWS // 4, known))
 
 
 @sampled
-def test_the_statistics_find_a_bias_of_half_a_percent(shape: str, setting: dict[str, Any]) -> None:
+def test_statistics_detect_half_a_percent_bias(shape: str, setting: dict[str, Any]) -> None:
     """Wrong chances against the right sample, which is as good as the other way round."""
     one, _, known = sampled_and_known(shape, setting)
     for factor in (0.995, 1.005):  # r is too small or too large
@@ -313,7 +313,7 @@ def test_buckets_and_seeds_are_independent() -> None:
     assert (one[:1] * one[:1]).sum() > 5 * math.sqrt(one[:1].size)
 
 
-def test_only_index_norm_and_seed_decide() -> None:
+def test_levels_depend_on_index_norm_and_seed() -> None:
     """What is around an element matters by its norm only."""
     x = vector("Laplace", 5000)
     for codec in (qsgd(bucket=512), qsgd(bucket=100, norm="max"), qsgd(norm="max")):
@@ -383,7 +383,7 @@ def theorem(n: int, s: int) -> float:
     return (3 + 1.5 * math.log2(2 * (s * s + n) / product)) * product + 32
 
 
-def test_lengths_of_words_follow_from_their_bits() -> None:
+def test_codeword_lengths_follow_from_bits() -> None:
     values = np.r_[1:5000, 2**32 - 1, 2**32]
     assert np.array_equal(OMEGA.lengths(values), omega(values))
     assert omega(np.array([0, 1, 15, 16])).tolist() == [0, 1, 7, 11]
@@ -419,7 +419,7 @@ def test_sparse_strings_keep_the_bound_of_the_theorem(shape: str) -> None:
             assert codec.encode(x, seed=1).nbits <= theorem(n, s), (n, s)
 
 
-def test_no_word_of_a_level_passes_a_line() -> None:
+def test_codeword_lengths_have_a_linear_bound() -> None:
     """Sign and omega(k + 1) take 2 + 2k bits at most, and what is between levels as well.
 
     The sum of r is s·‖x‖₁/‖x‖₂, so s·√n at most: 2n + 2s√n + 32 expected bits suffice, which is
@@ -461,7 +461,7 @@ def table() -> dict[tuple[str, str], list[str]]:
     return {(row[0], row[1].strip("`")): row[2:] for row in cells[2:]}
 
 
-def test_the_table_is_what_the_script_prints() -> None:
+def test_table_is_the_script_output() -> None:
     """All rows are there; those that need not many seconds are made again.
 
     Drawn data may change with a release of NumPy, in the last digit that is shown.
@@ -477,7 +477,7 @@ def test_the_table_is_what_the_script_prints() -> None:
             assert actual == cell == "–" or abs(float(actual) - float(cell)) <= 0.0101
 
 
-def test_what_the_page_says_of_the_table() -> None:
+def test_statements_about_the_table_hold() -> None:
     dense_wins, sparse_rice = set(), {}
     for row, cells in table().items():
         numbers = [float(cell.replace("–", "inf")) for cell in cells[1:]]

@@ -59,7 +59,7 @@ def test_draws_of_few(n: int) -> None:
         assert draw(n, 40, seed).tolist() == drawn(n, 40, seed)
 
 
-def test_draws_that_are_equal_count_once() -> None:
+def test_repeated_draws_count_once() -> None:
     """Of 3000 draws about three are doubles here; all are found by sorting."""
     n, k = 512 * 3000 + 1, 3000
     words = np.array(philox.words(5, 2 * k + 100, 1), np.uint64)
@@ -69,7 +69,7 @@ def test_draws_that_are_equal_count_once() -> None:
     assert draw(n, k, 5).tolist() == sorted(first[:k])
 
 
-def test_all_elements_are_as_likely() -> None:
+def test_all_elements_are_equally_likely() -> None:
     n, k, rounds = 50, 12, 4000
     for k in (12, 41):
         counts = sum(np.bincount(draw(n, k, seed), minlength=n) for seed in range(rounds))
@@ -79,7 +79,7 @@ def test_all_elements_are_as_likely() -> None:
         assert abs(chi2 - (n - 1)) < 5 * math.sqrt(2 * (n - 1))
 
 
-def test_memory_of_drawing_goes_with_k() -> None:
+def test_memory_of_drawing_is_proportional_to_k() -> None:
     draw(2**62, 9, 1), draw(2**20, 5000, 1)
     for n, k in ((2**62, 20_000), (512 * 20_000, 20_000), (60_000, 20_000)):
         tracemalloc.start()
@@ -111,7 +111,7 @@ def test_memory_of_drawing_goes_with_k() -> None:
         (5, {"ratio": 1e-300}, 1),
     ],
 )
-def test_how_many_are_sent(n: int, parameters: dict[str, Any], k: int) -> None:
+def test_number_of_sent_elements(n: int, parameters: dict[str, Any], k: int) -> None:
     codec = randomk(**parameters)
     payload = codec.encode(np.ones(n, np.float32))
     assert payload.nbits == codec.max_payload_nbits(n) == 32 * k
@@ -154,7 +154,7 @@ def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
     assert gs.same_bits(decoded[1], expected[positions])
 
 
-def test_unbiased_is_a_matter_of_decoding() -> None:
+def test_unbiased_affects_decoding_only() -> None:
     x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     for value in value_coding.VALUES:
         plain, scaled = (randomk(k=30, unbiased=word, value=value) for word in ("no", "yes"))
@@ -167,7 +167,7 @@ def test_unbiased_is_a_matter_of_decoding() -> None:
         assert gs.same_bits(scaled._decode_sparse(other, 1000)[1], sparse)
 
 
-def test_few_of_very_many_are_decoded_in_little_memory() -> None:
+def test_sparse_decoding_needs_little_memory() -> None:
     n = 2**45
     codec = randomk(k=100, value="int8")
     payload = codec.encode(np.ones(100, np.float32), seed=3)
@@ -186,7 +186,7 @@ def test_few_of_very_many_are_decoded_in_little_memory() -> None:
 
 
 @pytest.mark.parametrize("unbiased", ["no", "yes"])
-def test_error_is_what_the_law_says(unbiased: str) -> None:
+def test_error_follows_the_law(unbiased: str) -> None:
     """Not only at most: over all seeds it is just that."""
     x = np.random.default_rng(1).standard_normal(64).astype(np.float32)
     codec = randomk(k=16, unbiased=unbiased)
@@ -221,7 +221,7 @@ def test_laws() -> None:
 
 @pytest.mark.parametrize("value", value_coding.VALUES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_residual_keeps_what_is_not_sent(value: str, dtype: str) -> None:
+def test_residual_keeps_unsent_elements(value: str, dtype: str) -> None:
     rng = np.random.default_rng(2)
     x = rng.standard_normal(5000).astype(np.float32).astype(gs.DTYPES[dtype])
     residual = rng.standard_normal(5000).astype(np.float32)
@@ -245,7 +245,7 @@ def test_residual_keeps_what_is_not_sent(value: str, dtype: str) -> None:
         ({"unbiased": "yes"}, "float16", 1e4, "range"),
     ],
 )
-def test_what_is_refused_leaves_the_residual(
+def test_refused_steps_leave_the_residual_unchanged(
     parameters: dict[str, Any], dtype: str, wrong: float, match: str
 ) -> None:
     codec = randomk(ratio=0.1, **parameters)

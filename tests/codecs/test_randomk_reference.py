@@ -135,7 +135,7 @@ def test_frames(dtype: str) -> None:
             assert decoded.reshape(-1).tolist() == values.tolist()
 
 
-def test_what_an_encoder_refuses() -> None:
+def test_refusals_of_the_encoder() -> None:
     """Values that are infinite when they are decoded, of those that are drawn."""
     for value, unbiased in itertools.product(VALUES, (False, True)):
         setting = Setting(value, unbiased, k=3)
@@ -252,7 +252,7 @@ def test_wrong_headers(params: str, scalars: str, error: type[gcodec.FormatError
         gcodec.decode_sparse(wrong)
 
 
-def test_there_are_no_blocks() -> None:
+def test_seek_tables_are_refused() -> None:
     for table in ("000120", "00012001", "000000", "050120"):
         frame = reference_frame.build(
             RANDOMK, 1, (1,), b"", b"\0", bytes(4), 32, seek=bytes.fromhex(table)

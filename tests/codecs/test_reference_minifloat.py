@@ -78,7 +78,7 @@ def test_tables_of_lengths_refuse(table: str, error: type[ValueError]) -> None:
     assert type(caught.value) is error
 
 
-def test_a_lone_word() -> None:
+def test_single_codeword() -> None:
     words = canonical.words(canonical.read_table(Bits("000000010000"), 3))
     assert canonical.read_word(Bits("0"), words) == 1
     with pytest.raises(Corrupt):

@@ -122,12 +122,12 @@ def test_infinities_that_cancel_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["l3", "", 1, None, True, "L1"], ids=repr)
-def test_scales_that_do_not_exist(value: Any) -> None:
+def test_unknown_scales_are_refused(value: Any) -> None:
     with pytest.raises(ParameterError, match=r"scale=.*: must be one of l1, l2, none"):
         sign(value)
 
 
-def test_bytes_that_are_refused() -> None:
+def test_wrong_payloads_are_refused() -> None:
     raw = sign().encode(-np.ones(21, np.float32)).tobytes()
     assert raw == b"\xff\xff\xf8"
     for k in range(3):
@@ -154,7 +154,7 @@ def test_bytes_that_are_refused() -> None:
             sign().read_scalars(memoryview(np.float32(bad).tobytes()))
 
 
-def test_symbols_that_are_too_short_are_refused() -> None:
+def test_short_symbols_are_refused() -> None:
     symbols = sign().quantize(np.ones(5000, np.float32))
     with pytest.raises(ParameterError, match="symbols"):
         sign().dequantize(symbols._replace(bits=symbols.bits[:-1]), 5000)

@@ -26,7 +26,7 @@ def counted(off: Callable[[float], float]) -> tuple[Callable[[float], float], li
 
 @pytest.mark.parametrize("slope", [0.3, 1.0, 2.2, 4.0])
 @pytest.mark.parametrize("first", [-60.0, -3.0, -0.1, 0.0, 0.2, 5.0, 80.0])
-def test_a_line_is_met_soon(slope: float, first: float) -> None:
+def test_linear_function_converges_fast(slope: float, first: float) -> None:
     of, asked = counted(lambda at: slope * (at - 0.7))
     met = search(of, first, 1.0, WINDOW, BOUNDS, 1e-3)
     assert met is not None
@@ -35,7 +35,7 @@ def test_a_line_is_met_soon(slope: float, first: float) -> None:
 
 
 @pytest.mark.parametrize("first", [-20.0, -4.0, 3.0, 30.0])
-def test_a_curve_is_met(first: float) -> None:
+def test_curved_function_converges(first: float) -> None:
     """Flat far below, steep far above."""
     of, asked = counted(lambda at: math.exp(at / 5) - 1.5)
     met = search(of, first, 1.0, WINDOW, (-40.0, 40.0), 1e-3)
@@ -45,7 +45,7 @@ def test_a_curve_is_met(first: float) -> None:
 
 
 @pytest.mark.parametrize("at", [-3.0, 0.4, 7.1])
-def test_a_jump_ends_just_below(at: float) -> None:
+def test_search_ends_just_below_a_jump(at: float) -> None:
     of, asked = counted(lambda u: -1.0 if u < at else 1.0)
     met = search(of, 0.0, 1.0, WINDOW, BOUNDS, 2**-10)
     assert met is not None
@@ -54,7 +54,7 @@ def test_a_jump_ends_just_below(at: float) -> None:
     assert len(asked) <= 40
 
 
-def test_what_does_not_change_ends() -> None:
+def test_constant_function_terminates() -> None:
     of, asked = counted(lambda _: 1.0)
     assert search(of, 3.0, 1.0, WINDOW, BOUNDS, 1e-3) is None
     assert asked[-1] == BOUNDS[0]
@@ -64,7 +64,7 @@ def test_what_does_not_change_ends() -> None:
     assert (met.at, met.excess) == (BOUNDS[1], -1)
 
 
-def test_what_is_known_is_not_asked_for() -> None:
+def test_known_excess_is_not_evaluated_again() -> None:
     of, asked = counted(lambda at: at)
     met = search(of, -0.01, 1.0, WINDOW, BOUNDS, 1e-3, first_excess=-0.01)
     assert met is not None
@@ -75,7 +75,7 @@ def test_what_is_known_is_not_asked_for() -> None:
     assert 1.0 not in asked
 
 
-def test_what_is_noisy_is_met() -> None:
+def test_noisy_function_converges() -> None:
     """Where off(u) falls in places, what is found is still low enough."""
     of, _ = counted(lambda at: at - 2 + 0.3 * math.sin(40 * at))
     met = search(of, -5.0, 1.0, WINDOW, BOUNDS, 2**-12)

@@ -33,7 +33,7 @@ def terngrad(**values: Any) -> Any:
 
 @pytest.mark.parametrize("clip", [0.5, 1.0, 2.5, 1e30])
 @pytest.mark.parametrize("size", [1e-44, 1e-38, 1e-30, 1.0, 1e30, 1e38])
-def test_constant_tensors_and_single_elements_are_not_lost(clip: float, size: float) -> None:
+def test_constant_tensors_and_single_elements_are_sent(clip: float, size: float) -> None:
     codec = terngrad(clip=clip)
     for n in (1, 2, 31, 1000, 4097):
         x = np.full(n, -size, np.float32)
@@ -47,7 +47,7 @@ def test_constant_tensors_and_single_elements_are_not_lost(clip: float, size: fl
 
 
 @given(gs.gradients(large=True, modest=True), st.sampled_from([0.5, 1.0, 2.5, 100.0]))
-def test_the_scale_is_a_number_of_deviations(x: np.ndarray, clip: float) -> None:
+def test_scale_is_a_multiple_of_the_deviation(x: np.ndarray, clip: float) -> None:
     codec = terngrad(clip=clip)
     actual, largest = codec.scale_of(x), float(np.abs(x).max(initial=0))
     assert actual == codec.quantize(x).scale == codec.encode(x).scalars["scale"]
@@ -59,7 +59,7 @@ def test_the_scale_is_a_number_of_deviations(x: np.ndarray, clip: float) -> None
     assert np.float32(terngrad(clip=0).scale_of(x)) == np.float32(largest)
 
 
-def test_the_scale_of_no_and_of_zero_elements() -> None:
+def test_scale_of_empty_and_zero_tensors() -> None:
     for clip in (0, 2.5):
         for x in (np.zeros(0, np.float32), np.zeros(40, np.float32), f32(-0.0)):
             payload = terngrad(clip=clip).encode(x)
@@ -68,7 +68,7 @@ def test_the_scale_of_no_and_of_zero_elements() -> None:
             assert gs.same_bits(decoded, np.zeros(x.size, np.float32))
 
 
-def test_scales_of_any_size_follow_the_tensor() -> None:
+def test_scale_is_equivariant() -> None:
     """By powers of two nothing is rounded, so the scale goes along and the codes stay."""
     x = np.random.default_rng(5).standard_normal(1000, np.float32)
     for spec in ("terngrad", "terngrad:clip=0.5", "terngrad:clip=0"):
@@ -81,7 +81,7 @@ def test_scales_of_any_size_follow_the_tensor() -> None:
             assert other.tobytes() == one.tobytes()
 
 
-def test_clips_that_pass_float32() -> None:
+def test_clips_beyond_float32() -> None:
     x = np.random.default_rng(5).standard_normal(100, np.float32)
     for clip, size in ((3e38, 10), (3e38, 1e30), (1.0, 1e38), (1e-45, 1e-30)):
         y = np.clip(x, -3, 3) * np.float32(size)
@@ -89,7 +89,7 @@ def test_clips_that_pass_float32() -> None:
         assert 0 < np.float32(scale) <= np.abs(y).max()
 
 
-def test_a_given_scale_is_kept_and_clips() -> None:
+def test_explicit_scale_is_stored_and_clips() -> None:
     codec, x = terngrad(), f32(1, -2, 0.5, 0, 3, -0.25)
     for given_scale in (1.0, 0.75, 8, np.float32(0.1), 0.1, 1e30, 1e-45, 3.4028235e38):
         symbols = codec.quantize(x, seed=3, scale=given_scale)
@@ -112,7 +112,7 @@ def test_a_given_scale_is_kept_and_clips() -> None:
     [-1, -1e-45, math.nan, math.inf, -math.inf, 0, -0.0, 1e39, 1e-60, True, "1", 1j, [1.0], b"1"],
     ids=repr,
 )
-def test_scales_that_are_refused(scale: Any) -> None:
+def test_wrong_scales_are_refused(scale: Any) -> None:
     codec = terngrad()
     for call in (codec.quantize, codec.encode):
         with pytest.raises(ParameterError, match="scale"):
@@ -121,7 +121,7 @@ def test_scales_that_are_refused(scale: Any) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n", [1, 40, 5000])
-def test_nan_and_inf_are_refused_with_a_given_scale(value: float, n: int) -> None:
+def test_nan_and_inf_are_refused_with_explicit_scale(value: float, n: int) -> None:
     x = np.ones(n, np.float32)
     x[n // 2] = value
     for codec in (terngrad(), terngrad(clip=0)):
@@ -140,7 +140,7 @@ def test_nan_and_inf_are_refused_with_a_given_scale(value: float, n: int) -> Non
 
 
 @given(gs.gradients(large=True), gs.seeds(), st.sampled_from([0, 0.5, 2.5]))
-def test_packs_hold_the_same_values(x: np.ndarray, seed: int, clip: float) -> None:
+def test_packings_decode_alike(x: np.ndarray, seed: int, clip: float) -> None:
     results = []
     for pack in PACKS:
         codec = terngrad(clip=clip, pack=pack)
@@ -162,7 +162,7 @@ def test_examples() -> None:
         assert gs.same_bits(bare, x * np.float32(0.25))
 
 
-def test_symbols_of_another_pack_are_refused() -> None:
+def test_symbols_of_another_packing_are_refused() -> None:
     symbols = {pack: terngrad(pack=pack).quantize(np.ones(64, np.float32)) for pack in PACKS}
     for pack in PACKS:
         for other in PACKS:
@@ -191,7 +191,7 @@ def test_symbols_of_another_pack_are_refused() -> None:
     ],
     ids=str,
 )
-def test_parameters_that_are_refused(values: dict[str, Any], match: str) -> None:
+def test_wrong_parameters_are_refused(values: dict[str, Any], match: str) -> None:
     with pytest.raises(ParameterError, match=match):
         terngrad(**values)
 
@@ -209,7 +209,7 @@ def test_the_code_11_is_refused(pack: str, raw: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("byte", range(243, 256))
-def test_bytes_that_no_five_codes_give(byte: int) -> None:
+def test_bytes_above_242_are_refused(byte: int) -> None:
     codec = terngrad(pack="base3")
     assert codec.decode(bytes([242, 242]), 10, scale=1.0).tolist() == [-1.0] * 10
     for raw in (bytes([byte, 0]), bytes([0, byte])):
@@ -238,7 +238,7 @@ def test_pad_codes(pack: str) -> None:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_lengths_that_are_refused(pack: str) -> None:
+def test_wrong_lengths_are_refused(pack: str) -> None:
     codec = terngrad(pack=pack)
     payload = codec.encode(np.ones(23, np.float32))
     raw = payload.tobytes()
@@ -260,7 +260,7 @@ def test_lengths_that_are_refused(pack: str) -> None:
 
 
 @given(st.binary(min_size=4, max_size=4))
-def test_scales_of_strangers(raw: bytes) -> None:
+def test_hostile_scales(raw: bytes) -> None:
     codec = terngrad()
     value = np.frombuffer(raw, "<f4")[0]
     if np.isfinite(value) and value >= 0:
@@ -270,12 +270,12 @@ def test_scales_of_strangers(raw: bytes) -> None:
         codec.read_scalars(memoryview(raw))
 
 
-def test_a_stranger_may_send_codes_of_scale_zero() -> None:
+def test_codes_with_scale_zero_are_accepted() -> None:
     assert terngrad().decode(b"\x09", 3, scale=0).tolist() == [0.0, -0.0, 0.0]
 
 
 @given(gs.gradients(large=True, modest=True), gs.seeds())
-def test_no_element_passes_the_scale_or_changes_its_sign(x: np.ndarray, seed: int) -> None:
+def test_elements_keep_sign_and_stay_within_scale(x: np.ndarray, seed: int) -> None:
     assume(x.size)
     payload = terngrad().encode(x, seed=seed)
     decoded = terngrad().decode(payload, x.size)

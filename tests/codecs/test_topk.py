@@ -29,7 +29,7 @@ def chosen(x: np.ndarray, k: int) -> list[int]:
 
 @given(st.data())
 @settings(max_examples=150)
-def test_the_largest_are_sent(data: st.DataObject) -> None:
+def test_largest_elements_are_sent(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([0, 1, 2, 5, 64, 100, 1000]))
     levels = data.draw(st.sampled_from([1, 2, 5, 10**6]))  # few levels, many ties
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -47,13 +47,13 @@ def test_the_largest_are_sent(data: st.DataObject) -> None:
         *[(0.29, 100, 29), (0.5, 5, 2), (0.5, 7, 4), (1.0, 9, 9), (1e-9, 1000, 1)],
     ],
 )
-def test_a_share_is_rounded_half_to_even(ratio: float, n: int, k: int) -> None:
+def test_ratio_rounds_half_to_even(ratio: float, n: int, k: int) -> None:
     x = np.arange(1, n + 1, dtype=np.float32)
     indices, _ = gcodec.decode_sparse(gcodec.encode(x, f"topk:ratio={ratio}"))
     assert indices.tolist() == list(range(n - k, n))
 
 
-def test_a_threshold_sends_all_from_there_on() -> None:
+def test_threshold_sends_all_elements_that_reach_it() -> None:
     x = f32(0.5, -0.25, 0, -0.5, 0.4999, 3)
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, "topk:threshold=0.5"))
     assert frame.decode().tolist() == [0.5, 0, 0, -0.5, 0, 3]
@@ -66,13 +66,13 @@ def test_a_threshold_sends_all_from_there_on() -> None:
 @pytest.mark.parametrize(
     "spec", ["topk:k=3,ratio=0.1", "topk:k=3,threshold=1", "topk:ratio=0.1,threshold=1"]
 )
-def test_there_is_one_way_to_tell_how_many(spec: str) -> None:
+def test_k_ratio_and_threshold_exclude_each_other(spec: str) -> None:
     with pytest.raises(gcodec.ParameterError):
         gcodec.parse(spec)
 
 
 @pytest.mark.parametrize("name", ["topk", "randomk"])
-def test_a_spec_that_sends_nothing_is_refused(name: str) -> None:
+def test_specs_that_send_nothing_are_refused(name: str) -> None:
     for spec in (f"{name}:k=0", f"{name}:value=sign,k=0x0", {"name": name, "k": 0}):
         with pytest.raises(
             gcodec.ParameterError, match=r"^k=0: must be ratio or an integer from 1"
@@ -109,7 +109,7 @@ def test_nonfinite_values_are_refused(spec: str, bad: float) -> None:
 
 
 @pytest.mark.parametrize("value", ["float32", "float16", "bfloat16", "int8", "sign"])
-def test_what_is_left_goes_to_the_residual(value: str) -> None:
+def test_unsent_elements_stay_in_the_residual(value: str) -> None:
     """So that the sum of what was sent and of the residual is that of the gradients."""
     rng = np.random.default_rng(1)
     feedback = gcodec.Feedback(f"topk:ratio=0.05,value={value}")
@@ -134,7 +134,7 @@ def test_contraction(data: st.DataObject) -> None:
     assert (left**2).sum() <= (1 - bound) * (x**2).sum() * (1 + 1e-12)
 
 
-def test_a_real_gradient() -> None:
+def test_real_gradient() -> None:
     with open_dump(EXAMPLE) as dump:
         for entry in dump.entries:
             x = dump.load(entry)
@@ -148,7 +148,7 @@ def test_a_real_gradient() -> None:
 @pytest.mark.parametrize(
     "spec", ["topk:k=3,index=rice", "topk:k=3,index=eliasfano", "topk:k=3,index=huffman"]
 )
-def test_a_sparse_decode_needs_no_memory_of_the_shape(spec: str) -> None:
+def test_sparse_decoding_needs_little_memory(spec: str) -> None:
     """The very bytes, read as those of 2^60 elements."""
     n = 2**60
     codec = gcodec.parse(spec)
@@ -165,13 +165,13 @@ def test_a_sparse_decode_needs_no_memory_of_the_shape(spec: str) -> None:
         tracemalloc.stop()
 
 
-def test_a_codec_that_sends_all_has_no_sparse_decode() -> None:
+def test_dense_codecs_refuse_sparse_decoding() -> None:
     for spec in ("raw", "qsgd:form=dense", "mxnet-2bit", "sign"):
         with pytest.raises(gcodec.ParameterError, match="all elements"):
             gcodec.decode_sparse(gcodec.encode(f32(1, 2), spec))
 
 
-def test_the_sparse_form_of_mxnet_is_decoded_sparsely() -> None:
+def test_sparse_decoding_of_mxnet() -> None:
     x = np.zeros((30, 40), np.float32)
     x[3, 5], x[29, 39] = 1, -2
     for index in ("rice", "bitmap", "auto"):
@@ -188,7 +188,7 @@ def test_a_message_with_a_threshold_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_values_come_in_the_dtype_of_the_frame(dtype: str) -> None:
+def test_sparse_values_have_the_dtype_of_the_frame(dtype: str) -> None:
     x = f32(1.001, -3, 0.5).astype(gs.DTYPES[dtype])
     indices, values = gcodec.decode_sparse(gcodec.encode(x, "topk:k=2"))
     assert values.dtype == x.dtype and indices.tolist() == [0, 1]

@@ -226,7 +226,7 @@ def test_frames(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("n", "ratio"), [(250, 0.01), (350, 0.01), (50, 0.01), (5, 0.5), (7, 0.5)]
 )
-def test_half_a_position_goes_to_the_even(n: int, ratio: float) -> None:
+def test_half_counts_round_to_even(n: int, ratio: float) -> None:
     x = np.arange(1, n + 1, dtype=np.float32)
     payload = codec_of(Setting(ratio=ratio)).encode(x)
     k = reference.count(n, None, ratio)
@@ -261,7 +261,7 @@ def test_values_beyond_the_range(value: str) -> None:
     assert np.isfinite(values).all() and values[3] == -largest
 
 
-def test_the_largest_values() -> None:
+def test_largest_values() -> None:
     """Steps of int8 and means that would be infinite, and the smallest ones."""
     for top in (np.finfo(np.float32).max, np.float32(1.4e-45), np.float32(1e-38)):
         for x in (np.full(300, top), np.array([0, -top, top / 2, 0])):
@@ -312,7 +312,7 @@ def test_every_short_payload(index: str) -> None:
 
 
 @pytest.mark.parametrize("index", CODES)
-def test_nothing_sent_has_no_bits(index: str) -> None:
+def test_messages_without_positions_take_no_bits(index: str) -> None:
     for n, k in ((0, 3), (4, 0)):
         codec = codec_of(Setting("sign", index, k))
         assert outcome(codec, "", n) == ([], [])
@@ -370,7 +370,7 @@ def test_damaged_payloads(value: str, index: str) -> None:
 
 
 @pytest.mark.parametrize("index", CODES)
-def test_the_end(index: str) -> None:
+def test_truncation_and_extension(index: str) -> None:
     """Bits that are missing are `Truncated`, bits too many `Corrupt`: no more is wrong."""
     rng = random.Random(index)
     for _ in range(10):
@@ -408,7 +408,7 @@ def test_the_end(index: str) -> None:
         ("sign", "bf80000080"),
     ],
 )
-def test_values_of_no_message(value: str, head: str) -> None:
+def test_invalid_values_are_refused(value: str, head: str) -> None:
     setting, codec = Setting(value, "bitmap", 1), codec_of(Setting(value, "bitmap", 1))
     text = universal.to_text(bytes.fromhex(head))[: sparse_values.nbits(1, value)] + "010"
     assert judged(setting, text, 3) is gcodec.Corrupt
@@ -418,7 +418,7 @@ def test_values_of_no_message(value: str, head: str) -> None:
 @pytest.mark.parametrize(
     ("scale", "right"), [(0x7C010203, True), (0x7C010204, False), (0x7F7FFFFF, False), (1, True)]
 )
-def test_the_largest_step(scale: int, right: bool) -> None:
+def test_largest_step(scale: int, right: bool) -> None:
     text = universal.fixed(scale, 32) + "01111111" + "10"
     setting = Setting("int8", "bitmap", 1)
     wanted = judged(setting, text, 2)
@@ -467,7 +467,7 @@ def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
 
 
 @pytest.mark.parametrize("k", ["00", "02"])
-def test_no_message_has_a_threshold(k: str) -> None:
+def test_thresholds_in_messages_are_refused(k: str) -> None:
     data = universal.to_bytes(universal.fixed(0x3F800000, 32) + "10")
     head = f"0002{k}7b14ae47e17a843f"  # one element, by the default ratio, or k
     for threshold in ("", "00000000", "00000080"):
@@ -551,7 +551,7 @@ def test_seek_tables(index: str) -> None:
         assert bits(sent) == [values[i] for i in result.places]
 
 
-def test_blocks_of_rice_are_not_shorter() -> None:
+def test_short_blocks_of_rice_are_refused() -> None:
     """Even one block of all positions, which begins where a parameter is sent whole."""
     result = seekable("rice", 900, 100, 3)
     table = reference.seek_table(result, 900, 12)
@@ -565,7 +565,7 @@ def test_blocks_of_rice_are_not_shorter() -> None:
 
 
 @pytest.mark.parametrize("index", WITH_SEEK)
-def test_bits_behind_the_last_block(index: str) -> None:
+def test_bits_after_the_last_block(index: str) -> None:
     n, k, blocks = sizes_of(index)
     result = seekable(index, n, k, 9)
     text = universal.to_text(result.data)[: result.nbits]
@@ -623,7 +623,7 @@ def test_wrong_seek_tables(index: str) -> None:
     assert tried > 10
 
 
-def test_tables_where_there_are_no_blocks() -> None:
+def test_tables_without_blocks_are_refused() -> None:
     result = seekable("bitmap", 50, 7, 5)
     for table in (seek.Table(12, [50], None), seek.Table(12, [50], [50]), seek.Table(0, [], None)):
         with pytest.raises(gcodec.Corrupt):
@@ -638,7 +638,7 @@ def test_tables_where_there_are_no_blocks() -> None:
 
 
 @pytest.mark.parametrize("index", WITH_SEEK)
-def test_damage_behind_a_seek_table(index: str) -> None:
+def test_damage_with_a_seek_table(index: str) -> None:
     """A table that fits, and a payload that does not: what is refused without it is with it."""
     n, k, blocks = sizes_of(index)
     log2_block = 3 if 3 in blocks else blocks[0]

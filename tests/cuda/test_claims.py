@@ -47,7 +47,7 @@ def test_few_modules_touch_cupy() -> None:
     assert touching == {"runtime/device.py", "runtime/foreign.py", "runtime/staging.py"}
 
 
-def test_one_module_waits() -> None:
+def test_only_deferred_waits() -> None:
     """`deferred.fetch` calls `Device.fetch`, which alone waits for a stream."""
     fetching, waiting = set(), set()
     for name, tree in modules():
@@ -64,7 +64,7 @@ def test_one_module_waits() -> None:
     assert waiting - {"torch/ddp.py"} == {"runtime/staging.py"}
 
 
-def test_the_waits_of_all_codecs_are_listed() -> None:
+def test_waits_of_all_codecs_are_listed() -> None:
     rows = ROW.findall(PAGE.read_text("utf-8"))
     coded = {spec for _, cell in rows for spec in re.findall(r"`([^`]+)`", cell)}
     searching = {spec for spec in coded if spec.startswith("ecsq") and "step" not in spec}
@@ -89,7 +89,7 @@ def test_feedback_waits_once_more_where_a_range_might_be_exceeded(
 
 
 @needs_compiler
-def test_too_little_memory_leaves_the_residual(
+def test_out_of_memory_leaves_the_residual_unchanged(
     cupy: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_device, here = gcodec.Feedback("sign"), gcodec.Feedback("sign")
@@ -128,7 +128,7 @@ def test_too_little_memory_leaves_the_residual(
         and not spec.startswith("ecsq")
     ],
 )
-def test_the_host_learns_few_bytes_of_a_payload(
+def test_few_bytes_of_a_payload_reach_the_host(
     counting: shim.ShimDevice, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, codec = counting.to_device(sample()), gcodec.parse(spec)

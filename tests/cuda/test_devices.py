@@ -45,7 +45,7 @@ def test_cupy(cupy: StandIn) -> None:
 
 
 @needs_compiler
-def test_too_old_and_not_compiled(cupy: StandIn) -> None:
+def test_old_devices_are_refused(cupy: StandIn) -> None:
     on_device = cupy.asarray(gradient(10))
     cupy.cuda.Device.compute_capability = "70"
     with pytest.raises(RuntimeError, match=r"compute capability 7\.0: gcodec needs 7\.5"):
@@ -84,7 +84,7 @@ def test_no_driver(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
         gcodec.encode(on_device, "sign")
 
 
-def test_memory_runs_out(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     on_device = cupy.asarray(gradient(10))
     feedback = gcodec.Feedback("sign")
 
@@ -130,7 +130,7 @@ def test_twins_have_the_same_arguments(shell: tuple[str, Any]) -> None:
     ]
 
 
-def test_sources_lie_beside_what_they_are_twins_of() -> None:
+def test_sources_lie_beside_their_twins() -> None:
     alone = {
         name for name, path in devices.sources().items() if not path.with_suffix(".py").exists()
     }
@@ -142,7 +142,7 @@ def test_sources_lie_beside_what_they_are_twins_of() -> None:
     assert len({name for _, name in shim.kernels()}) == len(shim.kernels())
 
 
-def test_a_shell_without_a_twin() -> None:
+def test_dispatch_without_twin_is_refused() -> None:
     @devices.dispatched("signs")
     def absent(x: np.ndarray) -> np.ndarray:
         return x
@@ -159,7 +159,7 @@ def test_a_shell_without_a_twin() -> None:
                 shell(on_device.to_device(x))
 
 
-def test_codecs_that_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codecs_without_twins_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of somebody's own, whose kernels have no twins."""
     x, spec = gradient(64).reshape(8, 8).clip(-9, 9), "sign"
     codec = gcodec.parse(spec)
@@ -263,11 +263,12 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
     device_result = x.as_subclass(OnCuda)
     frame = gcodec.encode(device_result, "sign")
     assert frame == gcodec.encode(x, "sign")
-    assert used == [77]
+    assert set(used) == {77}
+    used.clear()
     decoded = gcodec.decode(frame, like=device_result)
     assert decoded.dtype == x.dtype
     assert torch.equal(decoded, gcodec.decode(frame, like=x))
-    assert used == [77, 77]
+    assert set(used) == {77}
 
 
 @needs_compiler
@@ -292,7 +293,7 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])
-def test_integers_of_a_device_come_back_to_it(gpu: Any, dtype: str) -> None:
+def test_integers_round_trip_on_a_device(gpu: Any, dtype: str) -> None:
     """They are coded on the host: the frame is the same, and the result lies beside `like`."""
     x = (np.arange(-6, 6) % 5).astype(dtype).reshape(3, 4)
     device_result = gpu.to_device(x)

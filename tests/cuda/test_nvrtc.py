@@ -35,7 +35,7 @@ def test_kernels(compiler: nvrtc.Compiler, path: Path) -> None:
             assert result.kernels
 
 
-def test_all_kernels_have_names_of_their_own() -> None:
+def test_kernel_names_are_unique() -> None:
     names = [name for _, name in shim.kernels()]
     assert len(names) == len(set(names))
     lists = {*gate.MORE_REGISTERS, *gate.STACK, *(name for name, _, _ in gate.SPILLS)}
@@ -60,14 +60,14 @@ def problems(compiler: nvrtc.Compiler, path: Path, text: str) -> list[str]:
     return gate.check(compiler, path, 90).problems
 
 
-def test_a_kernel_that_spills_is_found(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
+def test_spilling_kernels_are_reported(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
     text = f'extern "C" __global__ void __launch_bounds__(1024, 2) sums({PARAMETERS}) {{{BODY}}}'
     actual = " ".join(problems(compiler, tmp_path / "sums.cu", text))
     assert "sums in sums.cu for sm_90 needs" in actual
     assert "bytes of spills; allowed: 0." in actual
 
 
-def test_a_function_that_spills_is_found(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
+def test_spilling_functions_are_reported(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
     """ptxas reports functions that are not inlined by themselves, behind their kernel."""
     text = f"__device__ __noinline__ void inner({PARAMETERS}) {{{BODY}}}\n"
     text += 'extern "C" __global__ void __launch_bounds__(1024, 2) '
@@ -77,7 +77,7 @@ def test_a_function_that_spills_is_found(compiler: nvrtc.Compiler, tmp_path: Pat
     assert "bytes of spills; allowed: 0." in actual
 
 
-def test_other_faults_are_found(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
+def test_other_faults_are_reported(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
     path = tmp_path / "fault.cu"
     fine = 'extern "C" __global__ void fault(int* out) { *out = 1; }\n'
     assert problems(compiler, path, fine) == []
@@ -93,7 +93,7 @@ def test_other_faults_are_found(compiler: nvrtc.Compiler, tmp_path: Path) -> Non
     assert problem == "fault in fault.cu for sm_90 needs 128 bytes of stack; allowed: 0."
 
 
-def test_a_report_that_is_not_understood_fails() -> None:
+def test_unknown_reports_fail() -> None:
     report = (
         "ptxas info    : Compiling entry function 'one' for 'sm_90'\n"
         "ptxas info    : Function properties for one\n"
@@ -112,7 +112,7 @@ def test_a_report_that_is_not_understood_fails() -> None:
             nvrtc.parse(broken)
 
 
-def test_the_page_lists_what_the_gate_allows() -> None:
+def test_page_lists_the_exceptions_of_the_gate() -> None:
     text = PAGE.read_text("utf-8")
     for (kernel, _, _), spilled in gate.SPILLS.items():
         assert f"`{kernel}`" in text

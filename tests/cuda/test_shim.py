@@ -12,14 +12,14 @@ N = np.int64(8)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_tree(order: Order) -> None:
+def test_tree_reduction(order: Order) -> None:
     device, x = ShimDevice(order), np.arange(192, dtype=np.uint32) ** 2
     out = device.empty(3, np.uint32)
     device.launch("faults", "tree", 3, 64, device.to_device(x), np.int32(0), out)
     assert device.to_host(out).tolist() == x.reshape(3, 64).sum(axis=1).tolist()
 
 
-def test_a_missing_barrier_shows_in_some_order() -> None:
+def test_missing_barriers_are_detected() -> None:
     x, wrong = np.arange(64, dtype=np.uint32), set()
     for order in ORDERS:
         device = ShimDevice(order)
@@ -40,13 +40,13 @@ def test_a_missing_barrier_shows_in_some_order() -> None:
     ],
 )
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_cuda_leaves_undefined(name: str, message: str, order: Order) -> None:
+def test_undefined_behavior_is_reported(name: str, message: str, order: Order) -> None:
     device = ShimDevice(order)
     out = device.zeros(32, np.uint32)
     for _ in range(2):  # the fibers that were given up can be used again
         with pytest.raises(AssertionError, match=message):
             device.launch("faults", name, 1, 32, out)
-    test_a_tree(order)
+    test_tree_reduction(order)
 
 
 def test_memory() -> None:
@@ -113,7 +113,7 @@ def test_subnormal_numbers_are_flushed() -> None:
     assert np.float32(1e-40) * np.float32(2) > 0  # and not behind it
 
 
-def test_arrays_do_not_pass_for_those_of_the_host() -> None:
+def test_device_arrays_are_not_host_arrays() -> None:
     x = ShimDevice().zeros(3, np.float32)
     for misuse in (
         lambda: np.asarray(x),

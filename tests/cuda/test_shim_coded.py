@@ -70,7 +70,7 @@ def test_seek_tables(gpu: Device) -> None:
             assert same(decoded, gcodec.decode(frame))
 
 
-def test_half_behind_the_last(gpu: Device) -> None:
+def test_last_odd_element_of_pairs(gpu: Device) -> None:
     """An odd number of codes, of which the last byte has one more."""
     codec = gcodec.parse("minifloat:code=pair,scale=1.0,table=0")
     payload = codec.encode(np.ones(8, np.float32))

@@ -66,7 +66,7 @@ def test_shapes(gpu: Device, size: float) -> None:
         agree(gpu, np.zeros(int(np.prod(shape)), np.uint8), shape)
 
 
-def test_tables_that_are_sent_and_states(gpu: Device) -> None:
+def test_own_tables_and_states(gpu: Device) -> None:
     """Levels that no static table suits, and strings of any number of states."""
     random = np.random.default_rng(2)
     lanes, numbers = set(), set()
@@ -84,7 +84,7 @@ def test_tables_that_are_sent_and_states(gpu: Device) -> None:
     assert len(numbers) > 1
 
 
-def test_more_exceptions_than_there_is_room_for(gpu: Device) -> None:
+def test_more_outliers_than_room(gpu: Device) -> None:
     symbols = np.zeros(6000, np.uint8)
     symbols[::3] = 254
     agree(gpu, symbols, (60, 100))

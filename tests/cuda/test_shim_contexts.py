@@ -41,7 +41,7 @@ def test_frames(gpu: Device) -> None:
         frames_agree(gpu, spec, x, seed=5)
 
 
-def test_zeros_and_nothing(gpu: Device) -> None:
+def test_zero_and_empty_tensors(gpu: Device) -> None:
     for spec in share_of(gpu, SPECS):
         frames_agree(gpu, spec, np.zeros((9, 30), np.float32))
         frames_agree(gpu, spec, np.empty(0, np.float32))
@@ -53,7 +53,7 @@ def test_feedback(gpu: Device) -> None:
         feedback_agrees(gpu, spec, [matrix(20, 30, k) for k in range(3)])
 
 
-def test_what_is_not_finite(gpu: Device) -> None:
+def test_nonfinite_values(gpu: Device) -> None:
     x = matrix(9, 30)
     x[3, 4] = np.inf
     for spec in share_of(gpu, SPECS):
@@ -72,7 +72,7 @@ def test_escapes(gpu: Device) -> None:
     frames_agree(gpu, "ecsq:step=1", x)
 
 
-def test_ends_of_float32(gpu: Device) -> None:
+def test_limits_of_float32(gpu: Device) -> None:
     x = matrix(16, 32)
     for scale in share_of(gpu, (2.0**-100, 2.0**-140, 2.0**100)):
         frames_agree(gpu, "ecsq", (x * np.float32(scale)).astype(np.float32))
@@ -99,7 +99,7 @@ def test_targets(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("setting", ["rounding=nearest", "rounding=stochastic", "trellis=yes"])
-def test_targets_that_cannot_be_met(gpu: Device, setting: str) -> None:
+def test_impossible_targets(gpu: Device, setting: str) -> None:
     small, huge = matrix(4, 9), np.full((3, 7), 3e38, np.float32)
     for target in ("bits=0.01", "bits=31", "nmse=1e-20"):
         frames_agree(gpu, f"ecsq:{target},{setting}", small)

@@ -89,7 +89,7 @@ def test_mutants(gpu: Device, spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", TABLED)
-def test_a_wrong_table_is_refused(gpu: Device, spec: str) -> None:
+def test_wrong_seek_tables_are_refused(gpu: Device, spec: str) -> None:
     frame = frame_of(spec)
     table = frame.seek
     assert table is not None and table.count > 1

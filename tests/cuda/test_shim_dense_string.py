@@ -75,7 +75,7 @@ def test_large(gpu: Device) -> None:
 
 @pytest.mark.parametrize("bucket", [7, 512, 5000])
 @pytest.mark.parametrize("code", ["omega", "table"])
-def test_silent_buckets(gpu: Device, bucket: int, code: str) -> None:
+def test_zero_norm_buckets(gpu: Device, bucket: int, code: str) -> None:
     inputs = symbols(9001, 15)
     silent = np.random.default_rng(bucket).random(-(-9001 // bucket)) < 0.4
     silent[-1] = True
@@ -130,7 +130,7 @@ def test_rules(gpu: Device, code: PrefixCode) -> None:
         assert agree(here, outcome(lambda a=args: read(gpu, *a)[1])), seed
 
 
-def test_no_word(gpu: Device) -> None:
+def test_symbols_without_codeword(gpu: Device) -> None:
     code = TableCode.of(np.array([1, 1], np.uint8))
     inputs = np.zeros(5000, np.uint8)
     inputs[4099] = 2

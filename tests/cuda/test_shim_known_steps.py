@@ -71,12 +71,12 @@ def test_feedback(gpu: Device) -> None:
         feedback_agrees(gpu, spec, half, decay=0.9)
 
 
-def test_more_exceptions_than_there_is_room_for(gpu: Device) -> None:
+def test_more_outliers_than_room(gpu: Device) -> None:
     x = np.random.default_rng(0).standard_normal(40_000).astype(np.float32)
     assert outcome(gpu.to_device(x), "ecsq:step=0.001") == outcome(x, "ecsq:step=0.001")
 
 
-def test_what_is_not_finite(gpu: Device) -> None:
+def test_nonfinite_values(gpu: Device) -> None:
     for spec in SPECS[:4]:
         for n in (1, 300, 5000):
             x = anything(n)

@@ -58,7 +58,7 @@ def test_payloads(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_where_another_string_turns_out_shorter(dtype: str) -> None:
+def test_selection_when_the_estimate_is_wrong(dtype: str) -> None:
     """That by class seemed to be the shortest: the one that is was written beside it."""
     random, spec = np.random.default_rng(0), "qsgd:code=auto,bucket=7"
     with gcodec.runtime.device.use(ShimDevice()) as gpu:

@@ -38,7 +38,7 @@ def test_factors(gpu: Device, scale: float) -> None:
             assert same(gpu.to_host(actual), out)
 
 
-def test_rows_that_depend_on_others(gpu: Device) -> None:
+def test_dependent_rows(gpu: Device) -> None:
     """Matrices of fewer dimensions than factors have rows, and one that is 0."""
     row, column = gradient(60).clip(-9, 9), gradient(5000, 1).clip(-9, 9)
     for matrix in (np.outer(row, column), np.zeros((60, 5000), np.float32)):
@@ -52,7 +52,7 @@ def test_rows_that_depend_on_others(gpu: Device) -> None:
             )
 
 
-def test_the_step_before_may_lie_elsewhere(gpu: Device) -> None:
+def test_prior_may_be_on_the_host(gpu: Device) -> None:
     """A residual that comes from the host, or goes there, brings its factors with it."""
     steps = [gradient(600, s).clip(-9, 9).reshape(20, 30) for s in range(4)]
     mixed, here = (gcodec.Feedback("powersgd:rank=2", seed=3) for _ in range(2))
@@ -76,7 +76,7 @@ def test_frames(gpu: Device) -> None:
         )
 
 
-def test_what_is_refused(gpu: Device) -> None:
+def test_refusals(gpu: Device) -> None:
     x = np.full((30, 30), 3e38, np.float32)
     with pytest.raises(gcodec.ParameterError, match="must not pass float32"):
         gcodec.encode(gpu.to_device(x), "powersgd")
@@ -86,7 +86,7 @@ def test_what_is_refused(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0**124, 2.0**126])
-def test_residuals_near_the_end_of_float32(gpu: Device, size: float) -> None:
+def test_residuals_near_float32_limits(gpu: Device, size: float) -> None:
     """Whether what is left is finite is told by a bound, or looked for."""
     random = np.random.default_rng(1)
     x = (np.float32(size) * np.clip(random.standard_normal((24, 30)), -1, 1)).astype(np.float32)

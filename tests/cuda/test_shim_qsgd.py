@@ -97,7 +97,7 @@ def test_symbols(gpu: Device) -> None:
             codec.pack(wrong)
 
 
-def test_silent_symbols(gpu: Device) -> None:
+def test_symbols_in_zero_norm_buckets(gpu: Device) -> None:
     """A value in a bucket of norm 0, in a form that could hold it."""
     codec = gcodec.parse("qsgd:form=sparse,bucket=100")
     x = np.ones(1000, np.float32)
@@ -131,7 +131,7 @@ def test_fetches(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.2, 0.0])
-def test_the_shorter_form(gpu: Device, share: float) -> None:
+def test_shorter_form_is_selected(gpu: Device, share: float) -> None:
     x = np.random.default_rng(1).standard_normal(70_000).astype(np.float32)
     x[int(share * x.size) :] = 0
     for spec in ("qsgd:s=1000,norm=max", "qsgd:s=1000,norm=max,code=rice"):

@@ -73,7 +73,7 @@ def test_totals(gpu: Device, log2_total: int) -> None:
     assert same(read(gpu, read_tables(*model), data, 0, nbits, 5000, runs), inputs)
 
 
-def test_nothing(gpu: Device) -> None:
+def test_empty_string(gpu: Device) -> None:
     inputs, *model = symbols_and_model(0, 1)
     data, nbits, _ = written(gpu, inputs, model, 5, 18)
     assert read(gpu, read_tables(*model), data, 40, nbits, 0, None).size == 0

@@ -72,7 +72,7 @@ def test_with_a_residual(gpu: Device) -> None:
         agree(gpu, gradient(5000).clip(-9, 9), MiniFloat("e2m1"), rule, heavy(5000, 1))
 
 
-def test_more_than_are_measured(gpu: Device) -> None:
+def test_tensors_that_are_sampled(gpu: Device) -> None:
     """Elements in bins alone, or but for the largest ones, in order."""
     n = FEW + 999
     for x, fmt in share_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
@@ -94,7 +94,7 @@ def test_samples(gpu: Device) -> None:
     agree(gpu, x, MiniFloat("e2m1"), "histogram", x[::-1].copy())
 
 
-def test_what_is_not_finite_does_no_harm(gpu: Device) -> None:
+def test_nonfinite_values_are_harmless(gpu: Device) -> None:
     for n in (3, 5000):
         for fmt in share_of(gpu, EVERY):
             searched(gpu.to_device(anything(n)), fmt, "histogram").value  # noqa: B018

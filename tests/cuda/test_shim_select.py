@@ -85,7 +85,7 @@ def test_at_least(gpu: Device) -> None:
             assert same(actual, select.at_least(x, threshold))
 
 
-def test_taken_to_the_host(gpu: Device) -> None:
+def test_take_to_host(gpu: Device) -> None:
     for n in (0, 1, 33, 4097):
         x, k = gradient(n), (n + 9) // 10
         on_device = gpu.to_device(x)
@@ -97,7 +97,7 @@ def test_taken_to_the_host(gpu: Device) -> None:
         assert same(scatter.take_to_host(on_device, positions), x[positions])
 
 
-def test_what_is_not_finite(gpu: Device) -> None:
+def test_nonfinite_values(gpu: Device) -> None:
     x = anything(5000)
     for k in (0, 50, 5000):
         assert select.largest(gpu.to_device(x), k) is None

@@ -75,7 +75,7 @@ def test_chunks_with_feedback(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("spec", (*SPARSE, *CODES, *DCT))
-def test_what_is_not_finite(gpu: Device, spec: str) -> None:
+def test_nonfinite_values(gpu: Device, spec: str) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
         gcodec.encode(gpu.to_device(anything(300)), spec)
 

@@ -56,7 +56,7 @@ def test_frames(gpu: Device) -> None:
         frames_agree(gpu, "ecsq:transform=dct", filters(shape).astype(np.float16))
 
 
-def test_ends_of_float32(gpu: Device) -> None:
+def test_limits_of_float32(gpu: Device) -> None:
     for scale in share_of(gpu, (2.0**-70, 2.0**-100, 2.0**-139, 2.0**125)):
         for spec in ("ecsq", "ecsq:transform=dct"):
             x = filters((16, 3, 3, 3))

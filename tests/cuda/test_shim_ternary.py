@@ -58,6 +58,6 @@ def test_shared_scale(gpu: Device) -> None:
     assert payload.tobytes() == codec.encode(x, scale=3.0, seed=2).tobytes()
 
 
-def test_what_is_refused(gpu: Device) -> None:
+def test_refusals(gpu: Device) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
         gcodec.encode(gpu.to_device(anything(100)), "terngrad")

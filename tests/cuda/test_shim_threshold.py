@@ -83,7 +83,7 @@ def test_forms(gpu: Device) -> None:
 CUTS = ("", ",threshold=2", ",threshold=auto,index=auto", ",threshold=0.01", ",threshold=1.2")
 
 
-def test_the_shortest_form(gpu: Device) -> None:
+def test_shortest_form_is_selected(gpu: Device) -> None:
     seen = set()
     gcodec.encode(gpu.to_device(gradient(40).clip(-9, 9)), "mxnet-2bit:form=auto")  # tables
     for cut in CUTS:

@@ -108,7 +108,7 @@ def test_costs_of_scales(gpu: Device, width: int) -> None:
             )
 
 
-def test_squares_at_random(gpu: Device) -> None:
+def test_expected_squares(gpu: Device) -> None:
     for n in (1, 4097, LARGE):
         x = values(n)
         actual = scalar_quantize.exact_random_squares(gpu.to_device(x), 0.37)
@@ -146,7 +146,7 @@ def test_convolutions(gpu: Device, spec: str) -> None:
     frames_agree(gpu, spec, x.astype(np.float32), seed=3)
 
 
-def test_what_has_no_symbol(gpu: Device) -> None:
+def test_values_without_symbol(gpu: Device) -> None:
     """Values that escape, and others that no model has."""
     x = matrix(40, 300)
     x[::7, ::31] = 1e3

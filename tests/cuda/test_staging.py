@@ -40,7 +40,7 @@ def test_copies_of_one_array(cupy: StandIn, nbytes: int) -> None:
     assert cupy.pinned.live == 0
 
 
-def test_a_result_keeps_no_pinned_memory(cupy: StandIn) -> None:
+def test_results_keep_no_pinned_memory(cupy: StandIn) -> None:
     kept = [cuda_device(0).fetch([cupy.asarray(noise(1000, k))])[0] for k in range(9)]
     assert cupy.pinned.live == 0
     assert all(kept[k].tobytes() == noise(1000, k).tobytes() for k in range(9))
@@ -79,7 +79,7 @@ def test_the_device_copies_while_the_host_empties_a_buffer(cupy: StandIn) -> Non
 @pytest.mark.parametrize(
     "nbytes", [1, 4, 7, 1000, DIRECT_SIZE, DIRECT_SIZE + 1, 2 * BUFFER_SIZE + 9, 6 * BUFFER_SIZE]
 )
-def test_a_payload_pins_what_it_has_and_not_what_it_might_have(cupy: StandIn, nbytes: int) -> None:
+def test_payloads_pin_their_own_size_only(cupy: StandIn, nbytes: int) -> None:
     data = noise(6 * BUFFER_SIZE)
     other = noise(100, 1)
     actual, beside = cuda_device(0).fetch([leading(cupy, data, nbytes), cupy.asarray(other)])
@@ -102,7 +102,7 @@ def test_several_payloads(cupy: StandIn) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("count", [-(1 << 40), -1, 1 << 40])
-def test_a_count_beyond_the_array(cupy: StandIn, count: int) -> None:
+def test_counts_beyond_the_array(cupy: StandIn, count: int) -> None:
     data = noise(2 * DIRECT_SIZE)
     what = Leading(cupy.asarray(data), cupy.asarray(np.array([count], np.int64)), 8, 0)
     (actual,) = cuda_device(0).fetch([what])
@@ -112,7 +112,7 @@ def test_a_count_beyond_the_array(cupy: StandIn, count: int) -> None:
 
 
 @needs_compiler
-def test_threads_have_buffers_of_their_own(cupy: StandIn) -> None:
+def test_threads_have_separate_buffers(cupy: StandIn) -> None:
     device, wrong = cuda_device(0), []
     start = threading.Barrier(4)
 
@@ -136,9 +136,7 @@ def test_threads_have_buffers_of_their_own(cupy: StandIn) -> None:
     assert cupy.pinned.live == 0
 
 
-def test_an_error_waits_for_copies_in_flight(
-    cupy: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_wait_for_copies_in_flight(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would write to buffers that somebody else has by then."""
     device = cuda_device(0)
 

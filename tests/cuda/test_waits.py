@@ -46,7 +46,7 @@ def waits(device: shim.ShimDevice, call: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("spec", WAITS)
-def test_as_the_page_says(counting: shim.ShimDevice, spec: str) -> None:
+def test_waits_agree_with_the_page(counting: shim.ShimDevice, spec: str) -> None:
     x = counting.to_device(sample())
     frame, feedback = gcodec.encode(x, spec), gcodec.Feedback(spec)
     feedback.compress("w", x)
@@ -86,7 +86,7 @@ def test_each_pass_of_a_search_waits_once(
         assert actual == launched.count(kernel) + others - again + launched.count("count_values")
 
 
-def test_a_pass_waits_once_where_errors_are_those_of_all_values(
+def test_exact_errors_do_not_add_a_wait(
     counting: shim.ShimDevice,
 ) -> None:
     """Most values are 0: from the second pass on they are added up before the host asks."""
@@ -103,7 +103,7 @@ def test_a_pass_waits_once_where_errors_are_those_of_all_values(
 
 
 @pytest.mark.parametrize("spec", [spec for spec in WAITS if WAITS[spec][0] == 1])
-def test_a_payload_stays_there(counting: shim.ShimDevice, spec: str) -> None:
+def test_payloads_stay_on_the_device(counting: shim.ShimDevice, spec: str) -> None:
     x, codec = counting.to_device(sample()), gcodec.parse(spec)
     codec.encode(x)  # which may bring tables there
     results: list[gcodec.Payload] = []
@@ -122,7 +122,7 @@ def test_a_payload_stays_there(counting: shim.ShimDevice, spec: str) -> None:
     [spec for spec, counts in WAITS.items() if counts[1] == 1 and "dct8" not in spec],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_what_fails_in_the_end_changes_nothing(gpu: Device, spec: str, dtype: str) -> None:
+def test_late_errors_change_nothing(gpu: Device, spec: str, dtype: str) -> None:
     """All kernels of a step have run when the host learns that it held NaN."""
     fine = np.clip(gradient(300), -9, 9).astype(dtype)
     wrong = np.clip(anything(300), -1e4, 1e4).astype(dtype)
@@ -145,7 +145,7 @@ def test_what_fails_in_the_end_changes_nothing(gpu: Device, spec: str, dtype: st
         assert gpu.to_host(kept).tobytes() == before.tobytes()
 
 
-def test_zeros_for_what_is_not_finite(gpu: Device) -> None:
+def test_nonfinite_values_become_zeros(gpu: Device) -> None:
     x = np.clip(anything(300), -9, 9)
     on_device, here = (gcodec.Feedback("mxnet-2bit", nonfinite="zero") for _ in range(2))
     for _ in range(2):

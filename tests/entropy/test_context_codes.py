@@ -190,7 +190,7 @@ def test_auto_is_never_longer_than_the_others(spec: str) -> None:
     assert taken == {False, True}
 
 
-def test_codebooks_that_are_asked_for_are_taken() -> None:
+def test_requested_codebooks_are_used() -> None:
     x = gradient((300, 1000))
     assert context_of(gcodec.parse("minifloat").encode(x).codec)
     for table in ("gennorm", "3"):
@@ -198,7 +198,7 @@ def test_codebooks_that_are_asked_for_are_taken() -> None:
         assert isinstance(payload.codec.table, int)
 
 
-def test_empty_rows_cost_next_to_nothing() -> None:
+def test_zero_rows_cost_little() -> None:
     x = np.zeros((2000, 300), np.float32)
     x[1000] = gradient((300,))
     for codec in map(gcodec.parse, SPECS):
@@ -206,7 +206,7 @@ def test_empty_rows_cost_next_to_nothing() -> None:
             assert codec.encode(x).nbits < codec.encode(x[1000]).nbits + x.size // 50
 
 
-def test_silent_tensors_have_no_levels() -> None:
+def test_zero_tensors_have_no_levels() -> None:
     x = np.zeros((30, 40), np.float32)
     payload = gcodec.parse("qsgd:bucket=100,code=context").encode(x)
     assert payload.nbits == 12 * 32
@@ -232,7 +232,7 @@ def string_of(symbols: np.ndarray) -> tuple[np.ndarray, int]:
         ("minifloat:format=e4m3,style=fn,code=context", 253, {"scale": 1.0, "table": "empirical"}),
     ],
 )
-def test_symbols_that_stand_for_nothing(spec: str, largest: int, scalars: dict[str, Any]) -> None:
+def test_reserved_symbols_are_refused(spec: str, largest: int, scalars: dict[str, Any]) -> None:
     codec = gcodec.parse(spec)
     codec = codec.of_message(scalars)
     symbols = np.zeros(1000, np.uint8)
@@ -247,7 +247,7 @@ def test_symbols_that_stand_for_nothing(spec: str, largest: int, scalars: dict[s
                 call(payload, 1000)
 
 
-def test_levels_above_s_and_in_silent_buckets() -> None:
+def test_levels_above_s_and_in_zero_norm_buckets() -> None:
     codec = gcodec.parse("qsgd:s=3,form=dense,bucket=100,code=context")
     x = gradient((10, 100), 5) + np.float32(0.001)
     large = codec.replaced(s=15).encode(x)
@@ -306,7 +306,7 @@ def test_other_sizes_are_refused(spec: str) -> None:
 
 
 @each_spec
-def test_shapes_that_are_not_those_of_the_symbols(spec: str) -> None:
+def test_other_shapes_are_refused(spec: str) -> None:
     codec, x = gcodec.parse(spec), gradient((20, 50))
     wrong = codec.quantize(x)._replace(shape=(20, 60))
     with pytest.raises(ParameterError, match="symbols"):
@@ -315,7 +315,7 @@ def test_shapes_that_are_not_those_of_the_symbols(spec: str) -> None:
         codec.dequantize(wrong, (20, 50))
 
 
-def test_levels_that_are_no_bytes() -> None:
+def test_wide_levels_are_refused() -> None:
     for spec in ("qsgd:s=128,code=context", "qsgd:form=sparse,code=context"):
         with pytest.raises(ParameterError, match="code=context"):
             gcodec.parse(spec)
@@ -328,7 +328,7 @@ def test_sparse_decoding_is_refused() -> None:
         gcodec.decode_sparse(frame)
 
 
-def test_feedback_tells_the_shape() -> None:
+def test_feedback_passes_the_shape() -> None:
     x = gradient((300, 1000))
     for spec in SPECS:
         feedback, codec = gcodec.Feedback(spec), gcodec.parse(spec)

@@ -13,7 +13,8 @@ from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, matrices, refined
 from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import class_map, list_sizes, scale_fit
+from gcodec.kernels.context import class_map, scale_fit
+from gcodec.kernels.context import scale_lists as list_kernels
 from gcodec.kernels.context.class_map import CENTRE, CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 
@@ -81,7 +82,7 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(40, 64), (300, 50), (2000,), (64, 8, 3, 3)], ids=str)
-def test_scales_move_to_where_symbols_cost_less(shape: tuple[int, ...]) -> None:
+def test_refined_scales_reduce_the_cost(shape: tuple[int, ...]) -> None:
     symbols = levels_of(shape)
     n, sizes = symbols.size, symbols >> 1
     for matrix in matrices(shape):
@@ -114,7 +115,7 @@ def test_few_symbols_keep_their_scales() -> None:
     assert refined(symbols, scales, np.zeros((CLASSES, 128), np.int64)) is scales
 
 
-def test_matrices() -> None:
+def test_row_layouts() -> None:
     assert matrices(()) == (RowLayout(1, 0),)
     assert matrices((100,)) == (RowLayout(100, 0),)
     assert matrices((1000,)) == (RowLayout(128, 0), RowLayout(1000, 0))
@@ -155,12 +156,12 @@ def test_lists_of_scales(count: int) -> None:
 
 @pytest.mark.parametrize("kinds", [2, 3, 5, 9, 10, 11, 12, 13, 14, 15, 16])
 @pytest.mark.parametrize("more", [0, 1])
-def test_lists_whose_words_are_as_long_as_they_get(kinds: int, more: int) -> None:
+def test_longest_scale_lists(kinds: int, more: int) -> None:
     counts = [1, 1]
     while len(counts) < kinds:
         counts.append(counts[-2] + counts[-1] + more)
     scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
-    actual = list_sizes.told(scales)
+    actual = list_kernels.told(scales)
     coins = sorted(counts)
     lists: list[int] = []
     for _ in range(12):  # bits of the longest word
@@ -187,7 +188,7 @@ def test_static_tables() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_tables_that_are_sent(seed: int) -> None:
+def test_own_tables(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts = np.zeros((CLASSES, 256), np.int64)
     used = rng.choice(CLASSES, rng.integers(1, CLASSES), replace=False)
@@ -258,7 +259,7 @@ def test_states(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(np.minimum(decoded, ESCAPE), symbols[:n])
 
 
-def test_exceptions_are_few_bits() -> None:
+def test_outliers_take_few_bits() -> None:
     arguments = Outliers(np.array([0, 1, 1000]), np.array([254, 2, 70000]))
     string = BitString()
     arguments.put(string)
@@ -274,7 +275,7 @@ def test_exceptions_are_few_bits() -> None:
     assert decoded.within(1, 1000) == slice(1, 2)
 
 
-def test_broken_bytes_give_symbols_or_an_error() -> None:
+def test_damaged_bytes_decode_or_are_refused() -> None:
     rng = np.random.default_rng(5)
     sample = [written(levels_of(shape, 1), shape) for shape in SHAPES[:-1]]
     sizes = [int(np.prod(shape)) for shape in SHAPES[:-1]]
@@ -305,7 +306,7 @@ def test_broken_bytes_give_symbols_or_an_error() -> None:
         (3, 65, "65 of 64 columns"),
     ],
 )
-def test_what_is_refused(at: int, value: int, message: str) -> None:
+def test_refusals(at: int, value: int, message: str) -> None:
     data, nbits, _, plan = written(levels_of((64, 64)), (64, 64))
     assert plan.scales.columns.size
     data = data.copy()
@@ -314,7 +315,7 @@ def test_what_is_refused(at: int, value: int, message: str) -> None:
         ContextString.of(data, 0, nbits, 4096, None)
 
 
-def test_an_escape_must_be_an_exception() -> None:
+def test_escapes_must_be_outliers() -> None:
     symbols = levels_of((64, 64))
     all_values = Scales.of(symbols, RowLayout(64, 1))
     table = class_tables.static(0)

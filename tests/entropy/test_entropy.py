@@ -87,7 +87,7 @@ def test_refused_specs(spec: Any, match: str) -> None:
         entropy.parse(spec)
 
 
-def test_the_package_is_reached_through_gcodec() -> None:
+def test_package_is_an_attribute_of_gcodec() -> None:
     assert gcodec.entropy is entropy
     names = [spec.partition(":")[0] for spec in SPECS]
     assert list(entropy.CODES)[: len(names)] == names
@@ -96,7 +96,7 @@ def test_the_package_is_reached_through_gcodec() -> None:
         assert cls.name == name
 
 
-def test_nothing_heavy_is_loaded_before_there_is_something_to_code() -> None:
+def test_import_is_light() -> None:
     script = (
         "import sys, gcodec\n"
         "gcodec.entropy.parse('rice:k=3'), gcodec.entropy.Bits.from01('01')\n"
@@ -129,7 +129,7 @@ def test_bits_of_text(text: str) -> None:
         assert Bits.from_bitarray(frozenbitarray(text, endian=order)) == bits
 
 
-def test_bits_print_as_what_makes_them() -> None:
+def test_bits_repr_is_evaluable() -> None:
     assert repr(Bits.from01("10 100 0")) == "Bits.from01('101000')"
     assert repr(Bits(b"")) == "Bits.from01('')"
     full = Bits(bytes(range(8)))
@@ -137,7 +137,7 @@ def test_bits_print_as_what_makes_them() -> None:
     assert repr(Bits(bytes(9), 65)) == f"<Bits {'0' * 64}… of 65 bits>"
 
 
-def test_bits_do_not_change() -> None:
+def test_bits_are_immutable() -> None:
     memory = bytearray(b"\xa0")
     bits = Bits(memory, 3)
     memory[0] = 0
@@ -180,13 +180,13 @@ def test_bits_do_not_change() -> None:
         (array.array("I", [1]), 32, TypeError),
     ],
 )
-def test_bits_that_contradict_themselves(data: Any, nbits: Any, kind: type[Exception]) -> None:
+def test_contradictory_bits_are_refused(data: Any, nbits: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         Bits(data, nbits)
 
 
 @pytest.mark.parametrize("text", ["2", "01a", "0b1", "-1", "٠١", "0_1"])
-def test_text_that_is_no_bits(text: str) -> None:
+def test_wrong_text_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="text="):
         Bits.from01(text)
     with pytest.raises(TypeError):
@@ -195,7 +195,7 @@ def test_text_that_is_no_bits(text: str) -> None:
         Bits.from_bitarray(text)
 
 
-def test_bitarray_is_needed_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bitarray_is_imported_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitarray", None)
     code = entropy.parse("gamma")
     bits = code.encode([5])
@@ -236,7 +236,7 @@ def test_values_of_any_kind(values: Any) -> None:
     assert entropy.parse("delta").encode(read_only).to01() == "0101" + "1" + "01100"
 
 
-def test_one_value_or_none() -> None:
+def test_single_value_and_empty() -> None:
     code = entropy.parse("gamma")
     assert code.encode(5) == code.encode(np.int8(5)) == code.encode([5])
     assert code.encode(range(1, 4)) == code.encode([1, 2, 3])
@@ -294,7 +294,7 @@ def test_values_of_torch() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_that_are_no_integers(spec: str, values: Any) -> None:
+def test_non_integers_are_refused(spec: str, values: Any) -> None:
     code = entropy.parse(spec)
     for call in (code.encode, code.lengths):
         with pytest.raises(TypeError, match="values"):
@@ -327,7 +327,7 @@ def test_values_out_of_range(spec: str) -> None:
 # --- limits -------------------------------------------------------------------------------------
 
 
-def test_words_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codewords_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     unary = entropy.parse("unary")
     for values in (
         [2**34],
@@ -356,7 +356,7 @@ def test_words_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("spec", [*SPECS, "rice:k=63", f"golomb:b={LARGEST}"])
-def test_counts_beyond_the_bits_are_refused_at_once(spec: str) -> None:
+def test_counts_beyond_the_bits_are_refused_early(spec: str) -> None:
     code = entropy.parse(spec)
     shortest = int(code.lengths([code.first])[0])
     bits = code.encode([code.first] * 9)
@@ -372,13 +372,13 @@ def test_counts_beyond_the_bits_are_refused_at_once(spec: str) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, "1", None, 2**64])
-def test_counts_that_are_none(count: Any) -> None:
+def test_wrong_counts_are_refused(count: Any) -> None:
     with pytest.raises(ParameterError, match="count="):
         entropy.parse("gamma").decode(b"\xff", count)
 
 
 @pytest.mark.parametrize("start", [-1, 9, 1.0, True, None])
-def test_starts_that_are_none(start: Any) -> None:
+def test_wrong_starts_are_refused(start: Any) -> None:
     with pytest.raises(ParameterError, match="start="):
         entropy.parse("gamma").decode(b"\xff", 1, start=start)
 
@@ -417,12 +417,12 @@ def test_all_bits_of_bytes_count() -> None:
 
 
 @pytest.mark.parametrize("bits", [5, None, [1, 0], np.zeros(2), np.ones(8, bool), {}])
-def test_bits_that_are_none(bits: Any) -> None:
+def test_wrong_bits_are_refused(bits: Any) -> None:
     with pytest.raises(TypeError, match="bits are a"):
         entropy.parse("gamma").decode(bits, 0)
 
 
-def test_codes_take_turns() -> None:
+def test_codes_can_alternate() -> None:
     """What one code's words end with, another's begin with."""
     parts = [(spec, [n + 1, 3, n * n + 2]) for n, spec in enumerate(SPECS)]
     text = "".join(entropy.parse(spec).encode(values).to01() for spec, values in parts)

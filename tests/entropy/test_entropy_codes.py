@@ -68,7 +68,7 @@ def test_omega_of_1_to_16() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_words(spec: str) -> None:
+def test_codewords(spec: str) -> None:
     code = entropy.parse(spec)
     write, _, first = universal.parse(spec)
     assert code.first == first
@@ -88,7 +88,7 @@ def test_words(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_lengths_over_all_of_64_bits(spec: str) -> None:
+def test_lengths_over_64_bits(spec: str) -> None:
     """Also of words too long to write."""
     code = entropy.parse(spec)
     write, _, first = universal.parse(spec)
@@ -126,7 +126,7 @@ def test_published_lengths() -> None:
             assert set(code.lengths(values).tolist()) == {lengths[at]}
 
 
-def test_which_of_the_elias_codes_is_shorter() -> None:
+def test_shortest_elias_code_by_range() -> None:
     """What the page of delta says."""
     starts = [2**e for e in range(64)]
     omega, gamma, delta = (entropy.parse(spec).lengths(starts) for spec in SPECS[:3])
@@ -136,7 +136,7 @@ def test_which_of_the_elias_codes_is_shorter() -> None:
     assert (gamma[:7] <= omega[:7]).all()
 
 
-def test_codes_that_are_others_with_a_parameter() -> None:
+def test_codes_that_equal_others_with_a_parameter() -> None:
     values = [*range(300), 1000]
     same = [
         ("unary", "rice:k=0"),
@@ -183,7 +183,7 @@ def test_round_trip(stream: tuple[Code, list[int]]) -> None:
 
 
 @given(streams(), streams(), st.data())
-def test_words_follow_one_another(
+def test_codewords_concatenate(
     stream: tuple[Code, list[int]], other: tuple[Code, list[int]], data: st.DataObject
 ) -> None:
     code, values = stream
@@ -200,9 +200,7 @@ def test_words_follow_one_another(
 
 
 @given(streams(), st.data())
-def test_what_is_behind_does_not_count(
-    stream: tuple[Code, list[int]], data: st.DataObject
-) -> None:
+def test_following_bits_are_ignored(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
     code, values = stream
     bits = code.encode(values).to01()
     before, behind = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
@@ -211,7 +209,7 @@ def test_what_is_behind_does_not_count(
 
 
 @given(streams(), st.data())
-def test_every_cut_is_truncated(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
+def test_every_prefix_is_truncated(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
     code, values = stream
     bits = code.encode(values)
     if not bits.nbits:
@@ -229,7 +227,7 @@ def test_every_cut_is_truncated(stream: tuple[Code, list[int]], data: st.DataObj
 
 
 @pytest.mark.parametrize("spec", ["omega", "gamma", "delta", "rice:k=60", "expgolomb:k=3"])
-def test_every_cut_of_long_words(spec: str) -> None:
+def test_every_prefix_of_long_codewords(spec: str) -> None:
     code = entropy.parse(spec)
     values = [LARGEST, 1, 2**63, 5]
     text = code.encode(values).to01()
@@ -386,7 +384,7 @@ def test_values_beyond_64_bits_are_corrupt(spec: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=5"])
-def test_bitarray_reads_and_writes_the_same_words(spec: str) -> None:
+def test_bitarray_agrees_on_codewords(spec: str) -> None:
     """Its coder of any prefix-free words, given these."""
     code = entropy.parse(spec)
     symbols = range(code.first, 60)
@@ -404,7 +402,7 @@ def test_bitarray_reads_and_writes_the_same_words(spec: str) -> None:
 
 
 @given(st.integers(2, LARGEST))
-def test_bitarray_reads_the_number_in_a_word(n: int) -> None:
+def test_bitarray_agrees_on_numbers(n: int) -> None:
     word = entropy.parse("gamma").encode([n]).to_bitarray()
     assert ba2int(word) == n
     assert word.index(1) == n.bit_length() - 1

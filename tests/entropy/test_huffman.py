@@ -85,14 +85,14 @@ def some_counts() -> Iterator[list[int]]:
 COUNTS = list(some_counts())
 
 
-def test_lengths_are_those_of_the_rule() -> None:
+def test_lengths_follow_the_rule() -> None:
     for counts in COUNTS:
         lengths = code_lengths(np.array(counts, np.int64))
         assert lengths.dtype == np.uint8
         assert lengths.tolist() == canonical.lengths_of(counts)
 
 
-def test_lengths_make_a_whole_code() -> None:
+def test_lengths_satisfy_kraft_with_equality() -> None:
     for counts in COUNTS:
         lengths = code_lengths(np.array(counts, np.int64))
         assert ((lengths > 0) == (np.array(counts, np.int64) > 0)).all()
@@ -114,7 +114,7 @@ def unlimited(counts: list[int]) -> int:
     return total
 
 
-def test_lengths_are_best_where_the_limit_is_far() -> None:
+def test_lengths_are_optimal_without_a_limit() -> None:
     rng = np.random.default_rng(2)
     for n in range(2, 257):
         counts = rng.integers(1, 12, n).tolist()
@@ -133,7 +133,7 @@ def complete(n: int, limit: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("limit", [2, 3, 4, 5])
-def test_lengths_are_best_below_any_limit(limit: int) -> None:
+def test_lengths_are_optimal_below_any_limit(limit: int) -> None:
     rng = np.random.default_rng(limit)
     for n in range(2, min(2**limit, 9) + 1):
         for counts in (FIBONACCI[:n], *rng.integers(1, 50, (20, n)).tolist()):
@@ -144,7 +144,7 @@ def test_lengths_are_best_below_any_limit(limit: int) -> None:
             assert mean_of(counts, lengths) == best
 
 
-def test_counts_that_have_no_lengths_are_refused() -> None:
+def test_invalid_counts_are_refused() -> None:
     for counts in (np.array([3, -1]), np.array([2**62 + 1]), np.array([1, 2**64 - 1], np.uint64)):
         with pytest.raises(ParameterError, match="2\\*\\*62"):
             code_lengths(counts)
@@ -186,7 +186,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize("lengths", TABLES, ids=lambda lengths: str(lengths[:5]))
-def test_words_are_canonical(lengths: list[int]) -> None:
+def test_codewords_are_canonical(lengths: list[int]) -> None:
     bits, nbits = code_of(lengths).words(256)
     result = [
         f"{word:0{length}b}" if length else "" for word, length in zip(bits, nbits, strict=True)
@@ -216,7 +216,7 @@ def test_words_are_canonical(lengths: list[int]) -> None:
         [1, *range(2, 13), 13, 13],
     ],
 )
-def test_lengths_that_are_no_code_are_refused(lengths: list[int]) -> None:
+def test_invalid_lengths_are_refused(lengths: list[int]) -> None:
     table = np.array(lengths, np.uint8)
     with pytest.raises(Corrupt):
         check_lengths(table)
@@ -281,7 +281,7 @@ def read(
 
 
 @pytest.mark.parametrize("lengths", TABLES, ids=lambda lengths: str(lengths[:5]))
-def test_words_in_blocks(lengths: list[int]) -> None:
+def test_codewords_in_blocks(lengths: list[int]) -> None:
     code, rng = code_of(lengths), np.random.default_rng(5)
     words = words_of(code)
     for symbols in some_symbols(code, rng):
@@ -306,7 +306,7 @@ def test_words_in_blocks(lengths: list[int]) -> None:
                 read(code, bytes_of(text), np.array([0, 0]), bounds[-1:], end, False)
 
 
-def test_blocks_that_are_said_to_begin_elsewhere_are_refused() -> None:
+def test_wrong_block_starts_are_refused() -> None:
     code, rng = code_of([1, *[9] * 254, 8]), np.random.default_rng(6)
     symbols = np.where(rng.random(4000) < 0.9, 0, rng.integers(0, 256, 4000)).astype(np.uint8)
     bounds = np.arange(100, 4001, 100)
@@ -321,7 +321,7 @@ def test_blocks_that_are_said_to_begin_elsewhere_are_refused() -> None:
         starts[at] -= step
 
 
-def test_symbols_without_a_word_are_refused() -> None:
+def test_symbols_without_codeword_are_refused() -> None:
     for lengths, symbol in (
         ([1, 2, 2], 3),
         ([1, 2, 2], 4),
@@ -346,7 +346,7 @@ def test_symbols_without_a_word_are_refused() -> None:
 @pytest.mark.parametrize(
     "lengths", [[1, 2, 2], [12, *range(1, 13)], [*range(12, 0, -1), *[0] * 8, 12]]
 )
-def test_nothing_is_written_behind_the_room(lengths: list[int]) -> None:
+def test_writes_stay_within_the_array(lengths: list[int]) -> None:
     code = code_of(lengths)
     longest = np.full(3000, np.argmax(code.lengths), np.uint8)
     for nbytes in (0, 1, 7, 40, 1000):
@@ -357,7 +357,7 @@ def test_nothing_is_written_behind_the_room(lengths: list[int]) -> None:
         assert (around[nbytes + bit_string.SLACK :] == 0xA5).all()
 
 
-def test_bits_are_put_behind_others() -> None:
+def test_bits_append() -> None:
     rng = np.random.default_rng(7)
     for _ in range(300):
         parts = rng.choice([0, 1, 3, 7, 8, 9, 16, 100], int(rng.integers(1, 6))).tolist()
@@ -387,7 +387,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("bucket", [0, 100])
-def test_strings_behind_a_head(bucket: int, small_parts: Callable[[int], None]) -> None:
+def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None]) -> None:
     """Lead, head and string follow each other for any number of threads, and blocks are found."""
     rng = np.random.default_rng(8)
     counts = np.array([2000, 500, 300, *[1] * 60, *[0] * 190, 90, 90, 60])
@@ -455,7 +455,7 @@ def test_alphabets_of_all_sizes(threads: int, small_parts: Callable[[int], None]
         assert head + int(CODE.lengths(values).sum()) == bits.nbits
 
 
-def test_values_behind_other_bits() -> None:
+def test_values_after_other_bits() -> None:
     parts = [[3, 1, 3, 3], [255, 0, 255], [7], [], [0, 0]]
     text = "".join("1" + CODE.encode(values).to01() for values in parts)
     at = 0
@@ -465,7 +465,7 @@ def test_values_behind_other_bits() -> None:
     assert at == len(text)
 
 
-def test_values_that_are_no_bytes_are_refused() -> None:
+def test_wide_values_are_refused() -> None:
     for values in ([256], [0, 2**63], np.array([-1, 3]), np.array([5, 256, 1], np.uint16)):
         with pytest.raises(ParameterError, match="from 0 to 255"):
             CODE.encode(values)
@@ -483,7 +483,7 @@ def verdict(call: Callable[[], Any]) -> Any:
         return Corrupt
 
 
-def test_heads_that_are_wrong() -> None:
+def test_wrong_headers_are_refused() -> None:
     rng = np.random.default_rng(9)
     good = [CODE.encode(values).to01() for values in ([1, 0, 2, 0], [4, 4, 4], [9, 3, 1, 3])]
     texts = [text[:end] for text in good for end in range(len(text) + 1)]
@@ -506,14 +506,14 @@ def test_heads_that_are_wrong() -> None:
     assert kinds == {Truncated, Corrupt, list}
 
 
-def test_counts_beyond_the_bits_are_refused_at_once() -> None:
+def test_counts_beyond_the_bits_are_refused_early() -> None:
     bits = CODE.encode([1, 0, 0, 2])
     for count in (7, 2**40, 2**64 - 1):
         with pytest.raises(Truncated, match="cannot hold"):
             CODE.decode(bits, count)
 
 
-def test_no_table_is_filled_of_lengths_that_are_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lengths_build_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a table is filled")
 
@@ -615,7 +615,7 @@ def test_all_short_strings(lengths: list[int]) -> None:
     assert (codewords.CORRUPT in expected) == (sum(map(bool, lengths)) == 1)
 
 
-def test_the_largest_byte_is_no_mark() -> None:
+def test_largest_byte_is_not_special() -> None:
     """What other codes mark symbols with that are kept elsewhere is a symbol here."""
     assert WIDE == 255
     code = code_of([*[0] * 254, 1, 1])

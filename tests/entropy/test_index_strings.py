@@ -43,7 +43,7 @@ def string_of(written: position_coding.Written, k: int, n: int, first: int = 0) 
 
 @pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
 @pytest.mark.parametrize("front", [NOTHING, SOME], ids=["first", "behind"])
-def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> None:
+def test_round_trip(code: str, front: tuple[np.ndarray, int]) -> None:
     cases = [(1, 1), (9, 0), (64, 64), (100, 7), (33, 32), (5000, 4097), (200_000, 20_000)]
     for n, k in cases:
         positions = uniform(n, k)
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(code: str, front: tuple[np.ndarray, int]) -> No
 
 
 @pytest.mark.parametrize("code", [code for code in position_coding.CODES if code != "bitmap"])
-def test_positions_up_to_the_most(code: str) -> None:
+def test_largest_positions(code: str) -> None:
     n = position_coding.MOST
     for positions in ([n - 1], [0, n - 1], [0, 1, 2, n // 3, n // 2, n - 2, n - 1]):
         actual = np.array(positions, np.int64)
@@ -68,7 +68,7 @@ def test_positions_up_to_the_most(code: str) -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1])
 @pytest.mark.parametrize("n", [100_000, 1 << 20])
-def test_uniform_positions_take_little_more_than_they_must(n: int, share: float) -> None:
+def test_uniform_positions_are_near_the_limit(n: int, share: float) -> None:
     k = round(share * n)
     for seed in range(3):
         written = position_coding.write(uniform(n, k, seed), n, "auto", NOTHING)
@@ -76,7 +76,7 @@ def test_uniform_positions_take_little_more_than_they_must(n: int, share: float)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
-def test_clustered_positions_take_less(share: float) -> None:
+def test_clustered_positions_take_fewer_bits(share: float) -> None:
     n = 1 << 20
     k = round(share * n)
     written = position_coding.write(clustered(n, k), n, "auto", NOTHING)
@@ -87,7 +87,7 @@ def test_clustered_positions_take_less(share: float) -> None:
     assert position_coding.write(clustered(n, k), n, "rice", NOTHING).nbits < 0.93 * best
 
 
-def test_positions_of_a_real_gradient_take_less() -> None:
+def test_real_positions_take_fewer_bits() -> None:
     total, least = 0, 0.0
     with open_dump(EXAMPLE) as dump:
         for entry in dump.entries:
@@ -113,7 +113,7 @@ def test_auto_is_the_shortest(make: object) -> None:
 
 
 @pytest.mark.parametrize("code", SEEKABLE)
-def test_blocks_that_are_found_are_those_that_are_written(code: str) -> None:
+def test_computed_blocks_equal_written_blocks(code: str) -> None:
     n, k = 1 << 20, 300_000 if code == "rans" else 30_000
     positions = clustered(n, k)
     written = position_coding.write(positions, n, code, SOME)
@@ -127,7 +127,7 @@ def test_blocks_that_are_found_are_those_that_are_written(code: str) -> None:
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize("code", position_coding.CODES)
-def test_threads_do_not_matter(code: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(code: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, k = 3 << 20, (1 << 20) + 5000  # more than one segment of positions
     positions = np.flatnonzero(np.random.default_rng(5).random(n) < k / n)[: 1 << 20]
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
@@ -164,7 +164,7 @@ def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
         string._replace(seek=SeekTable.of(12, *joined)).read()
 
 
-def test_blocks_of_rice_begin_with_groups() -> None:
+def test_blocks_of_rice_begin_at_groups() -> None:
     positions = uniform(10_000, 5000)
     string = string_of(position_coding.write(positions, 10_000, "rice", NOTHING), 5000, 10_000)
     with pytest.raises(gcodec.ParameterError, match="log2_block"):
@@ -177,7 +177,7 @@ def test_blocks_of_rice_begin_with_groups() -> None:
 
 
 @pytest.mark.parametrize("code", position_coding.CODES)
-def test_damage_is_refused_or_read_as_something_else(code: str) -> None:
+def test_damage_is_refused_or_changes_positions(code: str) -> None:
     """Never as more or other than k rising positions below n."""
     n, k = 500, 60
     written = position_coding.write(uniform(n, k), n, code, NOTHING)

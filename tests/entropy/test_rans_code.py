@@ -59,7 +59,7 @@ def test_frequencies(name: str, log2_total: int) -> None:
     assert gain.max() <= loss.min() + slack
 
 
-def test_frequencies_of_shares_are_those() -> None:
+def test_frequencies_of_exact_shares() -> None:
     for log2_total in PLANES:
         share = 2 ** (log2_total - 4)
         frequencies = rans.frequencies(np.array([7, 0, 5, 4]), log2_total)
@@ -67,7 +67,7 @@ def test_frequencies_of_shares_are_those() -> None:
     assert rans.frequencies(np.array([0, 9]), 14).tolist() == [0, 2**14]
 
 
-def test_frequencies_that_cannot_be() -> None:
+def test_impossible_frequencies_are_refused() -> None:
     for counts, log2_total in (([0, 0], 12), ([], 12), ([0, 9], 15)):
         with pytest.raises(ParameterError, match="too few symbols"):
             rans.frequencies(np.array(counts, np.int64), log2_total)
@@ -116,7 +116,7 @@ def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
     assert estimated == pytest.approx(cost(counts, frequencies) + 768 * blocks, rel=0.002)
 
 
-def test_estimated_size_of_few() -> None:
+def test_estimated_size_of_few_symbols() -> None:
     actual = np.array([2048, 2048])
     assert rans.estimated_nbits(np.array([0, 0]), actual, 12) == 0
     assert rans.estimated_nbits(np.array([5, 5]), actual, 12) == 1024
@@ -171,7 +171,7 @@ def test_tables(name: str, log2_total: int) -> None:
                 rans.read_frequencies(bits.data, len(before), end, alphabet)
 
 
-def test_tables_that_cannot_be() -> None:
+def test_impossible_tables_are_refused() -> None:
     alphabet = np.array([1, 2, 4])
     whole = ans.table([2**14, 2**13, 2**13])
     assert whole[:4] == "1111"
@@ -238,7 +238,7 @@ def test_values(largest: int, n: int) -> None:
         assert end == start + bits.nbits
 
 
-def test_what_values_may_be() -> None:
+def test_allowed_values() -> None:
     code = entropy.parse("rans")
     assert (repr(code), str(code)) == ("RANS()", "rans")
     assert code.encode([]).nbits == 0
@@ -256,7 +256,7 @@ def test_sizes_that_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
         entropy.parse("rans").encode([1, 2, 3])
 
 
-def test_bits_that_are_wrong() -> None:
+def test_wrong_bits_are_refused() -> None:
     code, values = entropy.parse("rans"), [0, 3, 0, 1, 0, 0, 2] * 40
     text = code.encode(values).to01()
     for end in (0, 7, 8, 11, 12, 30, 100, 1000, len(text) - 16, len(text) - 8, len(text) - 1):
@@ -303,7 +303,7 @@ def test_random_bits() -> None:
     assert seen == {"values", Truncated, Corrupt}
 
 
-def test_rounded_logarithms_do_not_go_round_in_circles() -> None:
+def test_rounded_logarithms_terminate() -> None:
     """Of a symbol that is nearly all, one more and one less may both seem to gain."""
     counts = np.array([999_796, 55, 27, 7, 72, 30, 13])
     for log2_total in range(12, 16):

@@ -74,7 +74,7 @@ def modest(x: np.ndarray, value: str) -> np.ndarray:
 
 
 @given(gs.gradients(), values, st.integers(0, 8))
-def test_bits_and_back(x: np.ndarray, value: str, behind: int) -> None:
+def test_round_trip(x: np.ndarray, value: str, behind: int) -> None:
     x = np.concatenate([x, x[::-1], x])[:600]
     x, k = modest(x, value), x.size
     quantized = value_coding.quantize(x, value)
@@ -118,7 +118,7 @@ def test_symbols_of_other_sizes_are_refused(value: str) -> None:
         value_coding.dequantize(bare, value, 256)
 
 
-def test_bytes_by_hand() -> None:
+def test_bytes_by_hand_computation() -> None:
     quantized = value_coding.quantize(f32(127, -127, 0.5, 1.5, 2.5, -3.5, -0.0), "int8")
     assert quantized.scales.tolist() == [1]
     assert quantized.codes.view(np.int8).tolist() == [127, -127, 0, 2, 2, -4, 0]
@@ -175,7 +175,7 @@ def test_floats_keep_signed_zeros_and_subnormals() -> None:
         ("bfloat16", float.fromhex("0x1.feffp+127"), float.fromhex("0x1.fep+127")),
     ],
 )
-def test_what_would_be_infinite_is_the_largest(value: str, most: float, largest: float) -> None:
+def test_overflow_becomes_the_largest_float(value: str, most: float, largest: float) -> None:
     """Rounding begins to become infinite between `most` and what follows."""
     x = f32(1, most, -most, LARGEST, -LARGEST, 65520)
     decoded = value_coding.dequantize(value_coding.quantize(x, value), value, x.size)

@@ -148,7 +148,7 @@ def refused(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
 
 
 @pytest.mark.parametrize("codec", thinned(gs.FEW, 2), ids=str)
-def test_no_codec_leaves_a_gap(codec: Codec) -> None:
+def test_every_codec_is_fully_described(codec: Codec) -> None:
     rng = np.random.default_rng(zlib.crc32(str(codec).encode()))
     for n in (0, 1, 200):
         x = rng.normal(size=n).astype(np.float32)
@@ -183,7 +183,7 @@ def test_coefficients(values: str, k: int, index: str) -> None:
         assert text == [str(place) for place in symbols.places.reshape(-1).tolist()]
 
 
-def test_coefficients_of_taps() -> None:
+def test_coefficients_of_filters() -> None:
     x = np.random.default_rng(3).normal(size=(4, 3, 2, 3)).astype(np.float32)
     frame = gcodec.encode(x, "ecsq:step=0.5,transform=dct")
     _, fields = dissected(frame)
@@ -205,7 +205,7 @@ def test_coefficients_of_taps() -> None:
     assert isinstance(actual.error, gcodec.Corrupt) and "transform" in str(actual.error)
 
 
-def test_the_first_bad_field_ends_it() -> None:
+def test_description_ends_at_the_first_bad_field() -> None:
     # 0 110 · 1 0, a level 0 with the sign minus, of four elements with the norm 5.
     frame = gcodec.encode(np.float32([3, 0, -4, 0]), "qsgd:s=4,form=dense", seed=1)
     read = gcodec.Frame.from_bytes(frame)
@@ -223,7 +223,7 @@ def test_the_first_bad_field_ends_it() -> None:
     assert isinstance(actual.error, gcodec.Unsupported)
 
 
-def test_unknown_codecs_are_gaps() -> None:
+def test_unknown_codecs_are_undecoded() -> None:
     frame = bytearray(gcodec.encode(np.ones(3, np.float32), "sign"))
     frame[5] = 200
     head = len(frame) - 4 - 1
@@ -235,7 +235,7 @@ def test_unknown_codecs_are_gaps() -> None:
     assert all(f.meaning == UNDECODED for f in gaps)
 
 
-def test_what_a_codec_does_not_tell_is_a_gap() -> None:
+def test_undescribed_bits_are_undecoded() -> None:
     class Symbols(NamedTuple):
         data: np.ndarray
 
@@ -272,7 +272,7 @@ def test_what_a_codec_does_not_tell_is_a_gap() -> None:
     assert frame.totals["undecoded"] == 20
 
 
-def test_seek_tables_are_told() -> None:
+def test_seek_tables_are_described() -> None:
     x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
     for spec in ("qsgd:form=dense", "qsgd:s=1,form=sparse", "minifloat:code=rans"):
         frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec)).with_seek(5)
@@ -299,7 +299,7 @@ def test_huge_shapes_cost_nothing() -> None:
     assert fields[-1].name == "header checksum" and actual.bad == 8 * head
 
 
-def test_a_tag_is_checked_with_its_key() -> None:
+def test_tags_are_checked_with_the_key() -> None:
     frame = gcodec.encode(np.ones(2, np.float32), "raw", name="é[red]", key=b"k")
     _, fields = dissected(frame)
     assert fields[-1].name == "tag" and "not checked" in fields[-1].meaning

@@ -1,4 +1,4 @@
-"""Messages of other systems: against what these write, against plain models, and hostile ones."""
+"""Messages of other systems: recorded ones, those of simple models, and hostile ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import tracemalloc
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ AVX2 = platform.machine() in ("x86_64", "AMD64")
 
 
 def recorded(name: str) -> Iterator[tuple[str, str]]:
-    """Read the keys and values of a file of recorded messages; values go on in indented lines."""
+    """Read the keys and values of a file of recorded messages; indented lines continue a value."""
     key, value = "", ""
     for line in (UPSTREAM / name).read_text("utf-8").splitlines():
         if line.startswith("#"):
@@ -55,15 +56,15 @@ def normal(*shape: int, seed: int = 0, size: float = 1.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(shape) * size).astype(F)
 
 
-def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
-    assert found.dtype == expected.dtype == F
-    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert actual.dtype == expected.dtype == F
+    np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))
 
 
 # --- the package ---------------------------------------------------------------------------------
 
 
-def test_interop_is_loaded_late() -> None:
+def test_interop_is_imported_lazily() -> None:
     code = (
         "import gcodec, sys\n"
         "gcodec.interop\n"
@@ -74,7 +75,7 @@ def test_interop_is_loaded_late() -> None:
     assert done.stdout == "[] True\n"
 
 
-def test_names() -> None:
+def test_modules_have_the_same_functions() -> None:
     assert set(gcodec.interop.__all__) <= set(dir(gcodec.interop))
     for name in gcodec.interop.__all__:
         module = getattr(gcodec.interop, name)
@@ -85,7 +86,7 @@ def test_names() -> None:
         gcodec.interop.horovod  # noqa: B018
 
 
-def test_panthalia_keeps_its_names_in_dct8() -> None:
+def test_dct8_exports_panthalia_functions() -> None:
     from gcodec.codecs import dct8
 
     assert dct8.to_panthalia is panthalia.encode
@@ -106,13 +107,14 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("peer", ENCODERS)
 def test_arrays_on_a_device_are_refused(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "on_device", lambda x, name: (x, "float32"))
+    source = types.SimpleNamespace(device="a device")
+    monkeypatch.setattr(objects, "inspect", lambda x, name: source)
     with pytest.raises(TypeError, match="lies on a device"):
         ENCODERS[peer](normal(4, 4))
 
 
 @pytest.mark.parametrize("peer", ["mxnet", "byteps", "caffe2"])
-def test_dtypes_that_the_peer_does_not_take_are_refused(peer: str) -> None:
+def test_unsupported_dtypes_are_refused(peer: str) -> None:
     with pytest.raises(TypeError, match=r"has dtype float64.*convert it first"):
         ENCODERS[peer](normal(4, 4).astype(np.float64))
 
@@ -127,14 +129,14 @@ def test_mxnet_steps_with_residual(n: int) -> None:
     for step in range(4):
         x = normal(n, seed=step)
         x[::7], x[3::11] = np.nan, -np.inf
-        found = mxnet.encode(x, threshold=0.7, residual=residuals[0])
-        assert found == models[0].step(x)
-        decoded = mxnet.decode(found, n, threshold=0.7)
-        assert_same_bits(decoded, mxnet_model.decode_two_bit(found, n, 0.7))
-        found = mxnet.encode(x, type="1bit", threshold=0.1, residual=residuals[1])
-        assert found == models[1].step(x)
-        decoded = mxnet.decode(found, (n,), type="1bit")
-        assert_same_bits(decoded, mxnet_model.decode_one_bit(found, n))
+        message = mxnet.encode(x, threshold=0.7, residual=residuals[0])
+        assert message == models[0].step(x)
+        decoded = mxnet.decode(message, n, threshold=0.7)
+        assert_same_bits(decoded, mxnet_model.decode_two_bit(message, n, 0.7))
+        message = mxnet.encode(x, type="1bit", threshold=0.1, residual=residuals[1])
+        assert message == models[1].step(x)
+        decoded = mxnet.decode(message, (n,), type="1bit")
+        assert_same_bits(decoded, mxnet_model.decode_one_bit(message, n))
     for residual, model in zip(residuals, models, strict=True):
         np.testing.assert_array_equal(residual, model.residual)
 
@@ -148,12 +150,12 @@ def test_mxnet_captured_message() -> None:
     assert mxnet.decode(data, (3, 7)).tolist()[0][:5] == [0.5, -0.5, 0, -0.5, 0.5]
 
 
-def test_mxnet_server_reads_six_decimals() -> None:
+def test_mxnet_server_parses_six_decimals() -> None:
     t = 0.0012345678
     data = mxnet.encode(np.array([1, -1, 0], F), threshold=t)
     assert mxnet.decode(data, 3, threshold=t).tolist() == [F(t), -F(t), 0]
-    there = mxnet_model.server_threshold(t)
-    assert mxnet.decode(data, 3, threshold=t, server=True).tolist() == [there, -there, 0]
+    parsed = mxnet_model.server_threshold(t)
+    assert mxnet.decode(data, 3, threshold=t, server=True).tolist() == [parsed, -parsed, 0]
     with pytest.raises(ParameterError, match="threshold"):
         mxnet.decode(data, 3, threshold=1e-7, server=True)
 
@@ -177,7 +179,7 @@ def test_mxnet_frames_of_every_form(form: str) -> None:
     assert mxnet.from_frame(frame) == mxnet.encode(x, threshold=2.5)
 
 
-def test_mxnet_wrong_arguments() -> None:
+def test_mxnet_invalid_arguments() -> None:
     x, data = normal(16), bytes(4)
     for call in (
         lambda: mxnet.encode(x, type="3bit"),  # type: ignore[arg-type]
@@ -225,14 +227,14 @@ def test_mxnet_damaged_messages() -> None:
 
 
 def byteps_messages() -> list[tuple[np.ndarray, str, dict[str, Any], list[bytes]]]:
-    """Return what the original wrote: tensor, compressor, parameters, messages in order."""
-    found: list[tuple[np.ndarray, str, dict[str, Any], list[bytes]]] = []
+    """Return recordings of the original: tensor, compressor, parameters, messages in order."""
+    recordings: list[tuple[np.ndarray, str, dict[str, Any], list[bytes]]] = []
     x = np.empty(0, F)
     for key, value in recorded("byteps-f5df52f.txt"):
         if key == "x":
             x = patterns(value)
         elif key == "message":
-            found[-1][3].append(bytes.fromhex(value))
+            recordings[-1][3].append(bytes.fromhex(value))
         else:
             numbers = {word.split("=")[0]: int(word.split("=")[1]) for word in value.split()}
             arguments: dict[str, Any] = dict(numbers)
@@ -241,8 +243,8 @@ def byteps_messages() -> list[tuple[np.ndarray, str, dict[str, Any], list[bytes]
             if key == "dithering":
                 arguments["partition"] = ("linear", "natural")[numbers["partition"]]
                 arguments["normalize"] = ("max", "l2")[numbers["normalize"]]
-            found.append((x, key, arguments, []))
-    return found
+            recordings.append((x, key, arguments, []))
+    return recordings
 
 
 def decoding(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -254,11 +256,11 @@ def test_byteps_recorded_messages() -> None:
     assert {name for _, name, _, _ in messages} == {"onebit", "topk", "randomk", "dithering"}
     assert len(messages) > 60
     for x, name, arguments, expected in messages:
-        given = dict(arguments)
-        if "seed" in given:
-            given["seed"] = byteps.XorShift128Plus(given["seed"])
+        options = dict(arguments)
+        if "seed" in options:
+            options["seed"] = byteps.XorShift128Plus(options["seed"])
         for message in expected:
-            assert byteps.encode(x, name, **given) == message, (name, arguments)  # type: ignore[arg-type]
+            assert byteps.encode(x, name, **options) == message, (name, arguments)  # type: ignore[arg-type]
         if "seed" in arguments:
             assert byteps.encode(x, name, **arguments) == expected[0]  # type: ignore[arg-type]
 
@@ -268,15 +270,15 @@ def test_byteps_model_agrees_with_recorded_messages() -> None:
         generator = byteps_model.Generator(arguments.get("seed", 1))
         for message in expected:
             if name == "onebit":
-                found = byteps_model.onebit(x, arguments["scaling"])
+                encoded = byteps_model.onebit(x, arguments["scaling"])
             elif name == "topk":
-                found = byteps_model.topk(x, arguments["k"])
+                encoded = byteps_model.topk(x, arguments["k"])
             elif name == "randomk":
-                found = byteps_model.randomk(x, arguments["k"], generator)
+                encoded = byteps_model.randomk(x, arguments["k"], generator)
             else:
                 kinds = arguments["partition"], arguments["normalize"]
-                found = byteps_model.dithering(x, arguments["k"], generator, *kinds)
-            assert found == message, (name, arguments)
+                encoded = byteps_model.dithering(x, arguments["k"], generator, *kinds)
+            assert encoded == message, (name, arguments)
 
 
 def byteps_decoded(x: np.ndarray, name: str, arguments: dict[str, Any], data: bytes) -> np.ndarray:
@@ -291,8 +293,8 @@ def byteps_decoded(x: np.ndarray, name: str, arguments: dict[str, Any], data: by
 def test_byteps_decodes_recorded_messages() -> None:
     for x, name, arguments, expected in byteps_messages():
         for message in expected:
-            found = byteps.decode(message, name, x.shape, **decoding(arguments))  # type: ignore[arg-type]
-            assert_same_bits(found, byteps_decoded(x, name, arguments, message))
+            decoded = byteps.decode(message, name, x.shape, **decoding(arguments))  # type: ignore[arg-type]
+            assert_same_bits(decoded, byteps_decoded(x, name, arguments, message))
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 1000])
@@ -307,12 +309,12 @@ def test_byteps_onebit_and_dithering(n: int, size: float) -> None:
         for normalize in ("max", "l2"):
             for k in (1, 2, 5, 31 if partition == "natural" else 2**24):
                 kinds: Any = {"partition": partition, "normalize": normalize}
-                found = byteps.encode(x, "dithering", k=k, seed=generator, **kinds)
+                message = byteps.encode(x, "dithering", k=k, seed=generator, **kinds)
                 expected = byteps_model.dithering(x, k, model, **kinds)
-                assert found == expected, (kinds, k)
-                decoded = byteps.decode(found, "dithering", n, k=k, partition=kinds["partition"])
+                assert message == expected, (kinds, k)
+                decoded = byteps.decode(message, "dithering", n, k=k, partition=kinds["partition"])
                 expected_values = byteps_model.decode_dithering(
-                    found, n, k, partition == "natural"
+                    message, n, k, partition == "natural"
                 )
                 assert_same_bits(decoded, expected_values)
     assert generator.state.tolist() == model.state
@@ -323,24 +325,25 @@ def test_byteps_pairs(n: int) -> None:
     x = np.round(normal(n, seed=n), 1)  # many equal magnitudes
     generator, model = byteps.XorShift128Plus(5), byteps_model.Generator(5)
     for k in {1, n // 3 or 1, n // 2}:
-        found = byteps.encode(x, "topk", k=k)
-        assert found == byteps_model.topk(x, k)
-        decoded = byteps.decode(found, "topk", n, k=k)
-        assert_same_bits(decoded, byteps_model.decode_pairs(found, n))
+        message = byteps.encode(x, "topk", k=k)
+        assert message == byteps_model.topk(x, k)
+        decoded = byteps.decode(message, "topk", n, k=k)
+        assert_same_bits(decoded, byteps_model.decode_pairs(message, n))
         assert np.sort(np.abs(decoded))[-k:].tolist() == np.sort(np.abs(x))[-k:].tolist()
-        found = byteps.encode(x, "randomk", k=k, seed=generator)
-        assert found == byteps_model.randomk(x, k, model)
-        assert_same_bits(byteps.decode(found, "randomk", n), byteps_model.decode_pairs(found, n))
+        message = byteps.encode(x, "randomk", k=k, seed=generator)
+        assert message == byteps_model.randomk(x, k, model)
+        decoded = byteps.decode(message, "randomk", n)
+        assert_same_bits(decoded, byteps_model.decode_pairs(message, n))
 
 
-def test_byteps_share_is_of_aligned_elements() -> None:
+def test_byteps_fraction_counts_aligned_elements() -> None:
     for n, share, pairs in ((33, 0.25, 16), (64, 0.25, 16), (100, 1e-6, 1), (1000, 0.3, 307)):
         assert len(byteps.encode(normal(n), "topk", k=share)) == 8 * pairs
     with pytest.raises(ParameterError, match=r"k=0.5"):
         byteps.encode(normal(33), "topk", k=0.5)  # 32 of 33 are more than half
 
 
-def test_byteps_long_dithering_grows_its_string() -> None:
+def test_byteps_long_dithering_message() -> None:
     x = np.full(5000, 1, F)  # each element takes 1 + 1 + 33 bits
     data = byteps.encode(x, "dithering", k=2**24, seed=1)
     assert byteps_model.dithering(x, 2**24, byteps_model.Generator(1)) == data
@@ -367,15 +370,15 @@ def test_byteps_frames() -> None:
 @pytest.mark.parametrize(
     "spec", ["sign:scale=none", "sign:scale=l2", "topk:ratio=0.1,value=int8", "topk:threshold=1"]
 )
-def test_byteps_of_other_frames(spec: str) -> None:
+def test_byteps_messages_from_other_frames(spec: str) -> None:
     x = normal(50, 60)
     frame = gcodec.encode(x, spec)
     name: Any = "onebit" if spec.startswith("sign") else "topk"
-    found = byteps.decode(byteps.from_frame(frame), name, x.shape)
-    assert_same_bits(found, gcodec.decode(frame))
+    decoded = byteps.decode(byteps.from_frame(frame), name, x.shape)
+    assert_same_bits(decoded, gcodec.decode(frame))
 
 
-def test_byteps_wrong_arguments() -> None:
+def test_byteps_invalid_arguments() -> None:
     x = normal(32)
     nan = x.copy()
     nan[5] = np.nan
@@ -419,7 +422,7 @@ def test_byteps_wrong_arguments() -> None:
             call()
 
 
-def test_byteps_refused_message_leaves_the_generator() -> None:
+def test_byteps_refused_message_keeps_generator_state() -> None:
     generator = byteps.XorShift128Plus(3)
     for bad in (np.array([np.inf, 1], F), np.full(2, 3e38, F)):
         with pytest.raises(ParameterError):
@@ -465,7 +468,7 @@ def test_byteps_tail_of_onebit_is_ignored() -> None:
         ("dithering", words(0, 0, 1.0), Corrupt),
         ("dithering", words(0, float("nan")), Corrupt),
         ("dithering", words(0, -1.0), Corrupt),
-        ("dithering", words(0b101 << 29, 1, 1.0), Truncated),  # a gap and nothing more
+        ("dithering", words(0b101 << 29, 1, 1.0), Truncated),  # a gap without a level
         ("dithering", words(0b101 << 29, 2, 1.0), Truncated),
         ("dithering", words(0b1010 << 28 | 1, 3, 1.0), Corrupt),  # padding
         ("dithering", words(0x00000001, 32, 1.0), Corrupt),  # 31 zeros
@@ -482,7 +485,7 @@ def test_byteps_damaged_messages(name: Any, data: bytes, kind: type[FormatError]
     assert type(caught.value) is kind, caught.value
 
 
-def test_byteps_checks_the_number_of_pairs_and_powers_of_two() -> None:
+def test_byteps_checks_pair_count_and_powers_of_two() -> None:
     data = byteps.encode(normal(32), "topk", k=4)
     with pytest.raises(Truncated):
         byteps.decode(data, "topk", 32, k=5)
@@ -532,7 +535,7 @@ def matrices(columns: int) -> Iterator[np.ndarray]:
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 7, 8, 9, 13, 31, 32, 36, 65])
 @pytest.mark.parametrize(("bits", "dtype"), FORMATS)
-def test_caffe2_rows_are_those_of_the_model(columns: int, bits: int, dtype: Any) -> None:
+def test_caffe2_rows_match_model(columns: int, bits: int, dtype: Any) -> None:
     half = dtype == "float16"
     for x in matrices(columns):
         rows = caffe2.encode(x, bits=bits, scale_dtype=dtype)
@@ -544,7 +547,7 @@ def test_caffe2_rows_are_those_of_the_model(columns: int, bits: int, dtype: Any)
 
 
 def halfway_row() -> np.ndarray:
-    """Return a row of 9 columns where 1 + 2^-24 + 2^-54 is rounded: in float64 it is a tie."""
+    """Return 9 columns that decode to 1 + 2^-24 + 2^-54, which is a tie after float64 rounding."""
     row = np.empty((1, 9 + 8), np.uint8)
     row[0, :9] = 205
     row[0, 9:] = np.frombuffer(words(5237765 * 2.0**-54, 1.0), np.uint8)  # 205·5237765 = 2^30 + 1
@@ -563,7 +566,7 @@ def test_caffe2_rounds_a_decoded_value_once() -> None:
 
 @pytest.mark.skipif(not AVX2, reason="PyTorch has other kernels elsewhere")
 @pytest.mark.parametrize("bits", [8, 4, 2])
-def test_caffe2_rows_are_those_of_torch(bits: int) -> None:
+def test_caffe2_rows_match_torch(bits: int) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     if "AVX2" not in torch.backends.cpu.get_cpu_capability().replace("AVX512", "AVX2"):
         pytest.skip("PyTorch has other kernels here")
@@ -606,7 +609,7 @@ def test_caffe2_shapes_and_dtypes() -> None:
     assert_same_bits(caffe2.decode(np.asfortranarray(rows)), caffe2.decode(rows))
 
 
-def test_caffe2_wrong_arguments() -> None:
+def test_caffe2_invalid_arguments() -> None:
     x, rows = normal(2, 8), np.zeros((2, 16), np.uint8)
     nan = x.copy()
     nan[1, 3] = np.nan
@@ -640,12 +643,12 @@ def test_caffe2_damaged_rows(bits: int, dtype: Any) -> None:
     width, size = rows.shape[1], 4 if dtype == "float32" else 2
     number: type[np.floating[Any]] = F if dtype == "float32" else np.float16
 
-    def changed(at: int, value: float) -> np.ndarray:
-        made = rows.copy()
-        made[1, width + at : width + at + size or None] = np.frombuffer(
+    def changed(offset: int, value: float) -> np.ndarray:
+        damaged = rows.copy()
+        damaged[1, width + offset : width + offset + size or None] = np.frombuffer(
             number(value).tobytes(), np.uint8
         )
-        return made
+        return damaged
 
     for wrong in (np.nan, np.inf, -np.inf, -1.0 if dtype == "float32" else 0.0):
         with pytest.raises(Corrupt, match="row 1"):
@@ -673,7 +676,7 @@ def test_caffe2_damaged_rows(bits: int, dtype: Any) -> None:
         caffe2.decode(rows, **kind, limits=Limits(max_elements=20))
 
 
-def test_caffe2_value_beyond_float32() -> None:
+def test_caffe2_value_exceeds_float32() -> None:
     row = np.zeros((1, 4 + 8), np.uint8)
     row[0, :4] = 1, 2, 3, 2
     row[0, 4:] = np.frombuffer(words(1e38, 0.0), np.uint8)
@@ -688,11 +691,11 @@ def test_caffe2_value_beyond_float32() -> None:
 
 def decodes_or_refuses(decode: Callable[[], np.ndarray], n: int) -> None:
     try:
-        found = decode()
+        decoded = decode()
     except FormatError:
         return
-    assert found.dtype == F and found.size == n
-    assert np.isfinite(found).all()
+    assert decoded.dtype == F and decoded.size == n
+    assert np.isfinite(decoded).all()
 
 
 @given(st.binary(max_size=80), st.integers(1, 70), st.sampled_from(["2bit", "1bit"]))
@@ -708,7 +711,7 @@ def test_mxnet_any_bytes(data: bytes, n: int, kind: Any) -> None:
     st.booleans(),
 )
 def test_byteps_any_bytes(data: bytes, n: int, name: Any, partition: Any, whole: bool) -> None:
-    if whole and name == "dithering":  # a length that fits
+    if whole and name == "dithering":  # make the length consistent
         data = data[: len(data) // 4 * 4]
         data += words(8 * len(data), 1.0)
     k = 5 if name == "dithering" else None
@@ -731,9 +734,9 @@ def test_byteps_mutants(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, 8 * len(message) - 1))
         message[at // 8] ^= 1 << at % 8
-    kept = bytes(message[: data.draw(st.integers(len(message) - 4, len(message)))])
-    given: dict[str, Any] = decoding(arguments)
-    decodes_or_refuses(lambda: byteps.decode(kept, name, x.size, **given), x.size)  # type: ignore[arg-type]
+    damaged = bytes(message[: data.draw(st.integers(len(message) - 4, len(message)))])
+    options: dict[str, Any] = decoding(arguments)
+    decodes_or_refuses(lambda: byteps.decode(damaged, name, x.size, **options), x.size)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -744,10 +747,10 @@ def test_byteps_mutants(data: st.DataObject) -> None:
         (lambda data, n: byteps.decode(data, "randomk", n), words(5, 1.0, 5, 1.0)),
     ],
 )
-def test_short_messages_take_the_memory_of_the_tensor(
+def test_decoder_memory_is_proportional_to_tensor(
     decode: Callable[[bytes, int], np.ndarray], data: bytes
 ) -> None:
-    decode(data, 64)  # compiles
+    decode(data, 64)  # compiles the kernels
     n = 1 << 20
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Reading, finding and writing files of tensors."""
+"""Read, find and write files of tensors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 def load_all(path, limits=None):
     with open_dump(path, limits=limits) as dump:
-        found = {entry.name: dump.load(entry) for entry in dump.entries}
+        arrays = {entry.name: dump.load(entry) for entry in dump.entries}
         for entry in dump.entries:
-            assert found[entry.name].dtype.name == entry.dtype
-            assert found[entry.name].shape == entry.shape
-            assert found[entry.name].dtype.isnative
-            assert found[entry.name].flags.writeable
-    return found
+            assert arrays[entry.name].dtype.name == entry.dtype
+            assert arrays[entry.name].shape == entry.shape
+            assert arrays[entry.name].dtype.isnative
+            assert arrays[entry.name].flags.writeable
+    return arrays
 
 
 def assert_same(left, right):
@@ -72,7 +72,7 @@ def samples():
 
 
 @pytest.mark.parametrize("suffix", ["npz", "pt"])
-def test_real_files_hold_the_same(suffix):
+def test_formats_of_real_file_agree(suffix):
     want = load_all(EXAMPLE)
     got = load_all(DATA / f"resnet8_digits_step0300.{suffix}")
     assert got.keys() == want.keys()
@@ -81,7 +81,7 @@ def test_real_files_hold_the_same(suffix):
         assert_same(got[name], array)
 
 
-def test_real_bfloat16_file_is_the_rounded_one():
+def test_real_bfloat16_file_equals_rounded_file():
     want = load_all(EXAMPLE)
     got = load_all(DATA / "resnet8_digits_step0300_bf16.safetensors")
     assert got.keys() == want.keys()
@@ -102,7 +102,7 @@ def test_attributes():
             assert dump.metadata == {}
 
 
-def test_listing_reads_little(tmp_path, monkeypatch):
+def test_listing_reads_only_headers(tmp_path, monkeypatch):
     write_dump(tmp_path / "big.npz", [("a", np.zeros(1 << 20)), ("b", np.zeros(1 << 20))])
     read = 0
 
@@ -145,7 +145,7 @@ def test_round_trip(tmp_path, suffix):
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_numpy_and_safetensors_read_what_is_written(tmp_path):
+def test_numpy_and_safetensors_read_written_files(tmp_path):
     write_dump(tmp_path / "x.npz", samples().items())
     with np.load(tmp_path / "x.npz", allow_pickle=False) as archive:
         for name, array in samples().items():
@@ -161,7 +161,7 @@ def test_numpy_and_safetensors_read_what_is_written(tmp_path):
         assert dump.metadata == {"step": "3", "ü": "\n"}
 
 
-def test_reads_what_numpy_writes(tmp_path):
+def test_reads_numpy_files(tmp_path):
     arrays = {n: a for n, a in samples().items() if a.dtype != BF16}
     np.savez_compressed(tmp_path / "x.npz", **arrays)
     got = load_all(tmp_path / "x.npz")
@@ -249,7 +249,7 @@ def test_shards(tmp_path):
 # --- misuse
 
 
-def test_misuse(tmp_path):
+def test_misuse_of_dumps(tmp_path):
     with pytest.raises(ParameterError, match=r"x\.txt"):
         open_dump("x.txt")
     with pytest.raises(FileNotFoundError):
@@ -285,7 +285,7 @@ def test_misuse(tmp_path):
         [("a", [1.0])],
     ],
 )
-def test_write_refuses(tmp_path, suffix, tensors):
+def test_write_refuses_invalid_tensors(tmp_path, suffix, tensors):
     with pytest.raises(ParameterError):
         write_dump(tmp_path / f"x.{suffix}", tensors)
     assert os.listdir(tmp_path) == []
@@ -385,7 +385,7 @@ def test_atomic_write_modes_and_links(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="named pipes and POSIX permissions")
 def test_safetensors_modes_and_pipes(tmp_path):
-    # The library's own writers of files make mode 0600, and put a file in the place of a pipe.
+    # The library's own file writers use mode 0600, and replace a pipe by a file.
     umask = os.umask(0o027)
     try:
         write_dump(tmp_path / "x.safetensors", samples().items())
@@ -423,7 +423,7 @@ def test_limits_values():
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy", "safetensors", "pt"])
-def test_limits_hold_on_load(tmp_path, suffix):
+def test_limits_apply_to_load(tmp_path, suffix):
     path = DATA / "resnet8_digits_step0300.pt"
     if suffix == "npy":
         path = tmp_path / "x.npy"
@@ -437,7 +437,7 @@ def test_limits_hold_on_load(tmp_path, suffix):
                 dump.load(entry)
 
 
-def test_limit_on_ratio(tmp_path):
+def test_limit_on_compression_ratio(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros(10_000))
     load_all(tmp_path / "x.npz")
     with pytest.raises(LimitExceeded, match="max_ratio"):
@@ -531,7 +531,7 @@ def test_torch_float8_is_listed(tmp_path):
         assert dump.load(dump.entries[1]) == 1
 
 
-def test_torch_refused(tmp_path):
+def test_unsupported_torch_files_are_refused(tmp_path):
     torch = torch_or_skip()
     path = tmp_path / "x.pt"
     torch.save(torch.nn.Linear(1, 1), path)

@@ -1,4 +1,4 @@
-"""Hostile and damaged files: each gives a FormatError, runs nothing and allocates little."""
+"""Hostile and damaged files: each raises FormatError, runs no code and allocates little."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def load_all(path, limits=None):
 
 
 def kind_name(value):
-    """Name a test case by the error it expects, not by the bytes."""
+    """Name a test case after its expected error instead of its bytes."""
     return value.__name__ if isinstance(value, type) else ""
 
 
 def refused(path, kind, match=None, limits=None):
-    """Open and load, expecting exactly this kind of error and no big allocation."""
+    """Open and load a file; expect exactly this type of error and no large allocation."""
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match=match) as caught:
@@ -100,7 +100,7 @@ def file(tmp_path):
     return tmp_path / "x.pt"
 
 
-def test_the_hand_made_file_is_right(file):
+def test_hand_made_pt_file_is_valid(file):
     pt(file, tensor_bytes())
     (got,) = load_all(file)
     np.testing.assert_array_equal(got, np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -115,7 +115,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_nothing_is_run(tmp_path, file, protocol):
+def test_no_code_is_run(tmp_path, file, protocol):
     ran = tmp_path / "ran"
     for payload in (
         Runs(os.system, f"touch {ran}"),
@@ -219,7 +219,7 @@ def test_unsafe_names_the_global(file):
     ],
     ids=kind_name,
 )
-def test_bad_pickles(file, body, kind):
+def test_invalid_pickles(file, body, kind):
     pt(file, body)
     with pytest.raises(FormatError) as caught:
         load_all(file)
@@ -263,7 +263,7 @@ def test_pickle_end(file):
     ],
     ids=kind_name,
 )
-def test_bad_tensors(file, changed, kind):
+def test_invalid_tensor_records(file, changed, kind):
     refused(pt(file, tensor_bytes(**changed)), kind)
 
 
@@ -341,7 +341,7 @@ def test_part_of_a_deflated_storage(file):
 
 
 def zip_by_hand(path, members, count=None):
-    """Write (name, packed bytes, declared size, method, flags, crc) without checking any of it."""
+    """Write members (name, packed bytes, declared size, method, flags, crc) without any check."""
     body, directory = b"", b""
     for raw_name, packed, size, method, flags, crc in members:
         common = struct.pack("<4H3L", flags, method, 0, 0, crc, len(packed), size)
@@ -373,7 +373,7 @@ def member(data, raw_name=b"a.npy", packed=None, size=None, method=0, flags=0, c
     return raw_name, packed, len(data) if size is None else size, method, flags, crc
 
 
-def test_zip_by_hand_is_right(tmp_path):
+def test_hand_made_zip_is_valid(tmp_path):
     path = tmp_path / "x.npz"
     packed = member(npy(), b"b", deflate(npy()), method=8)
     zip_by_hand(path, [member(npy()), packed])
@@ -402,7 +402,7 @@ def test_zip_by_hand_is_right(tmp_path):
         ([member(npy(), packed=deflate(npy()), method=8, crc=0)], None),
         ([member(npy(), packed=deflate(npy())[:-9], method=8, crc=0)], Truncated),
         ([member(npy(), packed=b"\xff" * 99, method=8)], Corrupt),
-        # What unpacks past the declared size is never read, as what follows the stream above.
+        # Data after the declared size are never read, like data after the stream above.
         ([member(npy(), packed=deflate(npy(data=FLOATS * 9)), method=8)], None),
         ([member(npy(), packed=deflate(npy(data=FLOATS * 9)), method=8, crc=1)], Corrupt),
         ([member(npy(), b"\xff.npy", flags=0x800)], Corrupt),
@@ -415,7 +415,7 @@ def test_zip_by_hand_is_right(tmp_path):
     ],
     ids=kind_name,
 )
-def test_bad_npz(tmp_path, members, kind):
+def test_invalid_npz(tmp_path, members, kind):
     path = zip_by_hand(tmp_path / "x.npz", members)
     if kind is None:
         np.testing.assert_array_equal(load_all(path)[0], np.arange(6, dtype=np.float32))
@@ -449,14 +449,14 @@ def test_zip_directories(tmp_path):
     refused(path, Unsupported)
     path.write_bytes(good[:at])
     refused(path, Truncated)
-    # The zip64 end record: missing, elsewhere, of many members.
+    # The zip64 end record is missing, at a wrong offset, or declares many members.
     end64 = b"PK\6\6" + struct.pack("<Q2H2L4Q", 44, 45, 45, 0, 0, 1 << 40, 1 << 40, 0, 0)
     for end64_at in (at, 0, 2**63):
         locator = b"PK\6\7" + struct.pack("<LQL", 0, end64_at, 1)
         end = good[at : at + 8] + b"\xff" * 12 + b"\0\0"
         path.write_bytes(good[:at] + end64 + locator + end)
         refused(path, Corrupt)
-    # Fewer members than the end record says; more are refused likewise.
+    # The end record declares another number of members.
     for count in (0, 2, 0xFFFE):
         refused(zip_by_hand(path, [member(npy())], count), Corrupt)
 
@@ -474,7 +474,7 @@ def test_too_many_members(tmp_path):
 
 def test_large_directories(tmp_path):
     path = tmp_path / "x.npz"
-    # Extra fields of no bytes, at which zipfile looks one by one.
+    # Extra fields of 0 bytes, which zipfile reads one by one.
     entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", *[0] * 9, 4, 65_532, *[0] * 5)
     directory = (entry + b"name" + b"\xff\xff\0\0" * 16_383) * 400
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 400, 400, len(directory), 0, 0)
@@ -553,13 +553,13 @@ def test_overlapping_members(tmp_path):
     ],
     ids=kind_name,
 )
-def test_bad_npy(tmp_path, data, kind):
+def test_invalid_npy(tmp_path, data, kind):
     path = tmp_path / "x.npy"
     path.write_bytes(data)
     refused(path, kind)
 
 
-def test_headers_of_other_writers(tmp_path):
+def test_npy_headers_of_other_writers(tmp_path):
     path = tmp_path / "x.npy"
     for header in (
         '{"shape": (2L, 3L), "fortran_order": False, "descr": "<f4"}',
@@ -610,7 +610,7 @@ def one(dtype="F32", shape=(1,), start=0, end=4, key="x"):
     ],
     ids=kind_name,
 )
-def test_bad_safetensors(tmp_path, data, kind):
+def test_invalid_safetensors(tmp_path, data, kind):
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     refused(path, kind)
@@ -656,7 +656,7 @@ def test_shards_stay_inside(tmp_path, shard):
     ],
     ids=kind_name,
 )
-def test_bad_index(tmp_path, data, kind):
+def test_invalid_index(tmp_path, data, kind):
     index = tmp_path / "m.safetensors.index.json"
     index.write_bytes(data)
     with pytest.raises(FormatError) as caught:
@@ -689,7 +689,7 @@ def valid_file(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "deflated npz", "pt", "safetensors"])
-def test_mutations(tmp_path, kind):
+def test_mutated_files(tmp_path, kind):
     path = valid_file(tmp_path, kind)
     good = path.read_bytes()
     count = len(load_all(path))
@@ -716,7 +716,7 @@ def test_mutations(tmp_path, kind):
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "pt", "safetensors", "safetensors.index.json"])
-def test_noise(tmp_path, suffix):
+def test_random_bytes_are_refused(tmp_path, suffix):
     random_numbers = random.Random(suffix)
     path = tmp_path / f"x.{suffix}"
     starts = (b"", b"PK\3\4", b"\x93NUMPY\1\0\x40\0", b"\x10" + bytes(7) + b"{", b"{", b"PK\5\6")

@@ -1,4 +1,4 @@
-"""The example on convergence: a few steps of each kind of method, and the page on them."""
+"""The convergence example: a few steps of each kind of method, and the page of results."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def outcomes() -> list[Outcome]:
     return [run("lstm", name, 0, Changes(steps=2)) for name in KINDS]
 
 
-def test_runs(outcomes: list[Outcome]) -> None:
-    """Replicas are compared in each run, bit by bit."""
+def test_runs_of_each_method(outcomes: list[Outcome]) -> None:
+    """Each run compares its replicas bit by bit."""
     assert {"dense", *KINDS} <= methods(0.5).keys()
     by_name = {outcome.method: outcome for outcome in outcomes}
     assert all(math.isfinite(outcome.score) and not outcome.failure for outcome in outcomes)
-    assert by_name["dense"].bits == 48  # 2·(P − 1)/P times 32, of four workers
+    assert by_name["dense"].bits == 48  # 2·(P − 1)/P times 32 bits, for P = 4 workers
     assert 3 < by_name["ecsq"].bits < 9
     assert run("lstm", "ecsq", 0, Changes(steps=2)).score == by_name["ecsq"].score
 
 
-def test_tables_and_plot(outcomes: list[Outcome], tmp_path: Path) -> None:
+def test_report_tables_and_plot(outcomes: list[Outcome], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     tasks = {"lstm": TASKS["lstm"]}
     failed = Outcome("lstm", "DCT", 0, math.nan, 0.0, 1.0, "x")
@@ -49,11 +49,11 @@ def test_tables_and_plot(outcomes: list[Outcome], tmp_path: Path) -> None:
     assert (tmp_path / "plot.svg").read_text("utf-8").count("PowerSGD") >= 1
 
 
-def test_the_command_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Outcomes that a file has are taken from it; only the others are made."""
+def test_command_reuses_stored_outcomes(tmp_path: Path) -> None:
+    """The command takes outcomes from the file, and computes only the missing ones."""
     results, page = tmp_path / "some.jsonl", tmp_path / "page.md"
-    known = [Outcome("lstm", name, 0, 2.0, 48.0, 1.0) for name in ("dense", "dense Adam")]
-    results.write_text("".join(json.dumps(outcome) + "\n" for outcome in known))
+    stored = [Outcome("lstm", name, 0, 2.0, 48.0, 1.0) for name in ("dense", "dense Adam")]
+    results.write_text("".join(json.dumps(outcome) + "\n" for outcome in stored))
     page.write_text("before <!-- measured --> OLD <!-- end of what is measured --> after")
     words = ["--task=lstm", "--method=1-bit", "--seeds=1", "--steps=1", "--jobs=1"]
     words += [f"--results={results}", f"--page={page}"]
@@ -61,7 +61,7 @@ def test_the_command_goes_on_where_it_was(tmp_path: Path) -> None:
         done = CliRunner().invoke(command.main, words, catch_exceptions=False)
         assert not done.exit_code
         outcomes = command.known(results)
-        assert outcomes[:2] == known
+        assert outcomes[:2] == stored
         assert [outcome.method for outcome in outcomes[2:]] == ["1-bit"]
     assert "| dense | `all-reduce` | – | 2.000 ± 0.000 | +0.0 % |" in page.read_text()
     page.write_text("text")
@@ -74,10 +74,10 @@ def kept() -> list[Outcome]:
     return command.known(ROOT / "examples" / "convergence" / "outcomes.jsonl")
 
 
-def test_the_page_has_what_was_measured(kept: list[Outcome]) -> None:
-    made = {outcome[:3] for outcome in kept}
-    assert len(made) == len(kept)
-    assert made == {
+def test_page_contains_the_measurements(kept: list[Outcome]) -> None:
+    keys = {outcome[:3] for outcome in kept}
+    assert len(keys) == len(kept)
+    assert keys == {
         (key, name, seed)
         for key, task in TASKS.items()
         for name in methods(task.momentum)
@@ -89,13 +89,13 @@ def test_the_page_has_what_was_measured(kept: list[Outcome]) -> None:
     assert all(task.title in drawn for task in TASKS.values())
 
 
-def test_feedback_is_near_dense_and_none_is_not(kept: list[Outcome]) -> None:
-    """But for two, as the page says: top-1 % by a hair, and DGC on the LSTM."""
+def test_feedback_approaches_dense_training(kept: list[Outcome]) -> None:
+    """The page names two exceptions: top-1 %, by a narrow margin, and DGC on the LSTM."""
     assert report.far(TASKS, kept) == [("digits", "top-1 %"), ("lstm", "DGC")]
     for key, task in TASKS.items():
-        found = report.by_method(kept, key)
-        dense = report.mean(found["dense"])
+        by_method = report.by_method(kept, key)
+        dense = report.mean(by_method["dense"])
         for name in ("top-1 %", "1-bit"):
-            plain, fed = (report.mean(found[f"{name}{end}"]) for end in (", none", ""))
-            assert report.worse(task, plain, dense) > report.worse(task, fed, dense)
+            plain, corrected = (report.mean(by_method[f"{name}{end}"]) for end in (", none", ""))
+            assert report.worse(task, plain, dense) > report.worse(task, corrected, dense)
             assert report.worse(task, plain, dense) > 1

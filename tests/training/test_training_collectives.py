@@ -1,4 +1,4 @@
-"""Collectives of frames on simulated workers: what they return, what they send, how they end."""
+"""Collectives of frames on simulated workers: results, sent bytes, and errors."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ def gradients(size: int, *shape: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def check_same(results: list[Any]) -> None:
-    """All ranks have the same bits."""
-    first, *others = (b"".join(np.asarray(part).tobytes() for part in one) for one in results)
-    assert all(other == first for other in others)
+    """Check that all ranks have the same bits."""
+    first, *remaining = (b"".join(np.asarray(part).tobytes() for part in one) for one in results)
+    assert all(other == first for other in remaining)
 
 
 # --- the simulator ------------------------------------------------------------------------------
 
 
-def test_collectives_by_hand() -> None:
+def test_collectives_return_and_count_messages() -> None:
     def worker(c: Communicator) -> list[Any]:
-        mine = bytes([c.rank]) * c.rank
+        own = bytes([c.rank]) * c.rank
         values = np.array([c.rank, 1], np.float32)
         c.all_reduce(values)
         partner = {0: 2, 2: 0}.get(c.rank)
         return [
-            c.all_gather(mine),
+            c.all_gather(own),
             c.all_to_all([bytes([c.rank, to]) for to in range(c.size)]),
             values.tolist(),
-            c.exchange(partner, mine) if partner is not None else None,
-            c.broadcast(mine, root=1),
+            c.exchange(partner, own) if partner is not None else None,
+            c.broadcast(own, root=1),
         ]
 
     simulator = Simulator(3)
-    found = simulator.run(worker)
-    for rank, (gathered, mine, total, other, of_root) in enumerate(found):
+    results = simulator.run(worker)
+    for rank, (gathered, own, total, exchanged, broadcast) in enumerate(results):
         assert gathered == [b"", b"\1", b"\2\2"]
-        assert mine == [bytes([source, rank]) for source in range(3)]
+        assert own == [bytes([source, rank]) for source in range(3)]
         assert total == [3, 3]
-        assert other == [b"\2\2", None, b""][rank]
-        assert of_root == b"\1"
+        assert exchanged == [b"\2\2", None, b""][rank]
+        assert broadcast == b"\1"
     assert simulator.sent == {
         "all_gather": [0, 2, 4],
         "all_to_all": [4, 4, 4],
-        # Shares of 0, 1 and 1 elements; each rank sends each share but two of the six times.
+        # Shares have 0, 1 and 1 elements; each rank sends four of the six shares of both rounds.
         "all_reduce": [2 * 8 - 8, 2 * 8 - 4, 2 * 8 - 4],
         "exchange": [0, 0, 2],
         "broadcast": [0, 2, 0],
@@ -63,7 +63,7 @@ def test_collectives_by_hand() -> None:
     assert simulator.total == 6 + 12 + 32 + 2 + 2
 
 
-def test_a_ring_sends_what_is_counted() -> None:
+def test_all_reduce_counts_bytes_of_a_ring() -> None:
     from reference import collectives as reference
 
     for size, n in ((2, 6), (3, 12), (5, 20)):
@@ -74,7 +74,7 @@ def test_a_ring_sends_what_is_counted() -> None:
         assert simulator.sent["all_reduce"] == net.sent
 
 
-def test_runs_are_the_same_however_threads_take_turns() -> None:
+def test_results_do_not_depend_on_thread_schedule() -> None:
     def worker(c: Communicator, wait: float) -> np.ndarray:
         time.sleep(wait)
         values = np.float32([0.1, 1e8, -1e8]) * np.float32(c.rank + 1)
@@ -85,7 +85,7 @@ def test_runs_are_the_same_however_threads_take_turns() -> None:
     check_same([[values] for run in runs for values in run])
 
 
-def test_an_error_of_one_ends_all() -> None:
+def test_worker_error_stops_all_workers() -> None:
     def worker(c: Communicator) -> None:
         c.all_gather(b"")
         if c.rank == 2:
@@ -98,13 +98,13 @@ def test_an_error_of_one_ends_all() -> None:
     assert threading.active_count() == before
 
 
-def test_an_error_is_not_caught_by_others() -> None:
+def test_stopped_workers_cannot_catch_the_stop() -> None:
     def worker(c: Communicator) -> None:
         if c.rank:
             raise ValueError("first")
         try:
             c.exchange(1, b"")
-        except Exception as error:  # what a careless worker does
+        except Exception as error:  # a careless worker catches everything
             raise AssertionError from error
 
     with pytest.raises(ValueError, match="first"):
@@ -120,13 +120,13 @@ def test_an_error_is_not_caught_by_others() -> None:
         (lambda c: c.broadcast(b"", root=c.rank), "broadcast from rank 0 and another"),
         (lambda c: c.all_reduce(np.zeros(1 + c.rank, np.float32)), "values: their shapes differ"),
         (lambda c: c.all_reduce(np.zeros(1)), "values.dtype='float64': must be float32"),
-        (lambda c: c.all_to_all([b""]), "messages='1 of them': must be 2"),
+        (lambda c: c.all_to_all([b""]), "messages=1: must be 2"),
         (lambda c: c.exchange(c.rank, b""), "to=0: must be a rank below 2, not 0"),
         (lambda c: c.exchange(-1, b""), "to=-1"),
         (lambda c: c.broadcast(b"", root=2), "root=2: must be a rank below 2"),
     ],
 )
-def test_workers_that_do_not_fit_together_end(worker: Any, message: str) -> None:
+def test_mismatched_collectives_are_refused(worker: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError, match=message):
         Simulator(2).run(worker)
 
@@ -137,7 +137,7 @@ def test_size_is_checked(size: Any) -> None:
         Simulator(size)
 
 
-def test_arguments_are_one_for_each_worker() -> None:
+def test_arguments_have_one_item_per_worker() -> None:
     assert Simulator(2).run(lambda c, a, b: (c.rank, a, b), "xy", [1, 2]) == [
         (0, "x", 1),
         (1, "y", 2),
@@ -150,8 +150,8 @@ def test_many_exchanges_keep_their_order() -> None:
     def worker(c: Communicator) -> list[bytes]:
         return [c.exchange(1 - c.rank, bytes([c.rank, i])) for i in range(100)]
 
-    for rank, found in enumerate(Simulator(2).run(worker)):
-        assert found == [bytes([1 - rank, i]) for i in range(100)]
+    for rank, received in enumerate(Simulator(2).run(worker)):
+        assert received == [bytes([1 - rank, i]) for i in range(100)]
 
 
 # --- means --------------------------------------------------------------------------------------
@@ -163,20 +163,20 @@ def test_all_gather_mean(size: int) -> None:
     specs = ["topk:ratio=0.1", "qsgd", "raw", "mxnet-2bit:threshold=auto"]
 
     def worker(c: Communicator, gradient: np.ndarray) -> list[np.ndarray]:
-        codec = specs[c.rank % len(specs)]  # each frame says what it is
+        codec = specs[c.rank % len(specs)]  # frames name their codec
         frames = [gcodec.encode(gradient, codec, seed=c.rank), gcodec.encode(gradient[0], "raw")]
         return all_gather_mean(c, frames)
 
     simulator = Simulator(size)
-    found = simulator.run(worker, grads)
-    check_same(found)
-    mean, of_row = found[0]
+    results = simulator.run(worker, grads)
+    check_same(results)
+    mean, row_mean = results[0]
     expected = np.zeros((30, 7), np.float32)
     for rank, gradient in enumerate(grads):
         frame = gcodec.encode(gradient, specs[rank % len(specs)], seed=rank)
         expected += gcodec.decode(frame)
     assert np.array_equal(mean, expected / np.float32(size))
-    assert np.allclose(of_row, np.mean([g[0] for g in grads], axis=0), atol=1e-6)
+    assert np.allclose(row_mean, np.mean([g[0] for g in grads], axis=0), atol=1e-6)
     sent = simulator.sent["all_gather"]
     for rank, gradient in enumerate(grads):
         frame = gcodec.encode(gradient, specs[rank % len(specs)], seed=rank)
@@ -185,43 +185,43 @@ def test_all_gather_mean(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (40, 3), (3, 40), (0, 4), (1000,)])
-def test_two_phase_mean_of_what_is_sent_whole(size: int, shape: tuple[int, ...]) -> None:
+def test_two_phase_mean_without_loss(size: int, shape: tuple[int, ...]) -> None:
     grads = gradients(size, *shape)
 
     def worker(c: Communicator, gradient: np.ndarray) -> list[np.ndarray]:
         feedbacks = gcodec.Feedback("raw"), gcodec.Feedback("raw")
         return [*two_phase_mean(c, {"w": gradient, "b": -gradient}, *feedbacks).values()]
 
-    found = Simulator(size).run(worker, grads)
-    check_same(found)
+    results = Simulator(size).run(worker, grads)
+    check_same(results)
     total = np.zeros(shape, np.float32)
     for gradient in grads:
         total += gradient
-    assert np.array_equal(found[0][0], total / np.float32(size))
-    assert np.array_equal(found[0][1], -total / np.float32(size))
+    assert np.array_equal(results[0][0], total / np.float32(size))
+    assert np.array_equal(results[0][1], -total / np.float32(size))
 
 
-def test_two_phase_mean_sends_two_frames_whatever_the_size() -> None:
+def test_two_phase_mean_sends_two_frames_for_any_group_size() -> None:
     n = 64_000
     for size in (2, 4, 8):
 
         def worker(c: Communicator, gradient: np.ndarray) -> Any:
             feedbacks = gcodec.Feedback("sign", rank=c.rank), gcodec.Feedback("sign", rank=c.rank)
             mean = two_phase_mean(c, {"w": gradient}, *feedbacks)["w"]
-            left = [feedbacks[0].residual(f"{share}/w") for share in range(c.size)]
-            return mean, np.concatenate(left), feedbacks[1].residual("w")
+            residuals = [feedbacks[0].residual(f"{share}/w") for share in range(c.size)]
+            return mean, np.concatenate(residuals), feedbacks[1].residual("w")
 
         simulator = Simulator(size)
         grads = gradients(size, n)
-        found = simulator.run(worker, grads)
-        check_same([[mean] for mean, _, _ in found])
-        # Nothing is lost: the mean, and what workers and servers keep, are the mean gradient.
-        kept = sum(left.astype(np.float64) for _, left, _ in found) / size
-        kept += np.concatenate([served for _, _, served in found])
+        results = simulator.run(worker, grads)
+        check_same([[mean] for mean, _, _ in results])
+        # The mean plus the residuals of workers and servers equals the mean gradient.
+        kept = sum(residuals.astype(np.float64) for _, residuals, _ in results) / size
+        kept += np.concatenate([served for _, _, served in results])
         expected = np.mean(np.float64(grads), axis=0)
-        assert np.abs(found[0][0] + kept - expected).max() < 1e-5
-        most = 2 * n / 8 + 2 * size * 50  # a bit for each element, and headers
-        assert 2 * n / 8 * (size - 1) / size < simulator.total / size < most
+        assert np.abs(results[0][0] + kept - expected).max() < 1e-5
+        upper = 2 * n / 8 + 2 * size * 50  # a bit for each element, and headers
+        assert 2 * n / 8 * (size - 1) / size < simulator.total / size < upper
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -230,11 +230,11 @@ def test_tree_mean(size: int) -> None:
 
     def worker(c: Communicator, gradient: np.ndarray) -> list[np.ndarray]:
         frames = [gcodec.encode(gradient, "topk:k=5"), gcodec.encode(gradient[:9], "randomk:k=2")]
-        return [part for found in tree_mean(c, frames) for part in found]
+        return [part for vector in tree_mean(c, frames) for part in vector]
 
-    found = Simulator(size).run(worker, grads)
-    check_same(found)
-    positions, values, *_ = found[0]
+    results = Simulator(size).run(worker, grads)
+    check_same(results)
+    positions, values, *_ = results[0]
     frames = [gcodec.encode(gradient, "topk:k=5") for gradient in grads]
     expected = np.mean([gcodec.decode(frame) for frame in frames], axis=0)
     sent = np.unique(np.concatenate([gcodec.decode_sparse(frame)[0] for frame in frames]))
@@ -243,8 +243,8 @@ def test_tree_mean(size: int) -> None:
     assert values.dtype == np.float32 and positions.dtype == np.int64
 
 
-def test_tree_mean_needs_no_array_of_all() -> None:
-    shape = (1 << 20, 1 << 20)  # of 2^40 elements
+def test_tree_mean_allocates_no_dense_array() -> None:
+    shape = (1 << 20, 1 << 20)  # 2^40 elements
     codec = gcodec.parse("randomk:k=3")
 
     def worker(c: Communicator) -> Any:
@@ -256,7 +256,7 @@ def test_tree_mean_needs_no_array_of_all() -> None:
     assert positions.size == values.size <= 9 and positions.max() >= 2**30
 
 
-def test_tree_mean_refuses_what_is_dense() -> None:
+def test_tree_mean_refuses_dense_frames() -> None:
     with pytest.raises(gcodec.ParameterError, match="sends all elements"):
         Simulator(2).run(lambda c: tree_mean(c, [gcodec.encode(np.ones(3, np.float32), "sign")]))
 
@@ -266,20 +266,20 @@ def test_dense_mean() -> None:
         return dense_mean(c, [np.full((2, 3), c.rank, np.float32), np.ones(1, np.float32)])
 
     simulator = Simulator(4)
-    found = simulator.run(worker)
-    check_same(found)
-    assert found[0][0].tolist() == [[1.5] * 3] * 2 and found[0][1].tolist() == [1]
+    results = simulator.run(worker)
+    check_same(results)
+    assert results[0][0].tolist() == [[1.5] * 3] * 2 and results[0][1].tolist() == [1]
     assert simulator.total == 2 * 3 * 7 * 4
     assert Simulator(2).run(lambda c: dense_mean(c, [])) == [[], []]
 
 
 @pytest.mark.parametrize("call", [all_gather_mean, tree_mean])
-def test_messages_that_do_not_fit_are_told(call: Any) -> None:
+def test_mismatched_messages_are_refused(call: Any) -> None:
     def worker(c: Communicator) -> Any:
         x = np.ones(4 if c.rank == 1 else 5, np.float32)
         return call(c, [gcodec.encode(x, "topk:k=1")])
 
-    with pytest.raises(gcodec.Corrupt, match="rank 1 sent other tensors than rank 0"):
+    with pytest.raises(gcodec.Corrupt, match="rank 1 sent tensors of other shapes than rank 0"):
         Simulator(2).run(worker)
 
     def garbled(c: Communicator) -> Any:

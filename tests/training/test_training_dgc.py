@@ -1,4 +1,4 @@
-"""Deep gradient compression: what is sent, what is kept, and that it trains."""
+"""Deep gradient compression: sent elements, accumulators, and convergence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcodec.training import DGC, Communicator, Simulator
 
 
 class Alone:
-    """A group of one; or the rank 0 of more, of which nothing is asked but how many they are."""
+    """Rank 0 of a group whose other members send nothing."""
 
     def __init__(self, size: int = 1) -> None:
         self.rank, self.size = 0, size
@@ -32,11 +32,11 @@ def f32(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def test_steps_by_hand() -> None:
+def test_steps_of_worked_example() -> None:
     dgc = method(density=0.25, momentum=0.5, warmup=0)
     sent = [gcodec.decode(dgc.compress({"w": f32(4, -3, 2, 1)}, 0)[0]).tolist() for _ in range(4)]
-    # u and v are (4 -3 2 1) at first, and (0 -3 2 1) when 4 is sent; then u is (4 -4.5 3 1.5),
-    # and v is (4 -7.5 5 2.5); and so on.
+    # First, u and v are (4 -3 2 1), and (0 -3 2 1) after 4 is sent; then u is (4 -4.5 3 1.5), and
+    # v is (4 -7.5 5 2.5); and so on.
     assert sent == [[4, 0, 0, 0], [0, -7.5, 0, 0], [10, 0, 0, 0], [0, 0, 12.25, 0]]
     assert dgc.velocity("w").tolist() == [4, -4.5, 0, 1.875]
     assert dgc.residual("w").tolist() == [4, -7.5, 0, 6.125]
@@ -51,11 +51,11 @@ def test_steps_by_hand() -> None:
         (1.0, 3, [1, 1, 1, 1, 1]),
     ],
 )
-def test_density_falls_to_its_value(density: float, warmup: int, expected: list[float]) -> None:
+def test_density_during_warmup(density: float, warmup: int, expected: list[float]) -> None:
     dgc = method(density=density, warmup=warmup)
-    found = [dgc.density_at(epoch) for epoch in range(len(expected))]
-    assert found == pytest.approx(expected, rel=2e-3)
-    assert found[warmup] == dgc.density_at(10**9) == density
+    densities = [dgc.density_at(epoch) for epoch in range(len(expected))]
+    assert densities == pytest.approx(expected, rel=2e-3)
+    assert densities[warmup] == dgc.density_at(10**9) == density
 
 
 @given(
@@ -64,7 +64,7 @@ def test_density_falls_to_its_value(density: float, warmup: int, expected: list[
     st.sampled_from(["normal", "equal", "zeros"]),
     st.integers(0, 2**32 - 1),
 )
-def test_exactly_k_are_sent_and_nothing_is_lost(
+def test_sends_k_elements_and_keeps_the_others(
     n: int, density: float, kind: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -89,7 +89,7 @@ def test_exactly_k_are_sent_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "int8", "sign"])
-def test_what_rounding_leaves_stays(value: str) -> None:
+def test_rounding_error_stays_in_residual(value: str) -> None:
     x = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     dgc = method(density=0.1, warmup=0, value=value)
     frame = dgc.compress({"w": x}, 0)[0]
@@ -99,20 +99,20 @@ def test_what_rounding_leaves_stays(value: str) -> None:
     assert np.abs(dgc.residual("w")[sent]).max() > 0
 
 
-def test_clipping_is_of_the_raw_gradients_of_all_tensors() -> None:
-    gradients = {"a": f32(30, 0), "b": f32(0, 40)}  # of norm 50
+def test_clipping_bounds_norm_over_all_tensors() -> None:
+    gradients = {"a": f32(30, 0), "b": f32(0, 40)}  # the norm is 50
     for size, clip, factor in ((1, 5.0, 0.1), (4, 5.0, 0.05), (1, 50.0, 1), (4, math.inf, 1)):
         dgc = method(size, density=1.0, clip=clip)
         first, second = map(gcodec.decode, dgc.compress(gradients, 0))
         assert np.allclose([*first, *second], np.float32([30, 0, 0, 40]) * factor)
-    # What has been added up is not clipped.
+    # The accumulators are not clipped.
     late = method(density=0.5, warmup=0, momentum=0.0, clip=1.0)
     sent = [gcodec.decode(late.compress({"w": f32(0.75, 0.5)}, 0)[0]).tolist() for _ in range(3)]
     assert sent == [[0.75, 0], [0, 1.0], [1.5, 0]]
 
 
-def test_momentum_is_that_of_dense_training() -> None:
-    """What arrives of an element, and what is kept, is what dense momentum would have moved it."""
+def test_momentum_matches_dense_training() -> None:
+    """Compare the residuals of elements that were never sent with dense momentum."""
     n, momentum = 50, 0.9
     random = np.random.default_rng(5)
     dgc = method(density=0.1, warmup=0, momentum=momentum)
@@ -129,7 +129,7 @@ def test_momentum_is_that_of_dense_training() -> None:
     assert np.allclose(dgc.residual("w")[never], moved[never], atol=1e-5)
 
 
-def test_small_tensors_are_sent_whole() -> None:
+def test_small_tensors_are_sent_dense() -> None:
     dgc = method(density=0.1, warmup=0, min_size=4, momentum=0.5)
     for step in range(3):
         small, large = dgc.compress({"b": f32(1, 2, 3), "w": f32(1, 2, 3, 4)}, 0)
@@ -152,14 +152,14 @@ def test_replicas_agree_and_train() -> None:
         return x
 
     simulator = Simulator(size)
-    found = simulator.run(worker, targets)
-    assert all(np.array_equal(found[0], other) for other in found[1:])
+    replicas = simulator.run(worker, targets)
+    assert all(np.array_equal(replicas[0], other) for other in replicas[1:])
     optimum = targets.mean(axis=0)
-    assert np.linalg.norm(found[0] - optimum) < 0.2 * np.linalg.norm(optimum)
+    assert np.linalg.norm(replicas[0] - optimum) < 0.2 * np.linalg.norm(optimum)
     assert simulator.total < 0.25 * steps * size * (size - 1) * 4 * n
 
 
-def test_state_goes_on() -> None:
+def test_state_dict_round_trip() -> None:
     x = np.random.default_rng(2).standard_normal((6, 5)).astype(np.float32)
     one, other = method(density=0.1), method(density=0.1)
     one.compress({"w": x}, 0)
@@ -198,14 +198,14 @@ def test_state_goes_on() -> None:
         (lambda: method().residual("w"), "name='w'"),
     ],
 )
-def test_bad_arguments_are_named(call: Any, message: str) -> None:
+def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         call()
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_a_refused_step_changes_nothing(wrong: float) -> None:
+def test_refused_step_changes_no_state(wrong: float) -> None:
     dgc = method(density=0.5)
     dgc.compress({"a": f32(1, 2), "b": f32(3, 4)}, 0)
     before = dgc.state_dict()

@@ -11,7 +11,7 @@ import gcodec
 from gcodec.training import hybrid
 
 
-def test_sizes_are_bytes() -> None:
+def test_threshold_counts_bytes() -> None:
     policy = hybrid(1_000_000, small="sign", large="topk")
     for dtype, itemsize in (("float32", 4), ("bfloat16", 2), ("float64", 8)):
         n = 1_000_000 // itemsize
@@ -19,7 +19,7 @@ def test_sizes_are_bytes() -> None:
         assert str(policy.codec("w", (n // 2, 2), dtype)) == "topk"
 
 
-def test_names_are_left_out() -> None:
+def test_excluded_names_are_sent_raw() -> None:
     policy = hybrid(100, exclude=["*.bias", "norm*"])
     for name in ("fc.bias", "norm1.weight"):
         assert policy.codec(name, (10**6,), "float32").name == "raw"
@@ -29,7 +29,7 @@ def test_names_are_left_out() -> None:
     assert hybrid(exclude="*.bias") == hybrid(exclude=["*.bias"])
 
 
-def test_it_has_feedback_for_both() -> None:
+def test_feedback_with_both_codecs() -> None:
     random = np.random.default_rng(0)
     tensors = {"small": random.standard_normal(50), "large": random.standard_normal(1000)}
     feedback = gcodec.Feedback(hybrid(1000))
@@ -49,7 +49,7 @@ def test_it_has_feedback_for_both() -> None:
         (lambda: hybrid(exclude=[3]), "policy.rules[0].name"),  # type: ignore[list-item]
     ],
 )
-def test_bad_arguments_are_named(call: Any, message: str) -> None:
+def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         call()
     assert str(caught.value).startswith(message)

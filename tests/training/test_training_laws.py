@@ -26,14 +26,14 @@ from gcodec.training import (
     ("spec", "delta"),
     [("topk:k=8", 1 / 8), ("sign", 1 / 64), ("randomk:k=8", 1 / 8)],
 )
-def test_residuals_of_1000_steps_keep_their_bound(spec: str, delta: float) -> None:
-    """E‖e‖² ≤ 4(1 − δ)/δ²·G²; as a mean for what is contracted in the mean only."""
+def test_residuals_of_1000_steps_stay_below_bound(spec: str, delta: float) -> None:
+    """E‖e‖² ≤ 4(1 − δ)/δ²·G², only on average for contractions in expectation."""
     n, steps = 64, 1000
     assert advisor.law_of(gcodec.parse(spec), [n]).delta == pytest.approx(delta)
     random = np.random.default_rng(7)
     gradients = random.standard_normal((steps, n))
     gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)  # so G is 1
-    gradients[steps // 2 :] = gradients[-1]  # the same one, which adds up
+    gradients[steps // 2 :] = gradients[-1]  # a constant gradient, which accumulates
     feedback = gcodec.Feedback(spec)
     squares = []
     for gradient in gradients.astype(np.float32):
@@ -42,11 +42,11 @@ def test_residuals_of_1000_steps_keep_their_bound(spec: str, delta: float) -> No
     bound = 4 * (1 - delta) / delta**2
     assert np.mean(squares) <= bound
     assert spec.startswith("randomk") or max(squares) <= bound
-    assert max(squares) > 2  # it is more than a gradient is: there is something to bound
+    assert max(squares) > 2  # longer than a gradient, so the bound is not vacuous
 
 
 def three_workers(steps: int, rate: float, feedback: bool) -> np.ndarray:
-    """Minimise Σ ⟨a, x⟩² + ¼‖x‖² over rotations a of (−3, 2, 2), of each gradient one element."""
+    """Minimize Σ ⟨a, x⟩² + ¼‖x‖² over rotations a of (−3, 2, 2), sending one element each."""
     a = np.array([[-3.0, 2, 2], [2, -3, 2], [2, 2, -3]])
 
     def worker(c: Communicator, row: np.ndarray) -> np.ndarray:
@@ -59,25 +59,25 @@ def three_workers(steps: int, rate: float, feedback: bool) -> np.ndarray:
             x = x - rate * all_gather_mean(c, [frame])[0]
         return x
 
-    found = Simulator(3).run(worker, a)
-    assert all(np.array_equal(found[0], x) for x in found)
-    return found[0]
+    replicas = Simulator(3).run(worker, a)
+    assert all(np.array_equal(replicas[0], x) for x in replicas)
+    return replicas[0]
 
 
-def test_without_feedback_it_grows_by_the_same_factor() -> None:
+def test_topk_diverges_without_feedback() -> None:
     for rate, steps in ((0.2, 10), (0.1, 10)):
         x = three_workers(steps, rate, feedback=False)
         assert x == pytest.approx([(1 + 11 * rate / 6) ** steps] * 3, rel=1e-5)
     assert three_workers(100, 0.05, feedback=False)[0] == pytest.approx(6441.766, rel=1e-5)
 
 
-def test_with_feedback_it_converges() -> None:
+def test_topk_converges_with_feedback() -> None:
     x = three_workers(100, 0.05, feedback=True)
     assert np.abs(x).max() == pytest.approx(1.0e-3, rel=0.1)
 
 
-def test_means_count_all_workers() -> None:
-    """With sums divided by those who sent an element, what few sent arrives several times."""
+def test_means_divide_by_all_workers() -> None:
+    """Dividing by the number of senders of an element would count rarely sent ones repeatedly."""
     size, n, steps = 4, 40, 30
     gradients = np.random.default_rng(0).standard_normal((steps, size, n)).astype(np.float32)
 
@@ -92,10 +92,10 @@ def test_means_count_all_workers() -> None:
             counted += all_gather_mean(c, [frame])[0] * size / np.maximum(counts, 1)
         return total, counted, feedback.residual("w").astype(np.float64)
 
-    found = Simulator(size).run(worker)
+    results = Simulator(size).run(worker)
     mean = gradients.astype(np.float64).mean(axis=1).sum(axis=0)
-    kept = np.mean([residual for _, _, residual in found], axis=0)
-    total, counted, _ = found[0]
+    kept = np.mean([residual for _, _, residual in results], axis=0)
+    total, counted, _ = results[0]
     assert np.abs(total + kept - mean).max() < 1e-4
     sent = np.linalg.norm(total)
     assert np.linalg.norm(counted - total) > 1.5 * sent
@@ -139,8 +139,8 @@ METHODS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_replicas_come_to_the_optimum_of_all(name: str) -> None:
-    """Least squares, of which each worker has some of the equations, and the optimum needs all."""
+def test_all_replicas_reach_the_common_optimum(name: str) -> None:
+    """Solve least squares, where each worker has some equations and the optimum needs all."""
     size, shape, steps = 3, (12, 6), 60
     random = np.random.default_rng(1)
     truth = random.standard_normal(shape)
@@ -156,38 +156,38 @@ def test_all_replicas_come_to_the_optimum_of_all(name: str) -> None:
             x -= np.float32(1.2) * update(step, gradient)
         return x
 
-    found = Simulator(size).run(worker)
-    assert all(found[0].tobytes() == x.tobytes() for x in found)
-    error = np.linalg.norm(found[0] - truth) / np.linalg.norm(truth)
+    replicas = Simulator(size).run(worker)
+    assert all(replicas[0].tobytes() == x.tobytes() for x in replicas)
+    error = np.linalg.norm(replicas[0] - truth) / np.linalg.norm(truth)
     assert error < 0.3
-    # No worker could have come there by itself: it has fewer equations than unknowns.
+    # No worker could reach the optimum alone, with fewer equations than unknowns.
     alone = [np.linalg.lstsq(inputs[i], answers[i], rcond=None)[0] for i in range(size)]
     assert all(np.linalg.norm(x - truth) > 0.4 * np.linalg.norm(truth) for x in alone)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("method", [DGC, PowerSGD, OneBitAdam])
-def test_all_ranks_leave_out_a_step_that_one_must(method: Any, wrong: float) -> None:
+def test_nonfinite_gradient_skips_step_on_all_ranks(method: Any, wrong: float) -> None:
     def worker(c: Communicator) -> None:
         settings = {"warmup": 1, "min_size": 0} if method is OneBitAdam else {}
-        one = method(c, **settings)
+        instance = method(c, **settings)
         x = {"v": np.zeros(5, np.float32), "w": np.zeros((5, 6), np.float32)}
-        given = {name: np.ones_like(values) for name, values in x.items()}
-        bad = {name: values.copy() for name, values in given.items()}
-        bad["w"][2, 3] = wrong
+        valid = {name: np.ones_like(values) for name, values in x.items()}
+        invalid = {name: values.copy() for name, values in valid.items()}
+        invalid["w"][2, 3] = wrong
         take = {
-            DGC: lambda g: one.average(g, 0),
-            PowerSGD: lambda g: one.step(x, g, 0.1),
-            OneBitAdam: lambda g: one.step(x, g),
+            DGC: lambda g: instance.average(g, 0),
+            PowerSGD: lambda g: instance.step(x, g, 0.1),
+            OneBitAdam: lambda g: instance.step(x, g),
         }[method]
         for _ in range(3):
-            before = {**one.state_dict(), **{name: part.copy() for name, part in x.items()}}
-            with pytest.raises(gcodec.ParameterError, match="'w' of rank 1 holds NaN or Inf"):
-                take(bad if c.rank == 1 else given)
-            after = {**one.state_dict(), **x}
+            before = {**instance.state_dict(), **{name: part.copy() for name, part in x.items()}}
+            with pytest.raises(gcodec.ParameterError, match="'w' of rank 1 contains NaN or Inf"):
+                take(invalid if c.rank == 1 else valid)
+            after = {**instance.state_dict(), **x}
             assert before.keys() == after.keys()
             assert all(np.array_equal(before[key], after[key]) for key in before)
-            take(given)
+            take(valid)
 
     Simulator(3).run(worker)
 
@@ -198,48 +198,48 @@ LARGE = 3e38
 @pytest.mark.parametrize(
     ("method", "settings", "name", "values", "message"),
     [
-        # Means of what is finite on each rank.
+        # The mean overflows, although the gradient of each rank is finite.
         (DGC, {"density": 1.0}, "w", (LARGE, LARGE, LARGE), "their mean"),
         (DGC, {"density": 1.0, "min_size": 10}, "v", (LARGE, LARGE, LARGE), "their mean"),
         (PowerSGD, {}, "v", (LARGE, LARGE, LARGE), "their mean"),
         (OneBitAdam, {"warmup": 9}, "w", (LARGE, LARGE, LARGE), "their mean"),
-        (OneBitAdam, {"warmup": 9}, "w", (1e25, 1e25, 1e25), "their mean"),  # its square
-        (OneBitAdam, {"warmup": 1}, "v", (LARGE, LARGE, LARGE), "their mean"),  # soon
-        # What one rank alone adds up.
+        (OneBitAdam, {"warmup": 9}, "w", (1e25, 1e25, 1e25), "their mean"),  # the square overflows
+        (OneBitAdam, {"warmup": 1}, "v", (LARGE, LARGE, LARGE), "their mean"),  # after some steps
+        # A sum overflows on one rank alone.
         (PowerSGD, {"rank": 1}, "w", (1.0, LARGE, 1.0), r"factors.*on rank 1"),
         (DGC, {"density": 0.01}, "w", (1.0, LARGE / 2, 1.0), r"accumulators of 'w'.*on rank 1"),
     ],
 )
-def test_a_step_that_passes_float32_changes_nothing_on_any_rank(
+def test_float32_overflow_changes_no_state_on_any_rank(
     method: Any, settings: Any, name: str, values: Any, message: str
 ) -> None:
-    """Neither what is kept nor parameters; and no rank waits for one that refuses."""
+    """Neither state nor parameters change, and no rank waits for a rank that refuses."""
 
     def worker(c: Communicator) -> int:
-        one = method(c, **settings)
+        instance = method(c, **settings)
         x = {"v": np.zeros(5, np.float32), "w": np.zeros((5, 6), np.float32)}
-        given = {key: np.ones_like(array) for key, array in x.items()}
-        large = {**given, name: np.full(x[name].shape, values[c.rank], np.float32)}
+        valid = {key: np.ones_like(array) for key, array in x.items()}
+        large = {**valid, name: np.full(x[name].shape, values[c.rank], np.float32)}
         take = {
-            DGC: lambda g: one.average(g, 9),
-            PowerSGD: lambda g: one.step(x, g, 0.1),
-            OneBitAdam: lambda g: one.step(x, g),
+            DGC: lambda g: instance.average(g, 9),
+            PowerSGD: lambda g: instance.step(x, g, 0.1),
+            OneBitAdam: lambda g: instance.step(x, g),
         }[method]
-        take(given)
+        take(valid)
         refused = 0
         for _ in range(12):
-            before = {**one.state_dict(), **{key: part.copy() for key, part in x.items()}}
+            before = {**instance.state_dict(), **{key: part.copy() for key, part in x.items()}}
             try:
                 take(large)
                 continue
             except gcodec.ParameterError as error:
                 refused += 1
                 assert re.search(message, str(error)), error
-            after = {**one.state_dict(), **x}
+            after = {**instance.state_dict(), **x}
             assert before.keys() == after.keys()
             assert all(np.array_equal(before[key], after[key]) for key in before)
-        take(given)
-        kept = one.state_dict()
+        take(valid)
+        kept = instance.state_dict()
         assert all(
             np.isfinite(array).all() for array in kept.values() if array.dtype == np.float32
         )
@@ -250,33 +250,34 @@ def test_a_step_that_passes_float32_changes_nothing_on_any_rank(
     assert counts[0] > 0
 
 
-def test_a_share_that_is_refused_leaves_feedback_alone() -> None:
-    """By one worker, for its gradient, or by one server, for a mean: all ranks raise."""
+def test_refused_share_leaves_feedback_unchanged() -> None:
+    """A worker refuses its gradient, or a server its mean; all ranks must raise."""
 
-    def worker(c: Communicator, of: str) -> list[str]:
+    def worker(c: Communicator, refuser: str) -> list[str]:
         own, server = gcodec.Feedback("topk:k=1"), gcodec.Feedback("raw")
         ones = {"a": np.ones((4, 3), np.float32), "b": np.ones(7, np.float32)}
         large = {**ones, "b": np.full(7, LARGE, np.float32)}
-        if of == "server":
+        if refuser == "server":
             own = gcodec.Feedback("raw")
-        found = []
+        messages = []
         two_phase_mean(c, ones, own, server)
         for _ in range(3):
             before = own.state_dict(), server.state_dict()
             try:
-                two_phase_mean(c, large if of == "server" or c.rank == 1 else ones, own, server)
-                found.append("")
+                refuses = refuser == "server" or c.rank == 1
+                two_phase_mean(c, large if refuses else ones, own, server)
+                messages.append("")
             except gcodec.ParameterError as error:
-                found.append(str(error))
+                messages.append(str(error))
                 for old, new in zip(before, (own.state_dict(), server.state_dict()), strict=True):
                     assert old.keys() == new.keys()
                     assert all(np.array_equal(old[key], new[key]) for key in old)
         two_phase_mean(c, ones, own, server)
-        return found
+        return messages
 
-    for of, rank in (("worker", 1), ("server", 0)):
-        first, *others = Simulator(2).run(worker, [of, of])
-        assert others == [first]
+    for refuser, rank in (("worker", 1), ("server", 0)):
+        first, *remaining = Simulator(2).run(worker, [refuser, refuser])
+        assert remaining == [first]
         assert first[-1].endswith(f"(on rank {rank})")
 
 
@@ -289,20 +290,20 @@ TAKERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("method", TAKERS)
 @pytest.mark.parametrize("wrong", [None, 5, [("w", np.ones(3, np.float32))]])
-def test_what_is_no_mapping_is_refused(method: str, wrong: Any) -> None:
+def test_non_mappings_are_refused(method: str, wrong: Any) -> None:
     def worker(c: Communicator) -> None:
-        made, take = TAKERS[method](c)
+        instance, take = TAKERS[method](c)
         with pytest.raises(ParameterError, match="a mapping"):
             take(wrong)
         with pytest.raises(ParameterError, match=r"state=.*a mapping"):
-            made.load_state_dict(wrong)
+            instance.load_state_dict(wrong)
 
     Simulator(1).run(worker)
 
 
 @pytest.mark.parametrize("method", TAKERS)
-def test_names_are_texts_that_a_state_can_bear(method: str) -> None:
-    """A number would come back from a state as text, and its residual be that of no one."""
+def test_names_must_be_valid_text(method: str) -> None:
+    """A number would come back from a state_dict as text, and lose its residual."""
 
     def worker(c: Communicator) -> None:
         _, take = TAKERS[method](c)
@@ -314,7 +315,7 @@ def test_names_are_texts_that_a_state_can_bear(method: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (1,), (3, 1), ()])
-def test_momentum_has_the_shape_of_its_tensor(shape: tuple[int, ...]) -> None:
+def test_momentum_shape_must_match_tensor(shape: tuple[int, ...]) -> None:
     def worker(c: Communicator) -> None:
         method = PowerSGD(c)
         method.step({"b": np.zeros(3, np.float32)}, {"b": np.ones(3, np.float32)}, 0.1)
@@ -332,6 +333,6 @@ def test_momentum_has_the_shape_of_its_tensor(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("betas", [(0.9,), 5, None, (0.9, 0.99, 0.999)])
-def test_two_betas(betas: Any) -> None:
+def test_betas_must_be_two_numbers(betas: Any) -> None:
     with pytest.raises(ParameterError, match="betas="):
         Simulator(1).run(lambda c: OneBitAdam(c, warmup=1, betas=betas))

@@ -1,4 +1,4 @@
-"""1-bit Adam: Adam at first, then signs of momenta, and variances that stay."""
+"""1-bit Adam: Adam during warm-up, then signs of momenta and frozen variances."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gcodec.training import Communicator, OneBitAdam, Simulator
 
 
 def spread(n: int, seed: int) -> np.ndarray:
-    """Gradients whose elements differ in size by a factor of 1000."""
+    """Return a gradient whose elements differ in size by a factor of 1000."""
     random = np.random.default_rng(seed)
     return (random.standard_normal(n) * np.logspace(0, -3, n)).astype(np.float32)
 
 
-def test_the_warm_up_is_adam() -> None:
+def test_warmup_equals_adam() -> None:
     rate, b1, b2, epsilon, n = 0.01, 0.9, 0.99, 1e-6, 20
 
     def worker(c: Communicator) -> np.ndarray:
@@ -29,19 +29,19 @@ def test_the_warm_up_is_adam() -> None:
         assert adam.frozen
         return x
 
-    found = Simulator(3).run(worker)
-    assert all(np.array_equal(found[0], other) for other in found)
+    replicas = Simulator(3).run(worker)
+    assert all(np.array_equal(replicas[0], other) for other in replicas)
     x, m, v = np.ones(n), np.zeros(n), np.zeros(n)
     for step in range(10):
         g = np.mean([spread(n, 10 * step + rank) for rank in range(3)], axis=0)
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
         root = np.sqrt(v / (1 - b2 ** (step + 1))) + epsilon
         x -= rate * m / (1 - b1 ** (step + 1)) / root
-    assert np.allclose(found[0], x, rtol=1e-5)
+    assert np.allclose(replicas[0], x, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scale", ["l1", "l2"])
-def test_variances_stay(scale: str) -> None:
+def test_variances_are_frozen_after_warmup(scale: str) -> None:
     n = 2000
 
     def worker(c: Communicator) -> Any:
@@ -54,18 +54,18 @@ def test_variances_stay(scale: str) -> None:
         assert np.array_equal(before, adam.variance("x"))
         return x, before, adam.momentum("x")
 
-    found = Simulator(4).run(worker)
-    for x, v, m in found[1:]:
-        for part, other in zip((x, v, m), found[0], strict=True):
+    results = Simulator(4).run(worker)
+    for x, v, m in results[1:]:
+        for part, other in zip((x, v, m), results[0], strict=True):
             assert np.array_equal(part, other)
-    _, v, m = found[0]
-    # Elements keep the sizes of their gradients, of which their squares differ by 10^6.
+    _, v, m = results[0]
+    # Variances keep the scale of the squared gradients, which differ by 10^6.
     assert v.max() / v.min() > 1e5
-    # One size for each share, whichever codec it was.
+    # Each share has one magnitude.
     assert np.unique(np.abs(m)).size == 4
 
 
-def test_one_bit_each_way() -> None:
+def test_sends_one_bit_per_element_each_way() -> None:
     n, size = 80_000, 4
 
     def worker(c: Communicator, steps: int) -> None:
@@ -75,19 +75,19 @@ def test_one_bit_each_way() -> None:
             gradients = {"w": spread(n, step).reshape(-1, 100), "b": spread(9, step)}
             adam.step(x, gradients)
 
-    warm, later = Simulator(size), Simulator(size)
+    warm, compressed = Simulator(size), Simulator(size)
     warm.run(worker, [1] * size)
-    later.run(worker, [2] * size)
+    compressed.run(worker, [2] * size)
     assert warm.total == 2 * (size - 1) * 4 * (n + 9)
-    assert later.sent["all_reduce"][0] - warm.sent["all_reduce"][0] <= 2 * 4 * 9  # of "b"
-    shares = later.sent["all_to_all"], later.sent["all_gather"]
-    for of_ranks in shares:
-        for sent in of_ranks:
+    assert compressed.sent["all_reduce"][0] - warm.sent["all_reduce"][0] <= 2 * 4 * 9  # for "b"
+    shares = compressed.sent["all_to_all"], compressed.sent["all_gather"]
+    for sent_by_rank in shares:
+        for sent in sent_by_rank:
             assert 0 <= sent - (size - 1) * n / size / 8 < 60 * (size - 1)
 
 
-def test_feedback_of_workers_and_servers_loses_nothing() -> None:
-    """What momenta have brought, and what workers and servers keep, is all that there was."""
+def test_feedback_conserves_the_sum() -> None:
+    """The sum of the momenta plus all residuals equals the sum of the gradients."""
     n, size, steps = 500, 2, 40
 
     def worker(c: Communicator) -> Any:
@@ -100,16 +100,16 @@ def test_feedback_of_workers_and_servers_loses_nothing() -> None:
         kept = [state[f"worker:residual:{share}/x"] for share in range(size)]
         return total, np.concatenate(kept), state["server:residual:x"]
 
-    found = Simulator(size).run(worker)
-    kept = np.mean([of_worker for _, of_worker, _ in found], axis=0)
-    kept += np.concatenate([of_server for _, _, of_server in found])
-    given = sum(np.float64(spread(n, at)) for at in range(size * (1 + steps))) / size
-    assert np.abs(kept).max() > 0.1  # there is something to lose
-    assert np.abs(found[0][0] + kept - given).max() < 1e-4
+    results = Simulator(size).run(worker)
+    kept = np.mean([worker_residual for _, worker_residual, _ in results], axis=0)
+    kept += np.concatenate([server_residual for _, _, server_residual in results])
+    expected = sum(np.float64(spread(n, at)) for at in range(size * (1 + steps))) / size
+    assert np.abs(kept).max() > 0.1  # the residuals are not negligible
+    assert np.abs(results[0][0] + kept - expected).max() < 1e-4
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_it_trains(size: int) -> None:
+def test_training_converges(size: int) -> None:
     n = 60
     random = np.random.default_rng(4)
     targets = random.standard_normal((size, n))
@@ -127,7 +127,7 @@ def test_it_trains(size: int) -> None:
     assert max(Simulator(size).run(worker, targets)) < 0.2 * start
 
 
-def test_elements_without_a_gradient_stay() -> None:
+def test_elements_without_gradient_do_not_move() -> None:
     def worker(c: Communicator) -> list[float]:
         adam = OneBitAdam(c, warmup=2, min_size=0)
         x = np.ones(3, np.float32)
@@ -135,11 +135,11 @@ def test_elements_without_a_gradient_stay() -> None:
             adam.step({"x": x}, {"x": np.array([1, 0, step > 3], np.float32)})
         return x.tolist()
 
-    moved, *others = Simulator(2).run(worker)[0]
-    assert moved < 1 and others == [1, 1]  # and not 1e8 times a scale from there
+    moved, *unmoved = Simulator(2).run(worker)[0]
+    assert moved < 1 and unmoved == [1, 1]  # no division by the root of 0
 
 
-def test_state_goes_on() -> None:
+def test_state_dict_round_trip() -> None:
     n = 50
 
     def worker(c: Communicator) -> list[np.ndarray]:
@@ -200,17 +200,17 @@ def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
         (lambda: alone().momentum("x"), "name='x'"),
     ],
 )
-def test_bad_arguments_are_named(call: Any, message: str) -> None:
+def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         call()
     assert str(caught.value).startswith(message)
 
 
-def test_names_are_those_of_the_warm_up() -> None:
+def test_new_names_after_warmup_are_refused() -> None:
     adam = alone()
     adam.step(ones(2), ones(2))
     other = {"y": np.ones(2, np.float32)}
-    with pytest.raises(gcodec.ParameterError, match="gradients='y': must be of the names of"):
+    with pytest.raises(gcodec.ParameterError, match="gradients='y': must be one of the names of"):
         adam.step(other, other)
     with pytest.raises(gcodec.ParameterError, match=r"x.shape=\(3,\): must be \(2,\)"):
         adam.step(ones(3), ones(3))

@@ -1,4 +1,4 @@
-"""PowerSGD over workers: means of factors, errors that stay, and what is sent."""
+"""PowerSGD over workers: means of factors, residuals, and sent bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcodec.training.powersgd import nbytes
 
 
 def resnet18() -> list[tuple[int, ...]]:
-    """Shapes of the parameters of ResNet-18 for 10 classes of small pictures."""
+    """Return the parameter shapes of ResNet-18 for small images of 10 classes."""
     shapes: list[tuple[int, ...]] = [(64, 3, 3, 3), (64,), (64,)]
     before = 64
     for width in (64, 128, 256, 512):
@@ -28,7 +28,7 @@ def resnet18() -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(("rank", "ratio"), [(1, 243), (2, 136), (4, 72)])
-def test_ratios_of_the_paper(rank: int, ratio: int) -> None:
+def test_compression_ratios_match_the_paper(rank: int, ratio: int) -> None:
     total = sum(math.prod(shape) for shape in resnet18())
     assert total == 11_173_962
     assert round(4 * total / nbytes(resnet18(), rank)) == ratio
@@ -38,43 +38,43 @@ def gradients(size: int, *shape: int, rank: int = 2, noise: float = 0.1) -> list
     random = np.random.default_rng(size)
     m, k = shape[0], math.prod(shape[1:])
     common = random.standard_normal((m, rank)) @ random.standard_normal((rank, k))
-    found = [common + noise * random.standard_normal((m, k)) for _ in range(size)]
-    return [x.reshape(shape).astype(np.float32) for x in found]
+    matrices = [common + noise * random.standard_normal((m, k)) for _ in range(size)]
+    return [x.reshape(shape).astype(np.float32) for x in matrices]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_means_come_near_to_the_best_approximation(size: int) -> None:
+def test_means_approach_best_approximation(size: int) -> None:
     grads = gradients(size, 20, 6, 5, rank=3)
 
     def worker(c: Communicator, x: np.ndarray) -> Any:
         method = PowerSGD(c, rank=3)
-        found = []
+        means = []
         for _ in range(6):
-            method._residual.clear()  # the power method alone
-            found.append(method.average({"w": x})["w"])
-        return found
+            method._residual.clear()  # tests the power method alone
+            means.append(method.average({"w": x})["w"])
+        return means
 
-    found = Simulator(size).run(worker, grads)
-    for others in found[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(found[0], others, strict=True))
+    results = Simulator(size).run(worker, grads)
+    for means in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], means, strict=True))
     mean = np.mean(grads, axis=0).reshape(20, 30)
     singular = np.linalg.svd(mean, compute_uv=False)
     best = math.sqrt(float((singular[3:] ** 2).sum()))
-    errors = [float(np.linalg.norm(x.reshape(20, 30) - mean)) for x in found[0]]
+    errors = [float(np.linalg.norm(x.reshape(20, 30) - mean)) for x in results[0]]
     assert best * 0.999 < errors[-1] < 1.02 * best < errors[0]
 
 
-def test_of_one_worker_it_is_the_codec_with_feedback() -> None:
-    """But for the first step, which begins with numbers of another seed."""
+def test_single_worker_matches_codec_with_feedback() -> None:
+    """Start the codec from the same rows, because its own seed differs."""
     x = gradients(1, 30, 40)[0]
 
     def worker(c: Communicator) -> np.ndarray:
         method = PowerSGD(c, rank=2)
-        start = PowerSGD(c, rank=2)._started("w", 40)
+        start = PowerSGD(c, rank=2)._start_rows("w", 40)
         codec = gcodec.parse("powersgd:rank=2")
-        given = codec.quantize(np.ones((30, 40), np.float32))
-        given.bits[-80:] = start.astype(np.float32).view(np.uint32).reshape(-1)
-        residual, prior = np.zeros(x.shape, np.float32), given
+        symbols = codec.quantize(np.ones((30, 40), np.float32))
+        symbols.bits[-80:] = start.astype(np.float32).view(np.uint32).reshape(-1)
+        residual, prior = np.zeros(x.shape, np.float32), symbols
         for _ in range(4):
             prior = codec.quantize_residual(x, residual, prior=prior)
             mean = method.average({"w": x})["w"]
@@ -85,7 +85,7 @@ def test_of_one_worker_it_is_the_codec_with_feedback() -> None:
     Simulator(1).run(worker)
 
 
-def test_nothing_is_lost() -> None:
+def test_residuals_conserve_the_sum() -> None:
     size, steps = 3, 12
     grads = gradients(size, 12, 15, rank=6, noise=1.0)
 
@@ -96,46 +96,46 @@ def test_nothing_is_lost() -> None:
             total += method.average({"w": x * np.float32(1 + step % 3)})["w"]
         return total, method.residual("w").astype(np.float64)
 
-    found = Simulator(size).run(worker, grads)
-    given = np.mean(np.float64(grads), axis=0) * sum(1 + step % 3 for step in range(steps))
-    kept = np.mean([residual for _, residual in found], axis=0)
+    results = Simulator(size).run(worker, grads)
+    expected = np.mean(np.float64(grads), axis=0) * sum(1 + step % 3 for step in range(steps))
+    kept = np.mean([residual for _, residual in results], axis=0)
     assert np.abs(kept).max() > 0.1
-    assert np.abs(found[0][0] + kept - given).max() < 1e-3
-    # The part that a worker keeps is what is left of a projection: it stays bounded.
-    assert all(np.linalg.norm(r) < 30 * np.linalg.norm(grads[0]) for _, r in found)
+    assert np.abs(results[0][0] + kept - expected).max() < 1e-3
+    # The residual is what a projection leaves, so it stays bounded.
+    assert all(np.linalg.norm(r) < 30 * np.linalg.norm(grads[0]) for _, r in results)
 
 
-def test_what_is_sent() -> None:
+def test_sent_bytes() -> None:
     size, rank = 4, 2
     shapes = {"w": (64, 3, 7, 7), "b": (64,), "small": (4, 3), "s": (), "empty": (0, 5)}
 
     def worker(c: Communicator) -> dict[str, np.ndarray]:
         random = np.random.default_rng(c.rank)
-        given = {name: random.standard_normal(shape) for name, shape in shapes.items()}
-        return PowerSGD(c, rank=rank).average(given)
+        tensors = {name: random.standard_normal(shape) for name, shape in shapes.items()}
+        return PowerSGD(c, rank=rank).average(tensors)
 
     simulator = Simulator(size)
-    found = simulator.run(worker)
+    results = simulator.run(worker)
     assert nbytes(shapes.values(), rank) == 4 * (rank * (64 + 147) + 64 + 12 + 1)
     assert sum(simulator.sent["all_reduce"]) == simulator.total
     assert simulator.total == 2 * (size - 1) * nbytes(shapes.values(), rank)
     for name, shape in shapes.items():
-        assert all(np.array_equal(one[name], found[0][name]) for one in found)
-        assert found[0][name].shape == shape and found[0][name].dtype == np.float32
-    assert [*found[0]] == [*shapes]
-    given = [np.random.default_rng(rank) for rank in range(size)]
-    for random in given:
+        assert all(np.array_equal(one[name], results[0][name]) for one in results)
+        assert results[0][name].shape == shape and results[0][name].dtype == np.float32
+    assert [*results[0]] == [*shapes]
+    generators = [np.random.default_rng(rank) for rank in range(size)]
+    for random in generators:
         random.standard_normal(shapes["w"])
-    exact = np.mean([random.standard_normal(64) for random in given], axis=0)
-    assert np.allclose(found[0]["b"], exact, atol=1e-6)
+    exact = np.mean([random.standard_normal(64) for random in generators], axis=0)
+    assert np.allclose(results[0]["b"], exact, atol=1e-6)
 
 
-def test_momentum_is_behind_the_mean() -> None:
+def test_momentum_is_applied_after_the_mean() -> None:
     def worker(c: Communicator) -> list[float]:
         method = PowerSGD(c, momentum=0.5)
         x, path = {"x": np.zeros(1, np.float32)}, []
         for _ in range(3):
-            method.step(x, {"x": np.float32([1 + 2 * c.rank])}, rate=0.25)  # a mean of 2
+            method.step(x, {"x": np.float32([1 + 2 * c.rank])}, rate=0.25)  # the mean is 2
             path.append(float(x["x"][0]))
         return path
 
@@ -143,7 +143,7 @@ def test_momentum_is_behind_the_mean() -> None:
     assert Simulator(2).run(worker) == [[-1.0, -2.25, -3.625]] * 2
 
 
-def test_it_trains() -> None:
+def test_training_converges() -> None:
     size = 3
     random = np.random.default_rng(3)
     targets = [random.standard_normal((15, 12)) for _ in range(size)]
@@ -155,28 +155,28 @@ def test_it_trains() -> None:
             method.step(x, {"w": x["w"] - target}, rate=0.1 / (1 + step / 40))
         return x["w"]
 
-    found = Simulator(size).run(worker, targets)
-    assert all(np.array_equal(found[0], other) for other in found)
+    replicas = Simulator(size).run(worker, targets)
+    assert all(np.array_equal(replicas[0], other) for other in replicas)
     optimum = np.mean(targets, axis=0)
-    assert np.linalg.norm(found[0] - optimum) < 0.1 * np.linalg.norm(optimum)
+    assert np.linalg.norm(replicas[0] - optimum) < 0.1 * np.linalg.norm(optimum)
 
 
-def test_state_goes_on() -> None:
+def test_state_dict_round_trip() -> None:
     grads = gradients(2, 10, 12, noise=1.0)
 
     def worker(c: Communicator, x: np.ndarray) -> None:
         one, other = PowerSGD(c, rank=1), PowerSGD(c, rank=1, seed=9)
         at = [{"w": np.zeros(x.shape, np.float32), "b": np.zeros(2, np.float32)} for _ in range(2)]
-        given = {"w": x, "b": x[0, :2]}
-        one.step(at[0], given, 0.1)
+        grads_by_name = {"w": x, "b": x[0, :2]}
+        one.step(at[0], grads_by_name, 0.1)
         state = one.state_dict()
         assert sorted(state) == ["momentum:b", "momentum:w", "residual:w", "start:w"]
         other.load_state_dict(state)
         for name, values in at[0].items():
             at[1][name][...] = values
         for method, parameters in zip((one, other), at, strict=True):
-            method.step(parameters, given, 0.1)
-        assert all(np.array_equal(at[0][name], at[1][name]) for name in given)
+            method.step(parameters, grads_by_name, 0.1)
+        assert all(np.array_equal(at[0][name], at[1][name]) for name in grads_by_name)
         for wrong in (
             {"residual:w": state["residual:w"]},
             {"residual:w": state["residual:w"], "start:w": state["start:w"][:, 1:]},
@@ -207,7 +207,7 @@ def test_state_goes_on() -> None:
         (lambda c: PowerSGD(c).residual("w"), "name='w'"),
     ],
 )
-def test_bad_arguments_are_named(call: Any, message: str) -> None:
+def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         Simulator(1).run(call)
     assert str(caught.value).startswith(message)

@@ -55,7 +55,7 @@ def test_golden(gpu: Device) -> None:
         assert vector.bits(decoded) == vector.bits(vector.floats(fields["decoded"], dtype)), name
 
 
-def test_every_codec_that_works_there_has_vectors() -> None:
+def test_every_device_codec_has_vectors() -> None:
     names = {codec_of(fields).name for fields in THERE.values()}
     assert names >= {
         "raw",
