@@ -13,13 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import header
 from gcodec.analysis.frame_fields import Field, field_of, gap, gaps, joined, skipped, told
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
-from gcodec.frame import CHECKSUM_NBYTES, check_shape, crc32c, dtype_named, read_name, tag_of
-from gcodec.header import Placed, Values
+from gcodec.frame import (
+    CHECKSUM_NBYTES,
+    check_shape,
+    crc32c,
+    dtype_named,
+    header,
+    read_name,
+    tag_of,
+)
+from gcodec.frame.header import Placed, Values
 from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from gcodec import header
 from gcodec.cli.frames import telling
 from gcodec.cli.outcome import CheckFailed
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, LimitExceeded, Truncated
-from gcodec.frame import check_shape, crc32c, dtype_named, read_name
+from gcodec.frame import check_shape, crc32c, dtype_named, header, read_name
 from gcodec.limits import Limits
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader, leb128

@@ -50,7 +50,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
 from gcodec.kernels.quantize import scalar_quantize, ternary
-from gcodec.kernels.quantize.ternary_symbols import FIVES, codes_of, symbols_of
+from gcodec.kernels.quantize.ternary import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import once, single
 from gcodec.runtime.lanes import BLOCK
@@ -245,8 +245,7 @@ class TernGrad(Codec):
             return symbols
         given = _SCALE.kind.check("scale", scale)
         tensor = intake(x)
-        self._check_device(tensor.values)
-        codec = self._of_shape(tensor.shape)
+        codec = self._bound_to(tensor)
         with once():
             bits = max_abs_bits(tensor.values)
             check_top(bits, tensor.values)

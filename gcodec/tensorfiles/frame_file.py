@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcodec import header
 from gcodec.errors import Truncated
-from gcodec.frame import CHECKSUM_NBYTES, dtype_named, read_name
+from gcodec.frame import CHECKSUM_NBYTES, dtype_named, header, read_name
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
 

@@ -154,7 +154,7 @@ def test_what_is_no_frame(tmp_path: Path) -> None:
     assert "empty" in run(path, code=1).stderr
     assert document(path, code=1)["frames"] == []
     path.write_bytes(b"PK\x03\x04")
-    assert "this is no frame" in run(path, code=1).stderr
+    assert "not a frame" in run(path, code=1).stderr
     assert "no such file" in run(tmp_path / "none", code=2).stderr
     frame = bytearray(gcodec.encode(X, "sign"))
     frame[3] = 2

@@ -410,15 +410,18 @@ def test_a_payload_that_does_not_unpack_is_told_with_its_place(tmp_path):
     codec = gcodec.parse("mxnet-2bit")
     payload = codec.encode(gaussian(9))
     data = payload.data.copy()
-    data[0] = 0b01000000  # a code that stands for nothing
+    data[0] = 0b01000000  # an invalid code
     forged = payload._replace(data=data)
     frame = gcodec.Frame(codec, "float32", (9,), forged, "w").to_bytes()
     good = gcodec.encode(gaussian(3), "raw")
     path = frames_file(tmp_path / "a.gcf", good, frame)
     result = run("verify", path, code=1)
     start = len(good) + frame.index(data.tobytes())
-    assert f"frame 1 'w': the code 01 stands for nothing (at byte {start})" in result.stderr
-    assert "the code 01" in run("decode", path, code=1).stderr
+    assert (
+        f"frame 1 'w': a field of two bits holds the invalid code 01 (at byte {start})"
+        in result.stderr
+    )
+    assert "the invalid code 01" in run("decode", path, code=1).stderr
 
 
 def test_limits_are_kept(tmp_path):

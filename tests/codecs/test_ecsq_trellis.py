@@ -25,7 +25,7 @@ from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.class_map import CLASSES
-from gcodec.kernels.quantize import trellis_search, trellis_vector
+from gcodec.kernels.quantize import trellis_search
 from gcodec.kernels.quantize.trellis import ODD, model_counts, symbols_nbits
 from gcodec.kernels.rans import rans_string
 from gcodec.payload import Payload
@@ -139,7 +139,7 @@ def test_search_finds_the_best_path(lanes: int) -> None:
     rng = np.random.default_rng(lanes)
     n = 9 * lanes + lanes // 2
     x, classes = rng.laplace(0, 3, n).astype(np.float32), rng.integers(20, 50, n).astype(np.uint8)
-    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_vector.LEVELS)) + 0.3 * np.arange(64)
+    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_search.LEVELS)) + 0.3 * np.arange(64)
     moved = np.array([-0.125, 0.0625, 0.03125], np.float32)
     symbols = np.empty(n, np.uint8)
     flat = costs.astype(np.float32).reshape(-1)

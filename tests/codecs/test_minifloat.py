@@ -23,7 +23,7 @@ from gcodec.arrays import intake
 from gcodec.codec import Codec
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
-from gcodec.kernels.quantize.minifloat_block import MOST_STEPS
+from gcodec.kernels.quantize.minifloat import MOST_STEPS
 
 ALL = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
 NARROW = [fmt for fmt in ALL if fmt.top <= MOST_STEPS]

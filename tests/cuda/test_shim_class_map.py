@@ -11,7 +11,7 @@ from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits import code_parts
 from gcodec.kernels.context import class_map, escapes
 from gcodec.kernels.numeric import scatter
-from gcodec.kernels.quantize import ternary_symbols
+from gcodec.kernels.quantize import ternary
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.runtime.device import Device
 
@@ -143,8 +143,8 @@ def test_ternary_symbols(gpu: Device) -> None:
     for n in (0, 1, 4, 5, 999, LARGE // 64):
         trits = np.random.default_rng(n).integers(0, 3, n).astype(np.uint8)
         wanted = trits + (trits > 0).astype(np.uint8)
-        codes = ternary_symbols.codes_of(wanted)
-        actual = ternary_symbols.codes_of(gpu.to_device(wanted))
+        codes = ternary.codes_of(wanted)
+        actual = ternary.codes_of(gpu.to_device(wanted))
         assert same(gpu.to_host(actual), codes)
-        assert same(gpu.to_host(ternary_symbols.symbols_of(actual, n)), wanted)
-        assert same(ternary_symbols.symbols_of(codes, n), wanted)
+        assert same(gpu.to_host(ternary.symbols_of(actual, n)), wanted)
+        assert same(ternary.symbols_of(codes, n), wanted)

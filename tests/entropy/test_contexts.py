@@ -13,7 +13,8 @@ from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, matrices, refined
 from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import class_map, list_sizes, scale_fit
+from gcodec.kernels.context import class_map, scale_fit
+from gcodec.kernels.context import scale_lists as list_kernels
 from gcodec.kernels.context.class_map import CENTRE, CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 
@@ -160,7 +161,7 @@ def test_longest_scale_lists(kinds: int, more: int) -> None:
     while len(counts) < kinds:
         counts.append(counts[-2] + counts[-1] + more)
     scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
-    actual = list_sizes.told(scales)
+    actual = list_kernels.told(scales)
     coins = sorted(counts)
     lists: list[int] = []
     for _ in range(12):  # bits of the longest word

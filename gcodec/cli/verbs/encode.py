@@ -280,9 +280,11 @@ def _write(
             array = dump.load(entry)
             tensor_seed = derive_seed(seed, name=entry.name)
             try:
-                codec = wanted
-                if isinstance(wanted, Aim):
-                    codec = _choose(array, wanted, tensor_seed, nonfinite)
+                codec = (
+                    _choose(array, wanted, tensor_seed, nonfinite)
+                    if isinstance(wanted, Aim)
+                    else wanted
+                )
                 reports: list[MissedTarget] = []
                 frame = encode(
                     array,

@@ -51,9 +51,9 @@ from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.quantize import minifloat, minifloat_tensor
+from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime.deferred import Deferred, mapped, require
 from gcodec.runtime.device import device_of
@@ -221,7 +221,7 @@ class MiniFloatCodec(Codec):
         check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         how = Scales.of(scale, 0, NO_FACTORS).one, self._format
-        codes = minifloat_tensor.quantize_residual(values, residual, decay, *how, out)
+        codes = minifloat.quantize_tensor_residual(values, residual, decay, *how, out)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:

@@ -26,7 +26,7 @@ from gcodec.kernels.bits.code_parts import parts_of
 from gcodec.kernels.bits.pack import FieldLayout, unpack_fields
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, mapped
 from gcodec.runtime.device import device_of

@@ -16,7 +16,7 @@ from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Tel
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 
 
 def factors(

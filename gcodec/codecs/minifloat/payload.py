@@ -32,7 +32,7 @@ from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
 from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host, placed

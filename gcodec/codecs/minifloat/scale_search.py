@@ -18,7 +18,6 @@ from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.kernels.quantize import (
     block_scales,
     minifloat,
-    minifloat_tensor,
     scale_search_cuda,
 )
 from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
@@ -67,11 +66,11 @@ class Scales(NamedTuple):
     def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
         """Return the codes of a tensor, and whether all values are finite; see `quantize`."""
         if not self.block:
-            return minifloat_tensor.quantize(x, self.one, fmt)
+            return minifloat.quantize_tensor(x, self.one, fmt)
         if device_of(x) is not None:  # a device has memory for all ratios at once
             ratios = empty_beside(x.size, np.float32, x)
             ratios = block_scales.divide(x, 0, self.block, self.each, ratios)
-            return minifloat_tensor.quantize(ratios, _ONE, fmt)
+            return minifloat.quantize_tensor(ratios, _ONE, fmt)
         out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
         return out, self.quantize_first(x, fmt, out)
 
@@ -92,11 +91,11 @@ class Scales(NamedTuple):
     ) -> None:
         """Dequantize a tensor on the threads of the pool; see `dequantize`."""
         if not self.block:
-            minifloat_tensor.dequantize(codes, self.one, fmt, out, add)
+            minifloat.dequantize_tensor(codes, self.one, fmt, out, add)
             return
         if device_of(out) is not None:
             values = empty_beside(out.size, np.float32, out)
-            minifloat_tensor.dequantize(codes, _ONE, fmt, values)
+            minifloat.dequantize_tensor(codes, _ONE, fmt, values)
             block_scales.multiply(values, 0, self.block, self.each, out, add)
             return
 

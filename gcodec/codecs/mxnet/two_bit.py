@@ -296,6 +296,7 @@ class MXNet2Bit(Codec):
 
     def _read_classed(self, payload: Payload, n: int) -> np.ndarray:
         """Return the packed codes of a context string."""
+        string = self._classed_string(payload, n)  # checked before memory is allocated
         codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
         codes[:] = 0
 
@@ -306,7 +307,7 @@ class MXNet2Bit(Codec):
             stop = -(-(start + part.size) // 4)
             packer(2, True)(turned(part), codes[start // 4 : stop], False)
 
-        self._classed_string(payload, n).read(take)
+        string.read(take)
         return codes
 
     def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -29,8 +29,13 @@ from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import class_costs, own_table
 from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.context.class_tables import (
+    counts_nbits,
+    nbits_by,
+    own_frequencies,
+    sent_nbits,
+)
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.kernels.rans import rans_table
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
@@ -106,7 +111,7 @@ class ClassTable(Models):
     def own(cls, counts: np.ndarray, kind: Magnitudes = ALL) -> ClassTable:
         """Make the table of (64, 256) counts of symbols, at least one, to be sent."""
         most, least = kind
-        found, first, last = own_table.own_frequencies(counts, most, least, LOG2_TOTAL)
+        found, first, last = own_frequencies(counts, most, least, LOG2_TOTAL)
         return cls(SENT, found, first, last)
 
     @functools.cached_property
@@ -118,12 +123,12 @@ class ClassTable(Models):
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
         logs = rans.log2_table()
-        return own_table.nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, EXCEPTION_NBITS)
+        return nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, EXCEPTION_NBITS)
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
         rows = self.frequencies[self.first : self.last + 1]
-        return 2 * _CLASS + own_table.sent_nbits(rows, _TOP, _LENGTH)
+        return 2 * _CLASS + sent_nbits(rows, _TOP, _LENGTH)
 
     def put(self, string: BitString) -> None:
         """Put a table that is sent at the end of a string."""
@@ -259,4 +264,4 @@ def side_by_side(every: list[np.ndarray]) -> np.ndarray:
 
 def nbits(counts: np.ndarray, every: np.ndarray) -> np.ndarray:
     """Return about how many bits (classes, 256) counts take, by several `costs` side by side."""
-    return class_costs.counts_nbits(counts.reshape(-1), every, rans.POINT)
+    return counts_nbits(counts.reshape(-1), every, rans.POINT)

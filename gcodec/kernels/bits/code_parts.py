@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.kernels.bits.pack import unpacker
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release

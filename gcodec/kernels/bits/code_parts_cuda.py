@@ -11,7 +11,7 @@ from gcodec.kernels.bits.code_parts import Change
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import launch_unpack
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 
 

@@ -10,7 +10,7 @@ from gcodec.kernels.prefix import dense_string_cuda, sparse_string_cuda
 from gcodec.kernels.prefix.codewords_cuda import Words, rule_of
 from gcodec.kernels.prefix.level_codes import unit_code, word_code
 from gcodec.kernels.prefix.prefix_table import PrefixCode
-from gcodec.kernels.prefix.run_level_table import NEAR
+from gcodec.kernels.prefix.run_level import NEAR
 from gcodec.kernels.prefix.table_code import SYMBOLS
 from gcodec.kernels.prefix.tally_cuda import rice_parameter
 from gcodec.kernels.quantize.levels import symbol_dtype
