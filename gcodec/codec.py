@@ -32,7 +32,7 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
-from gcodec.payload import Payload, Undecided
+from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, once, settled, wanted, when_known
 from gcodec.runtime.device import device_of, host, no_twin
@@ -345,7 +345,7 @@ class Codec(Parameters):
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
         raise NotImplementedError
 
-    def _pack(self, symbols: Symbols) -> Payload | Undecided:
+    def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Write the payload; its codec has every ``auto`` resolved."""
         raise NotImplementedError
 
@@ -439,7 +439,9 @@ class Codec(Parameters):
 
     # --- Compositions, which a codec may fuse with the same bits
 
-    def _encode(self, values: Array, seed: int, prior: Symbols | None) -> Payload | Undecided:
+    def _encode(
+        self, values: Array, seed: int, prior: Symbols | None
+    ) -> Payload | Selection[Payload]:
         return self._pack(self._quantize(values, seed, prior))
 
     def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:

@@ -34,10 +34,9 @@ import numpy as np
 from gcodec.arrays.intake import check_top, empty_like_shape, intake
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
+from gcodec.entropy.coder import BitSpan, CodedString, ignore, into
 from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.context.symbol_coder import SymbolString
-from gcodec.entropy.tabled import String, Table
-from gcodec.entropy.word_string import ignore
+from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect import tabled as tabled_fields
 from gcodec.inspect.contexts import context_string, each
@@ -45,7 +44,7 @@ from gcodec.inspect.packed import lookup, packed
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
@@ -329,11 +328,7 @@ class TernGrad(Codec):
         if self._is_coded:
             string = self._string(payload, n)
             codes = empty_beside(self.seek_count(n), np.uint8, payload.data)
-
-            def take(at: int, part: np.ndarray) -> None:
-                codes[at : at + part.size] = part
-
-            string.read(take)
+            string.read(into(codes))
         else:
             check_length(payload.nbits, self.max_payload_nbits(n))
         if self.packing == "context":
@@ -355,15 +350,11 @@ class TernGrad(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> String | SymbolString:
-        check_padding(payload.data, payload.nbits)
+    def _string(self, payload: Payload, n: int) -> CodedString:
+        span = BitSpan.of(payload)
         if self.packing == "context":
-            return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
-        where = payload.data, 0, payload.nbits
-        coded = CodedMask.all(self.seek_count(n))
-        string = String.behind("rans", *where, FIVES, coded, payload.seek)
-        string.refuse_short()
-        return string
+            return symbol_coder.open(span, n, 3)
+        return tabled.open("rans", span, FIVES, CodedMask.all(self.seek_count(n)))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)

@@ -337,7 +337,7 @@ def device_of(*arrays: object) -> Device | None:
 
 def _device_of(x: Any) -> Device | None:
     if type(x) is deferred.Deferred:
-        return x.device  # type: ignore[no-any-return]
+        return x.device
     for device in reversed(_in_use):
         if device.owns(x):
             return device

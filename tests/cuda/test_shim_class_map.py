@@ -55,8 +55,8 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         assert same(class_map.class_counts(on_device, all_values, step), counts)
         reported = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
         matrices = [RowLayout(*numbers) for numbers in reported[step % 2 :]]
-        wanted_best = best_matrix(sample, matrices, step).matrix
-        assert best_matrix(on_device, matrices, step).matrix == wanted_best
+        wanted_best = best_matrix(sample, matrices, step)
+        assert best_matrix(on_device, matrices, step) == wanted_best
     assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)

@@ -191,10 +191,9 @@ class DCT8(Codec):
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, places = symbols
-        written = payload_coding.write(
-            Levels(scales, codes), places, size, self.values, self.index
-        )
-        return Payload(self.replaced(index=written.code), {}, written.data, written.nbits)
+        found = Levels(scales, codes)
+        index, written = payload_coding.write(found, places, size, self.values, self.index)
+        return Payload(self.replaced(index=index), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> DCT8Symbols:
         cut = self._chunks(n)
