@@ -31,7 +31,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import check_top, empty_like_shape, intake
+from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import BitSpan, CodedString, ignore, into
@@ -209,7 +210,7 @@ class TernGrad(Codec):
         ParameterError, TypeError
         """
         with once():
-            return float(self._scale_of(intake(x).values))
+            return float(self._scale_of(inspect(x, "x").read().values))
 
     def quantize(
         self,
@@ -244,7 +245,7 @@ class TernGrad(Codec):
             symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
             return symbols
         given = _SCALE.kind.check("scale", scale)
-        tensor = intake(x)
+        tensor = inspect(x, "x").read()
         codec = self._bound_to(tensor)
         with once():
             bits = max_abs_bits(tensor.values)
@@ -342,7 +343,7 @@ class TernGrad(Codec):
         # No code need be kept: each range is dequantised where it is read.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
 
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gcodec.analysis.dissect import Dissection
 from gcodec.analysis.frame_fields import Field
-from gcodec.arrays.intake import outlet
+from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import number as json_number
 from gcodec.cli.render.output import print_line

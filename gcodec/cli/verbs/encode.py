@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gcodec.advisor.choose import Aim
-    from gcodec.arrays.intake import NonFinite
+    from gcodec.arrays.nonfinite import NonFinite
     from gcodec.codec import Codec
     from gcodec.payload import MissedTarget
     from gcodec.policy import Policy
@@ -287,13 +287,14 @@ def _write(
 def _choose(array: Array, aim: Aim, seed: int, nonfinite: NonFinite) -> Codec:
     """Choose a codec for the values that it will receive."""
     from gcodec import choose
-    from gcodec.arrays.intake import intake, outlet, with_policy
+    from gcodec.arrays.nonfinite import with_policy
+    from gcodec.arrays.source import inspect, outlet
     from gcodec.errors import ParameterError
 
     if nonfinite == "propagate":
         allowed = "raise or zero when gcodec chooses the codec"
         raise ParameterError.of("nonfinite", nonfinite, allowed)
-    tensor = intake(array)
+    tensor = inspect(array, "x").read()
     if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
         array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
     return choose(array, max_err=aim.max_err, max_bits=aim.max_bits, seed=seed)
@@ -302,12 +303,12 @@ def _choose(array: Array, aim: Aim, seed: int, nonfinite: NonFinite) -> Codec:
 def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
     """Return the error for a tensor that the encoder refuses."""
     from gcodec.analysis.stats import find_nonfinite
-    from gcodec.arrays.intake import intake
+    from gcodec.arrays.source import inspect
     from gcodec.cli.outcome import CheckFailed
     from gcodec.errors import ParameterError
 
     # The codec sees float32 values: a float64 outside of their range becomes infinite.
-    count, indices = find_nonfinite(intake(array, integers=True).values)
+    count, indices = find_nonfinite(inspect(array, "x").read(integers=True).values)
     if not count:
         return ParameterError(f"tensor {entry.name!r}: {error}")
     return CheckFailed(

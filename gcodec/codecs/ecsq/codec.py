@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.codecs.ecsq import quantizer, rate_control, reconstruction
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
@@ -346,14 +346,14 @@ class ECSQ(Codec):
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         string = self._string(payload, n)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
         return self._put(string, payload, 0, values)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         string, taps = self._string(payload, n), self._taps()
         count = 1 if taps is None else taps.size
         first = start // count * count  # of whole filters
-        values = empty_like_shape(-(-stop // count) * count - first)
+        values = empty_beside(-(-stop // count) * count - first, np.float32, None)
         return self._put(string, payload, first, values)[start - first : stop - first]
 
     def _put(

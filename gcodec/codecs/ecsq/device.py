@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
 from gcodec.codecs.ecsq.quantizer import (
     COARSE,

@@ -33,7 +33,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor, check_corrected, empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.minifloat import codebooks, coding_choice, describe
 from gcodec.codecs.minifloat import payload as payload_coding
@@ -326,7 +327,7 @@ class MiniFloatCodec(Codec):
         # No code need be kept: each range is dequantised where it is read.
         fmt, string = self._format, self._string(payload, n)
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
-        values = empty_like_shape(n) if out is None else out
+        values = empty_beside(n, np.float32, None) if out is None else out
         stream = minifloat.streams(values, fmt)
 
         def take(at: int, part: np.ndarray) -> None:

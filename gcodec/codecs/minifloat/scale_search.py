@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import check_top
+from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.sampling import runs_of, sample
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, scale_of

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.inspect.packed import lookup, packed
 from gcodec.inspect.walker import FieldSpan, FieldWalker

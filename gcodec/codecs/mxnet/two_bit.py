@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.mxnet import forms
 from gcodec.entropy import positions as position_coding

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import size_of
+from gcodec.arrays.source import size_of
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
 from gcodec.kernels.numeric.reduce import fold, max_abs_bits

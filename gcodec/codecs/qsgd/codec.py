@@ -31,7 +31,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape
 from gcodec.codec import Codec, register
 from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
@@ -218,13 +217,13 @@ class QSGD(Codec):
         # No symbol need be kept: each range is dequantised where it is read.
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
-            values = empty_like_shape(n, payload.data) if out is None else out
+            values = empty_beside(n, np.float32, payload.data) if out is None else out
             clear(values)
             place_scaled = partial(place_values, scale=scale, out=values)
             self._sparse_string(payload, scale).read(place_scaled)
             return values
         string = self._dense_string(payload, scale, n)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
         if string.read_scaled(scale, values):
             return values
         stream = levels.streams(values)
