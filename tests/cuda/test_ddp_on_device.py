@@ -54,7 +54,7 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
     if not isinstance(gpu, ShimDevice):
         pytest.skip("only the shim shares memory with tensors of the host")
     if codec == "minmax":  # as if it were somebody's own, whose kernels have no twins
-        monkeypatch.setattr(type(gcodec.parse(codec)), "has_twins", False)
+        monkeypatch.setattr(type(gcodec.parse(codec)), "has_cuda_kernels", False)
     here, device_result, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
     taken: list[Any] = []
 
