@@ -22,6 +22,7 @@ from fuzz.crafted_lists import wrong_lists
 from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.kernels.prefix import level_codes, prefix, prefix_read, run_level_read
 from gcodec.kernels.prefix.run_level import RunLevelPairs
@@ -144,7 +145,7 @@ def _packed(data: bytes, key: bytes | None = None) -> Any:
 def _cut_short(data: bytes, key: bytes | None = None) -> Any:
     """Read positions whose last one lies in the fill, which codecs look at before."""
     end = 8 * len(data) - 2
-    return IndexString("eliasfano", np.frombuffer(data, np.uint8), 0, end, 2, 8, None).read()
+    return IndexString(BitSpan(np.frombuffer(data, np.uint8), 0, end), "eliasfano", 2, 8).read()
 
 
 def _uneven_blocks() -> Crafted:
@@ -197,10 +198,10 @@ def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray
 
 def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
     """Read two units of gap, sign and level as `_dense_from` reads words."""
-    code, bytes_ = level_codes.unit_code("omega", 1, {}), np.empty((2, 2), np.uint8)
+    code, bytes_ = level_codes.run_level_code("omega", 1, {}), np.empty((2, 2), np.uint8)
     units = RunLevelPairs(*bytes_, np.empty(2, np.uint64), np.empty(0, np.uint64))
     rows = np.array([first, 3, 6]), np.array([1, 2])
-    run_level_read.read_unit_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
+    run_level_read.read_pair_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
     return units.symbols
 
 

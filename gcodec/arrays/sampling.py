@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.runs import take_runs
+from gcodec.kernels.numeric.scatter import take_runs
 from gcodec.runtime import Array
 
 MANY = 1 << 21

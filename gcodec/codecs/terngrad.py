@@ -31,13 +31,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import check_top, empty_like_shape, intake
+from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
+from gcodec.entropy.coder import BitSpan, CodedString, ignore, into
 from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.context.symbol_coder import SymbolString
-from gcodec.entropy.tabled import String, Table
-from gcodec.entropy.word_string import ignore
+from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect import tabled as tabled_fields
 from gcodec.inspect.contexts import context_string, each
@@ -45,15 +45,15 @@ from gcodec.inspect.packed import lookup, packed
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
 from gcodec.kernels.quantize import scalar_quantize, ternary
-from gcodec.kernels.quantize.ternary_symbols import FIVES, codes_of, symbols_of
+from gcodec.kernels.quantize.ternary import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import once, single
+from gcodec.runtime.deferred import as_float32, one_wait
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32
@@ -141,7 +141,7 @@ class TernGrad(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
     uses_shape = True
 
@@ -209,8 +209,8 @@ class TernGrad(Codec):
         ------
         ParameterError, TypeError
         """
-        with once():
-            return float(self._scale_of(intake(x).values))
+        with one_wait():
+            return float(self._scale_of(inspect(x, "x").read().values))
 
     def quantize(
         self,
@@ -245,9 +245,9 @@ class TernGrad(Codec):
             symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
             return symbols
         given = _SCALE.kind.check("scale", scale)
-        tensor = intake(x)
+        tensor = inspect(x, "x").read()
         codec = self._bound_to(tensor)
-        with once():
+        with one_wait():
             bits = max_abs_bits(tensor.values)
             check_top(bits, tensor.values)
             if given == 0 and bits:
@@ -273,8 +273,8 @@ class TernGrad(Codec):
         return self._with_scale(values, self._scale_of(values), seed)
 
     def _with_scale(self, values: np.ndarray, scale: float, seed: int) -> TernarySymbols:
-        codes = ternary.quantize(values, single(scale), seed, self._pack_rule)
-        return TernarySymbols(codes, scale, self._shape_of(values.size))
+        codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
+        return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
     def _scale_of(self, values: np.ndarray) -> float:
         if not self.clip:
@@ -287,7 +287,7 @@ class TernGrad(Codec):
 
     def _dequantize(self, symbols: TernarySymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        scale = single(symbols.scale)
+        scale = as_float32(symbols.scale)
         ternary.dequantize_ternary(symbols.codes, scale, out, self._pack_rule)
 
     def _dequantize_add(
@@ -297,11 +297,11 @@ class TernGrad(Codec):
         level = convert.round_number(symbols.scale, dtype)
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         # The codes of ``terngrad`` lie in strides; those of ``context`` are not kept at all.
         return 0 if self.packing in ("terngrad", "context") else ternary.TRITS * BLOCK
 
-    def _part(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
+    def _slice(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
         first, last = (ternary.packed_nbytes(at, self._pack_rule) for at in (start, stop))
         return TernarySymbols(symbols.codes[first:last], symbols.scale)
 
@@ -329,17 +329,13 @@ class TernGrad(Codec):
         if self._is_coded:
             string = self._string(payload, n)
             codes = empty_beside(self.seek_count(n), np.uint8, payload.data)
-
-            def take(at: int, part: np.ndarray) -> None:
-                codes[at : at + part.size] = part
-
-            string.read(take)
+            string.read(into(codes))
         else:
             check_length(payload.nbits, self.max_payload_nbits(n))
         if self.packing == "context":
             codes = codes_of(codes)
         ternary.check(codes, n, self._pack_rule)
-        return TernarySymbols(codes, payload.scalars["scale"], self._shape_of(n))
+        return TernarySymbols(codes, payload.scalars["scale"], self._bound_shape(n))
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.packing != "context":
@@ -347,7 +343,7 @@ class TernGrad(Codec):
         # No code need be kept: each range is dequantised where it is read.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
 
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])
@@ -355,15 +351,11 @@ class TernGrad(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> String | SymbolString:
-        check_padding(payload.data, payload.nbits)
+    def _string(self, payload: Payload, n: int) -> CodedString:
+        span = BitSpan.of(payload)
         if self.packing == "context":
-            return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
-        where = payload.data, 0, payload.nbits
-        coded = CodedMask.all(self.seek_count(n))
-        string = String.behind("rans", *where, FIVES, coded, payload.seek)
-        string.refuse_short()
-        return string
+            return symbol_coder.open(span, n, 3)
+        return tabled.open("rans", span, FIVES, CodedMask.all(self.seek_count(n)))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)

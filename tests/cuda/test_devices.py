@@ -163,7 +163,7 @@ def test_codecs_without_twins_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     """As one of somebody's own, whose kernels have no twins."""
     x, spec = gradient(64).reshape(8, 8).clip(-9, 9), "sign"
     codec = gcodec.parse(spec)
-    monkeypatch.setattr(type(codec), "has_twins", False)
+    monkeypatch.setattr(type(codec), "has_cuda_kernels", False)
     with devices.use(ShimDevice()) as device:
         device_result = device.to_device(x)
         for call in (

@@ -10,16 +10,16 @@ from checks import feedback_agrees, frames_agree
 from samples import same, share_of
 
 from gcodec.codecs.minifloat import codebooks
-from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, known_books, static
+from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, static, static_tables
 from gcodec.entropy import rans
 from gcodec.entropy.huffman import code_lengths
-from gcodec.entropy.tabled import Table, chosen, front
+from gcodec.entropy.tabled import Table, best_table, front
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.coded_mask import CodedMask, gathered, leave_silent, silent_buckets
+from gcodec.kernels.bits.coded_mask import CodedMask, gathered, subtract_uncoded, zero_norm_buckets
 from gcodec.kernels.prefix.table_code import SYMBOLS, TableCode, code_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.rans.rans_table import write_tables
-from gcodec.runtime.deferred import Leading
+from gcodec.runtime.deferred import LeadingBytes
 from gcodec.runtime.device import Device
 from gcodec.runtime.memory import contents
 
@@ -84,7 +84,7 @@ def test_front(gpu: Device, kind: str) -> None:
 
         data, nbits = outcome(counts)
         on_device, length = outcome(gpu.to_device(counts))
-        assert isinstance(on_device, Leading)
+        assert isinstance(on_device, LeadingBytes)
         assert int(length) == nbits
         assert same(gpu.to_host(on_device.array)[: data.size], data)
 
@@ -95,7 +95,7 @@ def test_chosen(gpu: Device, code: str) -> None:
     fmt, kind = MiniFloat("e4m3", "full"), KINDS[code]
     if code != "huffman":
         fmt = MiniFloat("e2m1", "full")
-    own, known = alphabet(fmt, code), known_books(fmt, code, "auto")
+    own, known = alphabet(fmt, code), static_tables(fmt, code, "auto")
     random = np.random.default_rng(4)
     for number in share_of(gpu, range(0, codebooks.number_of(fmt), 2)):
         counts = static(fmt, code, number).numbers.astype(np.int64)
@@ -106,9 +106,10 @@ def test_chosen(gpu: Device, code: str) -> None:
             sample[own] = inputs[own] + (inputs[own].sum() == 0)
             on_device = gpu.to_device(sample)
             for tables in (None, Table.own(kind, sample, own)):
-                wanted = chosen(sample, tables, kind, own, known)
+                wanted, nbits = best_table(sample, tables, kind, own, known)
                 mine = tables and Table.own(kind, on_device, own)
-                actual = chosen(on_device, mine, kind, own, known)
+                actual, actual_nbits = best_table(on_device, mine, kind, own, known)
+                assert int(actual_nbits) == nbits
                 assert int(actual.which) == wanted.which
                 assert kind == "huffman" or int(actual.log2_total) == wanted.log2_total
                 assert same(gpu.to_host(actual.numbers), wanted.numbers)
@@ -134,7 +135,7 @@ def test_elements_without_words(gpu: Device, bucket: int, silent: str) -> None:
     if silent != "none":
         norms[:: 1 if silent == "all" else 2] = 0
     coded = CodedMask.of(n, bucket, norms == 0)
-    on_device = CodedMask.of(n, bucket, silent_buckets(gpu.to_device(norms)))
+    on_device = CodedMask.of(n, bucket, zero_norm_buckets(gpu.to_device(norms)))
     symbols = random.integers(0, 256, n, dtype=np.uint8)
     wanted, known = gathered(symbols, coded)
     actual, words = gathered(gpu.to_device(symbols), on_device)
@@ -142,8 +143,8 @@ def test_elements_without_words(gpu: Device, bucket: int, silent: str) -> None:
     assert same(gpu.to_host(actual)[: known.words], contents(wanted))
     counts = np.full(SYMBOLS, n)
     held = gpu.to_device(counts)
-    leave_silent(held, on_device)
-    leave_silent(counts, coded)
+    subtract_uncoded(held, on_device)
+    subtract_uncoded(counts, coded)
     assert same(gpu.to_host(held), counts)
 
 
