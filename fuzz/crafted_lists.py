@@ -1,6 +1,6 @@
-"""Lists of scales and of exceptions that are wrong, each in one way.
+"""Malformed lists of scales and of exceptions, each with a single defect.
 
-They lie in payloads of ecsq, in rows of eight, behind which there are states and no more.
+The lists are in payloads of ecsq with rows of eight elements; only rANS states follow them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from reference.universal import fixed, rice
 TABLE, LANES, WIDTH = 11, 2, 8
 SCALARS = bytes.fromhex("0000803f 8001 8001 8001")  # a step of 1, and centroids in the middle
 STATES = 2 * fixed(1 << 15, 32)
-HEAD, K = 11, 3  # bits of what is told of a list, and of a parameter of its Rice words
+HEAD, K = 11, 3  # bits of the head of a list, and of the parameter of its Rice words
 ROW = "00" + "11" + fixed(56, 7) + fixed(1, 7) + fixed(0, K) + rice(0, 0)  # a list of one scale
 
 
 def wrong_lists() -> Iterator[tuple[str, str, bytes]]:
-    """Yield the name of each, the error that it gives, and a frame."""
+    """Yield the name of each defect, the expected error, and a frame."""
     for name, error, rows, text in _of_scales():
         yield f"scales: {name}", error, _frame(rows, 0, text)
     for name, error, count, text in _of_exceptions():
@@ -43,13 +43,13 @@ def _rice(centre: int, k: int, *words: str, least: int = 1) -> str:
 
 
 def _words(*lengths: int, least: int = 1) -> str:
-    """Return a list up to where Huffman words begin."""
+    """Return the bits of a list up to the start of its Huffman codewords."""
     table = "".join(fixed(length, 4) for length in lengths)
     return _list_head(1, least=least) + fixed(len(lengths) - 1, 8) + table
 
 
 def _of_scales() -> Iterator[tuple[str, str, int, str]]:
-    """Yield name, error, rows, and the bits of a list."""
+    """Yield name, error, number of rows, and the bits of a list of scales."""
     yield "no head", "Truncated", 1, "0" * 8
     yield "a code that there is none of", "Corrupt", 1, _list_head(3) + STATES
     yield "more than there are bits", "Truncated", 1000, _rice(0, 0) + STATES
@@ -77,9 +77,9 @@ def _of_scales() -> Iterator[tuple[str, str, int, str]]:
 
 
 def _of_exceptions() -> Iterator[tuple[str, str, int, str]]:
-    """Yield name, error, how many, and the bits of both lists."""
+    """Yield name, error, number of exceptions, and the bits of both lists."""
     gap, symbol = fixed(0, 5) + rice(3, 0), fixed(10, 5) + rice(1800, 10)
-    large = fixed(31, 5) + rice(1 << 40, 31)  # which no number may be
+    large = fixed(31, 5) + rice(1 << 40, 31)  # a value above the largest permitted one
     yield "more than there are bits", "Truncated", 1000, gap + symbol + STATES
     yield "no end of a gap", "Truncated", 1, fixed(0, 5) + 29 * "0"
     yield "no parameter of symbols", "Truncated", 1, fixed(0, 5) + rice(12, 0)

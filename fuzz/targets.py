@@ -1,8 +1,8 @@
-"""What is fuzzed: functions that take any bytes and return, or raise what is a bug.
+"""Fuzz targets: functions that accept any bytes, and return or raise an exception.
 
-A `FormatError` (the bytes are wrong) is caught where bytes are read, a `ParameterError` (the
-caller is wrong) where they stand for arguments. Anything else that is raised is a bug, and so is a
-broken promise.
+A target catches `FormatError` (invalid bytes) where it reads bytes, and `ParameterError` (invalid
+arguments) where the bytes stand for arguments. Any other exception, and a broken promise, is a
+bug.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CODES = tuple(
         *(f"golomb:b={3 * 2**61}", f"golomb:b={2**64 - 1}"),
     )
 )
-MOST_BITS = 1 << 16  # of the words that a target writes
-MOST_COMPARED = 3000  # elements that a slow oracle is asked about
+MOST_BITS = 1 << 16  # most bits of the words that a target writes
+MOST_COMPARED = 3000  # most elements for a slow oracle
 
 
 def frame(data: bytes) -> None:
-    """Decode a frame in all ways, which agree; what decodes can be written again."""
+    """Decode a frame in all ways, compare them, and encode the decoded frame again."""
     agree(data, limits=LIMITS)
     try:
         decoded = gcodec.decode(data, limits=LIMITS)
@@ -56,19 +56,19 @@ def frame(data: bytes) -> None:
         ),
         "symbols are all that a message says",
     )
-    free = read.codec.seek_blocks is not None  # words, whose code a writer may choose
+    free = read.codec.seek_blocks is not None  # codewords, whose code the writer may choose
     if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
         promise(same, "one message has one payload")
 
 
 def repaired(data: bytes) -> None:
-    """Decode a frame whose checksums were made right, so that what is behind them is reached."""
+    """Decode a frame with corrected checksums, so that decoders reach the fields after them."""
     frame(repair(data))
 
 
 def stream(data: bytes) -> None:
-    """Read frames end to end."""
+    """Read concatenated frames."""
     end = 0
     try:
         for one in gcodec.iter_frames(data, limits=LIMITS):
@@ -80,7 +80,7 @@ def stream(data: bytes) -> None:
 
 
 def _fits(codec: Codec, scalars: dict[str, Any]) -> bool:
-    """Tell whether there are such messages, as far as their scalars tell."""
+    """Return whether a codec has messages with these scalars, as far as the scalars show."""
     try:
         return bool(codec.of_message(scalars))
     except gcodec.ParameterError:
@@ -90,7 +90,8 @@ def _fits(codec: Codec, scalars: dict[str, Any]) -> bool:
 def payload(data: bytes) -> None:
     """Decode a bare payload.
 
-    Two bytes choose the codec, one the size; one is the number in scalars, one cuts the bits.
+    Two bytes select the codec, one the size, one the number in scalars, one the number of cut
+    bits.
     """
     if len(data) < 5:
         return
@@ -113,7 +114,7 @@ def payload(data: bytes) -> None:
 
 
 def roundtrip(data: bytes) -> None:
-    """Encode and decode: four bytes choose codec, dtype and shape, the others are the values."""
+    """Encode and decode; four bytes select codec, dtype and shape, the others are the values."""
     if len(data) < 4:
         return
     codec, dtype = codec_of(data[0], data[1]), DTYPES[data[2] % len(DTYPES)]
@@ -148,10 +149,10 @@ def roundtrip(data: bytes) -> None:
 
 
 def words(data: bytes) -> None:
-    """Decode words, which encode to the same bits, and encode integers, which come back.
+    """Decode codewords, which must encode to the same bits, and encode and decode integers.
 
-    A byte chooses the code, one the number of words and the size of the integers, one where the
-    bits start and end. The others are the bits, or the integers.
+    One byte selects the code, one the number of words and the magnitude of the integers, one where
+    the bits start and end. The others are the bits, or the integers.
     """
     if len(data) < 3:
         return
@@ -178,39 +179,39 @@ def words(data: bytes) -> None:
 
 @functools.cache
 def _with_blocks() -> tuple[Codec, ...]:
-    """Codecs whose frames can have seek tables."""
+    """Return the codecs whose frames can have seek tables."""
     codecs = (codec for cls in gcodec.codecs().values() for codec in settings(cls))
     return tuple(codec for codec in codecs if codec.seek_blocks is not None and _suits_all(codec))
 
 
 def _suits_all(codec: Codec) -> bool:
-    """Whether it takes all finite gradients, whatever it is to meet."""
+    """Return whether the codec accepts all finite gradients, whatever its target."""
     declared: Any = codec
     if codec.name != "ecsq":
         return True
     aims = declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
-    return aims and declared.transform != "dct"  # which vectors cannot have
+    return aims and declared.transform != "dct"  # which does not accept vectors
 
 
 @functools.lru_cache(64)
 def _indexed(setting: int, n: int, log2_block: int, seed: int) -> gcodec.Frame:
     codecs = _with_blocks()
     x = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
-    x[: n // 3] *= seed % 3  # silence in front, for some
+    x[: n // 3] *= seed % 3  # some gradients begin with near-zero or zero values
     frame = gcodec.Frame.from_bytes(
         gcodec.encode(x, codecs[37 * setting % len(codecs)], seed=seed)
     )
     if frame.codec.seek_blocks == "states":
         return frame.with_seek(5 + log2_block % 14)
-    groups = getattr(frame.codec, "index", "") == "rice"  # the least block of these is 2^12
+    groups = getattr(frame.codec, "index", "") == "rice"  # whose smallest block is 2^12
     return frame.with_seek(12 if groups else log2_block)
 
 
 def seek(data: bytes) -> None:
-    """Decode a frame whose seek table was changed: it gives what it gives without, or nothing.
+    """Decode a frame with a changed seek table: the values must stay, or decoding must fail.
 
-    Four bytes choose codec, elements, block and seed, one what is done with the others: they are
-    the table, they come into it, or they change its bytes.
+    Four bytes select codec, elements, block and seed, one the use of the others: they replace the
+    table, are inserted into it, or change its bytes.
     """
     if len(data) < 6:
         return
@@ -251,7 +252,7 @@ def decoders(data: bytes) -> None:
 
 
 def spec(data: bytes) -> None:
-    """Parse a spec; what parses prints and parses to the same."""
+    """Parse a spec; the text of a parsed codec must parse to an equal codec."""
     try:
         codec = gcodec.parse(data.decode("latin-1"))
     except gcodec.ParameterError:
@@ -262,7 +263,7 @@ def spec(data: bytes) -> None:
 
 
 def differential(data: bytes) -> None:
-    """Read a frame, its checksums made right, as the oracles do: the same values, or an error."""
+    """Read a frame with corrected checksums like the oracles: the same values, or an error."""
     whole = repair(data)
     try:
         outline: Any = oracle.frames.parse(whole)
@@ -273,7 +274,7 @@ def differential(data: bytes) -> None:
         read = gcodec.Frame.from_bytes(whole, limits=LIMITS)
     except gcodec.FormatError:
         return
-    if outline is None:  # fill is looked at when a payload is decoded
+    if outline is None:  # decoders check the fill while decoding a payload
         with contextlib.suppress(gcodec.FormatError):
             read.decode()
             promise(False, "what the specification refuses is refused")
@@ -289,9 +290,9 @@ def differential(data: bytes) -> None:
 
 
 def compare(frame: gcodec.Frame) -> bool:
-    """Hold a frame's values against the oracle; tell if there are any.
+    """Compare the values of a frame with the oracle's; return whether the oracle has values.
 
-    A seek table is no part of what an oracle reads, and left out.
+    The comparison omits the seek table, which an oracle does not read.
     """
     payload = frame.without_seek().payload
     encoded = payload.scalars, payload.tobytes(), payload.nbits
@@ -326,7 +327,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def run(name: str, data: bytes) -> None:
-    """Run one target on some bytes, with warnings as errors."""
+    """Run one target on some bytes, with warnings turned into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TARGETS[name](data)

@@ -1,4 +1,4 @@
-"""F10: many threads at once, and processes that fork or spawn after use."""
+"""F10: many concurrent threads, and processes that fork or spawn after use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fuzz.fork import fork
 from fuzz.goldens import of_codecs
 
 THREADS = 8
-CALLS, FEW = 10_000, 60  # of each thread
+CALLS, FEW = 10_000, 60  # calls of each thread
 
 
 def threads(short: bool) -> Figure:
-    """Call gcodec from many threads, a forked and a spawned process."""
+    """Call gcodec from many threads, and from a forked and a spawned process."""
     expected = [_work(number) for number in range(_kinds())]
     barrier = threading.Barrier(THREADS)
 
@@ -57,7 +57,7 @@ def _frames() -> list[tuple[bytes, bytes | None]]:
 
 
 def _work(number: int) -> bytes:
-    """Make a call of some kind; return all that it finds."""
+    """Make a call of a kind selected by number; return its results."""
     data, key = _frames()[number // 4]
     match number % 4:
         case 0:
