@@ -1,10 +1,10 @@
-"""Print how many symbols a second each entropy coder writes and reads, on one core, beside others.
+"""Print the symbols per second that each entropy coder writes and reads on one core.
 
-Symbols are bytes: of 3 values, of which one has 80 %; of 16, normal; of 256, Laplace; and ternary
-values five to a byte, counted one by one. ``bits`` are per symbol. Every round times each row
-once; shown are the medians. Beside gcodec's coders are those of other packages, where they are
-installed: bitarray's Huffman codes (on a part of the symbols), constriction's ANS, and zstandard,
-whose search for repetitions is as short as it can be.
+Symbols are bytes: of 3 values, one of which has 80 %; of 16, normal; of 256, Laplace; and ternary
+values packed five to a byte, counted individually. ``bits`` are per symbol. Every round times each
+row once, and the table contains the medians. Coders of other packages are included where
+installed: bitarray's Huffman codes (on a part of the symbols), constriction's ANS, and zstandard
+with its shortest search for repetitions.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-_FEW = 1 << 18  # symbols, for what is a thousand times slower
+_FEW = 1 << 18  # symbols for coders that are a thousand times slower
 
 
 class Coder(NamedTuple):
-    """What is timed: `write` returns a string, of which `nbits` tells the length."""
+    """An entropy coder to time: `write` returns a string, and `nbits` its length."""
 
     name: str
     write: Callable[[], Any]
@@ -46,7 +46,7 @@ def sources(n: int) -> dict[str, np.ndarray]:
 
 
 def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
-    """Return gcodec's coders of bytes that are so many symbols each."""
+    """Return gcodec's coders for bytes that contain `together` symbols each."""
     from gcodec.entropy.tabled import String, Table, write
     from gcodec.kernels.bits.bit_string import BitString
     from gcodec.kernels.bits.coded_mask import CodedMask
@@ -74,7 +74,7 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
 
 
 def others(x: np.ndarray) -> Iterator[Coder]:
-    """Return the coders of other packages that are installed."""
+    """Return the installed coders of other packages."""
     counts = np.bincount(x, minlength=int(x.max()) + 1)
     if importlib.util.find_spec("bitarray"):
         from bitarray import bitarray
@@ -122,7 +122,7 @@ def others(x: np.ndarray) -> Iterator[Coder]:
 
 
 def measure(name: str, x: np.ndarray, coders: list[Coder], rounds: int, shown: Table) -> None:
-    """Time coders of the same symbols, and add their rows."""
+    """Time coders on the same symbols, and append their rows to the table."""
     written = {coder.name: coder.write() for coder in coders}
     for coder in coders:
         coder.read(written[coder.name])
@@ -142,7 +142,7 @@ def measure(name: str, x: np.ndarray, coders: list[Coder], rounds: int, shown: T
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.entropy", description=__doc__)
     parser.add_argument("--symbols", type=int, default=1 << 24, help="default 16 Mi")
     parser.add_argument("--rounds", type=int, default=9)
